@@ -1,0 +1,88 @@
+"""Every place that holds a function is rebound, remembered, and later restored.
+
+``from optax import lbfgs`` copies a reference: replacing the function in the module that defines it
+leaves the copy stale. The sweep finds the copies in every loaded module, also inside
+``functools.partial``; the ledger gives each back what stood there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from optax_dtypefix._wrapper import patched_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from optax_dtypefix._wrapper import PatchedFunction
+
+
+@dataclasses.dataclass(frozen=True)
+class Rebinding:
+    """One name in one module or class: what stood there, and what we put there."""
+
+    owner: Any
+    name: str
+    before: Any
+    after: Any
+
+    def restore(self) -> str | None:
+        """Puts back what stood there. If somebody rebound the name since, leaves it alone.
+
+        Returns:
+          A description of the layer that somebody put on top of ours, None if there is none.
+        """
+        current = vars(self.owner).get(self.name)
+        if current is self.after:
+            setattr(self.owner, self.name, self.before)
+            return None
+        if current is None or patched_in(current) is None:
+            return None
+        return f"{_name_of(self.owner)}.{self.name}, now {current!r}"
+
+
+def bind(owner: Any, name: str, wrapper: PatchedFunction) -> Rebinding:
+    """Puts a wrapper where its stock function is defined."""
+    rebinding = Rebinding(owner, name, vars(owner)[name], wrapper)
+    setattr(owner, name, wrapper)
+    return rebinding
+
+
+def rebind_aliases(wrappers: Iterable[PatchedFunction], within: str = "") -> list[Rebinding]:
+    """Rebinds every copy of the stock functions in loaded modules, in one sweep.
+
+    Args:
+      wrappers: the wrappers whose stock functions to look for.
+      within: only in this package, if given; else in all of ``sys.modules``.
+    """
+    by_stock = {id(wrapper.__wrapped__): wrapper for wrapper in wrappers}
+    done = []
+    for module, name, value in _names(within):
+        after: Any = by_stock.get(id(value))
+        if after is None and type(value) is functools.partial and id(value.func) in by_stock:
+            after = functools.partial(by_stock[id(value.func)], *value.args, **value.keywords)
+        if after is not None:
+            setattr(module, name, after)
+            done.append(Rebinding(module, name, value, after))
+    return done
+
+
+def _names(within: str) -> Iterator[tuple[ModuleType, str, Any]]:
+    for module_name, module in list(sys.modules.items()):
+        if not isinstance(module, ModuleType):
+            continue
+        if within and module_name != within and not module_name.startswith(within + "."):
+            continue
+        # ``__dict__`` through object: a lazy module must not be woken by being looked at.
+        for name, value in list(object.__getattribute__(module, "__dict__").items()):
+            yield module, name, value
+
+
+def _name_of(owner: Any) -> str:
+    module = getattr(owner, "__module__", None)
+    name = getattr(owner, "__qualname__", None) or owner.__name__
+    return f"{module}.{name}" if module else str(name)

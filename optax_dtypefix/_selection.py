@@ -1,0 +1,108 @@
+"""Whether a patch acts on the installed optax: by the table on a tested release, else by probe."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from optax_dtypefix._report import State
+from optax_dtypefix._sites import defining_module, unknown_parameters, unloaded_module
+
+if TYPE_CHECKING:
+    from optax_dtypefix._environment import Settings
+    from optax_dtypefix._patch import Fault, Patch, Target
+    from optax_dtypefix._release import Release
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """What is to become of a patch, and why.
+
+    Attributes:
+      state: the state to record; ``applied`` means: apply ``targets``.
+      reason: why, in words.
+      targets: what to wrap.
+      awaits: a module whose import to wait for, then decide again.
+      trouble: whether something wanted cannot be done, which the user is told.
+    """
+
+    state: State
+    reason: str
+    targets: tuple[Target, ...] = ()
+    awaits: str | None = None
+    trouble: bool = False
+
+
+def decide(patch: Patch, release: Release, settings: Settings, *, requested: bool) -> Decision:
+    """Decides on one patch, for an imported optax.
+
+    Args:
+      patch: the patch.
+      release: the installed release.
+      settings: what the shell asked for.
+      requested: whether the program named this patch in ``apply``.
+    """
+    refusal = settings.refusal(patch.id)
+    if refusal is not None:
+        return Decision(State.DISABLED, refusal)
+    if patch.opt_in and not requested and not settings.asks_for(patch.id):
+        return Decision(State.DISABLED, "opt-in: name it in OPTAX_DTYPEFIX_ENABLE")
+    targets = tuple(target for target in patch.targets if release.within(target.releases))
+    absent = [target for target in targets if defining_module(target) is None]
+    if absent or not targets:  # Half a patch would be worse than none.
+        return _absent(absent, wanted=release.tested and bool(patch.faults_on(release)))
+    if release.tested:
+        return _by_table(patch, release, targets)
+    return _by_probe(patch, release, targets)
+
+
+def _absent(targets: list[Target], *, wanted: bool) -> Decision:
+    for target in targets:
+        module = unloaded_module(target)
+        if module is not None:
+            return Decision(State.PENDING, f"{module} is not imported yet", awaits=module)
+    names = ", ".join(dict.fromkeys(target.qualname for target in targets))
+    reason = f"this optax has no {names or 'function that it is for'}"
+    return Decision(State.MISSING, reason, trouble=wanted)
+
+
+def _by_table(patch: Patch, release: Release, present: tuple[Target, ...]) -> Decision:
+    faults = patch.faults_on(release)
+    if not faults:
+        return Decision(State.NOT_NEEDED, f"optax {release} has none of its faults")
+    names = ", ".join(fault.id for fault in faults)
+    return Decision(State.APPLIED, f"optax {release} has: {names}", present)
+
+
+def _by_probe(patch: Patch, release: Release, present: tuple[Target, ...]) -> Decision:
+    what = f"optax {release} is not a tested release"
+    strangers = [name for target in present for name in unknown_parameters(target)]
+    if strangers:
+        words = ", ".join(dict.fromkeys(strangers))
+        return _unsupported(f"{what}, and has parameters not known here: {words}")
+    shown = []
+    for fault in patch.faults:
+        if fault.abstract:
+            try:
+                shows = _shows(fault)
+            except Exception as error:  # The probe met an optax that it does not know.
+                said = f"{type(error).__name__}: {error}"
+                return _unsupported(f"{what}, and the probe could not run: {said}")
+            if shows:
+                shown.append(fault.id)
+    if not shown:
+        return Decision(State.NOT_NEEDED, f"{what}; the probe found none of its faults")
+    return Decision(State.APPLIED, f"{what}; the probe found: {', '.join(shown)}", present)
+
+
+def _unsupported(reason: str) -> Decision:
+    return Decision(State.UNSUPPORTED, reason, trouble=True)
+
+
+def _shows(fault: Fault) -> bool:
+    try:
+        return fault.show() is not None
+    except (AttributeError, ImportError):
+        raise
+    except Exception:  # Raising is how many of the faults show.
+        return True

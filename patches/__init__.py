@@ -1,0 +1,27 @@
+"""The catalogue: one line a patch, in the order in which patches of one target are stacked.
+
+A new patch is a file here that defines ``PATCH``, and its line below.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from optax_dtypefix._patch import Patch
+
+IDS = (
+    "multi_steps",
+    "zero_nans",
+    "schedule_free",
+    "zoom_linesearch",
+    "prodigy",
+    "fromage",
+)
+
+
+def load(patch_id: str) -> Patch:
+    """Imports one patch file. It imports jax, so nothing may call this before optax is wanted."""
+    patch: Patch = importlib.import_module(f"{__name__}.{patch_id}").PATCH
+    return patch

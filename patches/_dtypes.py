@@ -1,0 +1,132 @@
+"""Dtype arithmetic that the patches share. Leaf by leaf, and nothing at all where nothing is wrong.
+
+Every cast here is the identity, and leaves no trace in the compiled program, for a leaf that
+already has the dtype asked for: that is how a patched function stays the stock program wherever
+stock optax keeps the contract.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from optax_dtypefix._errors import LOGGER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PyTree = Any
+tree_map = jax.tree_util.tree_map
+
+_SAID: set[str] = set()
+_SAID_LOCK = threading.Lock()
+
+
+def dtype_of(leaf: Any) -> Any:
+    """The dtype of an array, a ``ShapeDtypeStruct`` or a Python scalar."""
+    return leaf.dtype if hasattr(leaf, "dtype") else jnp.result_type(leaf)
+
+
+def is_inexact(leaf: Any) -> bool:
+    """Whether a leaf is real floating point or complex."""
+    return bool(jnp.issubdtype(dtype_of(leaf), jnp.inexact))
+
+
+def is_half(leaf: Any) -> bool:
+    """Whether a leaf is a float narrower than float32."""
+    dtype = dtype_of(leaf)
+    return bool(jnp.issubdtype(dtype, jnp.floating)) and dtype.itemsize < 4
+
+
+def cast(leaf: Any, dtype: Any) -> Any:
+    """A strongly typed array of ``dtype``; the leaf itself if it is one already."""
+    if not hasattr(leaf, "dtype"):
+        return jnp.asarray(leaf, dtype)
+    if leaf.dtype == dtype and not getattr(leaf, "weak_type", False):
+        return leaf
+    if _is_complex(leaf.dtype) and not _is_complex(dtype):
+        leaf = jnp.real(leaf)  # A plain cast would warn on the way to the same values.
+    return jnp.asarray(leaf, dtype)
+
+
+def cast_like(tree: PyTree, like: PyTree) -> PyTree:
+    """Each leaf in the dtype of the same leaf of ``like``."""
+    return tree_map(lambda leaf, other: cast(leaf, dtype_of(other)), tree, like)
+
+
+def strengthen(tree: PyTree) -> PyTree:
+    """The same leaves without weak types, and Python scalars as arrays.
+
+    A weakly typed leaf of a state turns strong in the first step, and jit traces again.
+    """
+    return tree_map(lambda leaf: cast(leaf, dtype_of(leaf)), tree)
+
+
+def widen(tree: PyTree) -> PyTree:
+    """Half-precision leaves in float32, for arithmetic; all others as they are."""
+    return tree_map(lambda leaf: cast(leaf, jnp.float32) if is_half(leaf) else leaf, tree)
+
+
+def scalar_dtype(tree: PyTree) -> Any:
+    """What scalar statistics about a tree are kept in: float32, or float64 if all is float64."""
+    real = [jnp.finfo(dtype_of(leaf)).dtype for leaf in leaves(tree) if is_inexact(leaf)]
+    wide = bool(real) and min(dtype.itemsize for dtype in real) > 4
+    return jnp.dtype(jnp.float64 if wide else jnp.float32)
+
+
+def leaves(tree: PyTree) -> list[Any]:
+    """The leaves of a tree, in order."""
+    found: list[Any] = jax.tree_util.tree_leaves(tree)
+    return found
+
+
+def hold(new: PyTree, old: PyTree, what: str) -> PyTree:
+    """The new state with the dtypes of the old one, so that it can go round a loop.
+
+    Each leaf that has to be held is said once, at level info, with its key path and both dtypes. A
+    tree of another structure is no dtype fault: it comes back as it is, for JAX to complain about.
+    """
+    if jax.tree_util.tree_structure(new) != jax.tree_util.tree_structure(old):
+        return new
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf, before: _hold_leaf(leaf, before, path, what), new, old
+    )
+
+
+def _hold_leaf(leaf: Any, before: Any, path: Any, what: str) -> Any:
+    if not hasattr(leaf, "dtype") and not isinstance(leaf, (bool, int, float, complex)):
+        return leaf
+    was, now = dtype_of(before), dtype_of(leaf)
+    if was != now:
+        key = jax.tree_util.keystr(path)
+        _say_once(f"{what}: leaf {key or 'itself'} drifts from {was} to {now}; held at {was}")
+    return cast(leaf, was)
+
+
+def _say_once(message: str) -> None:
+    with _SAID_LOCK:
+        if message in _SAID:
+            return
+        _SAID.add(message)
+    LOGGER.info(message)
+
+
+def _is_complex(dtype: Any) -> bool:
+    return bool(jnp.issubdtype(dtype, jnp.complexfloating))
+
+
+@contextlib.contextmanager
+def x64() -> Iterator[None]:
+    """64-bit mode in this thread, for demonstrations."""
+    if hasattr(jax, "enable_x64"):  # From jax 0.8 on; the one below is gone in 0.10.
+        manager = jax.enable_x64(True)
+    else:
+        from jax.experimental import enable_x64
+
+        manager = enable_x64()
+    with manager:
+        yield
