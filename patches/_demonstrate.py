@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,13 @@ def shapes(dtype: Any, *more: Any) -> PyTree:
 def ones(dtype: Any) -> PyTree:
     """Concrete params of the same shapes."""
     return {"w": jnp.ones((3, 4), dtype), "b": jnp.ones((4,), dtype)}
+
+
+def contrib(name: str) -> Any:
+    """``optax.contrib.<name>``, or None on a release that has no such function."""
+    import optax
+
+    return getattr(getattr(optax, "contrib", None), name, None)
 
 
 def one_step(
@@ -106,13 +113,3 @@ class _Avals:
             for offset, (path, _) in enumerate(paths)
         ]
 
-
-def raises(call: Callable[[], Any], kind: type[Exception], text: str) -> str | None:
-    """The message if the call raises such an error, None if it returns."""
-    try:
-        call()
-    except kind as error:
-        if text not in str(error):
-            raise
-        return f"{kind.__name__}: {str(error).splitlines()[0]}"
-    return None

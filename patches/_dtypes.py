@@ -78,6 +78,14 @@ def scalar_dtype(tree: PyTree) -> Any:
     return jnp.dtype(jnp.float64 if wide else jnp.float32)
 
 
+def in_dtype(learning_rate: Any, dtype: Any) -> Any:
+    """A number or schedule whose strongly typed values come in ``dtype``; weak ones stay weak."""
+    if callable(learning_rate):
+        return lambda count: in_dtype(learning_rate(count), dtype)
+    strong = hasattr(learning_rate, "dtype") and not getattr(learning_rate, "weak_type", False)
+    return cast(learning_rate, dtype) if strong else learning_rate
+
+
 def leaves(tree: PyTree) -> list[Any]:
     """The leaves of a tree, in order."""
     found: list[Any] = jax.tree_util.tree_leaves(tree)

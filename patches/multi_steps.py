@@ -9,6 +9,7 @@ its outputs are brought back. Where all agree already, nothing is cast, and the 
 from __future__ import annotations
 
 import copy
+import inspect
 from typing import Any, Callable
 
 import jax
@@ -188,9 +189,12 @@ def _show_adafactor() -> str | None:
 
 
 def _show_schedule_free() -> str | None:
-    import optax.contrib
+    import optax
 
-    tx = optax.contrib.schedule_free(optax.sgd(0.1), learning_rate=0.1)
+    schedule_free = demo.contrib("schedule_free")
+    if schedule_free is None:
+        return None
+    tx = schedule_free(optax.sgd(0.1), learning_rate=0.1)
     return demo.one_step(optax.MultiSteps(tx, 2), demo.shapes(jnp.bfloat16))
 
 
@@ -224,6 +228,9 @@ def _with_value_fn() -> Any:
 def _show_callable_extra_argument() -> str | None:
     import optax
 
+    if not hasattr(optax, "GradientTransformationExtraArgs"):
+        return None
+
     def value_fn(params: PyTree) -> Any:
         return sum(jnp.sum(leaf) for leaf in leaves(params))
 
@@ -251,6 +258,8 @@ def _show_float64_accumulator() -> str | None:
 def _show_accumulator_dtype_none() -> str | None:
     import optax
 
+    if "accumulator_dtype" not in inspect.signature(optax.MultiSteps).parameters:
+        return None
     tx = optax.MultiSteps(optax.sgd(0.1), 2, accumulator_dtype=None)
     return demo.one_step(tx, demo.shapes(jnp.bfloat16))
 
@@ -308,6 +317,12 @@ PATCH = Patch(
             "==0.2.4",
             _show_callable_extra_argument,
             "https://github.com/google-deepmind/optax/pull/1122",
+        ),
+        Fault(
+            "required_extra_argument",
+            "an extra argument that the inner transformation requires: TypeError",
+            ">=0.1.5,<0.1.8",
+            _show_callable_extra_argument,
         ),
         Fault(
             "integer_leaf",

@@ -1,0 +1,227 @@
+"""schedule_free: scalar statistics in float32, half-precision arithmetic in float32.
+
+The averaged weights are x += c (z - x) with c = lr_t^2 / sum(lr^2) (Defazio et al. 2024, The Road
+Less Scheduled, https://arxiv.org/abs/2405.15682). In bfloat16 the sum stops growing once a term is
+less than half a unit in its last place: sum + lr^2 == sum from sum = 256 lr^2 on. Then c is constant
+and the average forgets. In 0.2.3 the sum is float32, but so are updates of bfloat16 params.
+
+Here stock runs on float32 copies of the half-precision leaves, with float32 statistics, around the
+user's base optimizer, which sees the dtypes that it would have seen.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from optax_dtypefix._patch import Fault, Patch, Target
+from optax_dtypefix.patches import _demonstrate as demo
+from optax_dtypefix.patches._dtypes import (
+    PyTree,
+    cast,
+    cast_like,
+    dtype_of,
+    hold,
+    in_dtype,
+    is_half,
+    is_inexact,
+    scalar_dtype,
+    strengthen,
+    tree_map,
+    widen,
+)
+
+
+def _schedule_free(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """In place of ``optax.contrib.schedule_free``, with the arguments of the installed release.
+
+    The state is stock's ``ScheduleFreeState``; ``b1``, ``weight_sum`` and ``max_lr`` are float32, or
+    float64 if all params are. Updates have the dtypes of the gradients.
+    """
+    import optax
+
+    built = stock(*args, **kwargs)  # Checks the arguments, and has the type to return.
+    bound = inspect.signature(stock).bind(*args, **kwargs)
+    bound.apply_defaults()
+    arguments = bound.arguments
+    base = optax.with_extra_args_support(arguments["base_optimizer"])
+
+    def stock_around(init: Callable[..., Any], update: Callable[..., Any], dtype: Any) -> Any:
+        changed = {
+            "base_optimizer": type(base)(init, update),
+            "learning_rate": in_dtype(arguments["learning_rate"], dtype),
+        }
+        return stock(**{**arguments, **changed})
+
+    def init_fn(params: PyTree) -> Any:
+        statistics = scalar_dtype(params)
+        # Stock keeps its statistics in the lowest dtype of the params: int32 if one leaf is.
+        wide = tree_map(lambda p: p if is_inexact(p) else cast(p, statistics), widen(params))
+        state = stock_around(lambda _: base.init(params), base.update, statistics).init(wide)
+        if arguments["state_dtype"] is None:
+            state = state._replace(z=cast_like(state.z, params))
+        return strengthen(state)
+
+    def update_fn(
+        grads: PyTree, state: Any, params: PyTree = None, **extra_args: Any
+    ) -> tuple[PyTree, Any]:
+        if params is None:
+            return built.update(grads, state, params, **extra_args)  # type: ignore[no-any-return]
+
+        def base_update(*_: Any, **extra_args: Any) -> tuple[PyTree, PyTree]:
+            before = state.base_optimizer_state
+            updates, after = base.update(grads, before, params, **extra_args)
+            return widen(updates), hold(after, before, "schedule_free: state of the base optimizer")
+
+        wide_state = state._replace(
+            weight_sum=widen(state.weight_sum), max_lr=widen(state.max_lr), z=_z_for(state, params)
+        )
+        tx = stock_around(base.init, base_update, dtype_of(wide_state.max_lr))
+        updates, new_state = tx.update(grads, wide_state, widen(params), **extra_args)
+        return cast_like(updates, grads), hold(new_state, state, "schedule_free")
+
+    return built._replace(init=init_fn, update=update_fn)
+
+
+def _eval_params(stock: Callable[..., Any], state: Any, params: PyTree) -> PyTree:
+    """In place of ``schedule_free_eval_params``: float32 arithmetic, the dtypes of the params."""
+    if not hasattr(state, "z"):
+        return stock(state, params)  # Which says what is wrong.
+    wide_state = state._replace(b1=widen(state.b1), z=_z_for(state, params))
+    return cast_like(stock(wide_state, widen(params)), params)
+
+
+def _z_for(state: Any, params: PyTree) -> PyTree:
+    """``z`` as wide as the arithmetic, which is float32 where the params are half precision.
+
+    Where they are not, a ``z`` that ``state_dtype`` made narrower is used as in stock.
+    """
+    return tree_map(lambda z, p: widen(z) if is_half(p) else z, state.z, params)
+
+
+def _build(**changed: Any) -> Any:
+    import optax
+
+    schedule_free = demo.contrib("schedule_free")
+    arguments = {"learning_rate": 0.1, **changed}
+    return schedule_free and schedule_free(optax.sgd(0.1), **arguments)
+
+
+def _show_promoted_updates() -> str | None:
+    tx = _build()
+    return tx and demo.one_step(tx, demo.shapes(jnp.bfloat16))
+
+
+def _show_narrow_statistics() -> str | None:
+    return _first_statistic_not(jnp.float32, demo.shapes(jnp.bfloat16))
+
+
+def _show_integer_leaf() -> str | None:
+    return _first_statistic_not(jnp.float32, demo.shapes(jnp.float32, jnp.int32))
+
+
+def _first_statistic_not(dtype: Any, params: PyTree) -> str | None:
+    tx = _build()
+    if tx is None:
+        return None
+    state = jax.eval_shape(tx.init, params)
+    for name in ("weight_sum", "max_lr", "b1"):
+        found = getattr(state, name).dtype
+        if found != dtype:
+            return f"{name} is kept in {found}"
+    return None
+
+
+def _show_mixed_halves() -> str | None:
+    tx = _build()
+    return tx and demo.one_step(tx, demo.shapes(jnp.bfloat16, jnp.float16))
+
+
+def _show_array_learning_rate() -> str | None:
+    tx = _build(learning_rate=np.asarray(0.1, np.float32))
+    return tx and demo.one_step(tx, demo.shapes(jnp.bfloat16))
+
+
+def _show_state_dtype() -> str | None:
+    tx = _build(state_dtype=jnp.float32)
+    return tx and demo.one_step(tx, demo.shapes(jnp.bfloat16))
+
+
+def _show_stalled_sum() -> str | None:
+    tx = _build()
+    if tx is None:
+        return None
+    params, steps = demo.ones(jnp.bfloat16), 1000
+
+    def step(state: Any, _: None) -> tuple[Any, None]:
+        return tx.update(params, state, params)[1], None
+
+    state, _ = jax.jit(lambda: jax.lax.scan(step, tx.init(params), None, length=steps))()
+    got, exact = float(state.weight_sum), steps * 0.1**2
+    if abs(got - exact) > 0.01 * exact:
+        return f"weight_sum is {got:g} after {steps} steps, not {exact:g}"
+    return None
+
+
+_MODULES = ("optax.contrib._schedule_free",)
+_FIX = "https://github.com/google-deepmind/optax/issues/1038"
+
+PATCH = Patch(
+    id="schedule_free",
+    summary="schedule_free averages rightly, and in the dtypes of the user",
+    faults=(
+        Fault(
+            "promoted_updates",
+            "float32 updates for bfloat16 params",
+            "==0.2.3",
+            _show_promoted_updates,
+            _FIX,
+        ),
+        Fault(
+            "narrow_statistics",
+            "weight_sum, max_lr and b1 are kept in the lowest dtype of the params",
+            ">=0.2.4",
+            _show_narrow_statistics,
+        ),
+        # One term, lr^2, is less than half a unit in the last place of 256 lr^2 in bfloat16.
+        Fault(
+            "stalled_sum",
+            "with bfloat16 params the sum of weights stops growing after 256 steps",
+            ">=0.2.4",
+            _show_stalled_sum,
+            abstract=False,
+        ),
+        Fault(
+            "integer_leaf",
+            "an integer leaf in the params turns the statistics into integers",
+            ">=0.2.4",
+            _show_integer_leaf,
+        ),
+        Fault(
+            "mixed_halves",
+            "bfloat16 and float16 leaves in one tree: ValueError, or float32 updates",
+            ">=0.2.3",
+            _show_mixed_halves,
+        ),
+        Fault(
+            "array_learning_rate",
+            "a float32 array as learning rate changes the dtypes of state or updates",
+            ">=0.2.3",
+            _show_array_learning_rate,
+        ),
+        Fault(
+            "state_dtype",
+            "state_dtype=float32 gives float32 updates for bfloat16 params",
+            ">=0.2.3",
+            _show_state_dtype,
+        ),
+    ),
+    targets=(
+        Target(_MODULES, "schedule_free", _schedule_free),
+        Target(_MODULES, "schedule_free_eval_params", _eval_params),
+    ),
+)

@@ -1,0 +1,196 @@
+"""zero_nans inside MultiSteps: one bad micro-batch costs one window, not the rest of the run.
+
+Stock holds values back by multiplying them with 0: ``emit * update`` and ``(1 - emit) * acc_grads``.
+But 0 * nan and 0 * inf are nan. So an accumulator that was nan once stays nan, ``zero_nans`` turns
+every later gradient into zeros, and the run stands still without a word.
+
+Here stock runs as it is, and a nan that stands where stock meant 0 becomes 0. Finite values keep
+their bits. In 0.1.8 and 0.1.9 the state of the inner transformation is held back in the same way,
+which also breaks bool leaves such as the mask of ``zero_nans``: bools travel as integers there.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any, Callable
+
+import jax
+import jax.numpy as jnp
+
+from optax_dtypefix._patch import Fault, Patch, Target
+from optax_dtypefix.patches import _demonstrate as demo
+from optax_dtypefix.patches._dtypes import PyTree, dtype_of, is_inexact, tree_map
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def _update(
+    stock: Callable[..., Any],
+    self: Any,
+    updates: PyTree,
+    state: Any,
+    params: PyTree = None,
+    **extra_args: Any,
+) -> tuple[PyTree, Any]:
+    """From 0.2.0 on: the inner state is selected already, updates and accumulator are not."""
+    new_updates, new_state = stock(self, updates, state, params, **extra_args)
+    emitted = new_state.mini_step == 0
+    return (
+        tree_map(lambda leaf: _zero_where_nan(leaf, ~emitted), new_updates),
+        new_state._replace(
+            acc_grads=tree_map(lambda leaf: _zero_where_nan(leaf, emitted), new_state.acc_grads)
+        ),
+    )
+
+
+def _zero_where_nan(leaf: Any, meant_to_be_zero: Any) -> Any:
+    is_nan = leaf != leaf  # noqa: PLR0124  # isnan, also for integers and custom floats.
+    return jnp.where(meant_to_be_zero & is_nan, jnp.zeros_like(leaf), leaf)
+
+
+def _update_selecting_state(
+    stock: Callable[..., Any],
+    self: Any,
+    updates: PyTree,
+    state: Any,
+    params: PyTree = None,
+    **extra_args: Any,
+) -> tuple[PyTree, Any]:
+    """0.1.8 and 0.1.9: as :func:`_update`, and the inner state is selected here, not in stock."""
+    inner, inner_state = self._opt, state.inner_opt_state
+
+    def inner_update(
+        acc_grads: PyTree, _: PyTree, params: PyTree = None, **extra_args: Any
+    ) -> tuple[PyTree, PyTree]:
+        inner_updates, new_state = inner.update(acc_grads, inner_state, params, **extra_args)
+        return inner_updates, tree_map(_without_bool, new_state)
+
+    twin = copy.copy(self)
+    twin._opt = type(inner)(inner.init, inner_update)
+    finite = tree_map(lambda leaf: _without_bool(_zero_unless_finite(leaf)), inner_state)
+    new_updates, new_state = _update(
+        stock, twin, updates, state._replace(inner_opt_state=finite), params, **extra_args
+    )
+    emitted = new_state.gradient_step != state.gradient_step
+    selected = tree_map(
+        lambda new, old: _select(emitted, new, old), new_state.inner_opt_state, inner_state
+    )
+    return new_updates, new_state._replace(inner_opt_state=selected)
+
+
+def _without_bool(leaf: Any) -> Any:
+    return leaf.astype(jnp.int32) if dtype_of(leaf) == jnp.bool_ else leaf
+
+
+def _zero_unless_finite(leaf: Any) -> Any:
+    return jnp.where(jnp.isfinite(leaf), leaf, jnp.zeros_like(leaf)) if is_inexact(leaf) else leaf
+
+
+def _select(emitted: Any, new: Any, old: Any) -> Any:
+    """The new leaf if it was emitted; else the old one, with stock's bits where it is finite."""
+    if dtype_of(old) == jnp.bool_:
+        return new != 0
+    if is_inexact(old):
+        return jnp.where(emitted | (jnp.isfinite(new) & jnp.isfinite(old)), new, old)
+    return new
+
+
+def _show_bool_mask() -> str | None:
+    import optax
+
+    return demo.one_step(optax.MultiSteps(optax.zero_nans(), 2), demo.shapes(jnp.float32))
+
+
+def _updates_after(bad: float, good: Iterable[float]) -> list[Any]:
+    """Updates of SGD with rate 1 over windows of two micro-batches, the first gradient bad."""
+    import optax
+
+    tx = optax.MultiSteps(optax.chain(optax.zero_nans(), optax.sgd(1.0)), 2)
+    params = demo.ones(jnp.float32)
+    state = tx.init(params)
+    emitted = []
+    for value in (bad, *good):
+        grads = tree_map(lambda leaf, value=value: jnp.full_like(leaf, value), params)
+        updates, state = jax.jit(tx.update)(grads, state, params)
+        emitted.append(float(updates["b"][0]))
+    return emitted
+
+
+def _show_nan_forever() -> str | None:
+    got = _updates_after(float("nan"), (1.0, 1.0, 1.0))
+    if got[3] != -1.0:
+        return f"after one nan, a window of gradients 1 gives the update {got[3] + 0.0:g}, not -1"
+    return None
+
+
+def _show_inf_leak() -> str | None:
+    import optax
+
+    # Without zero_nans inside, so that what the window emits in between is seen as it is.
+    tx = optax.MultiSteps(optax.sgd(1.0), 2)
+    params = demo.ones(jnp.float32)
+    grads = tree_map(lambda leaf: jnp.full_like(leaf, jnp.inf), params)
+    updates, _ = jax.jit(tx.update)(grads, tx.init(params), params)
+    got = float(updates["b"][0])
+    return None if got == 0.0 else f"a step that should emit zeros emits {got:g}"
+
+
+def _probe_product() -> str | None:
+    """A product over a whole leaf, where neither a sum nor the identity needs one."""
+    import optax
+
+    tx = optax.MultiSteps(optax.identity(), 2, use_grad_mean=False)
+    leaf = jax.ShapeDtypeStruct((3, 5), jnp.float32)
+    jaxpr = jax.make_jaxpr(lambda grads: tx.update(grads, tx.init(grads), grads))(leaf)
+    for equation in demo.equations(jaxpr.jaxpr):
+        if equation.primitive.name == "mul" and equation.outvars[0].aval.shape == (3, 5):
+            return "updates are held back by multiplying them with 0"
+    return None
+
+
+PATCH = Patch(
+    id="zero_nans",
+    summary="MultiSteps recovers from a nan or inf micro-batch",
+    faults=(
+        Fault(
+            "bool_mask",
+            "the bool mask of zero_nans inside MultiSteps: TypeError from cond",
+            ">=0.1.8,<0.2.0",
+            _show_bool_mask,
+            "https://github.com/google-deepmind/optax/issues/828",
+        ),
+        # 0 * nan = nan: the accumulator is reset by (1 - emit) * acc_grads, and never is.
+        Fault(
+            "nan_forever",
+            "after one nan micro-batch every later update is zero, in silence",
+            ">=0.1.8",
+            _show_nan_forever,
+            abstract=False,
+            probe=_probe_product,
+        ),
+        # 0 * inf = nan: a step in the middle of a window returns emit * update.
+        Fault(
+            "inf_leak",
+            "an inf micro-batch gives nan updates in a step that should emit zeros",
+            ">=0.1.8",
+            _show_inf_leak,
+            abstract=False,
+            probe=_probe_product,
+        ),
+    ),
+    targets=(
+        Target(
+            ("optax._src.wrappers",),
+            "MultiSteps.update",
+            _update_selecting_state,
+            ">=0.1.8,<0.2.0",
+        ),
+        Target(
+            ("optax.transforms._accumulation", "optax._src.wrappers"),
+            "MultiSteps.update",
+            _update,
+            ">=0.2.0",
+        ),
+    ),
+)
