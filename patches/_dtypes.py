@@ -79,11 +79,15 @@ def scalar_dtype(tree: PyTree) -> Any:
 
 
 def in_dtype(learning_rate: Any, dtype: Any) -> Any:
-    """A number or schedule whose strongly typed values come in ``dtype``; weak ones stay weak."""
+    """A number or schedule whose arrays come in ``dtype``; a Python number stays one."""
     if callable(learning_rate):
         return lambda count: in_dtype(learning_rate(count), dtype)
-    strong = hasattr(learning_rate, "dtype") and not getattr(learning_rate, "weak_type", False)
-    return cast(learning_rate, dtype) if strong else learning_rate
+    return cast(learning_rate, dtype) if hasattr(learning_rate, "dtype") else learning_rate
+
+
+def increment(count: Any) -> Any:
+    """A counter plus one, in its dtype; it stays at the largest number rather than overflow."""
+    return count + (count < jnp.iinfo(count.dtype).max).astype(count.dtype)
 
 
 def leaves(tree: PyTree) -> list[Any]:

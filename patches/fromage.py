@@ -1,0 +1,178 @@
+"""fromage: a schedule as learning rate, on every release, in the dtypes of the user.
+
+With m = 1 / sqrt(1 + lr^2) the update is (m - 1) p - m lr g |p| / |g| (Bernstein et al. 2020, On the
+distance between two neural networks, https://arxiv.org/abs/2002.03432). Up to 0.2.5 stock computes m
+when the transformation is built, so that lr has to be a number. From 0.2.6 on it takes schedules,
+but m - 1 is then a float32 array that turns bfloat16 into float32; in 0.2.6 the count of that part
+never moves either.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from typing import Any, Callable
+
+import jax.numpy as jnp
+import numpy as np
+
+from optax_dtypefix._patch import Fault, Patch, Target
+from optax_dtypefix.patches import _demonstrate as demo
+from optax_dtypefix.patches._dtypes import (
+    PyTree,
+    cast_like,
+    in_dtype,
+    increment,
+    scalar_dtype,
+    tree_map,
+    widen,
+)
+
+
+def _with_stock(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """From 0.2.7 on: stock, run in float32 for half-precision leaves."""
+    return _scheduled(stock, stock, args, kwargs)
+
+
+def _with_parts(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Up to 0.2.6: put together from stock's parts if the learning rate is a schedule."""
+    return _scheduled(stock, _from_parts, args, kwargs)
+
+
+def _scheduled(
+    stock: Callable[..., Any],
+    build: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    bound = inspect.signature(stock).bind(*args, **kwargs)
+    bound.apply_defaults()
+    schedule, min_norm = bound.arguments["learning_rate"], bound.arguments["min_norm"]
+    if not callable(schedule):
+        return stock(*args, **kwargs)
+
+    def update_fn(
+        grads: PyTree, state: Any, params: PyTree = None, **extra_args: Any
+    ) -> tuple[PyTree, Any]:
+        tx = build(in_dtype(schedule, scalar_dtype(params)), min_norm)
+        updates, state = tx.update(widen(grads), state, widen(params), **extra_args)
+        return cast_like(updates, grads), state
+
+    return build(schedule, min_norm)._replace(update=update_fn)
+
+
+def _from_parts(schedule: Callable[[Any], Any], min_norm: Any) -> Any:
+    import optax
+
+    def shrinkage(count: Any) -> Any:
+        return 1 / (1 + schedule(count) ** 2) ** 0.5
+
+    return optax.chain(
+        optax.scale_by_trust_ratio(min_norm),
+        optax.scale_by_schedule(lambda count: -1 * (shrinkage(count) * schedule(count))),
+        _add_scheduled_weights(lambda count: shrinkage(count) - 1),
+    )
+
+
+def _add_scheduled_weights(schedule: Callable[[Any], Any]) -> Any:
+    """``add_decayed_weights`` with a schedule: 0.2.6 has it but never counts, older ones have not.
+
+    The state is of the class that 0.2.6 has for it, so that its checkpoints restore.
+    """
+    import optax
+
+    adding = sys.modules.get("optax.transforms._adding")
+    state_class = getattr(adding, "WeightDecaySchedule", optax.ScaleByScheduleState)
+
+    def init_fn(_: PyTree) -> Any:
+        return state_class(count=jnp.zeros([], jnp.int32))
+
+    def update_fn(updates: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:
+        if params is None:
+            raise ValueError("fromage needs the params: call update(grads, state, params)")
+        weight = schedule(state.count)
+        updates = tree_map(lambda u, p: u + weight * p, updates, params)
+        return updates, state_class(count=increment(state.count))
+
+    return optax.GradientTransformation(init_fn, update_fn)
+
+
+def _strong_schedule(count: Any) -> Any:
+    return jnp.asarray(0.1, jnp.float32) * jnp.minimum(1.0, (count + 1) / 10.0)
+
+
+def _show_schedule() -> str | None:
+    import optax
+
+    return demo.one_step(optax.fromage(_strong_schedule), demo.shapes(jnp.float32))
+
+
+def _show_promoted_updates() -> str | None:
+    import optax
+
+    return demo.one_step(optax.fromage(_strong_schedule), demo.shapes(jnp.bfloat16))
+
+
+def _show_frozen_decay() -> str | None:
+    import optax
+
+    try:
+        tx = optax.fromage(lambda count: jnp.where(count == 0, 0.0, 1.0))
+    except TypeError:  # A schedule is not taken at all: that fault is named above.
+        return None
+    params = demo.ones(jnp.float32)
+    state = tx.init(params)
+    for _ in range(2):
+        updates, state = tx.update(params, state, params)
+    got = float(updates["b"][0])
+    m, lr = 2**-0.5, 1.0
+    if not np.isclose(got, (m - 1) - m * lr):  # |p| = |g| = p = g = 1
+        return f"the second update is {got:g}, not {(m - 1) - m * lr:g}: it has the first decay"
+    return None
+
+
+_PULL = "https://github.com/google-deepmind/optax/pull/1359"
+
+PATCH = Patch(
+    id="fromage",
+    summary="fromage takes a schedule, and keeps the dtypes of the user with it",
+    faults=(
+        Fault(
+            "schedule",
+            "a schedule as learning rate: TypeError",
+            "<0.2.6",
+            _show_schedule,
+            "https://github.com/google-deepmind/optax/issues/1323",
+        ),
+        Fault(
+            "promoted_updates",
+            "with a schedule, bfloat16 and float16 params get float32 updates, or a TypeError",
+            ">=0.1.2",
+            _show_promoted_updates,
+            "https://github.com/google-deepmind/optax/issues/1323",
+        ),
+        Fault(
+            "frozen_decay",
+            "with a schedule, the shrinkage of the weights stays that of the first step",
+            "==0.2.6",
+            _show_frozen_decay,
+            _PULL,
+            abstract=False,
+        ),
+    ),
+    targets=(
+        Target(
+            ("optax._src.alias",),
+            "fromage",
+            _with_parts,
+            knows=frozenset({"learning_rate", "min_norm"}),
+        ),
+        Target(
+            ("optax._src.alias",),
+            "fromage",
+            _with_stock,
+            ">=0.2.7",
+            knows=frozenset({"learning_rate", "min_norm"}),
+        ),
+    ),
+)

@@ -1,0 +1,285 @@
+"""prodigy: the dtypes of the params for arrays, float32 or wider for scalars, float64 for nobody.
+
+The algorithm is Prodigy, in its Adam form (Mishchenko and Defazio 2023, Prodigy: An Expeditiously
+Adaptive Parameter-Free Learner, https://arxiv.org/abs/2306.06101), written here from the paper, in
+stock's order of operations, so that float32 results have stock's bits.
+
+Why stock fails: ``beta ** count`` of a Python float and an int32 array is float64 in 64-bit mode,
+and spreads from there (up to 0.2.3). A distance d kept in bfloat16 does not move by less than d/256
+(from 0.2.4 on). And d is a quotient whose divisor, the sum of all gradients, is 0 as long as they
+are: 0/0 is nan, in every dtype and on every release.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Callable
+
+import jax
+import jax.numpy as jnp
+
+from optax_dtypefix._patch import Fault, Patch, Target
+from optax_dtypefix.patches import _demonstrate as demo
+from optax_dtypefix.patches._dtypes import (
+    PyTree,
+    cast,
+    cast_like,
+    dtype_of,
+    in_dtype,
+    increment,
+    scalar_dtype,
+    strengthen,
+    tree_map,
+    widen,
+    x64,
+)
+
+
+def _prodigy(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """In place of ``optax.contrib.prodigy``, with the arguments of the installed release.
+
+    The state is stock's ``ProdigyState``. Its trees have the dtypes of the params, but for float16,
+    where d g and its square are below the smallest number: float32 there. ``estim_lr`` and
+    ``numerator_weighted`` are float32, or float64 if all params are. Updates have the dtypes of the
+    gradients. ``update`` raises ``ValueError`` without params.
+    """
+    built = stock(*args, **kwargs)  # Checks the arguments, and has the type to return.
+    bound = inspect.signature(stock).bind(*args, **kwargs)
+    bound.apply_defaults()
+    arguments = bound.arguments
+
+    def init_fn(params: PyTree) -> Any:
+        import optax.contrib
+
+        dtype = scalar_dtype(params)
+
+        def zeros() -> PyTree:
+            return tree_map(lambda p: jnp.zeros_like(p, dtype=_array_dtype(dtype_of(p))), params)
+
+        return optax.contrib.ProdigyState(
+            exp_avg=zeros(),
+            exp_avg_sq=zeros(),
+            grad_sum=zeros(),
+            params0=strengthen(params),
+            estim_lr=jnp.asarray(arguments["estim_lr0"], dtype),
+            numerator_weighted=jnp.zeros((), dtype),
+            count=jnp.zeros((), jnp.int32),
+        )
+
+    def update_fn(
+        grads: PyTree, state: Any, params: PyTree = None, **extra_args: Any
+    ) -> tuple[PyTree, Any]:
+        if params is None:
+            return built.update(grads, state, params)  # type: ignore[no-any-return]  # It raises.
+        del extra_args
+        updates, new_state = _step(arguments, widen(grads), widen(state), widen(params))
+        return cast_like(updates, grads), cast_like(new_state, state)
+
+    return built._replace(init=init_fn, update=update_fn)
+
+
+def _array_dtype(param: Any) -> Any:
+    """What the trees of the state are kept in, given the dtype of the param."""
+    if param == jnp.float16 or not jnp.issubdtype(param, jnp.inexact):
+        return jnp.float32
+    return param
+
+
+def _step(
+    arguments: dict[str, Any], grads: PyTree, state: Any, params: PyTree
+) -> tuple[PyTree, Any]:
+    """One step of the paper's algorithm, in the dtypes that it is given."""
+    import optax
+
+    def scalar(value: Any) -> Any:
+        return in_dtype(value, dtype_of(state.estim_lr))
+
+    d, weight_decay = state.estim_lr, scalar(arguments["weight_decay"])
+    beta1, beta2 = map(scalar, arguments["betas"])
+    beta3 = beta2**0.5 if arguments["beta3"] is None else scalar(arguments["beta3"])
+    d0, eps, d_coef = (scalar(arguments[name]) for name in ("estim_lr0", "eps", "estim_lr_coef"))
+    rate = scalar(arguments["learning_rate"])
+    if callable(rate):
+        rate = rate(state.count)
+
+    count = increment(state.count)
+    t = cast(count, d.dtype)  # An int32 exponent would make float64 of a Python float.
+    bias_correction = (1 - beta2**t) ** 0.5 / (1 - beta1**t)
+    step_size = d * rate * bias_correction
+    sum_size = d if arguments.get("safeguard_warmup", False) else step_size
+
+    dg = tree_map(lambda g: d * g, grads)
+    to_start = tree_map(lambda p0, p: p0 - p, state.params0, params)
+    exp_avg = tree_map(lambda m, u: beta1 * m + (1 - beta1) * u, state.exp_avg, dg)
+    exp_avg_sq = tree_map(lambda v, u: beta2 * v + (1 - beta2) * u * u, state.exp_avg_sq, dg)
+    grad_sum = tree_map(lambda s, u: beta3 * s + sum_size * u / d0, state.grad_sum, dg)
+
+    progress = cast(optax.tree_utils.tree_vdot(grads, to_start), d.dtype)
+    numerator = beta3 * state.numerator_weighted + d / d0 * step_size * progress
+    divisor = cast(optax.tree_utils.tree_sum(tree_map(jnp.abs, grad_sum)), d.dtype)
+    # All gradients were 0 so far: then so is the numerator, and there is no estimate yet.
+    estimate = d_coef * numerator / jnp.where(divisor == 0, jnp.ones_like(divisor), divisor)
+    new_d = jnp.maximum(d, estimate)
+
+    updates = tree_map(
+        lambda m, v, p: -weight_decay * step_size * p - step_size * m / (jnp.sqrt(v) + new_d * eps),
+        exp_avg,
+        exp_avg_sq,
+        params,
+    )
+    new_state = state._replace(
+        exp_avg=exp_avg,
+        exp_avg_sq=exp_avg_sq,
+        grad_sum=grad_sum,
+        estim_lr=new_d,
+        numerator_weighted=numerator,
+        count=count,
+    )
+    return updates, new_state
+
+
+def _show(dtype: Any, *more: Any, wide: bool = False) -> str | None:
+    prodigy = demo.contrib("prodigy")
+    if prodigy is None:
+        return None
+    if not wide:
+        return demo.one_step(prodigy(), demo.shapes(dtype, *more))
+    with x64():
+        return demo.one_step(prodigy(), demo.shapes(dtype, *more), inside=dtype != jnp.float64)
+
+
+def _show_float64() -> str | None:
+    return _show(jnp.float32, wide=True)
+
+
+def _show_float64_params() -> str | None:
+    return _show(jnp.float64, wide=True)
+
+
+def _show_promoted_updates() -> str | None:
+    return _show(jnp.bfloat16)
+
+
+def _show_mixed_tree() -> str | None:
+    return _show(jnp.bfloat16, jnp.float32)
+
+
+def _show_wide_state() -> str | None:
+    prodigy = demo.contrib("prodigy")
+    if prodigy is None:
+        return None
+    state = jax.eval_shape(prodigy().init, demo.shapes(jnp.bfloat16))
+    found = state.grad_sum["w"].dtype
+    return None if found == jnp.bfloat16 else f"grad_sum is {found} for bfloat16 params"
+
+
+def _show_narrow_scalars() -> str | None:
+    prodigy = demo.contrib("prodigy")
+    if prodigy is None:
+        return None
+    for params in (demo.shapes(jnp.bfloat16), demo.shapes(jnp.float32, jnp.int32)):
+        found = jax.eval_shape(prodigy().init, params).estim_lr.dtype
+        if found != jnp.float32:
+            return f"estim_lr is {found}"
+    return None
+
+
+def _show_zero_gradient() -> str | None:
+    prodigy = demo.contrib("prodigy")
+    if prodigy is None:
+        return None
+    tx, params = prodigy(), demo.ones(jnp.float32)
+    grads = tree_map(jnp.zeros_like, params)
+    updates, state = jax.jit(lambda: tx.update(grads, tx.init(params), params))()
+    if not bool(jnp.isfinite(updates["b"]).all() & jnp.isfinite(state.estim_lr)):
+        return "a zero gradient in the first step gives nan updates"
+    return None
+
+
+def _probe_zero_gradient() -> str | None:
+    """A quotient of two scalars whose divisor is not the outcome of a selection."""
+    prodigy = demo.contrib("prodigy")
+    if prodigy is None:
+        return None
+    tx, params = prodigy(), demo.shapes(jnp.float32)
+    jaxpr = jax.make_jaxpr(lambda params: tx.update(params, tx.init(params), params))(params)
+    makers = {}
+    for equation in demo.equations(jaxpr.jaxpr):
+        makers.update((variable, equation) for variable in equation.outvars)
+        if equation.primitive.name == "div" and equation.outvars[0].aval.shape == ():
+            maker = makers.get(equation.invars[1])
+            if maker is not None and maker.primitive.name in ("add", "reduce_sum"):
+                return "the distance is divided by a sum of gradients, which may be 0"
+    return None
+
+
+_ISSUE = "https://github.com/google-deepmind/optax/issues/1051"
+
+PATCH = Patch(
+    id="prodigy",
+    summary="prodigy keeps the dtypes of the user, and starts on a zero gradient",
+    faults=(
+        Fault(
+            "float64",
+            "float32 params in 64-bit mode: float64 in state and updates, from 0.2.4 on inside",
+            ">=0.1.8",
+            _show_float64,
+            _ISSUE,
+        ),
+        Fault(
+            "float64_params",
+            "float64 params: the float32 state turns into float64",
+            ">=0.1.8,<0.2.4",
+            _show_float64_params,
+            _ISSUE,
+        ),
+        Fault(
+            "promoted_updates",
+            "float32 updates for bfloat16 params",
+            ">=0.1.8,<0.2.4",
+            _show_promoted_updates,
+            _ISSUE,
+        ),
+        Fault(
+            "wide_state",
+            "the trees of the state are float32 whatever the params are",
+            ">=0.1.8,<0.2.4",
+            _show_wide_state,
+            _ISSUE,
+        ),
+        Fault(
+            "narrow_scalars",
+            "the distance estimate is kept in the lowest dtype of the params",
+            ">=0.2.4",
+            _show_narrow_scalars,
+        ),
+        Fault(
+            "mixed_tree",
+            "leaves of different dtypes: the state drifts, or updates are promoted",
+            ">=0.1.8",
+            _show_mixed_tree,
+            "https://github.com/google-deepmind/optax/issues/1207",
+        ),
+        Fault(
+            "zero_gradient",
+            "a zero gradient in the first step: 0/0, nan from then on",
+            ">=0.1.8",
+            _show_zero_gradient,
+            abstract=False,
+            probe=_probe_zero_gradient,
+        ),
+    ),
+    targets=(
+        Target(
+            ("optax.contrib._prodigy", "optax.contrib.prodigy"),
+            "prodigy",
+            _prodigy,
+            knows=frozenset(
+                {
+                    *("learning_rate", "betas", "beta3", "eps", "estim_lr0", "estim_lr_coef"),
+                    *("weight_decay", "safeguard_warmup"),
+                }
+            ),
+        ),
+    ),
+)
