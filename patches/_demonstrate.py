@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +37,7 @@ def one_step(
     grads: PyTree = None,
     *,
     inside: bool = False,
-    **extra_args: Any,
+    extra: Callable[[PyTree, PyTree], dict[str, Any]] | None = None,
 ) -> str | None:
     """Traces ``init`` and one ``update`` and describes the first leaf that breaks the contract.
 
@@ -46,7 +46,7 @@ def one_step(
       params: tree of arrays or ``jax.ShapeDtypeStruct``.
       grads: likewise; like the params if not given.
       inside: whether float64 arithmetic inside is looked for too, if no input is float64.
-      **extra_args: passed to ``update``.
+      extra: gives the extra arguments of ``update`` for params and gradients.
 
     Returns:
       None if state and updates keep their shapes, dtypes and weak types.
@@ -55,6 +55,7 @@ def one_step(
 
     def run(params: PyTree, grads: PyTree) -> tuple[PyTree, PyTree, PyTree]:
         state = tx.init(params)
+        extra_args = extra(params, grads) if extra is not None else {}
         updates, new_state = tx.update(grads, state, params, **extra_args)
         return updates, state, new_state
 

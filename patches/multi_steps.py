@@ -235,7 +235,9 @@ def _show_callable_extra_argument() -> str | None:
         return sum(jnp.sum(leaf) for leaf in leaves(params))
 
     tx = optax.MultiSteps(_with_value_fn(), 2)
-    return demo.one_step(tx, demo.shapes(jnp.float32), value_fn=value_fn)
+    return demo.one_step(
+        tx, demo.shapes(jnp.float32), extra=lambda params, grads: {"value_fn": value_fn}
+    )
 
 
 def _show_complex_accumulator() -> str | None:

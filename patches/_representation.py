@@ -1,0 +1,83 @@
+"""Poses a problem on a mixed tree to stock optax as the same problem in one dtype.
+
+A line search compares scalars that it computes from all leaves: in a tree of mixed dtypes it needs
+one dtype for them, and stock takes that of the first leaf, or fails. Up to 0.2.4 it also compares
+complex slopes, which have no order: there, a complex leaf travels as its real and imaginary parts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from optax_dtypefix.patches._dtypes import PyTree, cast, dtype_of, is_inexact, leaves, tree_map
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def real_dtype(tree: PyTree) -> Any:
+    """The widest real dtype among the leaves of a tree, complex ones counting as their parts."""
+    found = [jnp.finfo(dtype_of(leaf)).dtype for leaf in leaves(tree) if is_inexact(leaf)]
+    return functools.reduce(jnp.promote_types, found) if found else jnp.dtype(jnp.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Representation:
+    """Trees in one real dtype.
+
+    Attributes:
+      dtype: the real dtype; complex leaves have parts of that dtype.
+      split: whether a complex leaf becomes a pair of real ones.
+    """
+
+    dtype: Any
+    split: bool = False
+
+    def leaves_as_it_is(self, *trees: PyTree) -> bool:
+        """Whether :meth:`encode` would change nothing in these trees."""
+        return all(
+            is_inexact(leaf)
+            and jnp.finfo(dtype_of(leaf)).dtype == self.dtype
+            and not (self.split and _is_complex(leaf))
+            for leaf in leaves(trees)
+        )
+
+    def encode(self, tree: PyTree, *, conjugate: bool = False) -> PyTree:
+        """The tree in the one dtype; the conjugate of its complex leaves on request."""
+
+        def encode_leaf(leaf: Any) -> Any:
+            if not _is_complex(leaf):
+                return cast(leaf, self.dtype)
+            leaf = jnp.conj(leaf) if conjugate else leaf
+            if self.split:
+                return cast(jnp.real(leaf), self.dtype), cast(jnp.imag(leaf), self.dtype)
+            return cast(leaf, jnp.promote_types(self.dtype, jnp.complex64))
+
+        return tree_map(encode_leaf, tree)
+
+    def decode(self, tree: PyTree, like: PyTree, *, conjugate: bool = False) -> PyTree:
+        """The inverse of :meth:`encode`, with the dtypes of ``like``."""
+
+        def decode_leaf(like: Any, part: Any) -> Any:
+            leaf = jax.lax.complex(*part) if isinstance(part, tuple) else part
+            return cast(jnp.conj(leaf) if conjugate and _is_complex(leaf) else leaf, dtype_of(like))
+
+        return tree_map(decode_leaf, like, tree)
+
+    def on_encoded(self, function: Callable[..., Any], like: PyTree) -> Callable[..., Any]:
+        """A function of params as one of encoded params, with the same signature."""
+
+        @functools.wraps(function)
+        def wrapper(params: PyTree, *args: Any, **kwargs: Any) -> Any:
+            return function(self.decode(params, like), *args, **kwargs)
+
+        return wrapper
+
+
+def _is_complex(leaf: Any) -> bool:
+    return bool(jnp.issubdtype(dtype_of(leaf), jnp.complexfloating))

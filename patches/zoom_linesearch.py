@@ -1,0 +1,491 @@
+"""Line searches and L-BFGS: a state that goes round a loop, in the dtypes of the params.
+
+Stock builds the scalars of its states with ``jnp.asarray(0.0)`` and the like: weakly typed, and
+float64 and int64 in 64-bit mode. The first step turns them strong, so that a train step is traced
+twice; up to 0.2.4 it also turns them into other dtypes, and the branches of ``cond`` disagree.
+
+Here the initial states have the dtypes that the steps keep, and stock searches on one dtype.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any, Callable
+
+import jax
+import jax.numpy as jnp
+
+from optax_dtypefix._patch import Fault, Patch, Target
+from optax_dtypefix.patches import _demonstrate as demo
+from optax_dtypefix.patches._dtypes import (
+    PyTree,
+    cast,
+    cast_like,
+    dtype_of,
+    hold,
+    is_inexact,
+    leaves,
+    scalar_dtype,
+    strengthen,
+    tree_map,
+    x64,
+)
+from optax_dtypefix.patches._representation import Representation, real_dtype
+
+_ARRAYS = ("params", "updates", "grad", "safe_grad")
+"""Fields of the search's state that are trees like the params; all others are scalars."""
+
+
+def _zoom_strict(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """0.2.3 and 0.2.4: every scalar starts in the dtype in which the steps compute it."""
+    return _zoom(stock, args, kwargs, lambda scalar, params: real_dtype(params))
+
+
+def _zoom_wide(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """From 0.2.5 on, where steps keep dtypes: only float64 that nobody brought is narrowed."""
+
+    def dtype(scalar: Any, params: PyTree) -> Any:
+        return scalar_dtype(params) if dtype_of(scalar) == jnp.float64 else dtype_of(scalar)
+
+    return _zoom(stock, args, kwargs, dtype)
+
+
+def _zoom(
+    stock: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    dtype: Callable[[Any, PyTree], Any],
+) -> Any:
+    init_fn, step_fn, step_cond_fn = stock(*args, **kwargs)
+
+    def steady_init(updates: PyTree, params: PyTree, **init_args: Any) -> Any:
+        state = init_fn(updates, params, **init_args)
+        scalars = {
+            name: cast(scalar, dtype(scalar, params)) if is_inexact(scalar) else _counter(scalar)
+            for name, scalar in state._asdict().items()
+            if name not in _ARRAYS
+        }
+        return state._replace(**scalars)
+
+    return steady_init, step_fn, step_cond_fn
+
+
+def _counter(scalar: Any) -> Any:
+    is_count = jnp.issubdtype(dtype_of(scalar), jnp.integer)
+    return cast(scalar, jnp.int32 if is_count else dtype_of(scalar))
+
+
+def _scale_by_zoom_split(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """0.2.3 and 0.2.4: complex leaves are searched as pairs of real ones."""
+    return _scale_by_linesearch(stock(*args, **kwargs), split=True)
+
+
+def _scale_by_zoom(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """From 0.2.5 on."""
+    return _scale_by_linesearch(stock(*args, **kwargs), split=False)
+
+
+def _scale_by_backtracking_split(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """0.2.0 to 0.2.4: as :func:`_scale_by_backtracking`, on pairs of real leaves."""
+    return _backtracking(stock, args, kwargs, split=True)
+
+
+def _scale_by_backtracking(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """From 0.2.5 on."""
+    return _backtracking(stock, args, kwargs, split=False)
+
+
+def _backtracking(
+    stock: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, split: bool
+) -> Any:
+    bound = inspect.signature(stock).bind(*args, **kwargs)
+    stores_grad = bool(bound.arguments.get("store_grad", False))
+    # This search takes the gradient as JAX gives it, zoom takes its conjugate.
+    return _scale_by_linesearch(
+        stock(*args, **kwargs), split=split, raw_grad=True, transposes=stores_grad
+    )
+
+
+def _scale_by_linesearch(
+    tx: Any, *, split: bool, raw_grad: bool = False, transposes: bool = False
+) -> Any:
+    """A line search with a steady state, run by stock in one dtype.
+
+    Args:
+      tx: stock's transformation.
+      split: whether complex leaves are posed as pairs of real ones.
+      raw_grad: whether ``grad`` is JAX's gradient of a complex leaf, not its conjugate.
+      transposes: whether stock transposes ``value_fn`` with the cotangent 1.0, which is of JAX's
+        default float dtype, so that the value has to be of that dtype too.
+    """
+
+    def init_fn(params: PyTree) -> Any:
+        state = tx.init(params)
+        info = getattr(state, "info", None)
+        state = state._replace(
+            learning_rate=cast(state.learning_rate, real_dtype(params)),
+            value=cast(state.value, real_dtype(params)),
+        )
+        if info is not None:
+            state = state._replace(info=tree_map(lambda leaf: _info(leaf, params), info))
+        return strengthen(state)
+
+    def update_fn(
+        updates: PyTree,
+        state: Any,
+        params: PyTree,
+        *,
+        value: Any,
+        grad: PyTree,
+        value_fn: Callable[..., Any],
+        **extra_args: Any,
+    ) -> tuple[PyTree, Any]:
+        if transposes and dtype_of(value) != jnp.result_type(float):
+            value_fn, value = _in_default_float(value_fn), cast(value, jnp.result_type(float))
+        problem = Representation(real_dtype((params, updates)), split)
+        if problem.leaves_as_it_is(params, updates, grad):
+            new_updates, new_state = tx.update(
+                updates, state, params, value=value, grad=grad, value_fn=value_fn, **extra_args
+            )
+        else:
+            new_updates, new_state = tx.update(
+                problem.encode(updates),
+                state._replace(grad=problem.encode(state.grad)),
+                problem.encode(params),
+                value=value,
+                grad=problem.encode(grad, conjugate=split and raw_grad),
+                value_fn=problem.on_encoded(value_fn, params),
+                **extra_args,
+            )
+            new_updates = problem.decode(new_updates, updates)
+            if new_state.grad is not None:
+                # Of pairs, stock takes the true gradient: JAX's is the conjugate of that.
+                new_grad = problem.decode(new_state.grad, params, conjugate=split)
+                new_state = new_state._replace(grad=new_grad)
+        return cast_like(new_updates, updates), hold(new_state, state, "line search")
+
+    return tx._replace(init=init_fn, update=update_fn)
+
+
+def _info(leaf: Any, params: PyTree) -> Any:
+    if not is_inexact(leaf):
+        return _counter(leaf)
+    return cast(leaf, scalar_dtype(params))
+
+
+def _in_default_float(value_fn: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(value_fn)
+    def converted(*args: Any, **kwargs: Any) -> Any:
+        return jnp.asarray(value_fn(*args, **kwargs), jnp.result_type(float))
+
+    return converted
+
+
+def _scale_by_lbfgs_split(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """0.2.3 and 0.2.4: complex leaves as pairs of real ones."""
+    return _lbfgs_direction(stock(*args, **kwargs), split=True)
+
+
+def _scale_by_lbfgs(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """From 0.2.5 on."""
+    return _lbfgs_direction(stock(*args, **kwargs), split=False)
+
+
+def _lbfgs_direction(tx: Any, *, split: bool) -> Any:
+    """L-BFGS directions in one dtype; weights not in float64 because 64-bit mode is on."""
+    trees = ("params", "updates", "diff_params_memory", "diff_updates_memory")
+
+    def init_fn(params: PyTree) -> Any:
+        state = tx.init(params)
+        weights = cast(state.weights_memory, scalar_dtype(params))
+        return strengthen(state._replace(weights_memory=weights))
+
+    def update_fn(updates: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:
+        problem = Representation(real_dtype((params, updates)), split)
+        if params is None or problem.leaves_as_it_is(params, updates, state.params):
+            new_updates, new_state = tx.update(updates, state, params)
+        else:
+            encoded = {name: problem.encode(getattr(state, name)) for name in trees}
+            new_updates, new_state = tx.update(
+                problem.encode(updates), state._replace(**encoded), problem.encode(params)
+            )
+            new_updates = problem.decode(new_updates, updates)
+            decoded = {
+                name: problem.decode(getattr(new_state, name), getattr(state, name))
+                for name in trees
+            }
+            new_state = new_state._replace(**decoded)
+        return cast_like(new_updates, updates), hold(new_state, state, "L-BFGS")
+
+    return tx._replace(init=init_fn, update=update_fn)
+
+
+def _lbfgs(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """With a default line search that is patched too.
+
+    Stock's was built when optax was imported, from stock functions; its arguments are in the cells
+    of its closures, and a search that is built from them now is the same but for the patch.
+    """
+    import optax
+
+    bound = inspect.signature(stock).bind(*args, **kwargs)
+    if "linesearch" not in bound.arguments:
+        default = inspect.signature(stock).parameters["linesearch"].default
+        kwargs["linesearch"] = optax.scale_by_zoom_linesearch(**_arguments_of(default))
+    return stock(*args, **kwargs)
+
+
+def _arguments_of(linesearch: Any) -> dict[str, Any]:
+    """The arguments that ``scale_by_zoom_linesearch`` was called with."""
+    import optax
+
+    found: dict[str, Any] = {}
+    functions = [linesearch.update]
+    while functions:
+        function = functions.pop()
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+            value = cell.cell_contents
+            if name not in found:
+                found[name] = value
+                if inspect.isfunction(value):
+                    functions.append(value)
+    renamed = {"max_learning_rate": "max_stepsize", "stepsize_precision": "interval_threshold"}
+    names = inspect.signature(optax.scale_by_zoom_linesearch).parameters
+    return {name: found[renamed.get(name, name)] for name in names}
+
+
+def _value_and_grad_from_state(
+    stock: Callable[..., Any], value_fn: Callable[..., Any]
+) -> Callable[..., Any]:
+    """As stock, also if the function's value and the one in the state have different dtypes."""
+
+    @functools.wraps(stock(value_fn))
+    def value_and_grad(params: PyTree, *args: Any, state: Any, **kwargs: Any) -> Any:
+        # The search keeps the value in the dtype of the params, and cond wants one dtype.
+        dtype = _value_dtype(state)
+
+        def in_dtype_of_state(params: PyTree, *args: Any, **kwargs: Any) -> Any:
+            value = value_fn(params, *args, **kwargs)
+            return value if dtype is None else jnp.asarray(value, dtype)
+
+        return stock(in_dtype_of_state)(params, *args, state=state, **kwargs)
+
+    return value_and_grad
+
+
+def _value_dtype(state: Any) -> Any:
+    """The dtype of the field ``value`` of the search's state, somewhere in a state; None if none."""
+
+    def is_search(node: Any) -> bool:
+        return hasattr(node, "_fields") and {"value", "grad"} <= set(node._fields)
+
+    for node in jax.tree_util.tree_leaves(state, is_leaf=is_search):
+        if is_search(node):
+            return dtype_of(node.value)
+    return None
+
+
+def _loss(params: PyTree) -> Any:
+    """A quadratic, real also for complex params, in the dtype of the first leaf."""
+    found = [leaf for leaf in leaves(params) if is_inexact(leaf)]
+    return sum(jnp.sum(jnp.real(leaf * jnp.conj(leaf))).astype(real_dtype(found)) for leaf in found)
+
+
+def _one_step(tx: Any, params: PyTree, **options: Any) -> str | None:
+    def extra(params: PyTree, grads: PyTree) -> dict[str, Any]:
+        return {"value": _loss(params), "grad": grads, "value_fn": _loss}
+
+    return demo.one_step(tx, params, extra=extra, **options)
+
+
+def _zoom_or_none() -> Any:
+    import optax
+
+    build = getattr(optax, "scale_by_zoom_linesearch", None)
+    return build and build(max_linesearch_steps=3)
+
+
+def _lbfgs_or_none() -> Any:
+    import optax
+
+    build = getattr(optax, "lbfgs", None)
+    return build and build()
+
+
+def _backtracking_or_none(*, store_grad: bool = False) -> Any:
+    import optax
+
+    build = getattr(optax, "scale_by_backtracking_linesearch", None)
+    return build and build(max_backtracking_steps=3, store_grad=store_grad)
+
+
+def _show_weak_types() -> str | None:
+    tx = _lbfgs_or_none()
+    return tx and _one_step(tx, demo.shapes(jnp.float32))
+
+
+def _show_weak_types_backtracking() -> str | None:
+    tx = _backtracking_or_none()
+    return tx and _one_step(tx, demo.shapes(jnp.float32))
+
+
+def _show_float32_in_64_bit_mode() -> str | None:
+    tx = _lbfgs_or_none()
+    if tx is None:
+        return None
+    with x64():
+        return _one_step(tx, demo.shapes(jnp.float32), inside=True)
+
+
+def _show_float64() -> str | None:
+    """The state goes through ``cond(pred, update, keep)``, as in a checkpointed scan."""
+    tx = _lbfgs_or_none()
+    if tx is None:
+        return None
+
+    def maybe_step(keep: Any, params: PyTree) -> Any:
+        state = tx.init(params)
+
+        def step(state: Any) -> Any:
+            extra = {"value": _loss(params), "grad": params, "value_fn": _loss}
+            return tx.update(params, state, params, **extra)[1]
+
+        return jax.lax.cond(keep, lambda state: state, step, state)
+
+    with x64():
+        jax.eval_shape(maybe_step, jax.ShapeDtypeStruct((), jnp.bool_), demo.shapes(jnp.float64))
+    return None
+
+
+def _show_bfloat16() -> str | None:
+    tx = _lbfgs_or_none()
+    return tx and _one_step(tx, demo.shapes(jnp.bfloat16))
+
+
+def _show_complex() -> str | None:
+    tx = _lbfgs_or_none()
+    return tx and _one_step(tx, demo.shapes(jnp.complex64))
+
+
+def _show_mixed_tree() -> str | None:
+    tx = _lbfgs_or_none()
+    return tx and _one_step(tx, demo.shapes(jnp.bfloat16, jnp.float32))
+
+
+def _show_mixed_precision() -> str | None:
+    tx = _lbfgs_or_none()
+    return tx and _one_step(tx, demo.shapes(jnp.bfloat16), grads=demo.shapes(jnp.float32))
+
+
+def _show_bfloat16_backtracking() -> str | None:
+    tx = _backtracking_or_none()
+    return tx and _one_step(tx, demo.shapes(jnp.bfloat16))
+
+
+def _show_stored_gradient() -> str | None:
+    tx = _backtracking_or_none(store_grad=True)
+    return tx and _one_step(tx, demo.shapes(jnp.bfloat16))
+
+
+_MODULES = ("optax._src.linesearch",)
+_ISSUE = "https://github.com/google-deepmind/optax/issues/1210"
+_RECOMPILES = "https://github.com/google-deepmind/optax/issues/1171"
+
+PATCH = Patch(
+    id="zoom_linesearch",
+    summary="line searches and L-BFGS keep dtypes, and a train step is traced once",
+    faults=(
+        Fault(
+            "float64",
+            "float64 in 64-bit mode: cond and checkpointed scan refuse the state of L-BFGS",
+            ">=0.2.3,<0.2.5",
+            _show_float64,
+            _ISSUE,
+        ),
+        Fault(
+            "float32_in_64_bit_mode",
+            "float32 params in 64-bit mode: TypeError from cond, later float64 in state and inside",
+            ">=0.2.3",
+            _show_float32_in_64_bit_mode,
+            _ISSUE,
+        ),
+        Fault(
+            "bfloat16",
+            "bfloat16 params: TypeError from cond, later a state that changes",
+            ">=0.2.3",
+            _show_bfloat16,
+            "https://github.com/google-deepmind/optax/pull/1108",
+        ),
+        Fault(
+            "weak_types",
+            "the state of L-BFGS is weakly typed until the first step: two traces",
+            ">=0.2.3",
+            _show_weak_types,
+            "https://github.com/google-deepmind/optax/pull/1108",
+        ),
+        Fault(
+            "complex",
+            "complex params: TypeError, later two traces",
+            ">=0.2.3",
+            _show_complex,
+            "https://github.com/google-deepmind/optax/issues/1141",
+        ),
+        Fault(
+            "mixed_tree",
+            "leaves of different dtypes: TypeError, or updates of the wrong dtype",
+            ">=0.2.3",
+            _show_mixed_tree,
+            "https://github.com/google-deepmind/optax/issues/1207",
+        ),
+        Fault(
+            "mixed_precision",
+            "float32 gradients on bfloat16 params: TypeError, or the state drifts",
+            ">=0.2.3",
+            _show_mixed_precision,
+            "https://github.com/google-deepmind/optax/issues/1207",
+        ),
+        Fault(
+            "weak_types_backtracking",
+            "the state of the backtracking search is weakly typed until the first step: two traces",
+            ">=0.2.0",
+            _show_weak_types_backtracking,
+            _RECOMPILES,
+        ),
+        Fault(
+            "bfloat16_backtracking",
+            "bfloat16 params: the state of the backtracking search changes",
+            ">=0.2.0",
+            _show_bfloat16_backtracking,
+            _RECOMPILES,
+        ),
+        Fault(
+            "stored_gradient",
+            "store_grad=True on bfloat16 params: TypeError about a cotangent",
+            ">=0.2.0",
+            _show_stored_gradient,
+        ),
+    ),
+    targets=(
+        Target(_MODULES, "zoom_linesearch", _zoom_strict, ">=0.2.3,<0.2.5"),
+        Target(_MODULES, "zoom_linesearch", _zoom_wide, ">=0.2.5"),
+        Target(_MODULES, "scale_by_zoom_linesearch", _scale_by_zoom_split, ">=0.2.3,<0.2.5"),
+        Target(_MODULES, "scale_by_zoom_linesearch", _scale_by_zoom, ">=0.2.5"),
+        Target(
+            _MODULES,
+            "scale_by_backtracking_linesearch",
+            _scale_by_backtracking_split,
+            ">=0.2.0,<0.2.5",
+        ),
+        Target(_MODULES, "scale_by_backtracking_linesearch", _scale_by_backtracking, ">=0.2.5"),
+        Target(("optax._src.transform",), "scale_by_lbfgs", _scale_by_lbfgs_split, ">=0.2.3,<0.2.5"),
+        Target(("optax._src.transform",), "scale_by_lbfgs", _scale_by_lbfgs, ">=0.2.5"),
+        Target(("optax._src.alias",), "lbfgs", _lbfgs, ">=0.2.3"),
+        Target(
+            ("optax._src.linesearch", "optax._src.utils"),
+            "value_and_grad_from_state",
+            _value_and_grad_from_state,
+            ">=0.2.0",
+        ),
+    ),
+)
