@@ -6,12 +6,13 @@ every later gradient into zeros, and the run stands still without a word.
 
 Here stock runs as it is, and a nan that stands where stock meant 0 becomes 0. Finite values keep
 their bits. In 0.1.8 and 0.1.9 the state of the inner transformation is held back in the same way,
-which also breaks bool leaves such as the mask of ``zero_nans``: bools travel as integers there.
+which also breaks bool leaves such as the mask of ``zero_nans``: it is selected there.
 """
 
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import TYPE_CHECKING, Any, Callable
 
 import jax
@@ -19,7 +20,7 @@ import jax.numpy as jnp
 
 from optax_dtypefix._patch import Fault, Patch, Target
 from optax_dtypefix.patches import _demonstrate as demo
-from optax_dtypefix.patches._dtypes import PyTree, dtype_of, is_inexact, tree_map
+from optax_dtypefix.patches._dtypes import PyTree, is_inexact, tree_map
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -57,43 +58,41 @@ def _update_selecting_state(
     params: PyTree = None,
     **extra_args: Any,
 ) -> tuple[PyTree, Any]:
-    """0.1.8 and 0.1.9: as :func:`_update`, and the inner state is selected here, not in stock."""
-    inner, inner_state = self._opt, state.inner_opt_state
+    """0.1.8 and 0.1.9: as :func:`_update`, and the inner state is selected, not averaged."""
+    inner = self._opt
+    k_steps = self._every_k_schedule(state.gradient_step)
 
     def inner_update(
-        acc_grads: PyTree, _: PyTree, params: PyTree = None, **extra_args: Any
+        acc_grads: PyTree, inner_state: PyTree, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, PyTree]:
         inner_updates, new_state = inner.update(acc_grads, inner_state, params, **extra_args)
-        return inner_updates, tree_map(_without_bool, new_state)
+        emit = state.mini_step == k_steps - 1
+        return inner_updates, tree_map(partial(_Selected, emit), new_state, inner_state)
 
     twin = copy.copy(self)
     twin._opt = type(inner)(inner.init, inner_update)
-    finite = tree_map(lambda leaf: _without_bool(_zero_unless_finite(leaf)), inner_state)
-    new_updates, new_state = _update(
-        stock, twin, updates, state._replace(inner_opt_state=finite), params, **extra_args
-    )
-    emitted = new_state.gradient_step != state.gradient_step
-    selected = tree_map(
-        lambda new, old: _select(emitted, new, old), new_state.inner_opt_state, inner_state
-    )
-    return new_updates, new_state._replace(inner_opt_state=selected)
+    return _update(stock, twin, updates, state, params, **extra_args)
 
 
-def _without_bool(leaf: Any) -> Any:
-    return leaf.astype(jnp.int32) if dtype_of(leaf) == jnp.bool_ else leaf
+class _Selected:
+    """A leaf of the inner state that makes a selection of stock's weighted sum where it is none.
 
+    Stock writes ``(1 - emit) * old + emit * new``. That selects finite numbers, with bits that
+    depend on how the sum is compiled, so it is kept for them. For nan, inf and bool it does not.
+    """
 
-def _zero_unless_finite(leaf: Any) -> Any:
-    return jnp.where(jnp.isfinite(leaf), leaf, jnp.zeros_like(leaf)) if is_inexact(leaf) else leaf
+    def __init__(self, emit: Any, new: Any, old: Any) -> None:
+        self._emit, self._new, self._old = emit, new, old
 
+    def __rmul__(self, emit: Any) -> _Selected:
+        return self
 
-def _select(emitted: Any, new: Any, old: Any) -> Any:
-    """The new leaf if it was emitted; else the old one, with stock's bits where it is finite."""
-    if dtype_of(old) == jnp.bool_:
-        return new != 0
-    if is_inexact(old):
-        return jnp.where(emitted | (jnp.isfinite(new) & jnp.isfinite(old)), new, old)
-    return new
+    def __radd__(self, held: Any) -> Any:
+        selected = jnp.where(self._emit, self._new, self._old)
+        if not is_inexact(selected):
+            return selected
+        weighted = held + self._emit * self._new
+        return jnp.where(jnp.isfinite(weighted), weighted, selected)
 
 
 def _show_bool_mask() -> str | None:

@@ -141,9 +141,10 @@ def _scale_by_linesearch(
         value_fn: Callable[..., Any],
         **extra_args: Any,
     ) -> tuple[PyTree, Any]:
-        if transposes and dtype_of(value) != jnp.result_type(float):
-            value_fn, value = _in_default_float(value_fn), cast(value, jnp.result_type(float))
-        problem = Representation(real_dtype((params, updates)), split)
+        problem = Representation(real_dtype((params, updates, value)), split)
+        value_dtype = jnp.result_type(float) if transposes else problem.dtype
+        if dtype_of(value) != value_dtype:
+            value, value_fn = cast(value, value_dtype), _giving(value_dtype, value_fn)
         if problem.leaves_as_it_is(params, updates, grad):
             new_updates, new_state = tx.update(
                 updates, state, params, value=value, grad=grad, value_fn=value_fn, **extra_args
@@ -174,12 +175,14 @@ def _info(leaf: Any, params: PyTree) -> Any:
     return cast(leaf, scalar_dtype(params))
 
 
-def _in_default_float(value_fn: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(value_fn)
-    def converted(*args: Any, **kwargs: Any) -> Any:
-        return jnp.asarray(value_fn(*args, **kwargs), jnp.result_type(float))
+def _giving(dtype: Any, value_fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with its value in a dtype, and with its signature, which stock looks at."""
 
-    return converted
+    @functools.wraps(value_fn)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return jnp.asarray(value_fn(*args, **kwargs), dtype)
+
+    return wrapper
 
 
 def _scale_by_lbfgs_split(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -197,9 +200,13 @@ def _lbfgs_direction(tx: Any, *, split: bool) -> Any:
     trees = ("params", "updates", "diff_params_memory", "diff_updates_memory")
 
     def init_fn(params: PyTree) -> Any:
-        state = tx.init(params)
-        weights = cast(state.weights_memory, scalar_dtype(params))
-        return strengthen(state._replace(weights_memory=weights))
+        shapes, dtype = jax.eval_shape(tx.init, params), scalar_dtype(params)
+        if shapes.weights_memory.dtype == dtype:
+            return tx.init(params)
+        # Stock starts from zeros, and makes those of the weights in float64 in 64-bit mode.
+        weights = jax.ShapeDtypeStruct(shapes.weights_memory.shape, dtype)
+        shapes = shapes._replace(weights_memory=weights)
+        return tree_map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
     def update_fn(updates: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:
         problem = Representation(real_dtype((params, updates)), split)
@@ -265,11 +272,8 @@ def _value_and_grad_from_state(
         # The search keeps the value in the dtype of the params, and cond wants one dtype.
         dtype = _value_dtype(state)
 
-        def in_dtype_of_state(params: PyTree, *args: Any, **kwargs: Any) -> Any:
-            value = value_fn(params, *args, **kwargs)
-            return value if dtype is None else jnp.asarray(value, dtype)
-
-        return stock(in_dtype_of_state)(params, *args, state=state, **kwargs)
+        function = value_fn if dtype is None else _giving(dtype, value_fn)
+        return stock(function)(params, *args, state=state, **kwargs)
 
     return value_and_grad
 

@@ -1,0 +1,154 @@
+"""Prints compiled programs and results of named cases as JSON, for two processes to compare.
+
+Every case keeps the contract on stock optax. With ``OPTAX_DTYPEFIX=off`` the functions are stock's; else each
+patch acts alone in turn.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Callable
+
+import optax_dtypefix  # isort: skip  # First, as in a training script.
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from packaging.version import Version
+
+STEPS = 4
+RELEASE = Version(optax.__version__)
+
+
+def tree_of(dtype: Any, seed: int) -> dict[str, Any]:
+    """A small tree of values that are exact in every float dtype."""
+    random = np.random.default_rng(seed)
+    shapes = {"b": (4,), "w": (3, 4)}
+    return {
+        name: jnp.asarray(random.integers(-64, 64, shape) / 32, dtype)
+        for name, shape in shapes.items()
+    }
+
+
+def multi_steps() -> dict[str, tuple[Any, Any]]:
+    def mean(inner: Any, **options: Any) -> Any:
+        return optax.MultiSteps(inner, 2, **options)
+
+    cases = {
+        "adam": (mean(optax.adam(1e-2)), jnp.float32),
+        "adam bfloat16": (mean(optax.adam(1e-2)), jnp.bfloat16),
+        "momentum": (mean(optax.sgd(0.1, momentum=0.9)), jnp.float32),
+        "momentum float16": (mean(optax.sgd(0.1, momentum=0.9)), jnp.float16),
+        "sum": (mean(optax.sgd(0.1), use_grad_mean=False), jnp.float32),
+        "schedule": (optax.MultiSteps(optax.sgd(0.1), lambda step: 2), jnp.float32),
+    }
+    if hasattr(optax, "skip_not_finite"):
+        skip = mean(optax.adam(1e-2), should_skip_update_fn=optax.skip_not_finite)
+        cases["skip"] = (skip, jnp.float32)
+    return cases
+
+
+def schedule_free() -> dict[str, tuple[Any, Any]]:
+    if Version("0.2.3") > RELEASE:
+        return {}
+    from optax import contrib
+
+    warm_up = optax.linear_schedule(0.01, 0.1, 10)
+    narrow = contrib.schedule_free_sgd(0.1, state_dtype=jnp.bfloat16)
+    return {
+        "sgd": (contrib.schedule_free_sgd(0.1), jnp.float32),
+        "adamw": (contrib.schedule_free_adamw(1e-2, weight_decay=0.1), jnp.float32),
+        "warm-up": (contrib.schedule_free_sgd(0.1, warmup_steps=3), jnp.float32),
+        "schedule": (contrib.schedule_free(optax.sgd(warm_up), warm_up), jnp.float32),
+        "narrow z": (narrow, jnp.float32),
+    }
+
+
+def fromage() -> dict[str, tuple[Any, Any]]:
+    cases = {
+        "number": (optax.fromage(0.1), jnp.float32),
+        "number bfloat16": (optax.fromage(0.1), jnp.bfloat16),
+    }
+    if Version("0.2.7") <= RELEASE:
+        schedule = optax.linear_schedule(0.01, 0.1, 10)
+        cases["schedule"] = (optax.fromage(schedule), jnp.float32)
+    return cases
+
+
+def zoom_linesearch() -> dict[str, tuple[Any, Any]]:
+    if Version("0.2.3") > RELEASE:
+        return {}
+    return {
+        "direction": (optax.scale_by_lbfgs(), jnp.float32),
+        "direction float16": (optax.scale_by_lbfgs(), jnp.float16),
+    }
+
+
+def zero_nans() -> dict[str, tuple[Any, Any]]:
+    cases = multi_steps()
+    if not Version("0.1.8") <= RELEASE < Version("0.2.0"):
+        inner = optax.chain(optax.zero_nans(), optax.adam(1e-2))
+        cases["inside"] = (optax.MultiSteps(inner, 2), jnp.float32)
+    return cases
+
+
+def prodigy() -> dict[str, tuple[Any, Any]]:
+    if Version("0.1.8") > RELEASE:
+        return {}
+    from optax import contrib
+
+    cases = {
+        "defaults": (contrib.prodigy(), jnp.float32),
+        "decay": (contrib.prodigy(0.5, weight_decay=0.1), jnp.float32),
+        "schedule": (contrib.prodigy(optax.linear_schedule(0.1, 1.0, 5)), jnp.float32),
+    }
+    if Version("0.2.3") <= RELEASE:
+        cases["safeguard"] = (contrib.prodigy(safeguard_warmup=True), jnp.float32)
+    return cases
+
+
+CASES = (multi_steps, zero_nans, schedule_free, zoom_linesearch, prodigy, fromage)
+
+
+def describe(tx: Any, dtype: Any) -> dict[str, Any]:
+    """The compiled step without debug information, and the bits of a few steps."""
+    params = tree_of(dtype, 0)
+
+    def init(params: Any) -> Any:
+        return tx.init(params)
+
+    def step(grads: Any, state: Any, params: Any) -> Any:
+        return tx.update(grads, state, params)
+
+    compiled_init = jax.jit(init).lower(params).compile()
+    state = compiled_init(params)
+    compiled = jax.jit(step).lower(params, state, params).compile()
+    outputs = []
+    for seed in range(STEPS):
+        updates, state = compiled(tree_of(dtype, seed + 1), state, params)
+        params = jax.tree_util.tree_map(lambda p, u: (p + u).astype(p.dtype), params, updates)
+        outputs += jax.tree_util.tree_leaves((updates, state))
+    program = [without_metadata(part.as_text()) for part in (compiled_init, compiled)]
+    return {"program": program, "bits": [np.asarray(leaf).tobytes().hex() for leaf in outputs]}
+
+
+def without_metadata(text: str) -> str:
+    """A program without names of source files and lines, which the shim's frames change."""
+    text = re.sub(r", metadata=\{[^}]*\}", "", text)
+    return "\n".join(line for line in text.splitlines() if not re.match(r"\d+ |[A-Z]\w+$", line))
+
+
+def main() -> None:
+    found = {}
+    for cases in CASES:
+        name = cases.__name__
+        optax_dtypefix.revert()
+        optax_dtypefix.apply(name)
+        found[name] = {case: describe(tx, dtype) for case, (tx, dtype) in cases().items()}
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
