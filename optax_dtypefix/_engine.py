@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import importlib
 import sys
 import threading
 from typing import TYPE_CHECKING, Callable
@@ -12,13 +13,14 @@ import wrapt
 
 from optax_dtypefix import _release
 from optax_dtypefix._environment import nearest
-from optax_dtypefix._errors import LOGGER, complain
+from optax_dtypefix._errors import LOGGER, OptaxDtypeFixError, complain, in_words
 from optax_dtypefix._report import PatchStatus, Report, State
 from optax_dtypefix._selection import Decision, decide
 from optax_dtypefix._sites import Sites
+from optax_dtypefix._wrapper import stock_only
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from types import ModuleType
 
     from optax_dtypefix._environment import Settings
@@ -43,7 +45,7 @@ class Engine:
         self._load = load
         self._settings = settings
         self._lock = threading.RLock()
-        self._sites = Sites(package, self._ids)
+        self._sites = Sites(self._ids)
         self._suspended: collections.Counter[str] = collections.Counter()
         self._requested: set[str] = set()
         self._reverted: set[str] = set()
@@ -55,7 +57,7 @@ class Engine:
         """Applies what is wanted as soon as the package is there, at once if it is already."""
         if not self._settings.enabled:
             return
-        if self._package in sys.modules:
+        if self._imported():
             self.apply()
         else:
             self._await(self._package)
@@ -70,7 +72,7 @@ class Engine:
             refusal = self._settings.refusal(patch_id)
             if refusal is not None:
                 complain(f"{patch_id!r} is not applied: {refusal}", strict=self._settings.strict)
-        if self._package in sys.modules:
+        if self._imported():
             self._apply(ids or self._ids, sweep_within="")
 
     def revert(self, *ids: str) -> None:
@@ -83,7 +85,7 @@ class Engine:
                 self._decisions.pop(patch_id, None)
                 self._targets.pop(patch_id, None)
                 self._sites.detach(patch_id)
-            foreign = self._sites.refresh(self._resting(), sweep_within="")
+            _, foreign = self._sites.refresh(self._resting(), sweep_within="")
         if reverted:
             _forget_traces()
         if foreign:
@@ -109,7 +111,7 @@ class Engine:
         """Whether calls reach this patch right now."""
         self._check((patch_id,))
         with self._lock:
-            return self._state(patch_id) is State.APPLIED and not self._suspended[patch_id]
+            return self._decision(patch_id).state is State.APPLIED
 
     def status(self) -> Report:
         """State of every patch."""
@@ -146,46 +148,86 @@ class Engine:
             return Decision(State.PENDING, f"{self._package} is not imported yet")
         if decision.state is State.APPLIED and self._suspended[patch_id]:
             return Decision(State.DISABLED, "inside a disabled() block")
+        lost = self._sites.lost(patch_id) if decision.state is State.APPLIED else ()
+        if lost:
+            reason = f"{', '.join(lost)} was loaded anew or removed since: see apply()"
+            return Decision(State.FAILED, reason)
         return decision
 
     def _state(self, patch_id: str) -> State | None:
         decision = self._decisions.get(patch_id)
         return decision.state if decision else None
 
+    def _imported(self) -> bool:
+        module = sys.modules.get(self._package)
+        if module is None:
+            return False
+        if getattr(getattr(module, "__spec__", None), "_initializing", False):
+            try:  # Another thread is at it, since before our hook: wait until all is there.
+                importlib.import_module(self._package)
+            except Exception:  # It failed there. The hook is for the next attempt.
+                return False
+        return True
+
     def _await(self, module: str) -> None:
-        if module not in self._awaited:
+        loaded = sys.modules.get(module)
+        if loaded is not None:  # By another thread, since we looked.
+            self._on_import(loaded)
+        elif module not in self._awaited:
             self._awaited.add(module)
             wrapt.register_post_import_hook(self._on_import, module)
 
     def _on_import(self, module: ModuleType) -> None:
-        # Nobody outside the package can have a copy yet: it is still being imported.
-        del module
-        self._apply([i for i in self._ids if i not in self._reverted], sweep_within=self._package)
+        with self._lock:
+            waiting = [i for i in self._ids if self._decision(i).state is State.PENDING]
+        try:
+            # Nobody outside the package can have a copy yet: it is still being imported.
+            self._apply(waiting, sweep_within=self._package)
+        except OptaxDtypeFixError:
+            raise
+        except Exception as error:  # A fault of ours must not break the user's import.
+            LOGGER.debug("after the import of %s", module.__name__, exc_info=True)
+            complain(
+                f"stock {self._package} stays in place, as patching it failed: {in_words(error)}",
+                strict=self._settings.strict,
+            )
 
     def _apply(self, ids: Iterable[str], *, sweep_within: str) -> None:
-        # Outside the lock: it imports, and another thread may hold an import lock and wait for us.
         ids = [patch_id for patch_id in ids if self._settings.refusal(patch_id) is None]
-        loaded = [(patch_id, self._loaded(patch_id)) for patch_id in ids]
+        release = _release.installed(sys.modules[self._package])
         with self._lock:
-            release = _release.installed(sys.modules[self._package])
             before = {i for i in self._ids if self._state(i) is State.APPLIED}
-            wanted = [(i, patch) for i, patch in loaded if i not in before]
-            self._decisions.update(self._decide(wanted, release))
-            for patch_id, patch in wanted:
-                self._attach(patch_id, patch)
-            self._sites.refresh(self._resting(), sweep_within=sweep_within)
-            applied = {i for i in self._ids if self._state(i) is State.APPLIED} - before
-            troubles = [
-                f"{patch_id} ({decision.state}): {decision.reason}"
-                for patch_id, _ in wanted
-                for decision in [self._decisions[patch_id]]
-                if decision.trouble
+        # Outside the lock: loading and probing import, while another thread may hold the lock of
+        # that import and wait in our hook for ours.
+        loaded = {i: self._loaded(i) for i in ids if i not in before}
+        decisions = self._decide(loaded, release, busy=bool(before))
+        with self._lock:
+            settled = [
+                patch_id
+                for patch_id in loaded  # But for those that another thread has settled meanwhile.
+                if patch_id not in self._reverted and self._state(patch_id) is not State.APPLIED
             ]
-        for patch_id, _ in wanted:
-            decision = self._decisions[patch_id]
+            for patch_id in settled:
+                self._decisions[patch_id] = decisions[patch_id]
+                self._attach(patch_id, decisions[patch_id])
+            bound, _ = self._sites.refresh(self._resting(), sweep_within=sweep_within)
+            record = {patch_id: self._decisions[patch_id] for patch_id in settled}
+        acting = any(decision.state is State.APPLIED for decision in record.values())
+        if (acting or bound) and not (sweep_within and release.tested):
+            _forget_traces()  # The user's, or those of the probes.
+        self._tell(record)
+        for decision in record.values():
+            if decision.awaits is not None:
+                self._await(decision.awaits)
+
+    def _tell(self, record: Mapping[str, Decision]) -> None:
+        for patch_id, decision in record.items():
             LOGGER.info("%s: %s, %s", patch_id, decision.state, decision.reason)
-        if applied and not sweep_within:
-            _forget_traces()
+        troubles = [
+            f"{patch_id} ({decision.state}): {decision.reason}"
+            for patch_id, decision in record.items()
+            if decision.trouble
+        ]
         if troubles:
             complain(
                 f"stock {self._package} stays in place for {'; '.join(troubles)}. "
@@ -201,12 +243,14 @@ class Engine:
             return error
 
     def _decide(
-        self, wanted: list[tuple[str, Patch | Exception]], release: _release.Release
+        self, loaded: Mapping[str, Patch | Exception], release: _release.Release, *, busy: bool
     ) -> dict[str, Decision]:
         decisions = {}
-        # Probes must see stock functions; the table needs no probe.
-        with contextlib.nullcontext() if release.tested else self.disabled():
-            for patch_id, patch in wanted:
+        # Probes must see stock functions, and no trace of patched ones; the table needs no probe.
+        if busy and loaded and not release.tested:
+            _forget_traces()
+        with stock_only():
+            for patch_id, patch in loaded.items():
                 if isinstance(patch, Exception):
                     decisions[patch_id] = _failure(patch)
                     continue
@@ -219,11 +263,8 @@ class Engine:
                 decisions[patch_id] = decision
         return decisions
 
-    def _attach(self, patch_id: str, patch: Patch | Exception) -> None:
-        decision = self._decisions[patch_id]
-        if decision.awaits is not None:
-            self._await(decision.awaits)
-        if decision.state is not State.APPLIED or isinstance(patch, Exception):
+    def _attach(self, patch_id: str, decision: Decision) -> None:
+        if decision.state is not State.APPLIED:
             return
         try:
             paths = [self._sites.attach(patch_id, target) for target in decision.targets]
@@ -239,10 +280,12 @@ class Engine:
 
     def _suspend(self, ids: Iterable[str], count: int) -> None:
         with self._lock:
+            before = self._resting()
             for patch_id in ids:
                 self._suspended[patch_id] += count
-            self._sites.refresh(self._resting(), sweep_within=self._package)
-            acting = any(self._state(patch_id) is State.APPLIED for patch_id in ids)
+            self._sites.stack(self._resting())
+            changed = before ^ self._resting()
+            acting = any(self._state(patch_id) is State.APPLIED for patch_id in changed)
         if acting:
             _forget_traces()
 
@@ -257,7 +300,7 @@ class Engine:
 
 
 def _failure(error: Exception) -> Decision:
-    return Decision(State.FAILED, f"{type(error).__name__}: {error}", trouble=True)
+    return Decision(State.FAILED, in_words(error), trouble=True)
 
 
 def _forget_traces() -> None:

@@ -72,10 +72,14 @@ def read_settings(environment: Mapping[str, str], known_ids: Sequence[str]) -> S
 
 def nearest(word: str, known: Sequence[str]) -> str:
     """``did you mean 'x'?`` if something is near, else the whole list."""
+    match = _near(word, known, cutoff=0.5)
+    return f"did you mean {match!r}?" if match else f"valid: {', '.join(known)}"
+
+
+def _near(word: str, known: Sequence[str], *, cutoff: float) -> str | None:
     import difflib  # Only an error needs it: kept out of the import.
 
-    matches = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f"did you mean {matches[0]!r}?" if matches else f"valid: {', '.join(known)}"
+    return next(iter(difflib.get_close_matches(word, known, n=1, cutoff=cutoff)), None)
 
 
 def _choice(
@@ -115,7 +119,9 @@ def _check_names(environment: Mapping[str, str], *, strict: bool) -> None:
     suffixes = ("", "_DISABLE", "_ONLY", "_ENABLE", "_STRICT", "_LOG")
     known = [_PREFIX + suffix for suffix in suffixes]
     for variable in environment:
-        if variable.startswith(_PREFIX) and variable not in known:
+        if not variable.startswith("OPTAX_") or variable in known:
+            continue
+        if variable.startswith(_PREFIX) or _near(variable, known, cutoff=0.8):
             complain(
                 f"{variable} is set, but no such variable is read: {nearest(variable, known)}",
                 strict=strict,

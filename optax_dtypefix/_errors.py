@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import logging
+import sys
 import warnings
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 LOGGER = logging.getLogger("optax_dtypefix")
 
@@ -24,12 +29,37 @@ def complain(message: str, *, strict: bool) -> None:
     """
     if strict:
         raise OptaxDtypeFixError(message)
+    frame = _frame_of_the_user()
     try:
-        warnings.warn(message, OptaxDtypeFixWarning, stacklevel=3)
+        warnings.warn_explicit(
+            message,
+            OptaxDtypeFixWarning,
+            frame.f_code.co_filename,
+            frame.f_lineno,
+            module=frame.f_globals.get("__name__", "sys"),
+            registry=frame.f_globals.setdefault("__warningregistry__", {}),
+        )
     except OptaxDtypeFixWarning:
         # Under ``-W error`` the exception would break the user's ``import optax``, which only
         # strict mode may do.
         LOGGER.warning(message)
+
+
+def in_words(error: Exception) -> str:
+    """Type and first line of an error: JAX's go on for pages."""
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _frame_of_the_user() -> FrameType:
+    """Whose line brought us here, often an ``import``: a ``stacklevel`` cannot be told."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        package = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if package not in ("optax_dtypefix", "importlib", "contextlib", "wrapt"):
+            break
+        frame = frame.f_back
+    return frame
 
 
 def set_up_logging(level: int) -> None:

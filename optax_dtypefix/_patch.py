@@ -34,6 +34,7 @@ class Fault:
       upstream: link of the upstream issue or pull request; empty if none was found.
       abstract: whether ``show`` only evaluates shapes and dtypes, so that it can serve as the probe
         on a release that is not in the table: no FLOPs, no backend.
+      probe: an abstract demonstration on stock functions, where ``show`` has to compute.
     """
 
     id: str
@@ -42,6 +43,7 @@ class Fault:
     show: Demonstration
     upstream: str = ""
     abstract: bool = True
+    probe: Demonstration | None = None
 
 
 @dataclasses.dataclass(frozen=True)

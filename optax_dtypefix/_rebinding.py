@@ -13,10 +13,11 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from optax_dtypefix._errors import LOGGER
 from optax_dtypefix._wrapper import patched_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from optax_dtypefix._wrapper import PatchedFunction
 
@@ -30,6 +31,10 @@ class Rebinding:
     before: Any
     after: Any
 
+    def concerns(self, wrapper: PatchedFunction) -> bool:
+        """Whether it put this wrapper there, possibly inside a ``functools.partial``."""
+        return _innermost(self.after) is wrapper
+
     def restore(self) -> str | None:
         """Puts back what stood there. If somebody rebound the name since, leaves it alone.
 
@@ -40,7 +45,7 @@ class Rebinding:
         if current is self.after:
             setattr(self.owner, self.name, self.before)
             return None
-        if current is None or patched_in(current) is None:
+        if current is None or patched_in(current) is not _innermost(self.after):
             return None
         return f"{_name_of(self.owner)}.{self.name}, now {current!r}"
 
@@ -52,23 +57,43 @@ def bind(owner: Any, name: str, wrapper: PatchedFunction) -> Rebinding:
     return rebinding
 
 
-def rebind_aliases(wrappers: Iterable[PatchedFunction], within: str = "") -> list[Rebinding]:
-    """Rebinds every copy of the stock functions in loaded modules, in one sweep.
+def rebind_aliases(swaps: Iterable[tuple[Any, Any]], within: str = "") -> list[Rebinding]:
+    """Rebinds every copy of some functions in loaded modules, in one sweep.
 
     Args:
-      wrappers: the wrappers whose stock functions to look for.
+      swaps: pairs of a function to look for and what to put in its place.
       within: only in this package, if given; else in all of ``sys.modules``.
     """
-    by_stock = {id(wrapper.__wrapped__): wrapper for wrapper in wrappers}
+    swaps = tuple(swaps)  # Keeps the functions alive, so that an id means what it says.
+    by_id = {id(old): new for old, new in swaps}
     done = []
     for module, name, value in _names(within):
-        after: Any = by_stock.get(id(value))
-        if after is None and type(value) is functools.partial and id(value.func) in by_stock:
-            after = functools.partial(by_stock[id(value.func)], *value.args, **value.keywords)
-        if after is not None:
+        after = _swapped(value, by_id)
+        if after is None:
+            continue
+        try:
             setattr(module, name, after)
+        except Exception:  # Somebody's module that refuses must not cost the others theirs.
+            LOGGER.debug("%s.%s could not be rebound", module, name, exc_info=True)
+        else:
             done.append(Rebinding(module, name, value, after))
     return done
+
+
+def _swapped(value: Any, by_id: Mapping[int, Any]) -> Any:
+    after = by_id.get(id(value))
+    if after is None and type(value) is functools.partial:
+        function = _swapped(value.func, by_id)
+        if function is not None:
+            after = functools.partial(function, *value.args, **value.keywords)
+            after.__dict__.update(value.__dict__)
+    return after
+
+
+def _innermost(function: Any) -> Any:
+    while type(function) is functools.partial:
+        function = function.func
+    return function
 
 
 def _names(within: str) -> Iterator[tuple[ModuleType, str, Any]]:

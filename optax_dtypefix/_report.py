@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -88,12 +87,14 @@ class Report:
 
     def as_json(self) -> str:
         """The report as JSON text."""
+        import json  # Here only: kept out of the import.
+
         return json.dumps(self.as_dict(), indent=2)
 
     def __str__(self) -> str:
         place = f" in {self.optax_location}" if self.optax_location else ""
         heading = f"optax {self.optax_version}{place}, jax {self.jax_version}"
-        rows = [("patch", "state", "reason")]
+        rows: list[tuple[str, ...]] = [("patch", "state", "reason")]
         rows += [(patch.id, patch.state.value, patch.reason) for patch in self.patches]
         return "\n".join([heading, "", *table(rows)])
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from optax_dtypefix._errors import in_words
 from optax_dtypefix._report import State
 from optax_dtypefix._sites import defining_module, unknown_parameters, unloaded_module
 
 if TYPE_CHECKING:
     from optax_dtypefix._environment import Settings
-    from optax_dtypefix._patch import Fault, Patch, Target
+    from optax_dtypefix._patch import Demonstration, Patch, Target
     from optax_dtypefix._release import Release
 
 
@@ -82,12 +83,12 @@ def _by_probe(patch: Patch, release: Release, present: tuple[Target, ...]) -> De
         return _unsupported(f"{what}, and has parameters not known here: {words}")
     shown = []
     for fault in patch.faults:
-        if fault.abstract:
+        probe = fault.show if fault.abstract else fault.probe
+        if probe is not None:
             try:
-                shows = _shows(fault)
+                shows = _shows(probe)
             except Exception as error:  # The probe met an optax that it does not know.
-                said = f"{type(error).__name__}: {error}"
-                return _unsupported(f"{what}, and the probe could not run: {said}")
+                return _unsupported(f"{what}, and the probe could not run: {in_words(error)}")
             if shows:
                 shown.append(fault.id)
     if not shown:
@@ -99,9 +100,9 @@ def _unsupported(reason: str) -> Decision:
     return Decision(State.UNSUPPORTED, reason, trouble=True)
 
 
-def _shows(fault: Fault) -> bool:
+def _shows(probe: Demonstration) -> bool:
     try:
-        return fault.show() is not None
+        return probe() is not None
     except (AttributeError, ImportError):
         raise
     except Exception:  # Raising is how many of the faults show.

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from optax_dtypefix._rebinding import Rebinding, bind, rebind_aliases
-from optax_dtypefix._wrapper import PatchedFunction, patched_in
+from optax_dtypefix._wrapper import PatchedFunction, find, owner_of, patched_in
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -19,56 +19,78 @@ if TYPE_CHECKING:
 class Site:
     """A module or class attribute that patches share, each as a layer of one wrapper."""
 
-    def __init__(self, owner: Any, name: str, path: str) -> None:
-        self.path = path
+    def __init__(self, module: str, qualname: str) -> None:
+        self.path = f"{module}:{qualname}"
         self.layers: dict[str, Replacement] = {}
-        self._owner = owner
-        self._name = name
+        self.acting: list[PatchedFunction] = []  # More than one if the module was reloaded.
+        self._where = (module, qualname)
+        self._known: list[PatchedFunction] = []
+        self._left_below: tuple[Any, PatchedFunction | None] = (None, None)
         self._ledger: list[Rebinding] = []
-        self._active = False
-        self.wrapper = self._new_wrapper()
 
     @property
-    def bound(self) -> bool:
-        """Whether callers reach the wrapper, possibly through somebody's layer on top.
+    def lost(self) -> bool:
+        """Whether callers no longer reach the wrapper: the function was defined anew, or is gone.
 
-        False again if the module was reloaded and the function defined anew.
+        A layer that somebody put on top is taken to call what it was put on.
         """
-        return self._active and patched_in(self._current) is self.wrapper
+        current = find(*self._where)
+        return current is None or (bool(self.acting) and _defined_anew(current, self.acting[-1]))
 
-    @property
-    def _current(self) -> Any:
-        return vars(self._owner).get(self._name)
+    def bind(self) -> bool:
+        """Puts a wrapper in place, unless one stands there, or below somebody's layer.
 
-    def _new_wrapper(self) -> PatchedFunction:
-        return patched_in(self._current) or PatchedFunction(self._current)
+        Returns:
+          Whether there is a wrapper in place whose aliases were not looked for yet.
+        """
+        owner, name = owner_of(*self._where)
+        current = find(*self._where)
+        if current is None or (self.acting and not self.lost):
+            return False
+        layer, below = self._left_below
+        standing = below if current is layer else patched_in(current)
+        # The same wrapper again for the same function: names copied while it stood there, by code
+        # that was imported after us, must follow a second ``apply``.
+        wrapper = standing or self._wrapper_of(current) or PatchedFunction(current)
+        if standing is None:
+            self._ledger.append(bind(owner, name, wrapper))
+        if wrapper not in self._known:
+            self._known.append(wrapper)
+        self.acting.append(wrapper)
+        return True
 
-    def bind(self) -> None:
-        """Puts the wrapper in place, unless it still stands there below somebody's layer."""
-        self.wrapper = self._new_wrapper()
-        self._active = True
-        if patched_in(self._current) is not self.wrapper:
-            self._ledger = [bind(self._owner, self._name, self.wrapper)]
+    def _wrapper_of(self, stock: Any) -> PatchedFunction | None:
+        return next((known for known in self._known if known.__wrapped__ is stock), None)
+
+    def stack(self, replacements: Iterable[Replacement]) -> None:
+        """Makes the wrappers act on these layers, the first one outermost."""
+        replacements = tuple(replacements)
+        for wrapper in self.acting:
+            wrapper._self_set_layers(replacements)
 
     def remember(self, rebindings: Iterable[Rebinding]) -> None:
         """Adds the rebindings of this site's aliases to its ledger."""
-        self._ledger += [entry for entry in rebindings if _concerns(entry, self.wrapper)]
+        self._ledger += [entry for entry in rebindings if entry.concerns(self.acting[-1])]
 
     def restore(self) -> list[str]:
         """Puts back what stood at every name. Returns the names that somebody else layered."""
         foreign = [layer for entry in reversed(self._ledger) if (layer := entry.restore())]
+        current = find(*self._where)
+        if not (foreign or self.lost or current is self.acting[-1].__wrapped__):
+            foreign = [f"{self.path}, now {current!r}"]
+            self._left_below = (current, self.acting[-1])
         self._ledger = []
-        self._active = False
+        self.acting = []
         return foreign
 
 
 class Sites:
     """All sites of one package."""
 
-    def __init__(self, package: str, order: Sequence[str]) -> None:
-        self._package = package
+    def __init__(self, order: Sequence[str]) -> None:
         self._order = order
-        self._sites: dict[tuple[str, str], Site] = {}
+        self._sites: dict[str, Site] = {}
+        self._fresh: list[Site] = []
 
     def attach(self, patch_id: str, target: Target) -> str:
         """Adds a layer. It acts from the next :meth:`refresh` on.
@@ -78,23 +100,39 @@ class Sites:
 
         Raises:
           LookupError: the target is not there.
+          TypeError: it is neither a function nor a method.
         """
         module = defining_module(target)
         if module is None:
             raise LookupError(f"no {target.qualname} in {' or '.join(target.modules)}")
-        key = (module, target.qualname)
-        if key not in self._sites:
-            owner, name = _owner_of(module, target.qualname)
-            self._sites[key] = Site(owner, name, ":".join(key))
-        self._sites[key].layers[patch_id] = target.replacement
-        return self._sites[key].path
+        stock = find(module, target.qualname)
+        if not callable(stock) or isinstance(stock, (classmethod, staticmethod)):
+            raise TypeError(f"{module}:{target.qualname} is neither a function nor a method")
+        site = Site(*_home(module, target.qualname))
+        site = self._sites.setdefault(site.path, site)
+        site.layers[patch_id] = target.replacement
+        self._bind(site)
+        return site.path
 
     def detach(self, patch_id: str) -> None:
         """Removes a patch's layers, from the next :meth:`refresh` on."""
         for site in self._sites.values():
             site.layers.pop(patch_id, None)
 
-    def refresh(self, suspended: Collection[str], *, sweep_within: str) -> list[str]:
+    def lost(self, patch_id: str) -> list[str]:
+        """Paths of a patch's targets that no longer lead to it, after a reload say."""
+        return [site.path for site in self._sites.values() if patch_id in site.layers and site.lost]
+
+    def stack(self, suspended: Collection[str]) -> None:
+        """Makes every wrapper act on its present layers, but for those of suspended patches."""
+        for site in self._sites.values():
+            site.stack(
+                site.layers[patch_id]
+                for patch_id in self._order
+                if patch_id in site.layers and patch_id not in suspended
+            )
+
+    def refresh(self, suspended: Collection[str], *, sweep_within: str) -> tuple[bool, list[str]]:
         """Makes every wrapper act on its present layers, and binds or restores its names.
 
         Args:
@@ -102,45 +140,50 @@ class Sites:
           sweep_within: the package to search for aliases; everywhere if empty.
 
         Returns:
-          The names, left alone, on which somebody else put a layer.
+          Whether a wrapper was put in place, and the names, left alone, on which somebody else put
+          a layer.
         """
-        foreign: list[str] = []
-        fresh: list[Site] = []
         for site in self._sites.values():
-            if site.layers and not site.bound:
-                site.bind()
-                fresh.append(site)
-            site.wrapper._self_set_layers(
-                site.layers[patch_id]
-                for patch_id in self._order
-                if patch_id in site.layers and patch_id not in suspended
-            )
-            if not site.layers:
-                foreign += site.restore()
+            if site.layers:
+                self._bind(site)
+        self.stack(suspended)
+        fresh = [site for site in self._fresh if site.layers]
+        self._fresh = []
         if fresh:
-            aliases = rebind_aliases([site.wrapper for site in fresh], sweep_within)
+            swaps = [(site.acting[-1].__wrapped__, site.acting[-1]) for site in fresh]
+            aliases = rebind_aliases(swaps, sweep_within)
             for site in fresh:
                 site.remember(aliases)
+        return bool(fresh), self._restore()
+
+    def _bind(self, site: Site) -> None:
+        if site.bind():
+            self._fresh.append(site)
+
+    def _restore(self) -> list[str]:
+        leaving = [site for site in self._sites.values() if site.acting and not site.layers]
+        swaps = [(wrapper, wrapper.__wrapped__) for site in leaving for wrapper in site.acting]
+        foreign = [layer for site in leaving for layer in site.restore()]
+        if swaps:  # Names that were copied while the wrapper stood there are in no ledger.
+            rebind_aliases(swaps)
         return foreign
 
 
 def defining_module(target: Target) -> str | None:
     """The first of a target's modules that is loaded and has it."""
-    for module in target.modules:
-        owner, name = _owner_of(module, target.qualname)
-        if owner is not None and name in vars(owner):
-            return module
-    return None
+    return next((m for m in target.modules if find(m, target.qualname) is not None), None)
 
 
 def unloaded_module(target: Target) -> str | None:
-    """A module of the target that exists but was not imported yet."""
+    """The outermost module on the way to the target that exists but was not imported yet."""
     for module in target.modules:
-        parent = module.rpartition(".")[0]
-        if module in sys.modules or parent not in sys.modules:
-            continue
-        if importlib.util.find_spec(module) is not None:
-            return module
+        parts = module.split(".")
+        for length in range(2, len(parts) + 1):
+            name = ".".join(parts[:length])
+            if name not in sys.modules:
+                if _exists(name):
+                    return name
+                break
     return None
 
 
@@ -149,17 +192,30 @@ def unknown_parameters(target: Target) -> list[str]:
     module = defining_module(target)
     if target.knows is None or module is None:
         return []
-    owner, name = _owner_of(module, target.qualname)
-    return [p for p in inspect.signature(vars(owner)[name]).parameters if p not in target.knows]
+    parameters = inspect.signature(find(module, target.qualname)).parameters
+    return [name for name in parameters if name not in target.knows]
 
 
-def _owner_of(module: str, qualname: str) -> tuple[Any, str]:
-    owner: Any = sys.modules.get(module)
-    *path, name = qualname.split(".")
-    for part in path:
-        owner = getattr(owner, part, None)
-    return owner, name
+def _exists(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):  # The parent is no package, or has no spec.
+        return False
 
 
-def _concerns(entry: Rebinding, wrapper: PatchedFunction) -> bool:
-    return entry.after is wrapper or getattr(entry.after, "func", None) is wrapper
+def _home(module: str, qualname: str) -> tuple[str, str]:
+    """Where the function is defined: two patches may name it by different modules."""
+    function = find(module, qualname)
+    home = (str(getattr(function, "__module__", "")), str(getattr(function, "__qualname__", "")))
+    there = find(*home)
+    wrapper = patched_in(there)  # Put there by another patch, and aliases were not rebound yet.
+    same = there is function or (wrapper is not None and wrapper.__wrapped__ is function)
+    return home if same else (module, qualname)
+
+
+def _defined_anew(current: Any, wrapper: PatchedFunction) -> bool:
+    stock = wrapper.__wrapped__
+    return patched_in(current) is None and all(
+        getattr(current, name, None) == getattr(stock, name, None)
+        for name in ("__module__", "__qualname__")
+    )

@@ -8,21 +8,45 @@ function's, which is what wrapt is good at.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 import sys
+import threading
 import types
 from typing import TYPE_CHECKING, Any, Callable
 
 import wrapt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from optax_dtypefix._patch import Replacement
 
+    _FunctionWrapper = wrapt.FunctionWrapper[..., Any]
+else:
+    _FunctionWrapper = wrapt.FunctionWrapper
 
-class PatchedFunction(wrapt.FunctionWrapper):  # type: ignore[misc]
+
+class _Thread(threading.local):
+    stock_only = False
+
+
+_THREAD = _Thread()
+
+
+@contextlib.contextmanager
+def stock_only() -> Iterator[None]:
+    """Calls in this thread alone pass through to the stock functions: what a probe must see."""
+    before = _THREAD.stock_only
+    _THREAD.stock_only = True
+    try:
+        yield
+    finally:
+        _THREAD.stock_only = before
+
+
+class PatchedFunction(_FunctionWrapper):
     """The one wrapper of a target; the patches that share the target are its layers.
 
     Without layers it is the stock function in all but identity, so that a reference that nobody
@@ -44,7 +68,8 @@ class PatchedFunction(wrapt.FunctionWrapper):  # type: ignore[misc]
         self, wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         del wrapped, instance  # __get__ binds with a plain method: the instance is args[0].
-        return self._self_call(*args, **kwargs)
+        call = self.__wrapped__ if _THREAD.stock_only else self._self_call
+        return call(*args, **kwargs)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         # wrapt would make a fresh bound wrapper with wrapt's equality. A plain method takes both
@@ -81,13 +106,22 @@ class PatchedFunction(wrapt.FunctionWrapper):  # type: ignore[misc]
         return f"<optax_dtypefix patch of {self.__wrapped__!r}>"
 
 
-def find(module: str, qualname: str) -> Any:
-    """What stands at ``module:qualname``, unbound, or None. Imports nothing."""
+def owner_of(module: str, qualname: str) -> tuple[Any, str]:
+    """The module or class that holds ``module:qualname``, None if it is not there, and the name.
+
+    Looks without ``getattr``: the ``__getattr__`` of a module may import, or warn.
+    """
     owner: Any = sys.modules.get(module)
     *path, name = qualname.split(".")
     for part in path:
-        owner = getattr(owner, part, None)
-    return None if owner is None else vars(owner).get(name)
+        owner = vars(owner).get(part) if hasattr(owner, "__dict__") else None
+    return owner, name
+
+
+def find(module: str, qualname: str) -> Any:
+    """What stands at ``module:qualname``, unbound, or None. Imports nothing."""
+    owner, name = owner_of(module, qualname)
+    return vars(owner).get(name) if hasattr(owner, "__dict__") else None
 
 
 def patched_in(function: Any) -> PatchedFunction | None:
@@ -96,7 +130,10 @@ def patched_in(function: Any) -> PatchedFunction | None:
     while function is not None and seen < 100:  # A chain that long is a cycle.
         if isinstance(function, PatchedFunction):
             return function
-        function = getattr(function, "__wrapped__", None)
+        try:
+            function = getattr(function, "__wrapped__", None)
+        except Exception:  # A layer of somebody else that refuses to be looked at.
+            return None
         seen += 1
     return None
 
@@ -108,7 +145,7 @@ def original(function: Callable[..., Any]) -> Callable[..., Any]:
     function as a partial of the stock one.
     """
     if isinstance(function, PatchedFunction):
-        return function.__wrapped__  # type: ignore[no-any-return]
+        return function.__wrapped__
     if type(function) is types.MethodType and isinstance(function.__func__, PatchedFunction):
         return types.MethodType(function.__func__.__wrapped__, function.__self__)
     if type(function) is functools.partial and isinstance(function.func, PatchedFunction):

@@ -1,0 +1,281 @@
+"""``doctor``: each fault of the installed optax, on the stock functions and on the patched ones.
+
+JAX's caches live as long as the process, so a before and an after in one process could share a
+trace and prove nothing. Stock and patched optax are shown in processes of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+from optax_dtypefix._report import State, table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+FIXED = "fixed"
+STILL_FAILS = "still fails"
+DISABLED = "disabled"
+NOT_SHOWN = "not shown"
+NOT_IN_RELEASE = "not in this release"
+
+_WORKER = """\
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from optax_dtypefix._demonstrations import write_outcomes
+write_outcomes(sys.argv[2])
+"""
+
+
+class DoctorError(Exception):
+    """The demonstrations could not be run at all; the message says why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One fault. ``stock`` and ``patched`` are what went wrong there, None if nothing did."""
+
+    patch: str
+    fault: str
+    summary: str
+    upstream: str
+    stock: str | None
+    patched: str | None
+    verdict: str
+    state: str
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Diagnosis:
+    """What the two processes showed. ``report`` is the record of the patched one."""
+
+    report: Mapping[str, Any]
+    tested: bool
+    rows: tuple[Row, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing still fails, and every fault of the table shows on stock optax."""
+        return not self._having(STILL_FAILS) and not self._wrong_in_table
+
+    @property
+    def conclusion(self) -> str:
+        """The verdict in words, and what to do next, in a line each."""
+        return "\n".join(self._sentences())
+
+    def as_json(self) -> str:
+        """All of it, with full messages, as JSON text."""
+        record = {
+            **self.report,
+            "tested_release": self.tested,
+            "ok": self.ok,
+            "conclusion": self.conclusion,
+            "faults": [dataclasses.asdict(row) for row in self.rows],
+        }
+        return json.dumps(record, indent=2)
+
+    def as_text(self, width: int) -> str:
+        """Versions, a table with one line a fault, and the conclusion."""
+        versions = f"optax {self.report['optax_version']} in {self.report['optax_location']}"
+        heading = f"{versions}, jax {self.report['jax_version']}"
+        if not self.tested:
+            heading += "\nNot a tested release: any of the known faults may be there, or none."
+        shown = [row for row in self.rows if row.verdict != NOT_IN_RELEASE]
+        lines = _fault_table(shown, width) if shown else []
+        return "\n".join([heading, "", *lines, *([""] if lines else []), self.conclusion])
+
+    def _having(self, verdict: str) -> list[Row]:
+        return [row for row in self.rows if row.verdict == verdict]
+
+    @property
+    def _wrong_in_table(self) -> list[Row]:
+        """A release outside the table is not bound to have a fault."""
+        return self._having(NOT_SHOWN) if self.tested else []
+
+    def _sentences(self) -> Iterator[str]:
+        optax = f"optax {self.report['optax_version']}"
+        fixed, disabled = self._having(FIXED), self._having(DISABLED)
+        failing, wrong = self._having(STILL_FAILS), self._wrong_in_table
+        if failing:
+            yield (
+                f"{_count(failing)} still there under the shim: {_names(failing)}. Please report "
+                f"it with the output of: optax-dtypefix doctor --json."
+            )
+        if wrong:
+            yield (
+                f"{_count(wrong)} of the table not shown by stock {optax}: {_names(wrong)}. There "
+                f"the table is wrong; please report it."
+            )
+        if disabled:
+            reasons = "; ".join(dict.fromkeys(f"{row.patch}: {row.reason}" for row in disabled))
+            yield f"{_count(disabled)} left in place, as you asked ({reasons})."
+        if fixed:
+            every = "" if failing or wrong or disabled else ", which is all of them"
+            yield f"{_count(fixed)} of stock {optax} fixed under the shim{every}."
+        if not (failing or wrong or disabled or fixed):
+            yield f"{optax} shows none of the known faults."
+        if fixed or failing:
+            example = (failing or fixed)[0].patch
+            yield f"To switch a patch off, set OPTAX_DTYPEFIX_DISABLE={example} in the environment."
+        elif disabled:
+            yield "To have them fixed, unset the variable."
+
+
+def diagnose() -> Diagnosis:
+    """Runs the demonstrations on stock and on patched optax.
+
+    Raises:
+      DoctorError: optax cannot be imported there.
+    """
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="optax-dtypefix-"))
+        stock = stack.enter_context(_Worker(folder, "stock", {"OPTAX_DTYPEFIX": "off"}))
+        patched = stack.enter_context(_Worker(folder, "patched", {}))
+        before, after = stock.outcomes(), patched.outcomes()
+    states = {status["id"]: status for status in after.report["patches"]}
+    rows = [_row(fault, before, after, states[fault["patch"]]) for fault in after.faults]
+    broken = [state for state in states.values() if state["state"] == State.FAILED.value]
+    rows += [_unloadable(state) for state in broken if state["id"] not in {r.patch for r in rows}]
+    return Diagnosis(after.report, after.tested, tuple(rows))
+
+
+def terminal_width() -> int:
+    """Columns to fill: those of the terminal, or plenty where there is none."""
+    return shutil.get_terminal_size((120, 24)).columns
+
+
+class _Worker(contextlib.AbstractContextManager["_Worker"]):
+    """A process that runs all demonstrations; started at once, read later."""
+
+    def __init__(self, folder: str, name: str, variables: Mapping[str, str]) -> None:
+        environment = {**os.environ, **variables}
+        # Faults of dtype are the same on all devices, and the accelerator may be in use.
+        environment.setdefault("JAX_PLATFORMS", "cpu")
+        # A demonstration chooses its own modes: 64 bits, strict promotion or a search for
+        # not-a-numbers would show something else. Neither are warnings part of the contract.
+        for variable in list(environment):
+            other = variable.startswith("JAX_") and not variable.startswith("JAX_PLATFORM")
+            if other or variable == "PYTHONWARNINGS":
+                del environment[variable]
+        self._name = name
+        self._path = os.path.join(folder, name)
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _WORKER, json.dumps(sys.path), self._path],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        )
+
+    def __exit__(self, *_: object) -> None:
+        with self._process:
+            self._process.kill()
+
+    def outcomes(self) -> _Outcomes:
+        _, said = self._process.communicate()
+        try:
+            with open(self._path, encoding="utf-8") as file:
+                entries = [json.loads(line) for line in file]
+        except FileNotFoundError:
+            raise DoctorError(f"the process with {self._name} optax failed:\n{said}") from None
+        code = self._process.returncode
+        return _Outcomes(entries, f"no outcome: the process ended with code {code}")
+
+
+class _Outcomes:
+    """What a worker wrote."""
+
+    def __init__(self, entries: Sequence[Mapping[str, Any]], missing: str) -> None:
+        self.report: Mapping[str, Any] = [e["report"] for e in entries if "report" in e][-1]
+        self.tested: bool = entries[0]["tested"]
+        self.faults: list[Mapping[str, Any]] = entries[0]["faults"]
+        self._missing = missing
+        self._messages: dict[tuple[str, str], str | None] = {
+            (entry["patch"], entry["fault"]): entry["outcome"]
+            for entry in entries
+            if "outcome" in entry
+        }
+
+    def of(self, fault: Mapping[str, Any]) -> str | None:
+        if not fault["in_release"]:
+            return None
+        return self._messages.get((fault["patch"], fault["fault"]), self._missing)
+
+
+def _row(
+    fault: Mapping[str, Any], before: _Outcomes, after: _Outcomes, status: Mapping[str, Any]
+) -> Row:
+    stock, patched = before.of(fault), after.of(fault)
+    gone = status["state"] == State.MISSING.value and not after.tested
+    if not fault["in_release"] or gone:
+        verdict = NOT_IN_RELEASE
+    elif status["state"] == State.DISABLED.value:
+        verdict = NOT_SHOWN if stock is None else DISABLED
+    elif patched is not None:
+        verdict = STILL_FAILS
+    else:
+        verdict = NOT_SHOWN if stock is None else FIXED
+    return Row(
+        patch=fault["patch"],
+        fault=fault["fault"],
+        summary=fault["summary"],
+        upstream=fault["upstream"],
+        stock=stock,
+        patched=patched,
+        verdict=verdict,
+        state=status["state"],
+        reason=status["reason"],
+    )
+
+
+def _unloadable(status: Mapping[str, Any]) -> Row:
+    """A patch that cannot even be loaded has no faults to show."""
+    return Row(
+        patch=status["id"],
+        fault="(all)",
+        summary="none of its faults can be shown",
+        upstream="",
+        stock="unknown: the patch could not be loaded",
+        patched=status["reason"],
+        verdict=STILL_FAILS,
+        state=status["state"],
+        reason=status["reason"],
+    )
+
+
+def _fault_table(rows: Sequence[Row], width: int) -> list[str]:
+    """Lines of at most ``width`` columns, as far as names and verdicts leave room for messages."""
+    heading = ("patch", "fault", "stock", "patched", "verdict")
+    cells = [(r.patch, r.fault, _line(r.stock), _line(r.patched), r.verdict) for r in rows]
+    widths = [max(len(row[column]) for row in [heading, *cells]) for column in range(5)]
+    room = max(width - widths[0] - widths[1] - widths[4] - 8, 20)
+    patched = min(widths[3], max(room // 2, room - widths[2]))
+    limits = (widths[0], widths[1], room - patched, patched, widths[4])
+    return table([heading, *(tuple(map(_cut, row, limits)) for row in cells)])
+
+
+def _line(message: str | None) -> str:
+    return "ok" if message is None else " ".join(message.split())
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _count(rows: Sequence[Row]) -> str:
+    return f"{len(rows)} fault{'s' if len(rows) > 1 else ''}"
+
+
+def _names(rows: Iterable[Row]) -> str:
+    return ", ".join(f"{row.patch}/{row.fault}" for row in rows)

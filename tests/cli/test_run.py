@@ -1,0 +1,188 @@
+"""``run`` against the interpreter itself: what Python prints and returns, ``run`` does."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+import pytest
+from subprocesses import Python
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PROGRAMS = {
+    "surroundings": """
+        "A docstring."
+        import json, sys
+        import neighbour
+        print(sys.argv, __name__, __file__, __doc__, __spec__, __package__, sys.path[0])
+        print(sorted(set(globals()) - {"__annotations__"}), type(__builtins__), type(__loader__))
+        print(sys.modules["__main__"].__dict__ is globals())
+        """,
+    "no inherited future": """
+        def f(x: 1 + 1): ...
+        print(f.__annotations__)
+        """,
+    "exit with a number": "import sys; sys.exit(7)",
+    "exit with nothing": "import sys; sys.exit()",
+    "exit with words": "import sys; sys.exit('it is over')",
+    "exception": """
+        def fail():
+            raise ValueError("no")
+        fail()
+        """,
+    "chained exception": """
+        def fail():
+            raise ValueError("no")
+        try:
+            fail()
+        except ValueError as error:
+            raise KeyError("neither") from error
+        """,
+    "syntax error": "x = = 1",
+    "warning": "import warnings; warnings.warn('old', DeprecationWarning)",
+    "hook of its own": """
+        import sys
+        import traceback
+        def show(kind, error, tb):
+            print("seen", kind, traceback.format_tb(tb))
+        sys.excepthook = show
+        1 / 0
+        """,
+    "interrupt": "raise KeyboardInterrupt",
+    "pickles": """
+        import pickle
+        class Config: ...
+        print(type(pickle.loads(pickle.dumps(Config()))) is Config)
+        """,
+    "pickles at exit": """
+        import atexit, pickle
+        class Config: ...
+        atexit.register(lambda: print(type(pickle.loads(pickle.dumps(Config()))) is Config))
+        """,
+    "outlived by a thread": """
+        import pickle, threading
+        class Config: ...
+        def work():
+            threading.main_thread().join()
+            print(type(pickle.loads(pickle.dumps(Config()))) is Config)
+        threading.Thread(target=work).start()
+        """,
+    "spawns": """
+        import multiprocessing
+        class Config: ...
+        def double(x):
+            return type(x).__name__, type(x).__module__
+        if __name__ == "__main__":
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                print(pool.map(double, [Config()]))
+        """,
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_script_runs_as_python_runs_it(python: Python, tmp_path: Path, name: str) -> None:
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "neighbour.py").touch()
+    (tmp_path / "scripts" / "program.py").write_text(textwrap.dedent(PROGRAMS[name]))
+    call = ["scripts/program.py", "--json", "-m", "x", "--", "--help"]
+    plain = python(*call)
+    shimmed = python("-m", "optax_dtypefix", "run", *call)
+    assert shimmed.stdout == plain.stdout
+    assert shimmed.stderr == plain.stderr
+    assert shimmed.returncode == plain.returncode
+
+
+@pytest.mark.parametrize("name", ["package.module", "package", "single"])
+def test_a_module_runs_as_python_runs_it(python: Python, tmp_path: Path, name: str) -> None:
+    program = textwrap.dedent(
+        """
+        import sys
+        print(sys.argv, __name__, __file__, __package__, type(__loader__), sys.path[0])
+        print(__spec__.name, __spec__.origin, __spec__.parent, __doc__)
+        print(sorted(set(globals()) - {"__annotations__"}))
+        print(sys.modules["__main__"].__dict__ is globals())
+        sys.exit(5)
+        """
+    )
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("import sys; print(sys.argv)")
+    for file in ("package/module.py", "package/__main__.py", "single.py"):
+        (tmp_path / file).write_text(program)
+    call = ["-m", name, "--json", "-m", "x", "--", "--help"]
+    plain = python(*call)
+    shimmed = python("-m", "optax_dtypefix", "run", *call)
+    assert shimmed.stdout == plain.stdout
+    assert (shimmed.stderr, shimmed.returncode) == (plain.stderr, plain.returncode) == ("", 5)
+
+
+def test_the_traceback_of_a_module_is_its_own(command: Python, tmp_path: Path) -> None:
+    (tmp_path / "single.py").write_text("def fail():\n    1 / 0\n\nfail()\n")
+    run = command("run", "-m", "single")
+    lines = [line for line in run.stderr.splitlines() if line.startswith("  File")]
+    assert lines == [
+        f'  File "{tmp_path}/single.py", line 4, in <module>',
+        f'  File "{tmp_path}/single.py", line 2, in fail',
+    ]
+    assert run.returncode == 1
+
+
+def test_what_a_package_on_the_way_misses_is_not_hidden(command: Python, tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("import no_such_dependency")
+    run = command("run", "-m", "package.module")
+    assert run.returncode == 1
+    assert "No module named 'no_such_dependency'" in run.stderr
+    assert "optax_dtypefix" not in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("call", "code", "message"),
+    [
+        (["none.py"], 2, "can't open file 'none.py': No such file or directory"),
+        (["--", "-none.py"], 2, "can't open file '-none.py': No such file or directory"),
+        (["-m", "none"], 1, "there is no module 'none' that can be run"),
+        (["-m", "none.at.all"], 1, "there is no module 'none.at.all' that can be run"),
+        (["-m", "json"], 1, "there is no module 'json' that can be run"),
+    ],
+)
+def test_what_cannot_be_run(command: Python, call: list[str], code: int, message: str) -> None:
+    run = command("run", *call)
+    assert (run.returncode, run.stdout) == (code, "")
+    assert run.stderr == f"optax-dtypefix run: {message}\n"
+
+
+def test_the_program_is_under_the_shim(command: Python, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        textwrap.dedent(
+            """
+            import optax, sys
+            from optax import MultiSteps
+            print(sys.modules["optax_dtypefix"].original(MultiSteps.update) is MultiSteps.update)
+            """
+        )
+    )
+    run = command("run", "--", "train.py", OPTAX_DTYPEFIX_ONLY="multi_steps")
+    assert (run.stdout, run.stderr, run.returncode) == ("False\n", "", 0)
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_processes_of_multiprocessing_are_under_the_shim(
+    command: Python, tmp_path: Path, method: str
+) -> None:
+    (tmp_path / "train.py").write_text(
+        textwrap.dedent(
+            f"""
+            import multiprocessing, sys
+            SHIMMED_FIRST = "optax_dtypefix" in sys.modules
+            def shimmed(_):
+                return SHIMMED_FIRST
+            if __name__ == "__main__":
+                with multiprocessing.get_context("{method}").Pool(1) as pool:
+                    print(pool.map(shimmed, [0]))
+            """
+        )
+    )
+    run = command("run", "train.py")
+    assert (run.stdout, run.stderr, run.returncode) == ("[True]\n", "", 0)

@@ -1,0 +1,8 @@
+from __future__ import annotations
+
+import warnings
+
+with warnings.catch_warnings():
+    # Old releases of optax and of chex use what the jax of their time deprecates, when imported.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import optax  # noqa: F401

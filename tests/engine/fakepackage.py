@@ -1,0 +1,120 @@
+"""A package made in memory, and an engine for it: no files, no optax, nothing computed."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import sys
+import textwrap
+from typing import TYPE_CHECKING, Any, Callable
+
+from optax_dtypefix._engine import Engine
+from optax_dtypefix._environment import Settings
+from optax_dtypefix._patch import Fault, Patch, Target
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+NAME = "fakepkg"
+
+SOURCES = {
+    NAME: """
+        __version__ = "0.2.8"
+        from fakepkg.core import Box, scale, shift, triple, twice
+        """,
+    f"{NAME}.core": """
+        import functools
+
+        def scale(x, factor=2):
+            return x * factor
+
+        def shift(x):
+            return x + 1
+
+        def twice(x):
+            return scale(scale(x))
+
+        triple = functools.partial(scale, factor=3)
+
+        class Box:
+            def __init__(self, value):
+                self.value = value
+
+            def get(self, extra=0):
+                return self.value + extra
+
+            @property
+            def size(self):
+                return 1
+
+            @staticmethod
+            def of(value):
+                return Box(value)
+        """,
+    f"{NAME}.extra": "",
+    f"{NAME}.extra.late": """
+        def late(x):
+            return x
+        """,
+}
+
+
+class FakePackage(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds and loads modules from strings. Change ``sources`` to change what an import gives."""
+
+    def __init__(self) -> None:
+        self.sources = dict(SOURCES)
+        self.before_exec: Callable[[str], object] = str  # Or whatever a test does there.
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        del path, target
+        if fullname not in self.sources:
+            return None
+        is_package = any(name.startswith(fullname + ".") for name in self.sources)
+        return importlib.util.spec_from_loader(fullname, self, is_package=is_package)
+
+    def exec_module(self, module: ModuleType) -> None:
+        name = module.__name__
+        self.before_exec(name)
+        exec(compile(textwrap.dedent(self.sources[name]), name, "exec"), module.__dict__)
+
+    def release(self, version: str) -> None:
+        """Pretends to be another release."""
+        self.sources[NAME] = self.sources[NAME].replace('"0.2.8"', repr(version))
+
+    def load(self, module: str = NAME) -> Any:
+        return importlib.import_module(module)
+
+    def forget(self) -> None:
+        for name in [n for n in sys.modules if n == NAME or n.startswith(NAME + ".")]:
+            del sys.modules[name]
+
+
+def negate(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return -stock(*args, **kwargs)
+
+
+def add_hundred(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return stock(*args, **kwargs) + 100
+
+
+def on(qualname: str, replacement: Callable[..., Any] = negate, **more: Any) -> Target:
+    modules = more.pop("modules", (f"{NAME}.core",))
+    return Target(modules, qualname, replacement, **more)
+
+
+def fault(show: Callable[[], str | None] = lambda: "seen", releases: str = "") -> Fault:
+    return Fault("fault", "a fault", releases, show, upstream="https://example.org/1")
+
+
+def patch(name: str, *targets: Target, faults: Sequence[Fault] = (), **more: Any) -> Patch:
+    return Patch(name, "a patch", tuple(faults) or (fault(),), targets, **more)
+
+
+def engine_of(*patches: Patch, settings: Settings | None = None) -> Engine:
+    by_id = {p.id: p for p in patches}
+    return Engine(NAME, tuple(by_id), by_id.__getitem__, settings or Settings())

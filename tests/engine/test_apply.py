@@ -1,0 +1,129 @@
+"""Applying and reverting, before and after the package is imported."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from fakepackage import NAME, FakePackage, engine_of, negate, on, patch
+
+from optax_dtypefix import State
+from optax_dtypefix._environment import Settings
+
+
+def test_the_shim_first_patches_as_soon_as_the_package_is_imported(package: FakePackage) -> None:
+    engine = engine_of(patch("a", on("scale")))
+    engine.start()
+    assert engine.status()["a"].state is State.PENDING
+    assert NAME not in sys.modules
+    pkg = package.load()
+    assert engine.is_applied("a")
+    assert pkg.scale(5) == -10
+    assert pkg.scale is pkg.core.scale  # The alias in the package itself was bound too.
+    assert pkg.twice(1) == 4  # -(-(1 * 2) * 2): functions of the package call the patched one.
+
+
+def test_the_shim_last_patches_at_once(package: FakePackage) -> None:
+    pkg = package.load()
+    engine = engine_of(patch("a", on("scale")))
+    engine.start()
+    assert engine.is_applied("a")
+    assert pkg.scale(5) == pkg.core.scale(5) == -10
+
+
+def test_revert_puts_the_very_objects_back(package: FakePackage) -> None:
+    pkg = package.load()
+    before = dict(vars(pkg)), dict(vars(pkg.core)), vars(pkg.Box)["get"]
+    engine = engine_of(patch("a", on("scale"), on("Box.get")))
+    engine.apply()
+    assert pkg.Box(3).get(extra=1) == -4
+    engine.revert()
+    assert (dict(vars(pkg)), dict(vars(pkg.core)), vars(pkg.Box)["get"]) == before
+    assert pkg.Box(3).get(extra=1) == 4
+
+
+def test_apply_and_revert_are_idempotent(package: FakePackage) -> None:
+    pkg = package.load()
+    stock = pkg.scale
+    engine = engine_of(patch("a", on("scale")))
+    for _ in range(2):
+        engine.apply()
+        wrapper = pkg.scale
+        engine.apply()
+        engine.apply("a")
+        assert pkg.scale is wrapper
+        assert pkg.scale(5) == -10
+        engine.revert()
+        engine.revert("a")
+        assert pkg.scale is stock
+    assert not engine.is_applied("a")
+    assert engine.status()["a"].reason == "reverted by the program"
+
+
+def test_reverted_before_the_import_stays_out_until_applied(package: FakePackage) -> None:
+    engine = engine_of(patch("a", on("scale")), patch("b", on("shift")))
+    engine.start()
+    engine.revert("a")
+    pkg = package.load()
+    assert (pkg.scale(5), pkg.shift(1)) == (10, -2)
+    engine.apply("a")
+    assert pkg.scale(5) == -10
+
+
+def test_a_failed_import_is_patched_when_it_succeeds(package: FakePackage) -> None:
+    engine = engine_of(patch("a", on("scale")))
+    engine.start()
+    good = package.sources[NAME]
+    package.sources[NAME] = "raise RuntimeError('broken installation')"
+    with pytest.raises(RuntimeError, match="broken installation"):
+        package.load()
+    assert engine.status()["a"].state is State.PENDING
+    package.forget()
+    package.sources[NAME] = good
+    assert package.load().scale(5) == -10
+
+
+def test_an_import_that_is_blocked_is_not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, NAME, None)
+    engine = engine_of(patch("a", on("scale")))
+    engine.start()
+    engine.apply()
+    assert engine.status()["a"].state is State.PENDING
+
+
+def test_a_lazily_imported_submodule_is_patched_when_it_loads(package: FakePackage) -> None:
+    lazy = patch("lazy", on("late", negate, modules=(f"{NAME}.extra.late",)))
+    engine = engine_of(lazy, patch("a", on("scale")))
+    engine.start()
+    pkg = package.load()
+    assert pkg.scale(5) == -10
+    assert engine.status()["lazy"].state is State.PENDING
+    assert f"{NAME}.extra is not imported yet" in engine.status()["lazy"].reason
+    package.load(f"{NAME}.extra")
+    assert f"{NAME}.extra.late is not imported yet" in engine.status()["lazy"].reason
+    assert package.load(f"{NAME}.extra.late").late(5) == -5
+    assert engine.is_applied("lazy")
+    assert pkg.scale(5) == -10
+
+
+def test_off_means_that_nothing_is_watched_or_patched(package: FakePackage) -> None:
+    engine = engine_of(patch("a", on("scale")), settings=Settings(enabled=False))
+    engine.start()
+    pkg = package.load()
+    engine.apply()
+    assert pkg.scale(5) == 10
+    assert engine.status()["a"].state is State.DISABLED
+    with pytest.warns(UserWarning, match="'a' is not applied: switched off by OPTAX_DTYPEFIX=off"):
+        engine.apply("a")
+    assert pkg.scale(5) == 10
+
+
+def test_an_unknown_id_is_an_error_with_the_nearest() -> None:
+    engine = engine_of(patch("multi_steps"), patch("zero_nans"))
+    for verb in (engine.apply, engine.revert, engine.is_applied):
+        with pytest.raises(ValueError, match="did you mean 'multi_steps'"):
+            verb("multistep")
+    with pytest.raises(ValueError, match="'multistep'"), engine.disabled("multistep"):
+        pytest.fail("entered")
+    with pytest.raises(ValueError, match="valid: multi_steps, zero_nans"):
+        engine.apply("x")

@@ -1,0 +1,134 @@
+"""Every variable, read once and strictly."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from optax_dtypefix import OptaxDtypeFixError, OptaxDtypeFixWarning
+from optax_dtypefix._environment import Settings, read_settings
+from optax_dtypefix._errors import LOGGER, set_up_logging
+
+IDS = ("multi_steps", "zero_nans", "prodigy")
+P = "OPTAX_DTYPEFIX"
+
+
+def read(**variables: str) -> Settings:
+    return read_settings({**variables, "PATH": "", "XLA_FLAGS": ""}, IDS)
+
+
+def test_defaults() -> None:
+    assert read() == Settings(True, frozenset(), None, frozenset(), False, logging.WARNING)
+
+
+def test_every_variable() -> None:
+    assert read(OPTAX_DTYPEFIX="on").enabled
+    assert not read(OPTAX_DTYPEFIX="off").enabled
+    assert read(OPTAX_DTYPEFIX_DISABLE="prodigy").disable == {"prodigy"}
+    assert read(OPTAX_DTYPEFIX_DISABLE="all").disable == set(IDS)
+    assert read(OPTAX_DTYPEFIX_ONLY=" zero_nans , prodigy ").only == frozenset(
+        {"zero_nans", "prodigy"}
+    )
+    assert read(OPTAX_DTYPEFIX_ENABLE="prodigy").enable == {"prodigy"}
+    assert read(OPTAX_DTYPEFIX_STRICT="1").strict
+    assert not read(OPTAX_DTYPEFIX_STRICT="0").strict
+    assert read(OPTAX_DTYPEFIX_LOG="debug").log_level == logging.DEBUG
+    assert read(OPTAX_DTYPEFIX_LOG="info").log_level == logging.INFO
+
+
+@pytest.mark.parametrize("name", ["DISABLE", "ONLY", "ENABLE"])
+def test_an_empty_list_is_an_unset_one(name: str) -> None:
+    assert read(**{f"{P}_{name}": " "}) == read()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "allowed"),
+    [
+        (P, "true", "Set it to 'on' or 'off'"),
+        (P, "", "Set it to 'on' or 'off'"),
+        (P, "OFF", "Set it to 'on' or 'off'"),
+        (f"{P}_STRICT", "yes", "Set it to '0' or '1'"),
+        (f"{P}_LOG", "INFO", "Set it to 'warning' or 'info' or 'debug'"),
+        (f"{P}_DISABLE", "prodigy,", "patch ids separated by commas"),
+        (f"{P}_ONLY", ",", "patch ids separated by commas"),
+        (f"{P}_ENABLE", "prodigy,,zero_nans", "patch ids separated by commas"),
+    ],
+)
+def test_a_malformed_value_names_variable_value_and_what_is_allowed(
+    variable: str, value: str, allowed: str
+) -> None:
+    with pytest.raises(OptaxDtypeFixError) as caught:
+        read(**{variable: value})
+    message = str(caught.value)
+    assert message.startswith(f"{variable}={value!r} ")
+    assert allowed in message
+
+
+@pytest.mark.parametrize("name", ["DISABLE", "ONLY", "ENABLE"])
+def test_an_unknown_id_is_a_warning_with_the_nearest(name: str) -> None:
+    with pytest.warns(OptaxDtypeFixWarning, match="'multistep'.*did you mean 'multi_steps'"):
+        settings = read(**{f"{P}_{name}": "multistep,prodigy"})
+    assert (settings.refusal("prodigy") is None) == (name != "DISABLE")
+    with pytest.warns(OptaxDtypeFixWarning, match="valid: multi_steps, zero_nans, prodigy"):
+        read(**{f"{P}_{name}": "xyz"})
+    with pytest.raises(OptaxDtypeFixError, match="did you mean 'multi_steps'"):
+        read(**{f"{P}_{name}": "multistep", f"{P}_STRICT": "1"})
+
+
+def test_only_an_unknown_id_leaves_nothing_rather_than_everything() -> None:
+    with pytest.warns(OptaxDtypeFixWarning):
+        settings = read(OPTAX_DTYPEFIX_ONLY="multistep")
+    assert all(settings.refusal(patch_id) for patch_id in IDS)
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        (f"{P}_DISABLED", f"{P}_DISABLE"),
+        (f"{P}_LOGLEVEL", f"{P}_LOG"),
+        (f"{P}S", P),
+        ("OPTAX_DTYPE_FIX", P),
+        ("OPTAX_DTYPE_FIX_DISABLE", f"{P}_DISABLE"),
+    ],
+)
+def test_a_misspelt_variable_is_a_warning(variable: str, meant: str) -> None:
+    with pytest.warns(OptaxDtypeFixWarning, match=f"^{variable} is set.*did you mean '{meant}'"):
+        assert read(**{variable: "off"}) == read()
+    with pytest.raises(OptaxDtypeFixError, match=variable):
+        read(**{variable: "off", f"{P}_STRICT": "1"})
+
+
+@pytest.mark.parametrize("variable", ["OPTAX_SEED", "OPTAX_HOME", "MY_OPTAX_DTYPEFIX"])
+def test_variables_of_others_are_none_of_our_business(
+    variable: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert read(**{variable: "off"}) == read()
+    assert not caplog.text
+
+
+def test_refusals_in_words() -> None:
+    assert read(OPTAX_DTYPEFIX="off").refusal("prodigy") == "switched off by OPTAX_DTYPEFIX=off"
+    named = read(OPTAX_DTYPEFIX_DISABLE="prodigy", OPTAX_DTYPEFIX_ONLY="prodigy,zero_nans")
+    assert named.refusal("prodigy") == "switched off by OPTAX_DTYPEFIX_DISABLE"
+    assert named.refusal("multi_steps") == "not among OPTAX_DTYPEFIX_ONLY"
+    assert named.refusal("zero_nans") is None
+
+
+def test_logging_shows_what_was_asked_for_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(LOGGER, "handlers", [])
+    monkeypatch.setattr(LOGGER, "propagate", True)
+    level = LOGGER.level
+    try:
+        set_up_logging(logging.WARNING)
+        LOGGER.info("quiet")
+        assert LOGGER.handlers == []  # Left to the application.
+        set_up_logging(logging.INFO)
+        set_up_logging(logging.INFO)
+        LOGGER.info("loud")
+        LOGGER.debug("quiet")
+    finally:
+        LOGGER.setLevel(level)
+    assert capsys.readouterr().err == "optax_dtypefix INFO: loud\n"

@@ -1,0 +1,180 @@
+"""What goes wrong with one patch costs neither the others nor the user's import."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Callable, NoReturn
+
+import pytest
+from fakepackage import NAME, FakePackage, engine_of, fault, on, patch
+
+from optax_dtypefix import OptaxDtypeFixError, OptaxDtypeFixWarning, State
+from optax_dtypefix._engine import Engine
+from optax_dtypefix._environment import Settings
+from optax_dtypefix._patch import Patch
+
+GOOD = patch("good", on("scale"))
+
+
+def loader(broken: Callable[[], Patch]) -> Callable[[str], Patch]:
+    return lambda patch_id: GOOD if patch_id == "good" else broken()
+
+
+def raising() -> NoReturn:
+    raise ZeroDivisionError("on load\nand pages of detail")
+
+
+CASES = {
+    "raises on load": (raising, State.FAILED, r"ZeroDivisionError: on load$"),
+    "vanished target": (
+        lambda: patch("bad", on("shift"), on("gone")),
+        State.MISSING,
+        "this optax has no gone",
+    ),
+    "vanished class": (lambda: patch("bad", on("Gone.get")), State.MISSING, "no Gone.get"),
+    "vanished module": (
+        lambda: patch("bad", on("f", modules=(f"{NAME}.none", f"{NAME}.core.deeper"))),
+        State.MISSING,
+        "no f",
+    ),
+    "bad specifier": (
+        lambda: patch("bad", on("shift"), faults=[fault(releases="newer than 3")]),
+        State.FAILED,
+        "InvalidSpecifier",
+    ),
+    "no function": (
+        lambda: patch("bad", on("shift"), on("Box.size")),
+        State.FAILED,
+        "fakepkg.core:Box.size is neither a function nor a method",
+    ),
+    "no plain method": (
+        lambda: patch("bad", on("shift"), on("Box.of")),
+        State.FAILED,
+        "fakepkg.core:Box.of is neither",
+    ),
+}
+
+
+@pytest.mark.parametrize("first", ["shim", "package"])
+@pytest.mark.parametrize("case", CASES)
+def test_one_bad_patch_is_recorded_and_the_others_applied(
+    package: FakePackage, case: str, first: str
+) -> None:
+    broken, state, reason = CASES[case]
+    engine = Engine(NAME, ("bad", "good"), loader(broken), Settings())
+    if first == "package":
+        package.load()
+    run = engine.start if first == "package" else package.load
+    if first == "shim":
+        engine.start()
+    with pytest.warns(OptaxDtypeFixWarning, match=f"stays in place for bad .{state}") as caught:
+        run()
+    assert len(caught) == 1
+    pkg = package.load()
+    assert engine.status()["bad"].state is state
+    assert re.search(reason, engine.status()["bad"].reason)
+    assert (pkg.scale(5), pkg.shift(1)) == (-10, 2)
+    assert engine.is_applied("good")
+    assert not engine.is_applied("bad")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_strict_mode_raises_and_still_applies_the_others(package: FakePackage, case: str) -> None:
+    broken, _, reason = CASES[case]
+    engine = Engine(NAME, ("bad", "good"), loader(broken), Settings(strict=True))
+    pkg = package.load()
+    with pytest.raises(OptaxDtypeFixError, match=reason.rstrip("$")):
+        engine.apply()
+    assert (pkg.scale(5), pkg.shift(1)) == (-10, 2)
+
+
+def test_strict_mode_stops_the_import(package: FakePackage) -> None:
+    engine = Engine(NAME, ("bad",), loader(raising), Settings(strict=True))
+    engine.start()
+    with pytest.raises(OptaxDtypeFixError, match="ZeroDivisionError"):
+        package.load()
+
+
+def test_a_defect_of_the_engine_does_not_break_the_import(
+    package: FakePackage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engine_of(GOOD)
+
+    def defect(*args: Any, **kwargs: Any) -> NoReturn:
+        raise RuntimeError("a defect", args, kwargs)
+
+    monkeypatch.setattr(engine._sites, "refresh", defect)
+    engine.start()
+    with pytest.warns(OptaxDtypeFixWarning, match="patching it failed: RuntimeError: .'a defect'"):
+        assert package.load().shift(1) == 2
+
+
+def test_a_failed_patch_can_be_tried_again(package: FakePackage) -> None:
+    attempts: list[Callable[[], Patch]] = [raising, lambda: patch("bad", on("shift"))]
+    engine = Engine(NAME, ("bad",), lambda _: attempts.pop(0)(), Settings())
+    pkg = package.load()
+    with pytest.warns(OptaxDtypeFixWarning):
+        engine.apply()
+    engine.apply()
+    assert engine.is_applied("bad")
+    assert pkg.shift(1) == -2
+
+
+def test_troubles_are_told_once_although_more_modules_load(package: FakePackage) -> None:
+    lazy = patch("lazy", on("late", modules=(f"{NAME}.extra.late",)))
+    engine = engine_of(patch("bad", on("gone")), lazy)
+    engine.start()
+    with pytest.warns(OptaxDtypeFixWarning, match="bad") as caught:
+        package.load(f"{NAME}.extra.late")  # And with it the two above it.
+    assert len(caught) == 1
+    assert engine.is_applied("lazy")
+
+
+def test_an_exception_of_a_replacement_reaches_the_caller_unchanged(package: FakePackage) -> None:
+    def failing(stock: Callable[..., Any], *args: Any) -> NoReturn:
+        raise KeyError(stock, args)
+
+    engine = engine_of(patch("a", on("scale", failing)))
+    engine.start()
+    with pytest.raises(KeyError):
+        package.load().scale(5)
+    with engine.disabled():
+        assert package.load().scale(5) == 10
+
+
+@pytest.mark.usefixtures("package")
+def test_the_warning_points_to_the_line_of_the_user() -> None:
+    engine = engine_of(patch("bad", on("gone")))
+    engine.start()
+    with pytest.warns(OptaxDtypeFixWarning) as caught:
+        exec(compile(f"\n\nimport {NAME}", "script.py", "exec"), {"__name__": "__main__"})
+    assert (caught[0].filename, caught[0].lineno) == ("script.py", 3)
+
+
+def test_warnings_as_errors_do_not_break_the_import(
+    package: FakePackage, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = engine_of(patch("bad", on("gone")), GOOD)
+    engine.start()
+    pkg = package.load()  # pytest runs with warnings as errors.
+    assert pkg.scale(5) == -10
+    assert "this optax has no gone" in caplog.text
+    caplog.clear()
+
+
+def test_a_missing_function_that_no_fault_concerns_is_no_trouble(package: FakePackage) -> None:
+    engine = engine_of(patch("a", on("gone"), faults=[fault(releases="<0.2")]))
+    package.load()
+    engine.apply()
+    assert engine.status()["a"].state is State.MISSING
+
+
+def test_a_module_that_imports_or_warns_when_asked_is_not_asked(package: FakePackage) -> None:
+    package.sources[f"{NAME}.core"] += """
+        def __getattr__(name):
+            raise (AttributeError if name.startswith("__") else RuntimeError)(name)
+        """
+    engine = engine_of(patch("a", on("Gone.get"), faults=[fault(releases="<0.2")]), GOOD)
+    engine.start()
+    assert package.load().scale(5) == -10
+    assert engine.status()["a"].state is State.MISSING

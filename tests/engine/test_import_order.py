@@ -1,0 +1,161 @@
+"""The shim first, last and between, against the real optax, each in a process of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from inaprocess import run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+USER_MODULE = """
+import functools
+
+import optax
+from optax import MultiSteps, fromage
+
+partial = functools.partial(fromage, min_norm=1e-3)
+
+
+def train(x):
+    return optax.fromage(x)
+"""
+
+
+def test_first(tmp_path: Path) -> None:
+    script = """
+        import importlib, pickle
+        import optax_dtypefix as shim
+        assert not {"jax", "optax"} & set(sys.modules)
+        assert {s.state.value for s in shim.status()} == {"pending"}
+        assert "optax" not in sys.modules, "a patch file imports optax"
+        assert not backends()
+
+        import optax, user
+        from optax import MultiSteps, fromage
+        assert shim.is_applied("multi_steps") and shim.is_applied("fromage"), str(shim.status())
+        assert not backends()
+        update, wrapper = vars(MultiSteps)["update"], fromage
+        assert not stock(update) and not stock(wrapper)
+        assert user.fromage is user.partial.func is optax._src.alias.fromage is wrapper
+        steps = MultiSteps(optax.sgd(0.1), 2)
+        assert steps.update.__func__ is update
+
+        with open("pickled", "wb") as file:
+            pickle.dump([optax.fromage, MultiSteps, MultiSteps.update, user.partial], file)
+
+        assert importlib.reload(optax).fromage is wrapper
+        assert shim.is_applied("fromage")
+
+        shim.revert()
+        assert stock(optax.fromage) and stock(user.fromage)
+        assert stock(vars(MultiSteps)["update"])
+        assert shim.original(wrapper) is optax.fromage
+        shim.apply()
+        assert optax.fromage is user.fromage is fromage is wrapper
+        assert vars(MultiSteps)["update"] is update
+        shim.status()
+        assert not backends()
+        print(str(shim.status()).startswith(f"optax {optax.__version__}"))
+        """
+    (tmp_path / "user.py").write_text(USER_MODULE)
+    assert run(tmp_path, script) == "True\n"
+    without_the_shim = """
+        import functools, pickle
+        import optax
+        with open("pickled", "rb") as file:
+            fromage, multi_steps, update, partial = pickle.load(file)
+        assert "optax_dtypefix" not in sys.modules
+        assert stock(fromage) and fromage is optax.fromage
+        assert multi_steps is optax.MultiSteps and update is optax.MultiSteps.update
+        assert stock(update)
+        assert type(partial) is functools.partial and partial.func is optax.fromage
+
+        import optax_dtypefix as shim
+        shim.apply()
+        assert stock(optax.fromage) and stock(update)
+        assert {s.reason for s in shim.status()} == {"switched off by OPTAX_DTYPEFIX=off"}
+        assert {s.state.value for s in shim.status()} == {"disabled"}
+        print(shim.is_applied("fromage"), backends())
+        """
+    assert run(tmp_path, without_the_shim, OPTAX_DTYPEFIX="off") == "False []\n"
+
+
+def test_last(tmp_path: Path) -> None:
+    (tmp_path / "user.py").write_text(USER_MODULE)
+    script = """
+        import functools
+        import user, optax
+        from optax import MultiSteps, fromage
+        main_partial = functools.partial(fromage, 0.1)
+        names = [dict(vars(m)) for m in (optax, optax._src.alias, user)]
+        held = [fromage, vars(MultiSteps)["update"]]  # In a list: a name would follow.
+        assert stock(held[0]) and stock(held[1])
+        held_partials = [main_partial, user.partial]
+
+        import optax_dtypefix as shim
+        for _ in range(2):
+            assert shim.is_applied("multi_steps") and shim.is_applied("fromage")
+            assert shim.status()["multi_steps"].state == "applied"
+            assert fromage is user.fromage is optax.fromage is optax._src.alias.fromage
+            assert not stock(fromage) and not stock(MultiSteps.update)
+            assert main_partial.func is user.partial.func is fromage
+            assert (main_partial.args, user.partial.keywords) == ((0.1,), {"min_norm": 1e-3})
+            assert [shim.original(fromage), shim.original(MultiSteps.update)] == held
+
+            shim.revert()
+            assert fromage is user.fromage is held[0]
+            assert [main_partial, user.partial] == held_partials
+            assert vars(MultiSteps)["update"] is held[1]
+            assert names == [dict(vars(m)) for m in (optax, optax._src.alias, user)]
+            assert {s.state.value for s in shim.status()} == {"disabled"}
+            shim.apply()
+        print(backends())
+        """
+    assert run(tmp_path, script) == "[]\n"
+
+
+def test_between(tmp_path: Path) -> None:
+    """After jax and part of optax's own imports, before optax; one id only; in a thread."""
+    (tmp_path / "user.py").write_text(USER_MODULE)
+    script = """
+        import threading
+        import jax
+        import optax_dtypefix as shim
+        shim.revert("multi_steps")
+        import user
+        assert stock(vars(user.MultiSteps)["update"]) and not stock(user.fromage)
+        thread = threading.Thread(target=shim.apply)
+        thread.start()
+        thread.join()
+        assert not stock(vars(user.MultiSteps)["update"])
+        with shim.disabled("fromage"):
+            assert not shim.is_applied("fromage") and shim.is_applied("multi_steps")
+        others = [s.state.value for s in shim.status() if s.id not in ("fromage", "multi_steps")]
+        print(set(others), backends())
+        """
+    variables = {"OPTAX_DTYPEFIX_ONLY": "multi_steps,fromage", "OPTAX_DTYPEFIX_STRICT": "1"}
+    assert run(tmp_path, script, **variables) == "{'disabled'} []\n"
+
+
+def test_a_release_that_nobody_has_seen(tmp_path: Path) -> None:
+    """Every probe runs, abstractly, on stock functions, and finds what the table says."""
+    script = """
+        import optax_dtypefix as shim
+        from optax_dtypefix import _release
+        installed = _release.installed
+        _release.installed = lambda package: _release.Release("99.0.dev3")
+        import optax
+        by_probe = {s.id: s.state.value for s in shim.status()}
+        assert not backends(), "a probe computes"
+        assert "is not a tested release; the probe found" in shim.status()["multi_steps"].reason
+        assert not {"failed", "unsupported"} & set(by_probe.values()), str(shim.status())
+
+        shim.revert()
+        shim.apply("multi_steps")  # With this one applied the others are probed once more.
+        shim.apply()
+        assert {s.id: s.state.value for s in shim.status()} == by_probe
+        print(by_probe["multi_steps"], backends())
+        """
+    assert run(tmp_path, script) == "applied []\n"

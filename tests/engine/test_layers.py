@@ -1,0 +1,111 @@
+"""Several patches on one target, and layers that somebody else put on top of ours."""
+
+from __future__ import annotations
+
+import functools
+import unittest.mock
+from typing import Any, Callable
+
+import pytest
+from fakepackage import NAME, FakePackage, add_hundred, engine_of, negate, on, patch
+
+from optax_dtypefix import OptaxDtypeFixWarning
+
+
+@pytest.mark.parametrize(("off", "value"), [(["a"], 110), (["b"], -10), (["b", "a"], 10)])
+def test_each_patch_of_a_shared_target_is_off_alone(
+    package: FakePackage, off: list[str], value: int
+) -> None:
+    # The first id is the outermost layer, whatever the order of applying.
+    engine = engine_of(patch("a", on("scale", negate)), patch("b", on("scale", add_hundred)))
+    pkg = package.load()
+    engine.apply("b")
+    engine.apply("a")
+    with engine.disabled(*off):
+        assert pkg.scale(5) == value
+    assert pkg.scale(5) == -110
+    for patch_id in off:
+        engine.revert(patch_id)
+    assert pkg.scale(5) == value
+
+
+def test_two_names_of_one_function_are_one_target(package: FakePackage) -> None:
+    package.sources[f"{NAME}.old_home"] = "from fakepkg.core import Box, scale"
+    pkg = package.load()
+    package.load(f"{NAME}.old_home")
+    old = (f"{NAME}.old_home",)
+    engine = engine_of(
+        patch("a", on("scale", negate), on("Box.get", negate)),
+        patch("b", on("scale", add_hundred, modules=old), on("Box.get", add_hundred, modules=old)),
+    )
+    engine.apply()
+    assert (pkg.scale(5), pkg.Box(5).get()) == (-110, -105)
+    assert engine.status()["b"].targets == (f"{NAME}.core:scale", f"{NAME}.core:Box.get")
+    engine.revert("b")
+    assert (pkg.scale(5), pkg.Box(5).get()) == (-10, -5)
+
+
+def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def layer(*args: Any) -> Any:
+        return function(*args) + 0.5
+
+    return layer
+
+
+def opaque(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args: function(*args) + 0.5
+
+
+@pytest.mark.parametrize("put_on", [wrapped, opaque])
+def test_a_layer_of_somebody_else_is_named_and_left(
+    package: FakePackage, put_on: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> None:
+    pkg = package.load()
+    stock = pkg.scale
+    engine = engine_of(patch("a", on("scale")))
+    engine.apply()
+    ours = pkg.core.scale
+    theirs = pkg.core.scale = put_on(ours)
+    with engine.disabled():
+        assert pkg.core.scale(5) == 10.5
+    engine.apply()  # Still ours below theirs: it must not act twice.
+    assert pkg.core.scale(5) == -9.5
+    with pytest.warns(OptaxDtypeFixWarning, match=rf"left in place.*{NAME}.core.scale, now <func"):
+        engine.revert()
+    assert pkg.core.scale is theirs
+    assert pkg.core.scale(5) == 10.5
+    assert pkg.scale is stock  # The alias without a layer.
+    engine.apply()
+    assert (pkg.core.scale(5), pkg.scale(5)) == (-9.5, -10)
+    with pytest.warns(OptaxDtypeFixWarning):
+        engine.revert()
+    pkg.core.scale = stock
+    engine.apply()
+    assert pkg.core.scale(5) == pkg.scale(5) == -10
+
+
+def test_a_mock_in_place_is_respected_and_its_end_too(package: FakePackage) -> None:
+    pkg = package.load()
+    engine = engine_of(patch("a", on("scale")))
+    engine.apply()
+    with unittest.mock.patch(f"{NAME}.core.scale", return_value=7):
+        with engine.disabled():
+            assert pkg.core.scale(5) == 7
+        engine.apply()
+        assert pkg.core.scale(5) == 7
+    assert pkg.core.scale(5) == -10
+    with engine.disabled():
+        assert pkg.core.scale(5) == 10
+
+
+def test_stock_put_back_by_hand_is_noticed(package: FakePackage) -> None:
+    pkg = package.load()
+    stock = pkg.scale
+    engine = engine_of(patch("a", on("scale")))
+    engine.apply()
+    pkg.core.scale = stock
+    assert not engine.is_applied("a")
+    engine.apply()
+    assert engine.is_applied("a")
+    assert pkg.core.scale(5) == -10

@@ -1,0 +1,134 @@
+"""Every alias is rebound, remembered and restored."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from typing import Any
+
+import pytest
+from fakepackage import NAME, FakePackage, engine_of, on, patch
+
+from optax_dtypefix._rebinding import rebind_aliases
+
+
+def module(monkeypatch: pytest.MonkeyPatch, name: str, **names: Any) -> Any:
+    made = types.ModuleType(name)
+    vars(made).update(names)
+    monkeypatch.setitem(sys.modules, name, made)
+    return made
+
+
+def test_copies_in_user_modules_follow(
+    package: FakePackage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pkg = package.load()
+    user = module(monkeypatch, "user_code", scale=pkg.scale, renamed=pkg.scale, other=len)
+    main = module(monkeypatch, "__main__", scale=pkg.scale)
+    stock = pkg.scale
+    engine = engine_of(patch("a", on("scale")))
+    for _ in range(2):
+        engine.apply()
+        assert user.scale is user.renamed is main.scale is pkg.scale is not stock
+        assert (user.scale(5), user.other) == (-10, len)
+        engine.revert()
+        assert user.scale is user.renamed is main.scale is pkg.scale is stock
+
+
+def test_partials_follow_with_all_that_they_hold(
+    package: FakePackage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pkg = package.load()
+    tagged = functools.partial(pkg.scale, factor=3)
+    tagged.tag = "mine"  # type: ignore[attr-defined]
+    nested = functools.partial(tagged, 7)  # Not flattened, since the inner one has an attribute.
+    assert nested.func is tagged
+    user = module(monkeypatch, "user_code", tagged=tagged, nested=nested)
+    stock_triple = pkg.triple
+    engine = engine_of(patch("a", on("scale")))
+    engine.apply()
+    assert (user.tagged(2), user.nested(), pkg.triple(2)) == (-6, -21, -6)
+    assert user.tagged.tag == "mine"
+    engine.revert()
+    assert user.tagged is tagged
+    assert user.nested is nested
+    assert pkg.triple is pkg.core.triple is stock_triple
+
+
+def test_names_copied_after_apply_follow_revert_and_the_next_apply(
+    package: FakePackage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engine_of(patch("a", on("scale")))
+    engine.start()
+    pkg = package.load()
+    user = module(monkeypatch, "user_code", scale=pkg.scale)
+    held = [pkg.scale]  # Where nobody can rebind it.
+    engine.revert()
+    assert user.scale is pkg.scale
+    assert (user.scale(5), held[0](5)) == (10, 10)
+    engine.apply()
+    assert (user.scale(5), held[0](5)) == (-10, -10)
+
+
+def test_a_name_that_its_owner_rebound_is_left_alone(
+    package: FakePackage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pkg = package.load()
+    user = module(monkeypatch, "user_code", scale=pkg.scale, gone=pkg.scale, shift=pkg.scale)
+    engine = engine_of(patch("a", on("scale"), on("shift")))
+    engine.apply()
+    user.scale = user.scale(3)  # ``adam = adam(1e-3)`` is what scripts do.
+    user.shift = pkg.shift  # Another wrapper is no layer on this one.
+    del user.gone
+    engine.revert()
+    assert user.scale == -6
+    assert user.shift is pkg.shift
+    assert not hasattr(user, "gone")
+
+
+def test_a_module_that_refuses_costs_the_others_nothing(
+    package: FakePackage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pkg = package.load()
+
+    class Frozen(types.ModuleType):
+        def __setattr__(self, name: str, value: object) -> None:
+            raise AttributeError(f"frozen: {name} = {value}")
+
+    frozen = Frozen("a_frozen_module")
+    vars(frozen)["scale"] = pkg.scale
+    monkeypatch.setitem(sys.modules, "a_frozen_module", frozen)
+    user = module(monkeypatch, "user_code", scale=pkg.scale)
+    engine = engine_of(patch("a", on("scale")))
+    engine.apply()
+    assert user.scale(5) == -10
+    assert frozen.scale(5) == 10
+
+
+def test_the_sweep_wakes_no_lazy_module_and_takes_odd_entries(
+    package: FakePackage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Lazy(types.ModuleType):
+        def __getattribute__(self, name: str) -> Any:
+            raise AssertionError(f"woken by {name}")
+
+    package.load()
+    monkeypatch.setitem(sys.modules, "a_lazy_module", Lazy("a_lazy_module"))
+    monkeypatch.setitem(sys.modules, "no_module", object())
+    engine = engine_of(patch("a", on("scale")))
+    engine.apply()
+    assert engine.is_applied("a")
+
+
+def test_a_sweep_within_a_package_stays_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def old() -> None: ...
+
+    def new() -> None: ...
+
+    inside = module(monkeypatch, NAME, f=old)
+    deeper = module(monkeypatch, f"{NAME}.deeper", f=old)
+    namesake = module(monkeypatch, f"{NAME}2", f=old)
+    done = rebind_aliases([(old, new)], within=NAME)
+    assert (inside.f, deeper.f, namesake.f) == (new, new, old)
+    assert {entry.owner for entry in done} == {inside, deeper}

@@ -1,0 +1,71 @@
+"""Modules that are loaded anew, or vanish, between two calls of ours."""
+
+from __future__ import annotations
+
+import importlib
+
+from fakepackage import NAME, FakePackage, engine_of, on, patch
+
+from optax_dtypefix import State
+
+
+def test_reloading_the_package_keeps_the_patch(package: FakePackage) -> None:
+    engine = engine_of(patch("a", on("scale")))
+    engine.start()
+    pkg = importlib.reload(package.load())
+    assert pkg.scale(5) == -10
+    assert engine.is_applied("a")
+
+
+def test_reloading_the_module_is_told_and_mended_by_apply(package: FakePackage) -> None:
+    engine = engine_of(patch("a", on("scale"), on("Box.get")))
+    engine.start()
+    pkg = package.load()
+    old_box = pkg.Box
+    importlib.reload(pkg.core)
+    assert (pkg.core.scale(5), pkg.core.Box(5).get()) == (10, 5)
+    assert not engine.is_applied("a")
+    assert engine.status()["a"].state is State.FAILED
+    assert f"{NAME}.core:scale, {NAME}.core:Box.get was loaded anew" in engine.status()["a"].reason
+
+    engine.apply()
+    assert engine.is_applied("a")
+    assert (pkg.core.scale(5), pkg.core.Box(5).get()) == (-10, -5)
+    # What was defined before the reload is still in use in the package, and still patched.
+    assert (pkg.scale(5), old_box(5).get()) == (-10, -5)
+    with engine.disabled():
+        values = pkg.core.scale(5), pkg.core.Box(5).get(), pkg.scale(5), old_box(5).get()
+        assert values == (10, 5, 10, 5)
+
+    engine.revert()
+    values = pkg.core.scale(5), pkg.core.Box(5).get(), pkg.scale(5), old_box(5).get()
+    assert values == (10, 5, 10, 5)
+    assert not hasattr(pkg.core.scale, "__wrapped__")
+    assert not hasattr(old_box.get, "__wrapped__")
+
+
+def test_a_package_that_is_imported_afresh_can_be_patched_again(package: FakePackage) -> None:
+    engine = engine_of(patch("a", on("scale")))
+    engine.start()
+    old = package.load()
+    package.forget()
+    assert engine.status()["a"].state is State.FAILED
+    engine.apply()  # Nothing is there, nothing happens.
+    new = package.load()
+    engine.apply()
+    assert (old.scale(5), new.scale(5)) == (-10, -10)
+    engine.revert()
+    assert (old.scale(5), new.scale(5)) == (10, 10)
+
+
+def test_a_target_that_vanishes_is_told(package: FakePackage) -> None:
+    pkg = package.load()
+    engine = engine_of(patch("a", on("scale")), patch("b", on("shift")))
+    engine.apply()
+    del pkg.core.scale
+    assert not engine.is_applied("a")
+    engine.apply()
+    assert engine.is_applied("b")
+    engine.revert()
+    assert not hasattr(pkg.core, "scale")
+    assert pkg.shift(1) == 2

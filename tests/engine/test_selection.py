@@ -1,0 +1,192 @@
+"""A tested release is decided by the table, everything else by the probe."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import pytest
+from fakepackage import NAME, FakePackage, engine_of, fault, negate, on, patch
+
+from optax_dtypefix import OptaxDtypeFixError, OptaxDtypeFixWarning, State
+from optax_dtypefix._environment import Settings
+from optax_dtypefix._patch import Fault
+from optax_dtypefix._release import TESTED, Release, installed
+
+UNTESTED = ["0.2.9.dev1", "0.2.8+local", "0.2.8.post1", "0.3", "99.0", "not a version", ""]
+
+
+def must_not_run() -> NoReturn:
+    raise AssertionError("probed")
+
+
+@pytest.mark.parametrize("version", ["0.1.2", "0.2.3", "0.2.8"])
+def test_the_table_decides_on_a_tested_release(package: FakePackage, version: str) -> None:
+    package.release(version)
+    engine = engine_of(
+        patch("a", on("scale"), faults=[fault(must_not_run, "<0.2"), fault(releases="==9")]),
+        patch("b", on("shift"), faults=[fault(must_not_run, ">=0.2.3")]),
+    )
+    engine.start()
+    package.load()
+    old = version == "0.1.2"
+    states = [State.APPLIED, State.NOT_NEEDED] if old else [State.NOT_NEEDED, State.APPLIED]
+    assert [p.state for p in engine.status()] == states
+    assert f"optax {version} has: fault" in [p.reason for p in engine.status()]
+    assert f"optax {version} has none of its faults" in [p.reason for p in engine.status()]
+
+
+@pytest.mark.parametrize("version", UNTESTED)
+def test_the_probe_decides_on_any_other(package: FakePackage, version: str) -> None:
+    package.release(version)
+
+    def raises() -> NoReturn:
+        raise TypeError("cond branches differ")
+
+    engine = engine_of(
+        patch("shown", on("scale"), faults=[fault(lambda: None, "<0.1"), fault(releases="<0.1")]),
+        patch("raised", on("shift"), faults=[fault(raises, "<0.1")]),
+        patch("sound", on("Box.get"), faults=[fault(lambda: None)]),
+    )
+    engine.start()
+    pkg = package.load()
+    assert [p.state for p in engine.status()] == [State.APPLIED] * 2 + [State.NOT_NEEDED]
+    assert all("is not a tested release" in p.reason for p in engine.status())
+    assert (pkg.scale(5), pkg.shift(1), pkg.Box(1).get()) == (-10, -2, 1)
+
+
+def test_a_fault_that_computes_is_no_probe_but_may_have_one(package: FakePackage) -> None:
+    package.release("99.0")
+    computes = Fault("computes", "", "", must_not_run, abstract=False)
+    probed = Fault("probed", "", "", must_not_run, abstract=False, probe=lambda: "seen")
+    engine = engine_of(
+        patch("a", on("scale"), faults=[computes]),
+        patch("b", on("shift"), faults=[computes, probed]),
+    )
+    engine.start()
+    package.load()
+    assert [p.state for p in engine.status()] == [State.NOT_NEEDED, State.APPLIED]
+    assert engine.status()["b"].reason.endswith("the probe found: probed")
+
+
+def test_a_probe_sees_stock_although_other_patches_are_applied(package: FakePackage) -> None:
+    package.release("99.0")
+    seen = []
+
+    def probe() -> str:
+        pkg = package.load()
+        seen.append((pkg.scale(5), pkg.twice(1), pkg.Box(1).get()))
+        return "seen"
+
+    engine = engine_of(
+        patch("a", on("scale", negate), on("Box.get", negate), faults=[fault(probe)]),
+        patch("b", on("scale", negate), faults=[fault(probe)]),
+    )
+    pkg = package.load()
+    engine.apply("a")
+    assert pkg.scale(5) == -10
+    engine.apply("b")
+    assert pkg.scale(5) == 10  # Negated twice.
+    assert seen == [(10, 4, 1)] * 2
+
+
+@pytest.mark.parametrize("error", [AttributeError("no adam"), ImportError("no adam")])
+def test_a_probe_that_does_not_know_this_optax(package: FakePackage, error: Exception) -> None:
+    package.release("99.0")
+
+    def probe() -> NoReturn:
+        raise error
+
+    engine = engine_of(patch("a", on("scale"), faults=[fault(probe)]))
+    engine.start()
+    with pytest.warns(OptaxDtypeFixWarning, match="the probe could not run: .*Error: no adam"):
+        pkg = package.load()
+    assert engine.status()["a"].state is State.UNSUPPORTED
+    assert pkg.scale(5) == 10
+
+
+def test_a_changed_signature_is_left_alone_outside_the_table(package: FakePackage) -> None:
+    known = patch("a", on("scale", knows=frozenset({"x"})))
+    engine = engine_of(known)
+    package.release("99.0")
+    pkg = package.load()
+    with pytest.warns(OptaxDtypeFixWarning, match="has parameters not known here: factor"):
+        engine.apply()
+    assert engine.status()["a"].state is State.UNSUPPORTED
+    assert pkg.scale(5) == 10
+    with pytest.raises(OptaxDtypeFixError, match="not known here: factor"):
+        engine_of(known, settings=Settings(strict=True)).apply()
+    pkg.__version__ = "0.2.8"
+    engine.apply()  # The table has seen that very signature.
+    assert pkg.scale(5) == -10
+
+
+def test_variants_serve_their_releases(package: FakePackage) -> None:
+    package.release("0.2.3")
+    old = on("scale", releases="<0.2.8")
+    new = on("not_there_yet", releases=">=0.2.8")
+    engine = engine_of(patch("a", old, new), patch("b", new, faults=[fault(releases=">=0.2.8")]))
+    engine.start()
+    assert package.load().scale(5) == -10
+    assert engine.status()["b"].state is State.MISSING
+    assert engine.status()["b"].reason == "this optax has no function that it is for"
+
+
+def test_the_first_module_that_has_it_counts(package: FakePackage) -> None:
+    modules = (f"{NAME}.new_home", f"{NAME}.extra.late", f"{NAME}.core")
+    engine = engine_of(patch("a", on("scale", modules=modules)))
+    engine.start()
+    assert package.load().scale(5) == -10
+    assert engine.status()["a"].targets == (f"{NAME}.core:scale",)
+
+
+def test_opt_in_patches_wait_to_be_named(package: FakePackage) -> None:
+    opt_in = patch("a", on("scale"), opt_in=True)
+    pkg = package.load()
+    engine = engine_of(opt_in)
+    engine.apply()
+    assert pkg.scale(5) == 10
+    assert engine.status()["a"].state is State.DISABLED
+    assert "OPTAX_DTYPEFIX_ENABLE" in engine.status()["a"].reason
+    engine.apply("a")
+    assert pkg.scale(5) == -10
+    engine.revert()
+    for settings in (Settings(enable=frozenset({"a"})), Settings(only=frozenset({"a"}))):
+        engine = engine_of(opt_in, settings=settings)
+        engine.apply()
+        assert pkg.scale(5) == -10
+        engine.revert()
+
+
+def test_the_shell_has_the_last_word(package: FakePackage) -> None:
+    pkg = package.load()
+    patches = patch("a", on("scale")), patch("b", on("shift"))
+    off = engine_of(*patches, settings=Settings(disable=frozenset({"a"})))
+    off.apply()
+    assert (pkg.scale(5), pkg.shift(1)) == (10, -2)
+    assert off.status()["a"].reason == "switched off by OPTAX_DTYPEFIX_DISABLE"
+    with pytest.warns(OptaxDtypeFixWarning, match="'a' is not applied: switched off by"):
+        off.apply("a")
+    assert pkg.scale(5) == 10
+    off.revert()
+    only = engine_of(*patches, settings=Settings(only=frozenset({"a"})))
+    only.apply()
+    assert (pkg.scale(5), pkg.shift(1)) == (-10, 2)
+    assert only.status()["b"].reason == "not among OPTAX_DTYPEFIX_ONLY"
+
+
+def test_the_version_is_that_of_the_module_in_use(package: FakePackage) -> None:
+    pkg = package.load()
+    assert installed(pkg).text == "0.2.8"
+    pkg.__version__ = ("0", "2")
+    assert installed(pkg) == Release("")
+    assert str(Release("")) == "unknown"
+    assert installed("a distribution that is not there").text == ""
+    assert installed("pytest").text == pytest.__version__
+
+
+@pytest.mark.parametrize("version", UNTESTED)
+def test_an_unreadable_or_later_version_counts_as_new(version: str) -> None:
+    assert Release(version).within(">=0.2.8")
+    assert not Release(version).within("<0.2.8")
+    assert not Release(version).tested
+    assert all(Release(tested).tested for tested in TESTED)

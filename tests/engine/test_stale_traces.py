@@ -1,0 +1,151 @@
+"""After a late ``apply``, ``revert`` or ``disabled``, nothing goes on with what JAX has traced."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, Callable
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+from fakepackage import fault, patch
+
+from optax_dtypefix import _release
+from optax_dtypefix._engine import Engine
+from optax_dtypefix._environment import Settings
+from optax_dtypefix._patch import Target
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def doubled(stock: Callable[..., Any], *args: Any) -> Any:
+    return jax.tree_util.tree_map(lambda leaf: 2 * leaf, stock(*args))
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    """A patch of the test's own, on a function that every optax has."""
+    target = Target(("optax._src.update",), "apply_updates", doubled)
+    made = Engine(
+        "optax", ("doubled",), lambda _: patch("doubled", target, faults=[fault()]), Settings()
+    )
+    yield made
+    made.revert()
+
+
+def step(x: Any) -> Any:
+    return optax.apply_updates(x, x)
+
+
+def inner(x: Any) -> Any:
+    return jax.jit(step)(x)
+
+
+def body(carry: Any, _: None) -> tuple[Any, Any]:
+    return step(carry), carry
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def call(function: Callable[[Any], Any], x: Any) -> Any:
+    return function(x)
+
+
+JITTED = jax.jit(step)
+ONE = jnp.ones(())
+WAYS: dict[str, Callable[[], Any]] = {
+    "eager": lambda: step(ONE),
+    "jit": lambda: JITTED(ONE),
+    "jit of the same function again": lambda: jax.jit(step)(ONE),
+    "jit in jit": lambda: jax.jit(inner)(ONE),
+    "static argument": lambda: call(step, ONE),
+    "grad": lambda: jax.grad(JITTED)(ONE),
+    "vmap": lambda: jax.vmap(JITTED)(ONE[None])[0],
+    "scan": lambda: jax.lax.scan(body, ONE, None, 1)[0],
+    "cond": lambda: jax.lax.cond(True, step, lambda x: x, ONE),
+    "while": lambda: jax.lax.while_loop(lambda x: x < 1.5, step, ONE),
+    "checkpoint": lambda: jax.checkpoint(step)(ONE),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_late_changes_reach_what_was_compiled(engine: Engine, way: str) -> None:
+    run = WAYS[way]
+    expected = []
+    values = [run()]
+    for _ in range(2):
+        engine.apply()
+        values.append(run())
+        with engine.disabled():
+            values.append(run())
+        values.append(run())
+        engine.revert()
+        values.append(run())
+        expected += [4, 2, 4, 2]
+    assert [float(value) for value in values] == [2, *expected]
+
+
+def test_nothing_is_dropped_when_nothing_changes(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compiling again takes minutes where it matters."""
+    dropped: list[None] = []
+    monkeypatch.setattr(jax, "clear_caches", lambda: dropped.append(None))
+    engine.revert()
+    with engine.disabled():
+        engine.status()
+    assert len(dropped) == 0
+    engine.apply()
+    assert len(dropped) == 1
+    engine.apply()
+    assert len(dropped) == 1
+    with engine.disabled():
+        assert len(dropped) == 2
+        with engine.disabled():
+            assert len(dropped) == 2
+        assert len(dropped) == 2
+    assert len(dropped) == 3
+    engine.revert()
+    engine.revert()
+    assert len(dropped) == 4
+
+
+def by_probe(monkeypatch: pytest.MonkeyPatch, seen: list[float]) -> Engine:
+    """Two patches of an unknown release, whose probes compile a function of the user."""
+    monkeypatch.setattr(_release, "installed", lambda _: _release.Release("99.0"))
+
+    def probe() -> str:
+        seen.append(float(JITTED(ONE)))
+        return "seen"
+
+    target = Target(("optax._src.update",), "apply_updates", doubled)
+    return Engine(
+        "optax", ("a", "b"), lambda name: patch(name, target, faults=[fault(probe)]), Settings()
+    )
+
+
+def test_a_probe_meets_no_trace_of_a_patch_and_leaves_none_of_stock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[float] = []
+    engine = by_probe(monkeypatch, seen)
+    try:
+        engine.apply("a")
+        assert float(JITTED(ONE)) == 4
+        engine.apply("b")
+        assert float(JITTED(ONE)) == 8
+    finally:
+        engine.revert()
+    assert seen == [2, 2]
+
+
+def test_nor_does_a_probe_that_runs_while_optax_is_imported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = by_probe(monkeypatch, [])
+    try:
+        engine._on_import(optax)
+        assert float(JITTED(ONE)) == 8
+    finally:
+        engine.revert()

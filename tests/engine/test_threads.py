@@ -1,0 +1,176 @@
+"""Many threads at once, and no deadlock between the import lock and ours."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Callable
+
+from fakepackage import NAME, FakePackage, add_hundred, engine_of, fault, on, patch
+
+from optax_dtypefix import State
+
+PATIENCE = 10.0
+
+
+def in_threads(*calls: Callable[[], Any]) -> list[Any]:
+    pool = ThreadPoolExecutor(len(calls))
+    try:
+        futures = [pool.submit(call) for call in calls]
+        return [future.result(PATIENCE) for future in futures]
+    finally:
+        pool.shutdown(wait=False)
+
+
+def test_appliers_reverters_and_callers(package: FakePackage) -> None:
+    pkg = package.load()
+    stock = pkg.scale
+    engine = engine_of(patch("a", on("scale")), patch("b", on("scale", add_hundred)))
+
+    def turn(verb: Callable[..., None], *ids: str) -> Callable[[], None]:
+        def turns() -> None:
+            for _ in range(40):
+                verb(*ids)
+
+        return turns
+
+    def rest() -> None:
+        for _ in range(40):
+            with engine.disabled("a"):
+                engine.status()
+
+    def call() -> set[int]:
+        return {function(5) for _ in range(2000) for function in (pkg.scale, pkg.core.scale)}
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        results = in_threads(
+            turn(engine.apply), turn(engine.revert), turn(engine.apply, "b"), rest, call, call
+        )
+    finally:
+        sys.setswitchinterval(before)
+    assert results[-1] | results[-2] <= {10, -10, 110, -110}
+    engine.apply()
+    assert pkg.scale(5) == pkg.core.scale(5) == -110
+    engine.revert()
+    assert pkg.scale is pkg.core.scale is stock
+
+
+def test_importers_race(package: FakePackage) -> None:
+    engine = engine_of(patch("a", on("scale")))
+    engine.start()
+    assert in_threads(*[lambda: package.load().scale(5)] * 8) == [-10] * 8
+
+
+def test_a_shim_that_comes_amid_an_import_of_another_thread_waits_for_it(
+    package: FakePackage,
+) -> None:
+    importing, go_on = threading.Event(), threading.Event()
+
+    def hold(name: str) -> None:
+        if name == f"{NAME}.core":
+            importing.set()
+            assert go_on.wait(PATIENCE)
+
+    package.before_exec = hold
+    engine = engine_of(patch("a", on("scale")))
+
+    def shim() -> State:
+        assert importing.wait(PATIENCE)
+        assert NAME in sys.modules
+        threading.Timer(0.05, go_on.set).start()
+        engine.start()
+        return engine.status()["a"].state
+
+    pkg, state = in_threads(package.load, shim)
+    assert state is State.APPLIED
+    assert pkg.scale(5) == -10
+
+
+def test_a_probe_that_imports_meets_a_hook_that_wants_to_apply(package: FakePackage) -> None:
+    """One thread probes and needs a module; another imports it, and our hook runs in there."""
+    package.release("99.0")
+    package.sources[f"{NAME}.extra"] = "started.set(); probing.wait(10)"
+    lazy = patch("lazy", on("late", modules=(f"{NAME}.extra.late",)))
+    started, probing = threading.Event(), threading.Event()
+
+    def probe() -> str:
+        assert started.wait(PATIENCE)
+        threading.Timer(0.05, probing.set).start()
+        package.load(f"{NAME}.extra")  # Waits for the other thread, and its hook.
+        return "seen"
+
+    engine = engine_of(patch("probed", on("scale"), faults=[fault(probe)]), lazy)
+    pkg = package.load()
+    engine.apply("lazy")
+    assert engine.status()["lazy"].state is State.PENDING
+
+    def load() -> Any:
+        return package.load(f"{NAME}.extra.late").late(5)
+
+    package.before_exec = lambda name: vars(sys.modules[name]).update(
+        started=started, probing=probing
+    )
+    _, late = in_threads(engine.apply, load)
+    assert (late, pkg.scale(5)) == (-5, -10)
+
+
+def test_other_threads_are_not_held_up_by_a_slow_patch(package: FakePackage) -> None:
+    package.release("99.0")
+    slow, go_on = threading.Event(), threading.Event()
+
+    def probe() -> str:
+        slow.set()
+        assert go_on.wait(PATIENCE)
+        return "seen"
+
+    engine = engine_of(patch("slow", on("scale"), faults=[fault(probe)]), patch("b", on("shift")))
+    pkg = package.load()
+
+    def other() -> tuple[Any, Any]:
+        assert slow.wait(PATIENCE)
+        engine.apply("b")
+        with engine.disabled("b"):
+            inside = pkg.shift(1)
+        engine.status()
+        outside = pkg.shift(1)  # The probe's thread alone is on stock.
+        go_on.set()
+        return inside, outside
+
+    assert in_threads(lambda: engine.apply("slow"), other)[1] == (2, -2)
+    assert (pkg.scale(5), pkg.shift(1)) == (-10, -2)
+
+
+def test_a_patch_may_call_back(package: FakePackage) -> None:
+    """Loading and probing may ask for the status, apply, or import the package once more."""
+    package.release("99.0")
+    seen = []
+
+    def probe() -> str:
+        seen.append(engine.status()["b"].state)
+        engine.apply("b")
+        with engine.disabled():
+            package.load()
+        return "seen"
+
+    engine = engine_of(patch("a", on("scale"), faults=[fault(probe)]), patch("b", on("shift")))
+    engine.start()
+    pkg = package.load()
+    assert seen == [State.PENDING]
+    assert (pkg.scale(5), pkg.shift(1)) == (-10, -2)
+
+
+def test_a_revert_amid_an_apply_is_the_last_word(package: FakePackage) -> None:
+    package.release("99.0")
+
+    def probe() -> str:
+        engine.revert("a")
+        return "seen"
+
+    engine = engine_of(patch("a", on("scale"), faults=[fault(probe)]))
+    pkg = package.load()
+    engine.apply()
+    assert pkg.scale(5) == 10
+    assert engine.status()["a"].reason == "reverted by the program"
