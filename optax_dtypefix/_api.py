@@ -1,22 +1,18 @@
-"""The public verbs, and the one engine behind them."""
+"""The public verbs. The engine behind them is imported with the first that needs it."""
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Callable
 
-from optax_dtypefix import patches
-from optax_dtypefix._engine import Engine
-from optax_dtypefix._environment import read_settings
-from optax_dtypefix._errors import set_up_logging
+from optax_dtypefix._environment import SETTINGS
+from optax_dtypefix._import_hook import after_import, is_imported
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
+    from types import ModuleType
 
+    from optax_dtypefix._engine import Engine
     from optax_dtypefix._report import Report
-
-_SETTINGS = read_settings(os.environ, patches.IDS)
-_ENGINE = Engine("optax", patches.IDS, patches.load, _SETTINGS)
 
 
 def status() -> Report:
@@ -25,7 +21,7 @@ def status() -> Report:
     Returns:
       A :class:`Report`: iterate over it, or use ``str()``, ``as_dict()``, ``as_json()``.
     """
-    return _ENGINE.status()
+    return _engine().status()
 
 
 def is_applied(patch_id: str) -> bool:
@@ -34,7 +30,7 @@ def is_applied(patch_id: str) -> bool:
     Raises:
       ValueError: there is no such patch; the message names the nearest id.
     """
-    return _ENGINE.is_applied(patch_id)
+    return _engine().is_applied(patch_id)
 
 
 def apply(*ids: str) -> None:
@@ -47,7 +43,7 @@ def apply(*ids: str) -> None:
       ValueError: there is no such patch; the message names the nearest id.
       OptaxDtypeFixError: in strict mode, if something wanted could not be done.
     """
-    _ENGINE.apply(*ids)
+    _engine().apply(*ids)
 
 
 def revert(*ids: str) -> None:
@@ -59,7 +55,7 @@ def revert(*ids: str) -> None:
     Raises:
       ValueError: there is no such patch; the message names the nearest id.
     """
-    _ENGINE.revert(*ids)
+    _engine().revert(*ids)
 
 
 def disabled(*ids: str) -> AbstractContextManager[None]:
@@ -72,8 +68,32 @@ def disabled(*ids: str) -> AbstractContextManager[None]:
     Raises:
       ValueError: on entry, there is no such patch; the message names the nearest id.
     """
-    return _ENGINE.disabled(*ids)
+    return _engine().disabled(*ids)
 
 
-set_up_logging(_SETTINGS.log_level)
-_ENGINE.start()
+def original(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The stock function behind a patched one; a function that is not patched comes back as it is.
+
+    Bound methods come back bound to the same instance, and a ``functools.partial`` of a patched
+    function as a partial of the stock one.
+    """
+    from optax_dtypefix._wrapper import stock_of
+
+    return stock_of(function)
+
+
+def _engine() -> Engine:
+    from optax_dtypefix._optax import ENGINE
+
+    return ENGINE
+
+
+def _on_import(optax: ModuleType) -> None:
+    _engine().on_import(optax)
+
+
+if SETTINGS.enabled:
+    if is_imported("optax"):
+        _engine().start()
+    else:
+        after_import("optax", _on_import, strict=SETTINGS.strict)

@@ -13,9 +13,9 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from optax_dtypefix import patches
 from optax_dtypefix._api import status
 from optax_dtypefix._release import TESTED, Release, installed
+from optax_dtypefix.patches import IDS, load
 
 if TYPE_CHECKING:
     from optax_dtypefix._patch import Fault
@@ -32,7 +32,7 @@ def write_outcomes(path: str) -> None:
     """Runs the demonstrations of the faults that the installed optax may have."""
     import_optax()
     release = installed(sys.modules["optax"])
-    faults = [(patch_id, fault) for patch_id in patches.IDS for fault in _faults(patch_id)]
+    faults = [(patch_id, fault) for patch_id in IDS for fault in _faults(patch_id)]
     with open(path, "w", encoding="utf-8") as file:
 
         def write(**fields: Any) -> None:
@@ -60,7 +60,7 @@ def write_outcomes(path: str) -> None:
 
 def _faults(patch_id: str) -> tuple[Fault, ...]:
     try:
-        faults: tuple[Fault, ...] = patches.load(patch_id).faults
+        faults: tuple[Fault, ...] = load(patch_id).faults
     except Exception:  # The record says that it failed, and why.
         return ()
     return faults

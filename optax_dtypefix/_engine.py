@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import importlib
 import sys
 import threading
 from typing import TYPE_CHECKING, Callable
 
-import wrapt
-
 from optax_dtypefix import _release
 from optax_dtypefix._environment import nearest
-from optax_dtypefix._errors import LOGGER, OptaxDtypeFixError, complain, in_words
+from optax_dtypefix._errors import complain, in_words
+from optax_dtypefix._import_hook import after_import, is_imported
+from optax_dtypefix._log import LOGGER
 from optax_dtypefix._report import PatchStatus, Report, State
 from optax_dtypefix._selection import Decision, decide
 from optax_dtypefix._sites import Sites
@@ -49,7 +48,6 @@ class Engine:
         self._suspended: collections.Counter[str] = collections.Counter()
         self._requested: set[str] = set()
         self._reverted: set[str] = set()
-        self._awaited: set[str] = set()
         self._decisions: dict[str, Decision] = {}
         self._targets: dict[str, tuple[str, ...]] = {}
 
@@ -57,10 +55,18 @@ class Engine:
         """Applies what is wanted as soon as the package is there, at once if it is already."""
         if not self._settings.enabled:
             return
-        if self._imported():
+        if is_imported(self._package):
             self.apply()
         else:
             self._await(self._package)
+
+    def on_import(self, module: ModuleType) -> None:
+        """Applies what waits for this module, amid the import of it."""
+        del module  # Which one it was does not matter.
+        with self._lock:
+            waiting = [i for i in self._ids if self._decision(i).state is State.PENDING]
+        # Nobody outside the package can have a copy yet: it is still being imported.
+        self._apply(waiting, sweep_within=self._package)
 
     def apply(self, *ids: str) -> None:
         """Applies the named patches, or all that the settings want. Idempotent."""
@@ -72,7 +78,7 @@ class Engine:
             refusal = self._settings.refusal(patch_id)
             if refusal is not None:
                 complain(f"{patch_id!r} is not applied: {refusal}", strict=self._settings.strict)
-        if self._imported():
+        if is_imported(self._package):
             self._apply(ids or self._ids, sweep_within="")
 
     def revert(self, *ids: str) -> None:
@@ -145,7 +151,9 @@ class Engine:
             return Decision(State.DISABLED, "reverted by the program")
         decision = self._decisions.get(patch_id)
         if decision is None:
-            return Decision(State.PENDING, f"{self._package} is not imported yet")
+            there = sys.modules.get(self._package) is not None
+            past = "was imported past our hook: see apply()" if there else "is not imported yet"
+            return Decision(State.PENDING, f"{self._package} {past}")
         if decision.state is State.APPLIED and self._suspended[patch_id]:
             return Decision(State.DISABLED, "inside a disabled() block")
         lost = self._sites.lost(patch_id) if decision.state is State.APPLIED else ()
@@ -158,39 +166,8 @@ class Engine:
         decision = self._decisions.get(patch_id)
         return decision.state if decision else None
 
-    def _imported(self) -> bool:
-        module = sys.modules.get(self._package)
-        if module is None:
-            return False
-        if getattr(getattr(module, "__spec__", None), "_initializing", False):
-            try:  # Another thread is at it, since before our hook: wait until all is there.
-                importlib.import_module(self._package)
-            except Exception:  # It failed there. The hook is for the next attempt.
-                return False
-        return True
-
     def _await(self, module: str) -> None:
-        loaded = sys.modules.get(module)
-        if loaded is not None:  # By another thread, since we looked.
-            self._on_import(loaded)
-        elif module not in self._awaited:
-            self._awaited.add(module)
-            wrapt.register_post_import_hook(self._on_import, module)
-
-    def _on_import(self, module: ModuleType) -> None:
-        with self._lock:
-            waiting = [i for i in self._ids if self._decision(i).state is State.PENDING]
-        try:
-            # Nobody outside the package can have a copy yet: it is still being imported.
-            self._apply(waiting, sweep_within=self._package)
-        except OptaxDtypeFixError:
-            raise
-        except Exception as error:  # A fault of ours must not break the user's import.
-            LOGGER.debug("after the import of %s", module.__name__, exc_info=True)
-            complain(
-                f"stock {self._package} stays in place, as patching it failed: {in_words(error)}",
-                strict=self._settings.strict,
-            )
+        after_import(module, self.on_import, strict=self._settings.strict)
 
     def _apply(self, ids: Iterable[str], *, sweep_within: str) -> None:
         ids = [patch_id for patch_id in ids if self._settings.refusal(patch_id) is None]

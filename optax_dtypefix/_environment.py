@@ -6,11 +6,11 @@ allowed. An unknown patch id is a warning with the nearest valid id, an error in
 
 from __future__ import annotations
 
-import dataclasses
-import logging
-from typing import TYPE_CHECKING, TypeVar
+import os
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from optax_dtypefix._errors import OptaxDtypeFixError, complain
+from optax_dtypefix.patches import IDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,11 +19,10 @@ _T = TypeVar("_T")
 _PREFIX = "OPTAX_DTYPEFIX"
 _SWITCH = {"on": True, "off": False}
 _STRICT = {"0": False, "1": True}
-_LEVELS = {"warning": logging.WARNING, "info": logging.INFO, "debug": logging.DEBUG}
+_LEVELS = {"warning": "WARNING", "info": "INFO", "debug": "DEBUG"}
 
 
-@dataclasses.dataclass(frozen=True)
-class Settings:
+class Settings(NamedTuple):
     """What the user asked for from the shell. ``only`` is None when the variable is not set."""
 
     enabled: bool = True
@@ -31,7 +30,7 @@ class Settings:
     only: frozenset[str] | None = None
     enable: frozenset[str] = frozenset()
     strict: bool = False
-    log_level: int = logging.WARNING
+    log_level: str = "WARNING"
 
     def refusal(self, patch_id: str) -> str | None:
         """Why the shell switched this patch off, in words, or None if it did not."""
@@ -126,3 +125,6 @@ def _check_names(environment: Mapping[str, str], *, strict: bool) -> None:
                 f"{variable} is set, but no such variable is read: {nearest(variable, known)}",
                 strict=strict,
             )
+
+
+SETTINGS = read_settings(os.environ, IDS)

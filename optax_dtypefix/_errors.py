@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import warnings
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from types import FrameType
-
-LOGGER = logging.getLogger("optax_dtypefix")
 
 
 class OptaxDtypeFixWarning(UserWarning):
@@ -42,6 +39,8 @@ def complain(message: str, *, strict: bool) -> None:
     except OptaxDtypeFixWarning:
         # Under ``-W error`` the exception would break the user's ``import optax``, which only
         # strict mode may do.
+        from optax_dtypefix._log import LOGGER
+
         LOGGER.warning(message)
 
 
@@ -56,17 +55,7 @@ def _frame_of_the_user() -> FrameType:
     frame = sys._getframe(1)
     while frame.f_back is not None:
         package = str(frame.f_globals.get("__name__")).partition(".")[0]
-        if package not in ("optax_dtypefix", "importlib", "contextlib", "wrapt"):
+        if package not in ("optax_dtypefix", "importlib", "contextlib"):
             break
         frame = frame.f_back
     return frame
-
-
-def set_up_logging(level: int) -> None:
-    """Sets the level; below warning, also shows the messages, since someone asked to see them."""
-    LOGGER.setLevel(level)
-    if level < logging.WARNING and not LOGGER.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(name)s %(levelname)s: %(message)s"))
-        LOGGER.addHandler(handler)
-        LOGGER.propagate = False

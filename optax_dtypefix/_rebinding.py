@@ -13,7 +13,7 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from optax_dtypefix._errors import LOGGER
+from optax_dtypefix._log import LOGGER
 from optax_dtypefix._wrapper import patched_in
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any, Callable
 
-import wrapt
+from optax_dtypefix._import_hook import after_import
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,7 +116,7 @@ def _put_first_on_path(folder: str) -> None:
 def _execute(load: Callable[[], _Program]) -> int:
     main = types.ModuleType("__main__")
     sys.modules["__main__"] = main
-    wrapt.register_post_import_hook(_reach_spawned, "multiprocessing.spawn")
+    after_import("multiprocessing.spawn", _reach_spawned)
     try:
         program = load()
         sys.argv[0] = program.name

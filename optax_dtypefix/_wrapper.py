@@ -138,12 +138,8 @@ def patched_in(function: Any) -> PatchedFunction | None:
     return None
 
 
-def original(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The stock function behind a patched one; a function that is not patched comes back as it is.
-
-    Bound methods come back bound to the same instance, and a ``functools.partial`` of a patched
-    function as a partial of the stock one.
-    """
+def stock_of(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The stock function behind a patched one, a bound method or a partial of it."""
     if isinstance(function, PatchedFunction):
         return function.__wrapped__
     if type(function) is types.MethodType and isinstance(function.__func__, PatchedFunction):

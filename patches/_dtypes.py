@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from optax_dtypefix._errors import LOGGER
+from optax_dtypefix._log import LOGGER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,7 +1,8 @@
-"""Poses a problem on a mixed tree to stock optax as the same problem in one dtype.
+"""Poses a problem on any tree to stock optax as the same problem in one dtype, float32 or wider.
 
 A line search compares scalars that it computes from all leaves: in a tree of mixed dtypes it needs
-one dtype for them, and stock takes that of the first leaf, or fails. Up to 0.2.4 it also compares
+one dtype for them, and stock takes that of the first leaf, or fails. In half precision the scalars
+overflow: 1 / vdot in L-BFGS is inf in float16 as soon as a step is short. Up to 0.2.4 it also compares
 complex slopes, which have no order: there, a complex leaf travels as its real and imaginary parts.
 """
 
@@ -24,6 +25,11 @@ def real_dtype(tree: PyTree) -> Any:
     """The widest real dtype among the leaves of a tree, complex ones counting as their parts."""
     found = [jnp.finfo(dtype_of(leaf)).dtype for leaf in leaves(tree) if is_inexact(leaf)]
     return functools.reduce(jnp.promote_types, found) if found else jnp.dtype(jnp.float32)
+
+
+def working_dtype(tree: PyTree) -> Any:
+    """What scalars computed from all leaves are kept in: the widest real dtype, float32 at least."""
+    return jnp.promote_types(real_dtype(tree), jnp.float32)
 
 
 @dataclasses.dataclass(frozen=True)

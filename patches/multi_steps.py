@@ -96,8 +96,7 @@ def _update_accumulator(
     """From 0.2.8 on: stock accumulates in one dtype of its own, here one that loses nothing."""
     dtypes = tree_map(dtype_of, updates)
     twin = _steady_twin(self, updates, state, dtypes, extra_args)
-    stored = [dtype_of(acc) for acc in leaves(state.acc_grads)]
-    common = jnp.result_type(*stored) if stored else jnp.dtype(jnp.float32)
+    common = _common_dtype(state.acc_grads, updates)
     twin._accumulator_dtype = common
     twin._acc_update = _of_the_same_kind(self._acc_update)
     new_updates, new_state = stock(
@@ -108,6 +107,13 @@ def _update_accumulator(
     )
     acc_grads = cast_like(new_state.acc_grads, state.acc_grads)
     return cast_like(new_updates, updates), new_state._replace(acc_grads=acc_grads)
+
+
+def _common_dtype(acc_grads: PyTree, updates: PyTree) -> Any:
+    """One dtype for all accumulators: complex if any gradient is, also after a real checkpoint."""
+    found = [dtype_of(acc) for acc in leaves(acc_grads)]
+    found += [jnp.complex64 for g in leaves(updates) if jnp.iscomplexobj(g)]
+    return jnp.result_type(*found) if found else jnp.dtype(jnp.float32)
 
 
 def _steady_twin(

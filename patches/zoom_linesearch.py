@@ -4,7 +4,7 @@ Stock builds the scalars of its states with ``jnp.asarray(0.0)`` and the like: w
 float64 and int64 in 64-bit mode. The first step turns them strong, so that a train step is traced
 twice; up to 0.2.4 it also turns them into other dtypes, and the branches of ``cond`` disagree.
 
-Here the initial states have the dtypes that the steps keep, and stock searches on one dtype.
+Here the initial states have the dtypes that the steps keep, and stock searches in one dtype.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from optax_dtypefix.patches._dtypes import (
     tree_map,
     x64,
 )
-from optax_dtypefix.patches._representation import Representation, real_dtype
+from optax_dtypefix.patches._representation import Representation, real_dtype, working_dtype
 
 _ARRAYS = ("params", "updates", "grad", "safe_grad")
 """Fields of the search's state that are trees like the params; all others are scalars."""
@@ -124,8 +124,8 @@ def _scale_by_linesearch(
         state = tx.init(params)
         info = getattr(state, "info", None)
         state = state._replace(
-            learning_rate=cast(state.learning_rate, real_dtype(params)),
-            value=cast(state.value, real_dtype(params)),
+            learning_rate=cast(state.learning_rate, working_dtype(params)),
+            value=cast(state.value, working_dtype(params)),
         )
         if info is not None:
             state = state._replace(info=tree_map(lambda leaf: _info(leaf, params), info))
@@ -141,10 +141,9 @@ def _scale_by_linesearch(
         value_fn: Callable[..., Any],
         **extra_args: Any,
     ) -> tuple[PyTree, Any]:
-        problem = Representation(real_dtype((params, updates, value)), split)
+        problem = Representation(working_dtype((params, updates, value)), split)
         value_dtype = jnp.result_type(float) if transposes else problem.dtype
-        if dtype_of(value) != value_dtype:
-            value, value_fn = cast(value, value_dtype), _giving(value_dtype, value_fn)
+        value, value_fn = cast(value, value_dtype), _giving(value_dtype, value_fn)
         if problem.leaves_as_it_is(params, updates, grad):
             new_updates, new_state = tx.update(
                 updates, state, params, value=value, grad=grad, value_fn=value_fn, **extra_args
@@ -172,7 +171,7 @@ def _scale_by_linesearch(
 def _info(leaf: Any, params: PyTree) -> Any:
     if not is_inexact(leaf):
         return _counter(leaf)
-    return cast(leaf, scalar_dtype(params))
+    return cast(leaf, working_dtype(params))
 
 
 def _giving(dtype: Any, value_fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -209,7 +208,7 @@ def _lbfgs_direction(tx: Any, *, split: bool) -> Any:
         return tree_map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
     def update_fn(updates: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:
-        problem = Representation(real_dtype((params, updates)), split)
+        problem = Representation(working_dtype((params, updates)), split)
         if params is None or problem.leaves_as_it_is(params, updates, state.params):
             new_updates, new_state = tx.update(updates, state, params)
         else:
@@ -269,7 +268,7 @@ def _value_and_grad_from_state(
 
     @functools.wraps(stock(value_fn))
     def value_and_grad(params: PyTree, *args: Any, state: Any, **kwargs: Any) -> Any:
-        # The search keeps the value in the dtype of the params, and cond wants one dtype.
+        # The state has the value in float32 or wider, and cond wants one dtype.
         dtype = _value_dtype(state)
 
         function = value_fn if dtype is None else _giving(dtype, value_fn)

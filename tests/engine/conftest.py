@@ -7,12 +7,21 @@ from typing import TYPE_CHECKING
 import pytest
 from fakepackage import FakePackage
 
+from optax_dtypefix import _import_hook
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+@pytest.fixture(autouse=True)
+def _nothing_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one test waits for must not be found by the next."""
+    monkeypatch.setattr(_import_hook, "_awaited", [])
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+
+
 @pytest.fixture
-def package() -> Iterator[FakePackage]:
+def package(_nothing_is_awaited: None) -> Iterator[FakePackage]:
     """The fake package, importable, not imported yet."""
     found = FakePackage()
     sys.meta_path.append(found)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 
 from optax_dtypefix import OptaxDtypeFixError, OptaxDtypeFixWarning
 from optax_dtypefix._environment import Settings, read_settings
-from optax_dtypefix._errors import LOGGER, set_up_logging
+from optax_dtypefix._log import LOGGER, set_up_logging
 
 IDS = ("multi_steps", "zero_nans", "prodigy")
 P = "OPTAX_DTYPEFIX"
@@ -19,7 +17,7 @@ def read(**variables: str) -> Settings:
 
 
 def test_defaults() -> None:
-    assert read() == Settings(True, frozenset(), None, frozenset(), False, logging.WARNING)
+    assert read() == Settings(True, frozenset(), None, frozenset(), False, "WARNING")
 
 
 def test_every_variable() -> None:
@@ -33,8 +31,8 @@ def test_every_variable() -> None:
     assert read(OPTAX_DTYPEFIX_ENABLE="prodigy").enable == {"prodigy"}
     assert read(OPTAX_DTYPEFIX_STRICT="1").strict
     assert not read(OPTAX_DTYPEFIX_STRICT="0").strict
-    assert read(OPTAX_DTYPEFIX_LOG="debug").log_level == logging.DEBUG
-    assert read(OPTAX_DTYPEFIX_LOG="info").log_level == logging.INFO
+    assert read(OPTAX_DTYPEFIX_LOG="debug").log_level == "DEBUG"
+    assert read(OPTAX_DTYPEFIX_LOG="info").log_level == "INFO"
 
 
 @pytest.mark.parametrize("name", ["DISABLE", "ONLY", "ENABLE"])
@@ -122,11 +120,11 @@ def test_logging_shows_what_was_asked_for_and_nothing_else(
     monkeypatch.setattr(LOGGER, "propagate", True)
     level = LOGGER.level
     try:
-        set_up_logging(logging.WARNING)
+        set_up_logging("WARNING")
         LOGGER.info("quiet")
         assert LOGGER.handlers == []  # Left to the application.
-        set_up_logging(logging.INFO)
-        set_up_logging(logging.INFO)
+        set_up_logging("INFO")
+        set_up_logging("INFO")
         LOGGER.info("loud")
         LOGGER.debug("quiet")
     finally:

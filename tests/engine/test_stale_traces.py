@@ -145,7 +145,7 @@ def test_nor_does_a_probe_that_runs_while_optax_is_imported(
 ) -> None:
     engine = by_probe(monkeypatch, [])
     try:
-        engine._on_import(optax)
+        engine.on_import(optax)
         assert float(JITTED(ONE)) == 8
     finally:
         engine.revert()

@@ -1,0 +1,130 @@
+"""Test sessions: the newest stack, and every release of optax with two generations of jax.
+
+``nox`` runs lint and the tests on the newest stack; ``nox -s "release(0.2.3)"`` one old release;
+``nox -s release newest_jax`` the whole matrix, one environment after the other. What follows ``--``
+replaces the tests that a session runs.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2024.3.2"
+nox.options.default_venv_backend = "uv"
+nox.options.sessions = ["lint", "tests"]
+
+_BEFORE_NUMPY_2 = ("numpy<2", "scipy<1.13")
+
+JAX_OF_ITS_TIME = {
+    "0.1.2": ("0.4.13", *_BEFORE_NUMPY_2),
+    "0.1.3": ("0.4.13", *_BEFORE_NUMPY_2),
+    "0.1.4": ("0.4.13", *_BEFORE_NUMPY_2),
+    "0.1.5": ("0.4.13", *_BEFORE_NUMPY_2),
+    "0.1.7": ("0.4.20", *_BEFORE_NUMPY_2),
+    "0.1.8": ("0.4.23", *_BEFORE_NUMPY_2),
+    "0.1.9": ("0.4.25", *_BEFORE_NUMPY_2),
+    "0.2.0": ("0.4.25", *_BEFORE_NUMPY_2),
+    "0.2.1": ("0.4.25", *_BEFORE_NUMPY_2),
+    "0.2.2": ("0.4.26", *_BEFORE_NUMPY_2),
+    "0.2.3": ("0.4.31",),
+    "0.2.4": ("0.4.35",),
+    "0.2.5": ("0.6.2",),
+    "0.2.6": ("0.7.2",),
+    "0.2.7": ("0.9.0",),
+    "0.2.8": ("0.10.2",),
+}
+"""For each tested release of optax: jax and jaxlib, and what else must be held back for them."""
+
+NEWEST_JAX = "0.10.2"
+DO_NOT_IMPORT_WITH_IT = ("0.1.2", "0.1.3", "0.1.4", "0.2.7")
+
+EVERYTHING_ON = ("0.1.2", "0.1.9", "0.2.3", "0.2.5", "0.2.8")
+"""Where the examples and the command are tested too: one of each way in which stock optax fails."""
+
+FAULTS = ("tests/patches", "tests/engine")
+FAULTS_ON_NEWEST_JAX = ("tests/patches", "tests/engine/test_import_order.py")
+"""Most tests of the engine use a package made in memory: nothing new to learn from them there."""
+
+LOWEST = ("wrapt==1.15.0", "packaging==20.0", "pytest<9")  # pytest 9 wants a newer packaging.
+
+_RELEASES = [nox.param(optax, id=optax) for optax in JAX_OF_ITS_TIME]
+_ON_NEWEST_JAX = [
+    nox.param(optax, id=optax)
+    for optax, (jax, *_) in JAX_OF_ITS_TIME.items()
+    if jax != NEWEST_JAX and optax not in DO_NOT_IMPORT_WITH_IT
+]
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Style, format and types."""
+    session.install("-e", ".[test]", "mypy", "ruff")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    # mypy knows nothing of a package that is put together from two folders: it gets one.
+    together = Path(session.create_tmp()) / "together"
+    shutil.rmtree(together, ignore_errors=True)
+    shutil.copytree("optax_dtypefix", together / "optax_dtypefix")
+    shutil.copytree("patches", together / "optax_dtypefix" / "patches")
+    config = Path("pyproject.toml").resolve()
+    with session.chdir(together):
+        session.run("mypy", "--config-file", str(config), "-p", "optax_dtypefix")
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Everything, on the newest optax and jax."""
+    session.install("-e", ".[test]")
+    _test(session)
+
+
+@nox.session
+@nox.parametrize("optax", _RELEASES)
+def release(session: nox.Session, optax: str) -> None:
+    """One release of optax with the jax of its time."""
+    jax, *held_back = JAX_OF_ITS_TIME[optax]
+    _install(session, optax, jax, *held_back)
+    _test(session, *(() if optax in EVERYTHING_ON else FAULTS))
+
+
+@nox.session
+@nox.parametrize("optax", _ON_NEWEST_JAX)
+def newest_jax(session: nox.Session, optax: str) -> None:
+    """One release of optax with the newest jax, for those who pin optax alone."""
+    _install(session, optax, NEWEST_JAX)
+    _test(session, *FAULTS_ON_NEWEST_JAX)
+
+
+@nox.session
+def lowest(session: nox.Session) -> None:
+    """The lower bounds of all dependencies at once."""
+    optax, (jax, *held_back) = next(iter(JAX_OF_ITS_TIME.items()))
+    _install(session, optax, jax, *held_back, *LOWEST)
+    _test(session)
+
+
+@nox.session
+def package(session: nox.Session) -> None:
+    """The wheel, built from the sdist, away from the sources; every tested release has a pair."""
+    dist = Path(session.create_tmp()).resolve() / "dist"
+    shutil.rmtree(dist, ignore_errors=True)
+    session.run("uv", "build", "--out-dir", str(dist), external=True)
+    session.install(*map(str, dist.glob("*.whl")))
+    with session.chdir(dist):
+        session.run("optax-dtypefix", "doctor")
+        pairs = f"assert TESTED == {tuple(JAX_OF_ITS_TIME)}"
+        session.run("python", "-c", f"from optax_dtypefix._release import TESTED; {pairs}")
+
+
+def _install(session: nox.Session, optax: str, jax: str, *more: str) -> None:
+    pins = (f"optax=={optax}", f"jax=={jax}", f"jaxlib=={jax}", *more)
+    session.install("-e", ".[test]", *pins)
+
+
+def _test(session: nox.Session, *paths: str) -> None:
+    session.run("python", "-m", "pytest", *(session.posargs or paths))
+    if not session.posargs:
+        session.run("python", "-m", "optax_dtypefix", "doctor")

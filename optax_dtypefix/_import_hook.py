@@ -1,0 +1,128 @@
+"""Calls back after a module was imported, and imports nothing for it.
+
+``wrapt.register_post_import_hook`` would do, but ``import wrapt`` takes 60 ms (wrapt 2.5) and 139
+modules, asyncio and ssl among them: ten times all else that ``import optax_dtypefix`` needs. So
+wrapt is imported when there is something to patch, and what waits until then is here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
+
+from optax_dtypefix._errors import OptaxDtypeFixError, complain, in_words
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import ModuleType
+
+
+class _Awaited(NamedTuple):
+    module: str
+    hook: Callable[[Any], None]
+    strict: bool
+
+
+_LOCK = threading.Lock()
+_awaited: list[_Awaited] = []
+
+
+def after_import(module: str, hook: Callable[[Any], None], *, strict: bool = False) -> None:
+    """Calls ``hook(module)`` once: as soon as it is imported, at once if it is already.
+
+    The module's own import is the caller of the hook: other threads wait until the hook is through.
+    If the import fails, the hook is for the next attempt.
+
+    Raises:
+      OptaxDtypeFixError: by the hook; in strict mode, whatever the hook raises. Else that is told.
+    """
+    entry = _Awaited(module, hook, strict)
+    with _LOCK:
+        if entry not in _awaited:
+            _awaited.append(entry)
+        if _FINDER not in sys.meta_path:
+            sys.meta_path.insert(0, _FINDER)
+    if is_imported(module):
+        _call_back(module)
+
+
+def is_imported(module: str) -> bool:
+    """Whether it is there. If another thread is just importing it, waits for the outcome."""
+    if getattr(getattr(sys.modules.get(module), "__spec__", None), "_initializing", False):
+        try:
+            importlib.import_module(module)
+        except Exception:  # It failed there.
+            return False
+    return sys.modules.get(module) is not None  # None there blocks an import.
+
+
+def _call_back(name: str) -> None:
+    module = sys.modules.get(name)
+    if module is None:  # Executed by hand, aside: that is no import.
+        return
+    for entry in [entry for entry in _awaited if entry.module == name]:
+        try:
+            entry.hook(module)
+        except OptaxDtypeFixError:
+            raise
+        except Exception as error:  # A fault of ours must not break the user's import.
+            complain(
+                f"stock {name} stays in place, as patching it failed: {in_words(error)}",
+                strict=entry.strict,
+            )
+        with _LOCK:
+            if entry in _awaited:
+                _awaited.remove(entry)
+            if not _awaited:
+                # A new list: a search in another thread would skip a finder of this one.
+                sys.meta_path = [finder for finder in sys.meta_path if finder is not _FINDER]
+
+
+class _Finder:
+    """Finds what is awaited with the finders that come after it."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> Any:
+        if not any(entry.module == name for entry in _awaited):
+            return None
+        finders = list(sys.meta_path)
+        if self in finders:
+            del finders[: finders.index(self) + 1]
+        for finder in finders:
+            find_spec = getattr(finder, "find_spec", None)
+            spec = find_spec(name, path, target) if find_spec else None
+            if spec is not None:
+                if spec.loader is not None:  # A namespace package may have none.
+                    spec.loader = _Loader(spec)
+                return spec
+        return None
+
+
+class _Loader:
+    """Stands in for the loader of a module until it is loaded. Of the module it leaves no trace."""
+
+    def __init__(self, spec: Any) -> None:
+        self._spec = spec
+        self._loader = spec.loader
+        if hasattr(spec.loader, "exec_module"):  # Else ``load_module`` is asked, as in old times.
+            self.exec_module = self._exec_module
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def _exec_module(self, module: ModuleType) -> None:
+        self._spec.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        _call_back(self._spec.name)
+
+    def load_module(self, name: str) -> Any:
+        self._spec.loader = self._loader
+        self._loader.load_module(name)
+        _call_back(name)
+        return sys.modules[name]
+
+
+_FINDER: Any = _Finder()

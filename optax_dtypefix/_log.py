@@ -1,0 +1,17 @@
+"""The logger ``optax_dtypefix``. Apart from the errors, so that the import can do without it."""
+
+from __future__ import annotations
+
+import logging
+
+LOGGER = logging.getLogger("optax_dtypefix")
+
+
+def set_up_logging(level: str) -> None:
+    """Sets the level; below warning, also shows the messages, since someone asked to see them."""
+    LOGGER.setLevel(level)
+    if LOGGER.level < logging.WARNING and not LOGGER.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(name)s %(levelname)s: %(message)s"))
+        LOGGER.addHandler(handler)
+        LOGGER.propagate = False

@@ -1,0 +1,420 @@
+"""Every way in which a module is imported calls back once, and leaves the module as without us."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import importlib.util
+import inspect
+import pkgutil
+import sys
+import threading
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pytest
+import wrapt
+from fakepackage import NAME, FakePackage, engine_of, on, patch
+
+from optax_dtypefix import OptaxDtypeFixError, OptaxDtypeFixWarning, State, _import_hook
+from optax_dtypefix._import_hook import after_import, is_imported
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PATIENCE = 10.0
+ON_DISK = "optax_dtypefix_on_disk"
+SOURCE = "def f():\n    return 1\n"
+
+
+@pytest.fixture
+def calls() -> list[Any]:
+    """What the hook, ``calls.append``, was called with. It waits for nothing yet."""
+    return []
+
+
+@pytest.fixture
+def on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A package of files, and a folder without ``__init__.py`` beside it."""
+    folder = tmp_path / "site"
+    (folder / ON_DISK).mkdir(parents=True)
+    (folder / ON_DISK / "__init__.py").write_text(SOURCE)
+    (folder / ON_DISK / "data.txt").write_text("data")
+    (folder / f"{ON_DISK}_namespace").mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+    yield folder
+    for name in [name for name in sys.modules if name.startswith(ON_DISK)]:
+        del sys.modules[name]
+
+
+def is_armed() -> bool:
+    return _import_hook._FINDER in sys.meta_path
+
+
+def test_it_is_called_once_and_then_the_finder_is_gone(
+    package: FakePackage, calls: list[Any]
+) -> None:
+    before = list(sys.meta_path)
+    after_import(NAME, calls.append)
+    after_import(NAME, calls.append)  # The same again is the same.
+    assert sys.meta_path == [_import_hook._FINDER, *before]
+    package.load(f"{NAME}.core")
+    assert calls == [package.load()]
+    assert calls[0].scale(5) == 10, "called before the module was executed"
+    assert sys.meta_path == before
+    importlib.reload(calls[0])
+    package.forget()
+    package.load()
+    assert len(calls) == 1
+
+
+def test_the_finder_stays_while_something_else_is_awaited(
+    package: FakePackage, calls: list[Any]
+) -> None:
+    after_import(NAME, lambda _: after_import(f"{NAME}.extra.late", calls.append))
+    after_import(f"{NAME}.extra", calls.append)
+    package.load()
+    assert is_armed()
+    late = package.load(f"{NAME}.extra.late")
+    assert calls == [sys.modules[f"{NAME}.extra"], late]
+    assert not is_armed()
+
+
+def test_what_is_there_already_is_at_once(package: FakePackage, calls: list[Any]) -> None:
+    package.load()
+    after_import(NAME, calls.append)
+    assert calls == [package.load()]
+    assert not is_armed()
+
+
+def test_the_module_has_its_own_loader_also_while_it_is_executed(
+    package: FakePackage, calls: list[Any]
+) -> None:
+    loaders = []
+    package.before_exec = lambda name: loaders.append(
+        [sys.modules[name].__loader__, sys.modules[name].__spec__.loader]  # type: ignore[union-attr]
+    )
+    after_import(NAME, calls.append)
+    package.load()
+    assert calls
+    assert loaders == [[package, package]] * 2
+    assert calls[0].__loader__ is calls[0].__spec__.loader is package
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_source_data_and_reload_are_as_without_us(
+    on_disk: Path, monkeypatch: pytest.MonkeyPatch, calls: list[Any], *, zipped: bool
+) -> None:
+    if zipped:
+        archive = on_disk.parent / "archive.zip"
+        with zipfile.ZipFile(archive, "w") as file:
+            for path in (on_disk / ON_DISK).iterdir():
+                file.write(path, f"{ON_DISK}/{path.name}")
+        monkeypatch.syspath_prepend(str(archive))
+    after_import(ON_DISK, calls.append)
+    assert pkgutil.get_data(ON_DISK, "data.txt") == b"data"  # Imports it.
+    (module,) = calls
+    assert ("archive.zip" in module.__file__) == zipped
+    name = "zipimporter" if zipped else "SourceFileLoader"
+    assert type(module.__loader__).__name__ == type(module.__spec__.loader).__name__ == name
+    assert inspect.getsource(module.f) == SOURCE
+    assert module.__loader__.get_data(module.__file__) == SOURCE.encode()
+    resources = importlib.import_module("importlib.resources")
+    assert resources.files(ON_DISK).joinpath("data.txt").read_text() == "data"
+    assert importlib.reload(module).f() == 1
+    assert len(calls) == 1
+
+
+@pytest.mark.usefixtures("on_disk")
+def test_looking_is_not_importing(calls: list[Any]) -> None:
+    after_import(ON_DISK, calls.append)
+    for _ in range(2):
+        spec = importlib.util.find_spec(ON_DISK)
+        assert spec is not None
+        loader: Any = spec.loader
+        assert loader.get_source(ON_DISK) == SOURCE
+        assert loader.path == spec.origin
+        assert loader.is_package(ON_DISK)
+    aside = importlib.util.module_from_spec(spec)
+    loader.exec_module(aside)
+    assert aside.f() == 1
+    assert not calls
+    assert [importlib.import_module(ON_DISK)] == calls
+
+
+@pytest.mark.usefixtures("on_disk")
+def test_a_lazy_loader_stays_lazy(calls: list[Any]) -> None:
+    after_import(ON_DISK, calls.append)
+    spec = importlib.util.find_spec(ON_DISK)
+    assert spec is not None
+    assert spec.loader is not None
+    spec.loader = importlib.util.LazyLoader(spec.loader)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[ON_DISK] = module
+    spec.loader.exec_module(module)
+    assert not calls
+    assert module.f() == 1
+    assert [module] == calls
+
+
+@pytest.mark.usefixtures("on_disk")
+def test_a_folder_is_imported_as_without_us(calls: list[Any]) -> None:
+    name = f"{ON_DISK}_namespace"
+    after_import(name, calls.append)
+    module = importlib.import_module(name)
+    assert list(module.__path__)
+    assert module.__spec__ is not None
+    assert type(module.__spec__.loader).__module__ != _import_hook.__name__
+
+
+class Finds:
+    """A finder that gives one spec for the package."""
+
+    def __init__(self, spec: Any) -> None:
+        self.spec = spec
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        del path, target
+        return self.spec if name == NAME else None
+
+
+@pytest.mark.usefixtures("package")
+def test_a_spec_without_a_loader_is_a_namespace(calls: list[Any]) -> None:
+    after_import(NAME, calls.append)
+    spec = importlib.machinery.ModuleSpec(NAME, None, is_package=True)
+    sys.meta_path.append(object())  # type: ignore[arg-type]  # A finder of Python 2.
+    sys.meta_path.insert(1, Finds(spec))  # type: ignore[arg-type]
+    assert list(importlib.import_module(NAME).__path__) == []
+    assert not calls
+
+
+class Legacy:
+    """A loader from before Python 3.4."""
+
+    def load_module(self, name: str) -> ModuleType:
+        module = sys.modules[name] = ModuleType(name)
+        vars(module)["legacy"] = True
+        return module
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 15), reason="load_module is gone")
+@pytest.mark.filterwarnings("ignore::ImportWarning", "ignore::DeprecationWarning")
+@pytest.mark.usefixtures("package")
+def test_a_loader_without_exec_module(calls: list[Any]) -> None:
+    after_import(NAME, calls.append)
+    loader: Any = Legacy()
+    spec = importlib.machinery.ModuleSpec(NAME, loader)
+    sys.meta_path.insert(0, Finds(spec))  # type: ignore[arg-type]
+    sys.meta_path.insert(0, sys.meta_path.pop(1))
+    module = importlib.import_module(NAME)
+    assert calls == [module]
+    assert module.legacy
+    assert module.__loader__ is module.__spec__.loader is loader  # type: ignore[union-attr]
+
+
+def test_a_module_that_puts_something_else_in_its_place(
+    package: FakePackage, calls: list[Any]
+) -> None:
+    package.sources[NAME] = f"import sys; sys.modules['{NAME}'] = sys"
+    after_import(NAME, calls.append)
+    assert package.load() is sys
+    assert calls == [sys]
+
+
+def test_an_import_that_fails_is_none(package: FakePackage, calls: list[Any]) -> None:
+    source = package.sources[NAME]
+    package.sources[NAME] += "\n        raise ZeroDivisionError\n"
+    after_import(NAME, calls.append)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            package.load()
+        package.forget()
+    assert not calls
+    package.sources[NAME] = source
+    assert [package.load()] == calls
+
+
+def test_a_blocked_import_stays_blocked(
+    package: FakePackage, calls: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as blocked:
+        blocked.setitem(sys.modules, NAME, None)
+        after_import(NAME, calls.append)
+        with pytest.raises(ModuleNotFoundError):
+            package.load()
+    assert not calls
+    assert [package.load()] == calls
+
+
+def test_what_is_not_installed_is_not_found(calls: list[Any]) -> None:
+    after_import(NAME, calls.append)
+    assert importlib.util.find_spec(NAME) is None
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module(NAME)
+    assert not calls
+
+
+def defect(module: Any) -> NoReturn:
+    raise ValueError(module.__name__)
+
+
+def test_a_defect_is_told_and_breaks_no_import(package: FakePackage) -> None:
+    after_import(NAME, defect)
+    told = f"stock {NAME} stays in place, as patching it failed: ValueError: {NAME}"
+    with pytest.warns(OptaxDtypeFixWarning, match=told) as caught:
+        package.load()
+    assert caught[0].filename.endswith("fakepackage.py"), "blames the import machinery"
+    assert not is_armed()
+
+
+def test_in_strict_mode_it_stops_the_import(package: FakePackage) -> None:
+    after_import(NAME, defect, strict=True)
+    with pytest.raises(OptaxDtypeFixError, match="patching it failed"):
+        package.load()
+    assert NAME not in sys.modules
+
+
+@pytest.mark.parametrize("error", [OptaxDtypeFixError, KeyboardInterrupt])
+def test_what_stops_the_import_leaves_it_armed(
+    package: FakePackage, error: type[BaseException]
+) -> None:
+    errors = [error]
+    later = []
+
+    def hook(module: Any) -> None:
+        if errors:
+            raise errors.pop()
+        later.append(module)
+
+    after_import(NAME, hook)
+    with pytest.raises(error):
+        package.load()
+    assert [package.load()] == later
+
+
+def test_importers_of_many_threads_wait_for_the_hook(package: FakePackage) -> None:
+    def hook(module: Any) -> None:
+        threading.Event().wait(0.02)
+        module.hooked = [*getattr(module, "hooked", ()), True]
+
+    after_import(NAME, hook)
+    with ThreadPoolExecutor(8) as pool:
+        loads = [pool.submit(package.load) for _ in range(8)]
+        assert [load.result(PATIENCE).hooked for load in loads] == [[True]] * 8
+    assert not is_armed()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_import_of_another_thread_is_waited_for(
+    package: FakePackage, calls: list[Any], *, fails: bool
+) -> None:
+    importing, go_on = threading.Event(), threading.Event()
+
+    def hold(name: str) -> None:
+        if name == f"{NAME}.core":
+            importing.set()
+            assert go_on.wait(PATIENCE)
+            if fails:
+                raise ZeroDivisionError
+
+    package.before_exec = hold
+    with ThreadPoolExecutor(1) as pool:
+        load = pool.submit(package.load)
+        assert importing.wait(PATIENCE)
+        assert NAME in sys.modules
+        threading.Timer(0.05, go_on.set).start()
+        after_import(NAME, calls.append)
+        assert (load.exception(PATIENCE) is not None) == fails
+    assert is_imported(NAME) == (not fails)
+    assert len(calls) == (not fails)
+    assert is_armed() == fails
+    package.before_exec = str
+    assert [package.load()] == calls
+
+
+class Chained:
+    """A finder as jaxtyping's: takes what another one finds, with a loader of its own."""
+
+    def __init__(self, original: Any) -> None:
+        self.original = original
+        self.loaded: list[str] = []
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        spec = self.original.find_spec(name, path, target)
+        if spec is not None:
+            chained, loader = self, spec.loader
+
+            class Loader(type(loader)):  # type: ignore[misc]
+                def __getattribute__(self, name: str) -> Any:
+                    return getattr(loader, name) if name != "exec_module" else self.run
+
+                def run(self, module: ModuleType) -> None:
+                    loader.exec_module(module)
+                    chained.loaded.append(module.__name__)
+
+            spec.loader = object.__new__(Loader)
+        return spec
+
+
+def test_a_hook_that_was_there_before(package: FakePackage, calls: list[Any]) -> None:
+    chained: Any = Chained(package)
+    sys.meta_path.insert(0, chained)
+    after_import(NAME, calls.append)
+    module = package.load()
+    assert calls == [module]
+    assert chained.loaded == [f"{NAME}.core", NAME]
+    assert type(module.__loader__).__name__ == "Loader"
+
+
+@pytest.mark.parametrize("wrapt_first", [False, True])
+def test_the_hooks_of_wrapt(package: FakePackage, calls: list[Any], *, wrapt_first: bool) -> None:
+    """They ask all finders anew, and wrap loaders too. In one call, their finder is put first."""
+    theirs: list[Any] = []
+    if not wrapt_first:
+        after_import(NAME, calls.append)
+    wrapt.register_post_import_hook(theirs.append, NAME)
+    (finder,) = [f for f in sys.meta_path if type(f).__module__.startswith("wrapt")]
+    sys.meta_path.remove(finder)
+    sys.meta_path.insert(0, finder)
+    if wrapt_first:
+        after_import(NAME, calls.append)
+    module = package.load()
+    assert calls == theirs == [module]
+    assert module.__loader__ is module.__spec__.loader is package
+
+
+def test_two_of_our_finders(package: FakePackage, calls: list[Any]) -> None:
+    """As when the shim is removed from ``sys.modules`` and imported anew."""
+    after_import(NAME, calls.append)
+    for place in (0, 2):
+        sys.meta_path.insert(place, _import_hook._Finder())  # type: ignore[arg-type]
+    assert [package.load()] == calls
+    assert calls[0].__loader__ is package
+
+
+def test_a_finder_in_front_that_asks_nobody_is_told_and_mended_by_apply(
+    package: FakePackage,
+) -> None:
+    engine = engine_of(patch("a", on("scale")))
+    engine.start()
+    sys.meta_path.insert(0, Chained(package))  # type: ignore[arg-type]
+    pkg = package.load()
+    assert pkg.scale(5) == 10
+    assert engine.status()["a"].state is State.PENDING
+    assert engine.status()["a"].reason == f"{NAME} was imported past our hook: see apply()"
+    engine.apply()
+    assert engine.is_applied("a")
+    assert pkg.scale(5) == -10
+
+
+def test_jaxtyping_on_the_same_package(on_disk: Path, calls: list[Any]) -> None:
+    jaxtyping = pytest.importorskip("jaxtyping")
+    with jaxtyping.install_import_hook(ON_DISK, None):
+        after_import(ON_DISK, calls.append)
+        module = importlib.import_module(ON_DISK)
+    assert calls == [module]
+    assert type(module.__loader__).__name__ == "_JaxtypingLoader"
+    assert str(on_disk) in str(module.__file__)

@@ -1,0 +1,93 @@
+"""Each example trains with the shim, and goes wrong without it on a release that is affected."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from packaging.specifiers import SpecifierSet
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+OPTAX = version("optax")
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """``without_shim`` maps releases to what stock optax says or comes to there."""
+
+    script: str
+    needs: str
+    releases: str
+    without_shim: dict[str, str]
+
+
+TABLE = (
+    Example(
+        "bf16_schedule_free.py",
+        "schedule_free",
+        ">=0.2.3",
+        {"==0.2.3": "TypeError", ">=0.2.4": "the average misses most of the steps"},
+    ),
+    Example(
+        "x64_lbfgs_scan.py",
+        "lbfgs",
+        ">=0.2.3",
+        {"<0.2.5": "TypeError", ">=0.2.5": "the step was compiled 2 times"},
+    ),
+    Example("x64_prodigy.py", "prodigy", ">=0.1.8", {"<0.2.4": "TypeError"}),
+    Example("bf16_fromage_warmup.py", "fromage", "", {"": "TypeError"}),
+    Example(
+        "nan_batch.py",
+        "zero_nans",
+        "",
+        {">=0.1.8,<0.2.0": "TypeError", ">=0.2.0": "accuracy is below"},
+    ),
+)
+
+
+def within(releases: str) -> bool:
+    return SpecifierSet(releases).contains(OPTAX, prereleases=True)
+
+
+def run(example: Example, **variables: str) -> subprocess.CompletedProcess[str]:
+    if not within(example.releases):
+        pytest.skip(f"optax {OPTAX} has no {example.needs}: it came with {example.releases}")
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("OPTAX_DTYPEFIX")}
+    return subprocess.run(
+        [sys.executable, str(EXAMPLES / example.script)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env={**inherited, **variables},
+    )
+
+
+def test_every_example_is_in_the_table():
+    scripts = {path.name for path in EXAMPLES.glob("[!_]*.py")}
+    assert scripts == {example.script for example in TABLE}
+
+
+@pytest.mark.parametrize("example", TABLE, ids=lambda example: example.script)
+def test_trains_with_the_shim(example: Example):
+    done = run(example, OPTAX_DTYPEFIX_STRICT="1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "test loss" in done.stdout
+
+
+@pytest.mark.parametrize("example", TABLE, ids=lambda example: example.script)
+def test_goes_wrong_without_the_shim(example: Example):
+    if not within("<=0.2.8"):
+        pytest.skip(f"optax {OPTAX} is newer than the table: it may have mended its faults")
+    done = run(example, OPTAX_DTYPEFIX="off")
+    expected = [text for releases, text in example.without_shim.items() if within(releases)]
+    if expected:
+        assert done.returncode == 1, done.stdout + done.stderr
+        assert expected[0] in done.stderr
+    else:
+        assert done.returncode == 0, done.stdout + done.stderr

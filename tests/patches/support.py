@@ -1,0 +1,71 @@
+"""What the tests of the patches share: small problems, and the contract checked by running JAX."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+tree_map = jax.tree_util.tree_map
+leaves = jax.tree_util.tree_leaves
+
+
+def tree_of(dtype: Any, *more: Any, seed: int = 0) -> dict[str, Any]:
+    """A matrix of the first dtype and a vector of the last, with values near one."""
+    random = np.random.default_rng(seed)
+    last = more[-1] if more else dtype
+    return {
+        "w": jnp.asarray(random.normal(size=(3, 4)), dtype),
+        "b": jnp.asarray(random.normal(size=(4,)), last),
+    }
+
+
+def types(tree: Any) -> list[tuple[Any, ...]]:
+    """Shape, dtype and weak type of each leaf."""
+    return [(leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)) for leaf in leaves(tree)]
+
+
+def assert_keeps_the_contract(
+    tx: Any, params: Any, grads: Any = None, extra: Callable[[Any], dict[str, Any]] | None = None
+) -> None:
+    """C1 and C2, eager, under jit with one trace, in a scan, and in cond(pred, update, keep)."""
+    grads = params if grads is None else grads
+    traces = []
+
+    def step(grads: Any, state: Any, params: Any) -> Any:
+        traces.append(None)
+        return tx.update(grads, state, params, **(extra(params) if extra is not None else {}))
+
+    state = tx.init(params)
+    expected, structure = types(state), jax.tree_util.tree_structure(state)
+    jitted = jax.jit(step)
+    for _ in range(3):
+        updates, state = jitted(grads, state, params)
+        assert types(state) == expected
+        assert jax.tree_util.tree_structure(state) == structure
+        assert [leaf.dtype for leaf in leaves(updates)] == [leaf.dtype for leaf in leaves(grads)]
+    assert len(traces) == 1
+
+    def body(state: Any, keep: Any) -> Any:
+        def update(state: Any) -> Any:
+            return step(grads, state, params)[1]
+
+        return jax.lax.cond(keep, lambda state: state, update, state), None
+
+    state, _ = jax.jit(lambda s: jax.lax.scan(body, s, jnp.asarray([True, False])))(state)
+    assert types(state) == expected
+
+
+def float64_in(function: Callable[..., Any], *args: Any) -> list[str]:
+    """Equations of the jaxpr that give a float64 array."""
+    from optax_dtypefix.patches import _demonstrate
+
+    jaxpr = jax.make_jaxpr(function)(*args)
+    return [
+        str(equation)
+        for equation in _demonstrate.equations(jaxpr.jaxpr)
+        for variable in equation.outvars
+        if getattr(variable.aval, "dtype", None) == jnp.float64
+    ]

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from support import assert_keeps_the_contract, float64_in, tree_map, tree_of
+
+from optax_dtypefix.patches._dtypes import x64
+
+STEPS = 8
+
+
+def warm_up(count: Any) -> Any:
+    """Strongly typed float32, as most of optax's schedules."""
+    return jnp.asarray(0.1, jnp.float32) * jnp.minimum(1.0, (count + 1) / 5.0)
+
+
+def reference(params: Any, gradients: list[Any], min_norm: float = 1e-6) -> Any:
+    """Fromage in float64 numpy, from the paper: (p - lr g |p| / |g|) / sqrt(1 + lr^2)."""
+    params = {name: np.asarray(leaf).astype(np.float64) for name, leaf in params.items()}
+    for count, grads in enumerate(gradients):
+        lr = 0.1 * min(1.0, (count + 1) / 5.0)
+        for name, p in params.items():
+            g = np.asarray(grads[name]).astype(np.float64)
+            ratio = max(np.linalg.norm(p), min_norm) / max(np.linalg.norm(g), min_norm)
+            params[name] = (p - lr * g * ratio) / np.sqrt(1 + lr**2)
+    return params
+
+
+def train(tx: Any, params: Any, gradients: list[Any]) -> Any:
+    state, step = tx.init(params), jax.jit(tx.update)
+    for grads in gradients:
+        updates, state = step(grads, state, params)
+        params = tree_map(lambda p, u: (p + u).astype(p.dtype), params, updates)
+    return params
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(jnp.float32, 2e-6), (jnp.bfloat16, 3e-2), (jnp.float16, 4e-3)]
+)
+def test_a_schedule_follows_the_paper(dtype: Any, tolerance: float) -> None:
+    params = tree_of(dtype)
+    gradients = [tree_of(dtype, seed=i + 1) for i in range(STEPS)]
+    got = train(optax.fromage(warm_up), params, gradients)
+    for name, expected in reference(params, gradients).items():
+        found = np.asarray(got[name]).astype(np.float64)
+        np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+
+
+def test_float32_results_are_those_of_0_2_8() -> None:
+    params = tree_of(jnp.float32)
+    gradients = [tree_of(jnp.float32, seed=i + 1) for i in range(STEPS)]
+    got = train(optax.fromage(warm_up), params, gradients)["b"]
+    # Printed by stock optax 0.2.8 on jax 0.10.2, CPU. XLA of another age may differ in the last bit.
+    of_0_2_8 = [-2.092623949050903, -0.2910480499267578, -0.8553281426429749, -1.0788391828536987]
+    np.testing.assert_allclose(np.asarray(got), np.asarray(of_0_2_8, np.float32), rtol=2e-7)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+def test_keeps_the_contract(dtype: Any) -> None:
+    assert_keeps_the_contract(optax.fromage(warm_up), tree_of(dtype))
+
+
+def test_keeps_the_contract_on_a_mixed_tree() -> None:
+    assert_keeps_the_contract(optax.fromage(warm_up), tree_of(jnp.bfloat16, jnp.float32))
+
+
+def test_a_schedule_in_64_bit_mode_brings_no_float64() -> None:
+    with x64():
+        tx = optax.fromage(lambda count: jnp.asarray(0.1, jnp.float64) / (count + 1))
+        params = tree_of(jnp.float32)
+        assert_keeps_the_contract(tx, params)
+
+        def step(params: Any) -> Any:
+            return tx.update(params, tx.init(params), params)[0]
+
+        # The schedule itself is the user's: its scalars are all the float64 there is.
+        assert not [line for line in float64_in(step, params) if "f64[3" in line or "f64[4" in line]
+
+
+def test_a_number_is_stocks_own() -> None:
+    with_number = optax.fromage(0.1).init({"w": jnp.ones(3)})
+    assert len(with_number) == 3
+    assert_keeps_the_contract(optax.fromage(0.1), tree_of(jnp.bfloat16))
+
+
+def test_params_are_required() -> None:
+    tx = optax.fromage(warm_up)
+    grads = tree_of(jnp.float32)
+    with pytest.raises(ValueError, match="params"):
+        tx.update(grads, tx.init(grads))
+
+
+def test_composes_with_chain_and_masked() -> None:
+    tx = optax.chain(optax.clip(1.0), optax.masked(optax.fromage(warm_up), {"w": True, "b": False}))
+    assert_keeps_the_contract(tx, tree_of(jnp.bfloat16))

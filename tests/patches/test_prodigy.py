@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from support import assert_keeps_the_contract, float64_in, leaves, tree_map, tree_of
+
+from optax_dtypefix.patches._dtypes import x64
+
+contrib = getattr(optax, "contrib", None)
+pytestmark = pytest.mark.skipif(
+    not hasattr(contrib, "prodigy"), reason="prodigy came with optax 0.1.8"
+)
+
+# With the default, d0 = 1e-6, the first updates are lost in the rounding of float32 params already.
+STEPS, BETA1, BETA2, EPS, D0 = 150, 0.9, 0.999, 1e-8, 1e-2
+BETA3 = BETA2**0.5
+
+
+def reference(start: Any, goal: Any, decay: float) -> tuple[Any, list[float]]:
+    """Prodigy on |x - goal|^2 / 2 in float64 numpy, from the paper; d at every step."""
+    x = {name: np.asarray(leaf).astype(np.float64) for name, leaf in start.items()}
+    start = dict(x)
+    m, v, s = ({name: np.zeros_like(leaf) for name, leaf in x.items()} for _ in range(3))
+    d, r, distances = D0, 0.0, []
+    for k in range(1, STEPS + 1):
+        g = {name: leaf - goal[name] for name, leaf in x.items()}
+        step = d * np.sqrt(1 - BETA2**k) / (1 - BETA1**k)
+        r = BETA3 * r + d / D0 * step * sum((g[n] * (start[n] - x[n])).sum() for n in x)
+        for n in x:
+            m[n] = BETA1 * m[n] + (1 - BETA1) * d * g[n]
+            v[n] = BETA2 * v[n] + (1 - BETA2) * (d * g[n]) ** 2
+            s[n] = BETA3 * s[n] + step * d * g[n] / D0
+        d = max(d, r / sum(np.abs(s[n]).sum() for n in s))
+        for n in x:
+            x[n] = x[n] - step * (decay * x[n] + m[n] / (np.sqrt(v[n]) + d * EPS))
+        distances.append(d)
+    return x, distances
+
+
+def train(tx: Any, params: Any, goal: Any) -> Any:
+    def step(carry: Any, _: None) -> Any:
+        params, state = carry
+        grads = tree_map(lambda p, t: (p - t).astype(p.dtype), params, goal)
+        updates, state = tx.update(grads, state, params)
+        params = tree_map(lambda p, u: (p + u).astype(p.dtype), params, updates)
+        return (params, state), state.estim_lr
+
+    carry = params, tx.init(params)
+    return jax.jit(lambda c: jax.lax.scan(step, c, None, length=STEPS))(carry)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.01])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(jnp.float32, 1e-3), (jnp.float16, 0.05), (jnp.bfloat16, 0.15)]
+)
+def test_the_distance_follows_the_paper(dtype: Any, tolerance: float, decay: float) -> None:
+    params, target = tree_of(dtype), tree_of(dtype, seed=1)
+    goal = {name: np.asarray(leaf).astype(np.float64) for name, leaf in target.items()}
+    tx = contrib.prodigy(1.0, weight_decay=decay, estim_lr0=D0)
+    (got, state), distances = train(tx, params, target)
+    np.testing.assert_allclose(distances, reference(params, goal, decay)[1], rtol=tolerance)
+    assert all(bool(jnp.isfinite(leaf).all()) for leaf in leaves((got, state)))
+
+
+def test_float64_follows_the_paper() -> None:
+    with x64():
+        params, target = tree_of(jnp.float64), tree_of(jnp.float64, seed=1)
+        goal = {name: np.asarray(leaf) for name, leaf in target.items()}
+        (_, state), distances = train(contrib.prodigy(1.0, estim_lr0=D0), params, target)
+        assert state.estim_lr.dtype == jnp.float64
+        np.testing.assert_allclose(distances, reference(params, goal, 0.0)[1], rtol=1e-9)
+
+
+def test_float32_in_64_bit_mode_has_no_float64_inside() -> None:
+    with x64():
+        params = tree_of(jnp.float32)
+        for rate in (1.0, lambda count: jnp.float32(1.0) / (count + 1).astype(jnp.float32)):
+            tx = contrib.prodigy(rate)
+            assert_keeps_the_contract(tx, params)
+            assert not float64_in(lambda p, tx=tx: tx.update(p, tx.init(p), p), params)
+
+
+def test_bfloat16_params_have_bfloat16_arrays_and_float32_scalars() -> None:
+    tx = contrib.prodigy()
+    params = tree_of(jnp.bfloat16)
+    assert_keeps_the_contract(tx, params)
+    state = tx.init(params)
+    trees = (state.exp_avg, state.exp_avg_sq, state.grad_sum, state.params0)
+    assert {leaf.dtype for leaf in leaves(trees)} == {jnp.dtype(jnp.bfloat16)}
+    assert state.estim_lr.dtype == state.numerator_weighted.dtype == jnp.float32
+
+
+def test_a_mixed_tree_stays_as_it_is() -> None:
+    params = tree_of(jnp.bfloat16, jnp.float32)
+    assert_keeps_the_contract(contrib.prodigy(), params)
+    state = contrib.prodigy().init(params)
+    assert state.grad_sum["w"].dtype == jnp.bfloat16
+    assert state.grad_sum["b"].dtype == jnp.float32
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+def test_a_zero_gradient_at_the_start_is_no_end(dtype: Any) -> None:
+    tx = contrib.prodigy(estim_lr0=D0)
+    params = tree_of(dtype)
+    state = tx.init(params)
+    for _ in range(2):
+        updates, state = jax.jit(tx.update)(tree_map(jnp.zeros_like, params), state, params)
+        np.testing.assert_array_equal(np.asarray(updates["w"], np.float32), 0.0)
+        assert float(state.estim_lr) == np.float32(D0)
+    updates, state = jax.jit(tx.update)(params, state, params)
+    assert np.isfinite(np.asarray(updates["w"], np.float32)).all()
+    assert np.asarray(updates["w"], np.float32).any()
+
+
+def test_a_state_restored_from_stock_keeps_its_dtypes() -> None:
+    """Up to 0.2.3 stock keeps float32 trees for bfloat16 params, later bfloat16 scalars."""
+    tx = contrib.prodigy()
+    params = tree_of(jnp.bfloat16)
+    state = tx.init(params)
+    restored = state._replace(
+        grad_sum=tree_map(lambda leaf: leaf.astype(jnp.float32), state.grad_sum),
+        estim_lr=state.estim_lr.astype(jnp.bfloat16),
+    )
+    _, new_state = jax.jit(tx.update)(params, restored, params)
+    assert new_state.grad_sum["w"].dtype == jnp.float32
+    assert new_state.estim_lr.dtype == jnp.bfloat16

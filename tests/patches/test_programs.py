@@ -1,0 +1,38 @@
+"""No effect where none is wanted: identical programs, or identical bits where a value is mended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+MENDED_IN_DTYPES = ("multi_steps", "schedule_free", "zoom_linesearch", "fromage")
+MENDED_IN_VALUES = ("zero_nans", "prodigy")
+
+
+@pytest.fixture(scope="module")
+def stock(outcome_of: Any) -> Any:
+    return outcome_of("programs.py", OPTAX_DTYPEFIX="off")
+
+
+@pytest.fixture(scope="module")
+def patched(outcome_of: Any) -> Any:
+    return outcome_of("programs.py")
+
+
+@pytest.mark.parametrize("patch_id", MENDED_IN_DTYPES)
+def test_the_compiled_program_is_stocks(patch_id: str, stock: Any, patched: Any) -> None:
+    for case, expected in stock[patch_id].items():
+        assert patched[patch_id][case]["program"] == expected["program"], case
+
+
+@pytest.mark.parametrize("patch_id", [*MENDED_IN_DTYPES, *MENDED_IN_VALUES])
+def test_the_bits_are_stocks(patch_id: str, stock: Any, patched: Any) -> None:
+    for case, expected in stock[patch_id].items():
+        assert patched[patch_id][case]["bits"] == expected["bits"], case
+
+
+def test_a_mended_value_shows_in_the_program(stock: Any, patched: Any) -> None:
+    """So the comparison above can tell programs apart, and the two processes differ at all."""
+    for case, expected in stock["zero_nans"].items():
+        assert patched["zero_nans"][case]["program"] != expected["program"], case

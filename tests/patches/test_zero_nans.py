@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from support import leaves, tree_map, tree_of
+
+BAD = {"nan": np.nan, "inf": np.inf}
+
+
+def constant(value: float) -> dict[str, Any]:
+    return {"w": jnp.full((3,), value, jnp.float32), "b": jnp.full((2,), 1.0, jnp.float32)}
+
+
+def run(tx: Any, gradients: list[float]) -> tuple[list[Any], Any]:
+    """Updates of leaf ``w`` step by step; leaf ``b`` always has gradient one."""
+    params = constant(0.0)
+    state, emitted = tx.init(params), []
+    step = jax.jit(tx.update)
+    for value in gradients:
+        updates, state = step(constant(value), state, params)
+        emitted.append(updates)
+    return emitted, state
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
+@pytest.mark.parametrize("when", [0, 1])
+@pytest.mark.parametrize("mean", [True, False])
+def test_the_next_window_is_clean(bad: float, when: int, mean: bool) -> None:
+    inner = optax.chain(optax.zero_nans(), optax.sgd(1.0))
+    tx = optax.MultiSteps(inner, 2, use_grad_mean=mean)
+    window = [2.0, 4.0]
+    poisoned = [bad if i == when else g for i, g in enumerate(window)]
+    emitted, state = run(tx, poisoned + window + window)
+    expected = -3.0 if mean else -6.0
+    for index in (3, 5):
+        np.testing.assert_array_equal(emitted[index]["w"], expected)
+    assert all(bool((leaf == 0).all()) for leaf in leaves(state.acc_grads))
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
+@pytest.mark.parametrize("build", [lambda: optax.sgd(1.0), lambda: optax.adam(0.1)])
+def test_a_step_in_the_window_emits_exact_zeros(bad: float, build: Any) -> None:
+    emitted, _ = run(optax.MultiSteps(build(), 3), [bad, 1.0])
+    for updates in emitted:
+        for leaf in leaves(updates):
+            np.testing.assert_array_equal(leaf, 0.0)
+
+
+def test_a_leaf_without_nan_is_not_touched() -> None:
+    inner = optax.chain(optax.zero_nans(), optax.sgd(1.0))
+    emitted, _ = run(optax.MultiSteps(inner, 2), [np.nan, 1.0, 1.0, 1.0])
+    np.testing.assert_array_equal([emitted[1]["b"][0], emitted[3]["b"][0]], -1.0)
+
+
+def test_adam_goes_on_after_a_nan() -> None:
+    """The run of issue 828's kind: stock emits zeros for ever after the first bad batch."""
+    tx = optax.MultiSteps(optax.chain(optax.zero_nans(), optax.adam(0.1)), 2)
+    emitted, _ = run(tx, [1.0, 1.0, np.nan, 1.0, *[1.0] * 40])
+    # A constant gradient: Adam's update tends to the learning rate.
+    np.testing.assert_allclose(emitted[-1]["w"], -0.1, rtol=0.05)
+
+
+def test_the_inner_state_is_not_averaged_with_nan() -> None:
+    """A mask of bools, and a state that starts at inf, as that of reduce_on_plateau does."""
+
+    def init(params: Any) -> Any:
+        del params
+        return {"seen": jnp.asarray(False), "best": jnp.asarray(jnp.inf, jnp.float32)}
+
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        del params
+        best = jnp.minimum(state["best"], leaves(grads)[0].max())
+        return grads, {"seen": ~state["seen"], "best": best}
+
+    tx = optax.MultiSteps(optax.GradientTransformation(init, update), 2)
+    params = {"w": jnp.full(3, 5.0)}
+    state = tx.init(params)
+    for best, seen in ((np.inf, False), (5.0, True), (5.0, True), (5.0, False)):
+        _, state = tx.update(params, state, params)
+        assert float(state.inner_opt_state["best"]) == best
+        assert bool(state.inner_opt_state["seen"]) is seen
+
+
+def test_nan_gradients_without_zero_nans_still_show() -> None:
+    """Only what stock meant to be zero is mended: an emitted nan stays the user's to see."""
+    emitted, _ = run(optax.MultiSteps(optax.sgd(1.0), 2), [np.nan, 1.0])
+    assert np.isnan(emitted[1]["w"]).all()
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.complex64])
+def test_other_dtypes_recover(dtype: Any) -> None:
+    tx = optax.MultiSteps(optax.sgd(1.0), 2)
+    params = tree_of(dtype)
+    ones = tree_map(jnp.ones_like, params)
+    state = tx.init(params)
+    for grads in (tree_map(lambda p: p * jnp.nan, params), ones, ones, ones):
+        updates, state = tx.update(tree_map(lambda g: g.astype(dtype), grads), state, params)
+    np.testing.assert_array_equal(np.asarray(updates["w"]).astype(np.complex64), -1.0)

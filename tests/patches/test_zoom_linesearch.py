@@ -1,0 +1,287 @@
+from __future__ import annotations
+
+import contextlib
+import inspect
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from support import assert_keeps_the_contract, float64_in, leaves, tree_map, types
+
+import optax_dtypefix
+from optax_dtypefix.patches._dtypes import x64
+
+HAS_LBFGS = hasattr(optax, "lbfgs")
+needs_lbfgs = pytest.mark.skipif(not HAS_LBFGS, reason="L-BFGS came with optax 0.2.3")
+needs_backtracking = pytest.mark.skipif(
+    not hasattr(optax, "scale_by_backtracking_linesearch"),
+    reason="the backtracking line search came with optax 0.2.0",
+)
+
+MODES: dict[str, tuple[Any, bool]] = {
+    "float32": (jnp.float32, False),
+    "bfloat16": (jnp.bfloat16, False),
+    "float16": (jnp.float16, False),
+    "complex64": (jnp.complex64, False),
+    "float32 in 64-bit mode": (jnp.float32, True),
+    "bfloat16 in 64-bit mode": (jnp.bfloat16, True),
+    "float64": (jnp.float64, True),
+    "complex128": (jnp.complex128, True),
+}
+TOLERANCE = {"float32": 1e-3, "bfloat16": 0.05, "float16": 0.02, "float64": 1e-6}
+DIAGONAL = np.asarray([1.0, 3.0, 0.5, 2.0])
+TARGET = np.asarray([1.0, -2.0, 0.5, 1.5])
+STEPS = 40  # 0.2.3 needs that many.
+
+
+FEW = ("float16", "complex64", "float32 in 64-bit mode")
+
+
+@pytest.fixture(params=MODES.values(), ids=MODES.keys())
+def dtype(request: pytest.FixtureRequest) -> Any:
+    """Each mode, with 64-bit mode on where it asks for it."""
+    kind, wide = request.param
+    with x64() if wide else contextlib.nullcontext():
+        yield jnp.dtype(kind)
+
+
+@pytest.fixture(params=[MODES[name] for name in FEW], ids=FEW)
+def some_dtype(request: pytest.FixtureRequest) -> Any:
+    """As ``dtype``, the telling modes only: a search takes seconds to compile."""
+    kind, wide = request.param
+    with x64() if wide else contextlib.nullcontext():
+        yield jnp.dtype(kind)
+
+
+def target(dtype: Any) -> Any:
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        return jnp.asarray(TARGET + 1j * TARGET[::-1], dtype)
+    return jnp.asarray(TARGET, dtype)
+
+
+def loss(params: Any) -> Any:
+    """A quadratic that is zero at the target, in the real dtype of the params."""
+    difference = params - target(params.dtype)
+    real = jnp.real(difference * jnp.conj(difference))
+    return (real * jnp.asarray(DIAGONAL, real.dtype)).sum() / 2
+
+
+def start(dtype: Any) -> Any:
+    return jnp.zeros(4, dtype)  # A bare array: up to 0.2.1 stock cannot search a dict in a state.
+
+
+def gradient(params: Any) -> Any:
+    """As the documentation of L-BFGS has it for complex params: conjugated."""
+    return tree_map(jnp.conj, jax.grad(loss)(params))
+
+
+def step(tx: Any, carry: Any) -> Any:
+    params, state = carry
+    grads = gradient(params)
+    updates, state = tx.update(
+        grads, state, params, value=loss(params), grad=grads, value_fn=loss
+    )
+    return tree_map(lambda p, u: (p + u).astype(p.dtype), params, updates), state
+
+
+def assert_found(params: Any) -> None:
+    dtype = params.dtype
+    tolerance = TOLERANCE[jnp.finfo(dtype).dtype.name]
+    wide = np.complex128 if jnp.issubdtype(dtype, jnp.complexfloating) else np.float64
+    found, expected = (np.asarray(leaf).astype(wide) for leaf in (params, target(dtype)))
+    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+
+
+@needs_lbfgs
+def test_the_state_of_lbfgs_goes_round_every_loop(dtype: Any) -> None:
+    tx = optax.lbfgs()
+    carry = start(dtype), tx.init(start(dtype))
+    assert not any(leaf.dtype in (jnp.int64, jnp.uint64) for leaf in leaves(carry))
+
+    def body(carry: Any, keep: Any) -> Any:
+        return jax.lax.cond(keep, lambda c: c, lambda c: step(tx, c), carry), None
+
+    after, _ = jax.eval_shape(lambda c: jax.lax.scan(body, c, jnp.zeros(3, bool)), carry)
+    assert [(leaf.shape, leaf.dtype) for leaf in leaves(after)] == [
+        (leaf.shape, leaf.dtype) for leaf in leaves(carry)
+    ]
+
+
+@needs_lbfgs
+def test_lbfgs_finds_the_minimum_in_one_trace(dtype: Any) -> None:
+    tx, traces = optax.lbfgs(), []
+
+    def train_step(carry: Any) -> Any:
+        traces.append(None)
+        return step(tx, carry)
+
+    jitted, carry = jax.jit(train_step), (start(dtype), tx.init(start(dtype)))
+    expected = types(carry)
+    for _ in range(STEPS):
+        carry = jitted(carry)
+    assert types(carry) == expected
+    assert len(traces) == 1
+    assert_found(carry[0])
+
+
+@needs_lbfgs
+def test_a_checkpointed_scan() -> None:
+    """Upstream issue 1210, as optimistix met it."""
+    internal = pytest.importorskip("equinox").internal
+    with x64():
+        tx = optax.lbfgs()
+        carry = start(jnp.dtype(jnp.float64)), tx.init(start(jnp.dtype(jnp.float64)))
+
+        def body(carry: Any, _: Any) -> Any:
+            return step(tx, carry), None
+
+        carry, _ = internal.scan(
+            body, carry, None, length=STEPS, kind="checkpointed", checkpoints=3
+        )
+        assert_found(carry[0])
+
+
+@needs_lbfgs
+def test_value_and_grad_from_state(some_dtype: Any) -> None:
+    dtype = some_dtype
+    tx = optax.lbfgs()
+
+    def body(carry: Any, _: None) -> Any:
+        params, state = carry
+        value, grads = optax.value_and_grad_from_state(loss)(params, state=state)
+        grads = tree_map(jnp.conj, grads)
+        updates, state = tx.update(grads, state, params, value=value, grad=grads, value_fn=loss)
+        return (tree_map(lambda p, u: (p + u).astype(p.dtype), params, updates), state), None
+
+    carry = start(dtype), tx.init(start(dtype))
+    carry, _ = jax.jit(lambda c: jax.lax.scan(body, c, None, length=STEPS))(carry)
+    assert_found(carry[0])
+
+
+@needs_lbfgs
+def test_a_float32_loss_of_bfloat16_params() -> None:
+    def wide_loss(params: Any) -> Any:
+        return loss(tree_map(lambda p: p.astype(jnp.float32), params))
+
+    tx, params = optax.lbfgs(), start(jnp.bfloat16)
+
+    def body(carry: Any, _: None) -> Any:
+        params, state = carry
+        value, grads = optax.value_and_grad_from_state(wide_loss)(params, state=state)
+        updates, state = tx.update(
+            grads, state, params, value=value, grad=grads, value_fn=wide_loss
+        )
+        return (tree_map(lambda p, u: (p + u).astype(p.dtype), params, updates), state), None
+
+    carry, _ = jax.lax.scan(body, (params, tx.init(params)), None, length=STEPS)
+    assert_found(carry[0])
+
+
+@needs_lbfgs
+def test_a_mixed_tree_finds_the_minimum() -> None:
+    """The leaf that comes first is the narrow one, from which stock takes the dtype of all."""
+    params = {"a": jnp.zeros(4, jnp.bfloat16), "x": jnp.zeros(4, jnp.float32)}
+
+    def both(params: Any) -> Any:
+        return loss(params["x"]) + loss(params["a"].astype(jnp.float32))
+
+    def extra(params: Any) -> Any:
+        return {"value": both(params), "grad": jax.grad(both)(params), "value_fn": both}
+
+    tx = optax.lbfgs()
+    assert_keeps_the_contract(tx, params, extra=extra)
+    state = tx.init(params)
+    for _ in range(STEPS):
+        updates, state = jax.jit(lambda s, p: tx.update(jax.grad(both)(p), s, p, **extra(p)))(
+            state, params
+        )
+        params = tree_map(lambda p, u: (p + u).astype(p.dtype), params, updates)
+    assert_found(params["x"])
+    assert_found(params["a"])
+
+
+@needs_lbfgs
+def test_float32_in_64_bit_mode_has_no_float64_inside() -> None:
+    with x64():
+        params = start(jnp.dtype(jnp.float32))
+        tx = optax.lbfgs()
+        assert not float64_in(lambda p: step(tx, (p, tx.init(p))), params)
+
+
+@needs_lbfgs
+def test_every_way_to_lbfgs_is_steady() -> None:
+    """With a search of one's own, with none, and with a learning rate."""
+    search = optax.scale_by_zoom_linesearch(max_linesearch_steps=5, initial_guess_strategy="one") if (
+        optax.__version__ != "0.2.3"
+    ) else optax.scale_by_zoom_linesearch(max_linesearch_steps=5)
+
+    def extra(params: Any) -> Any:
+        return {"value": loss(params), "grad": gradient(params), "value_fn": loss}
+
+    params = jnp.ones(4, jnp.bfloat16)
+    assert_keeps_the_contract(optax.lbfgs(linesearch=search), params, extra=extra)
+    assert_keeps_the_contract(optax.lbfgs(0.1, linesearch=None), params, extra=extra)
+    assert_keeps_the_contract(optax.chain(optax.sgd(1.0), search), params, extra=extra)
+
+
+@needs_lbfgs
+def test_the_default_line_search_is_stocks_but_for_the_patch() -> None:
+    from optax_dtypefix.patches.zoom_linesearch import _arguments_of
+
+    default = inspect.signature(optax.lbfgs).parameters["linesearch"].default
+    arguments = _arguments_of(default)
+    assert arguments["max_linesearch_steps"] == (15 if optax.__version__ == "0.2.3" else 20)
+    stock = optax_dtypefix.original(optax.scale_by_zoom_linesearch)
+    again = _arguments_of(stock(7, tol=0.25, stepsize_precision=1e-3))
+    assert again["max_linesearch_steps"] == 7
+    assert (again["tol"], again["stepsize_precision"]) == (0.25, 1e-3)
+
+
+@needs_backtracking
+@pytest.mark.parametrize("store_grad", [False, True])
+def test_backtracking_finds_the_minimum(some_dtype: Any, store_grad: bool) -> None:
+    dtype = some_dtype
+    search = optax.scale_by_backtracking_linesearch(15, store_grad=store_grad)
+    tx = optax.chain(optax.sgd(1.0), search)
+    carry = start(dtype), tx.init(start(dtype))
+    expected = types(carry)
+
+    def body(carry: Any, _: None) -> Any:
+        params, state = carry
+        if store_grad:
+            value, grads = optax.value_and_grad_from_state(loss)(params, state=state)
+        else:
+            value, grads = jax.value_and_grad(loss)(params)
+        # The direction is the conjugate; the search itself takes JAX's gradient.
+        updates, state = tx.update(
+            tree_map(jnp.conj, grads), state, params, value=value, grad=grads, value_fn=loss
+        )
+        return (tree_map(lambda p, u: (p + u).astype(p.dtype), params, updates), state), None
+
+    carry, _ = jax.jit(lambda c: jax.lax.scan(body, c, None, length=40))(carry)
+    assert types(carry) == expected
+    wide = np.asarray(carry[0]).astype(np.complex128)
+    np.testing.assert_allclose(wide, np.asarray(target(dtype)).astype(np.complex128), atol=0.1)
+
+
+@needs_backtracking
+def test_extra_arguments_of_the_function_are_found_by_name() -> None:
+    def scaled(params: Any, scale: Any) -> Any:
+        return loss(params) * scale
+
+    tx = optax.scale_by_backtracking_linesearch(5)
+    params = jnp.ones(4, jnp.complex64)
+    grads = gradient(params)
+    updates, _ = tx.update(
+        tree_map(lambda g: -g, grads),
+        tx.init(params),
+        params,
+        value=scaled(params, 2.0),
+        grad=jax.grad(loss)(params),
+        value_fn=scaled,
+        scale=2.0,
+    )
+    assert np.isfinite(np.asarray(updates)).all()
