@@ -14,7 +14,7 @@ PyTree = Any
 
 
 def shapes(dtype: Any, *more: Any) -> PyTree:
-    """Abstract params: a (3, 4) matrix ``w`` of the first dtype, a (4,) vector ``b`` of the last."""
+    """Abstract params: ``w`` of shape (3, 4) and the first dtype, ``b`` of (4,) and the last."""
     last = more[-1] if more else dtype
     return {"w": jax.ShapeDtypeStruct((3, 4), dtype), "b": jax.ShapeDtypeStruct((4,), last)}
 
@@ -113,4 +113,3 @@ class _Avals:
             (jax.tree_util.keystr(path), self._avals[start + offset])
             for offset, (path, _) in enumerate(paths)
         ]
-

@@ -102,7 +102,8 @@ def hold(new: PyTree, old: PyTree, what: str) -> PyTree:
     Each leaf that has to be held is said once, at level info, with its key path and both dtypes. A
     tree of another structure is no dtype fault: it comes back as it is, for JAX to complain about.
     """
-    if jax.tree_util.tree_structure(new) != jax.tree_util.tree_structure(old):
+    structure: Any = jax.tree_util.tree_structure
+    if structure(new) != structure(old):
         return new
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf, before: _hold_leaf(leaf, before, path, what), new, old
@@ -137,7 +138,7 @@ def x64() -> Iterator[None]:
     if hasattr(jax, "enable_x64"):  # From jax 0.8 on; the one below is gone in 0.10.
         manager = jax.enable_x64(True)
     else:
-        from jax.experimental import enable_x64
+        from jax.experimental import enable_x64  # type: ignore[attr-defined]
 
         manager = enable_x64()
     with manager:

@@ -2,8 +2,8 @@
 
 A line search compares scalars that it computes from all leaves: in a tree of mixed dtypes it needs
 one dtype for them, and stock takes that of the first leaf, or fails. In half precision the scalars
-overflow: 1 / vdot in L-BFGS is inf in float16 as soon as a step is short. Up to 0.2.4 it also compares
-complex slopes, which have no order: there, a complex leaf travels as its real and imaginary parts.
+overflow: 1 / vdot in L-BFGS is inf in float16 as soon as a step is short. Up to 0.2.4 it also
+compares complex slopes, which have no order: there, a complex leaf travels as its two parts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def real_dtype(tree: PyTree) -> Any:
 
 
 def working_dtype(tree: PyTree) -> Any:
-    """What scalars computed from all leaves are kept in: the widest real dtype, float32 at least."""
+    """What scalars about all leaves are kept in: the widest real dtype, at least float32."""
     return jnp.promote_types(real_dtype(tree), jnp.float32)
 
 

@@ -1,10 +1,10 @@
 """fromage: a schedule as learning rate, on every release, in the dtypes of the user.
 
-With m = 1 / sqrt(1 + lr^2) the update is (m - 1) p - m lr g |p| / |g| (Bernstein et al. 2020, On the
-distance between two neural networks, https://arxiv.org/abs/2002.03432). Up to 0.2.5 stock computes m
-when the transformation is built, so that lr has to be a number. From 0.2.6 on it takes schedules,
-but m - 1 is then a float32 array that turns bfloat16 into float32; in 0.2.6 the count of that part
-never moves either.
+With m = 1 / sqrt(1 + lr^2) the update is (m - 1) p - m lr g |p| / |g| (Bernstein et al. 2020, On
+the distance between two neural networks, https://arxiv.org/abs/2002.03432). Up to 0.2.5 stock
+computes m when the transformation is built, so that lr has to be a number. From 0.2.6 on it takes
+schedules, but m - 1 is then a float32 array that turns bfloat16 into float32; in 0.2.6 the count
+of that part never moves either.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """MultiSteps: one dtype inside, the dtypes of the user outside.
 
 Stock ``MultiSteps.update`` builds two or three branches of ``lax.cond`` and trusts that they agree.
-They do if gradients, accumulator and inner updates share a dtype. So stock is run exactly that way:
-its inputs are brought to one dtype, its inner transformation is held to the dtypes it was given, and
-its outputs are brought back. Where all agree already, nothing is cast, and the program is stock's.
+They do if gradients, accumulator and inner updates share a dtype. So stock is run just that way:
+its inputs are brought to one dtype, its inner transformation is held to the dtypes that it is
+given, and its outputs are brought back. Where all agree already, nothing is cast, and the program
+is stock's.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ def _init_accumulator(stock: Callable[..., Any], self: Any, params: PyTree) -> A
 def _accumulator_dtype(asked: Any, param: Any) -> Any:
     """What a leaf is accumulated in, given ``accumulator_dtype`` and the dtype of the param.
 
-    float32, the default, means "no half precision": it must not narrow float64. A complex leaf needs
-    a complex accumulator whatever was asked, an integer leaf stays an integer.
+    float32, the default, means "no half precision": it must not narrow float64. A complex leaf
+    needs a complex accumulator whatever was asked, an integer leaf stays an integer.
     """
     if asked is None or not jnp.issubdtype(param, jnp.inexact):
         return param
@@ -228,7 +229,7 @@ def _with_value_fn() -> Any:
         value = value_fn(params)
         return tree_map(lambda g: g * jnp.asarray(value, g.dtype), grads), state
 
-    return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
+    return optax.GradientTransformationExtraArgs(lambda _: optax.EmptyState(), update)
 
 
 def _show_callable_extra_argument() -> str | None:
@@ -241,9 +242,7 @@ def _show_callable_extra_argument() -> str | None:
         return sum(jnp.sum(leaf) for leaf in leaves(params))
 
     tx = optax.MultiSteps(_with_value_fn(), 2)
-    return demo.one_step(
-        tx, demo.shapes(jnp.float32), extra=lambda params, grads: {"value_fn": value_fn}
-    )
+    return demo.one_step(tx, demo.shapes(jnp.float32), extra=lambda *_: {"value_fn": value_fn})
 
 
 def _show_complex_accumulator() -> str | None:

@@ -203,7 +203,7 @@ def _probe_zero_gradient() -> str | None:
         return None
     tx, params = prodigy(), demo.shapes(jnp.float32)
     jaxpr = jax.make_jaxpr(lambda params: tx.update(params, tx.init(params), params))(params)
-    makers = {}
+    makers: dict[Any, Any] = {}
     for equation in demo.equations(jaxpr.jaxpr):
         makers.update((variable, equation) for variable in equation.outvars)
         if equation.primitive.name == "div" and equation.outvars[0].aval.shape == ():

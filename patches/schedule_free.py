@@ -2,8 +2,8 @@
 
 The averaged weights are x += c (z - x) with c = lr_t^2 / sum(lr^2) (Defazio et al. 2024, The Road
 Less Scheduled, https://arxiv.org/abs/2405.15682). In bfloat16 the sum stops growing once a term is
-less than half a unit in its last place: sum + lr^2 == sum from sum = 256 lr^2 on. Then c is constant
-and the average forgets. In 0.2.3 the sum is float32, but so are updates of bfloat16 params.
+less than half a unit in its last place: sum + lr^2 == sum from sum = 256 lr^2 on. Then c stays as
+it is and the average forgets. In 0.2.3 the sum is float32, but so are updates of bfloat16 params.
 
 Here stock runs on float32 copies of the half-precision leaves, with float32 statistics, around the
 user's base optimizer, which sees the dtypes that it would have seen.
@@ -39,8 +39,8 @@ from optax_dtypefix.patches._dtypes import (
 def _schedule_free(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """In place of ``optax.contrib.schedule_free``, with the arguments of the installed release.
 
-    The state is stock's ``ScheduleFreeState``; ``b1``, ``weight_sum`` and ``max_lr`` are float32, or
-    float64 if all params are. Updates have the dtypes of the gradients.
+    The state is stock's ``ScheduleFreeState``; ``b1``, ``weight_sum`` and ``max_lr`` are float32,
+    or float64 if all params are. Updates have the dtypes of the gradients.
     """
     import optax
 

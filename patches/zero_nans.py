@@ -1,8 +1,9 @@
 """zero_nans inside MultiSteps: one bad micro-batch costs one window, not the rest of the run.
 
-Stock holds values back by multiplying them with 0: ``emit * update`` and ``(1 - emit) * acc_grads``.
-But 0 * nan and 0 * inf are nan. So an accumulator that was nan once stays nan, ``zero_nans`` turns
-every later gradient into zeros, and the run stands still without a word.
+Stock holds values back by multiplying them with 0, in ``emit * update`` and in
+``(1 - emit) * acc_grads``. But 0 * nan and 0 * inf are nan. So an accumulator that was nan once
+stays nan, ``zero_nans`` turns every later gradient into zeros, and the run stands still without a
+word.
 
 Here stock runs as it is, and a nan that stands where stock meant 0 becomes 0. Finite values keep
 their bits. In 0.1.8 and 0.1.9 the state of the inner transformation is held back in the same way,

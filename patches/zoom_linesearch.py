@@ -17,7 +17,10 @@ import jax
 import jax.numpy as jnp
 
 from optax_dtypefix._patch import Fault, Patch, Target
-from optax_dtypefix.patches import _demonstrate as demo
+from optax_dtypefix.patches import (
+    _demonstrate as demo,
+    _lbfgs,
+)
 from optax_dtypefix.patches._dtypes import (
     PyTree,
     cast,
@@ -39,7 +42,7 @@ _ARRAYS = ("params", "updates", "grad", "safe_grad")
 
 def _zoom_strict(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """0.2.3 and 0.2.4: every scalar starts in the dtype in which the steps compute it."""
-    return _zoom(stock, args, kwargs, lambda scalar, params: real_dtype(params))
+    return _zoom(stock, args, kwargs, lambda _, params: real_dtype(params))
 
 
 def _zoom_wide(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -131,7 +134,7 @@ def _scale_by_linesearch(
             state = state._replace(info=tree_map(lambda leaf: _info(leaf, params), info))
         return strengthen(state)
 
-    def update_fn(
+    def update_fn(  # noqa: PLR0913  # Stock's signature.
         updates: PyTree,
         state: Any,
         params: PyTree,
@@ -184,83 +187,6 @@ def _giving(dtype: Any, value_fn: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-def _scale_by_lbfgs_split(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """0.2.3 and 0.2.4: complex leaves as pairs of real ones."""
-    return _lbfgs_direction(stock(*args, **kwargs), split=True)
-
-
-def _scale_by_lbfgs(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """From 0.2.5 on."""
-    return _lbfgs_direction(stock(*args, **kwargs), split=False)
-
-
-def _lbfgs_direction(tx: Any, *, split: bool) -> Any:
-    """L-BFGS directions in one dtype; weights not in float64 because 64-bit mode is on."""
-    trees = ("params", "updates", "diff_params_memory", "diff_updates_memory")
-
-    def init_fn(params: PyTree) -> Any:
-        shapes, dtype = jax.eval_shape(tx.init, params), scalar_dtype(params)
-        if shapes.weights_memory.dtype == dtype:
-            return tx.init(params)
-        # Stock starts from zeros, and makes those of the weights in float64 in 64-bit mode.
-        weights = jax.ShapeDtypeStruct(shapes.weights_memory.shape, dtype)
-        shapes = shapes._replace(weights_memory=weights)
-        return tree_map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-
-    def update_fn(updates: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:
-        problem = Representation(working_dtype((params, updates)), split)
-        if params is None or problem.leaves_as_it_is(params, updates, state.params):
-            new_updates, new_state = tx.update(updates, state, params)
-        else:
-            encoded = {name: problem.encode(getattr(state, name)) for name in trees}
-            new_updates, new_state = tx.update(
-                problem.encode(updates), state._replace(**encoded), problem.encode(params)
-            )
-            new_updates = problem.decode(new_updates, updates)
-            decoded = {
-                name: problem.decode(getattr(new_state, name), getattr(state, name))
-                for name in trees
-            }
-            new_state = new_state._replace(**decoded)
-        return cast_like(new_updates, updates), hold(new_state, state, "L-BFGS")
-
-    return tx._replace(init=init_fn, update=update_fn)
-
-
-def _lbfgs(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """With a default line search that is patched too.
-
-    Stock's was built when optax was imported, from stock functions; its arguments are in the cells
-    of its closures, and a search that is built from them now is the same but for the patch.
-    """
-    import optax
-
-    bound = inspect.signature(stock).bind(*args, **kwargs)
-    if "linesearch" not in bound.arguments:
-        default = inspect.signature(stock).parameters["linesearch"].default
-        kwargs["linesearch"] = optax.scale_by_zoom_linesearch(**_arguments_of(default))
-    return stock(*args, **kwargs)
-
-
-def _arguments_of(linesearch: Any) -> dict[str, Any]:
-    """The arguments that ``scale_by_zoom_linesearch`` was called with."""
-    import optax
-
-    found: dict[str, Any] = {}
-    functions = [linesearch.update]
-    while functions:
-        function = functions.pop()
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
-            value = cell.cell_contents
-            if name not in found:
-                found[name] = value
-                if inspect.isfunction(value):
-                    functions.append(value)
-    renamed = {"max_learning_rate": "max_stepsize", "stepsize_precision": "interval_threshold"}
-    names = inspect.signature(optax.scale_by_zoom_linesearch).parameters
-    return {name: found[renamed.get(name, name)] for name in names}
-
-
 def _value_and_grad_from_state(
     stock: Callable[..., Any], value_fn: Callable[..., Any]
 ) -> Callable[..., Any]:
@@ -278,7 +204,7 @@ def _value_and_grad_from_state(
 
 
 def _value_dtype(state: Any) -> Any:
-    """The dtype of the field ``value`` of the search's state, somewhere in a state; None if none."""
+    """The dtype of the field ``value`` of the search that has its state in ``state``, or None."""
 
     def is_search(node: Any) -> bool:
         return hasattr(node, "_fields") and {"value", "grad"} <= set(node._fields)
@@ -481,9 +407,14 @@ PATCH = Patch(
             ">=0.2.0,<0.2.5",
         ),
         Target(_MODULES, "scale_by_backtracking_linesearch", _scale_by_backtracking, ">=0.2.5"),
-        Target(("optax._src.transform",), "scale_by_lbfgs", _scale_by_lbfgs_split, ">=0.2.3,<0.2.5"),
-        Target(("optax._src.transform",), "scale_by_lbfgs", _scale_by_lbfgs, ">=0.2.5"),
-        Target(("optax._src.alias",), "lbfgs", _lbfgs, ">=0.2.3"),
+        Target(
+            ("optax._src.transform",),
+            "scale_by_lbfgs",
+            _lbfgs.scale_by_lbfgs_split,
+            ">=0.2.3,<0.2.5",
+        ),
+        Target(("optax._src.transform",), "scale_by_lbfgs", _lbfgs.scale_by_lbfgs, ">=0.2.5"),
+        Target(("optax._src.alias",), "lbfgs", _lbfgs.lbfgs, ">=0.2.3"),
         Target(
             ("optax._src.linesearch", "optax._src.utils"),
             "value_and_grad_from_state",

@@ -5,10 +5,10 @@ import json
 from typing import Any
 
 import pytest
-from optax_dtypefix.patches import multi_steps
 from subprocesses import Python
 
 from optax_dtypefix import _doctor
+from optax_dtypefix.patches import multi_steps
 
 # All demonstrations would take too long here; they are tests of their own.
 FEW = """

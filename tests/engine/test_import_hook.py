@@ -32,7 +32,7 @@ SOURCE = "def f():\n    return 1\n"
 
 @pytest.fixture
 def calls() -> list[Any]:
-    """What the hook, ``calls.append``, was called with. It waits for nothing yet."""
+    """What the hook, ``calls.append``, was called with."""
     return []
 
 
@@ -207,8 +207,7 @@ def test_a_loader_without_exec_module(calls: list[Any]) -> None:
     after_import(NAME, calls.append)
     loader: Any = Legacy()
     spec = importlib.machinery.ModuleSpec(NAME, loader)
-    sys.meta_path.insert(0, Finds(spec))  # type: ignore[arg-type]
-    sys.meta_path.insert(0, sys.meta_path.pop(1))
+    sys.meta_path.insert(1, Finds(spec))  # type: ignore[arg-type]
     module = importlib.import_module(NAME)
     assert calls == [module]
     assert module.legacy
@@ -340,47 +339,46 @@ class Chained:
 
     def __init__(self, original: Any) -> None:
         self.original = original
-        self.loaded: list[str] = []
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         spec = self.original.find_spec(name, path, target)
         if spec is not None:
-            chained, loader = self, spec.loader
-
-            class Loader(type(loader)):  # type: ignore[misc]
-                def __getattribute__(self, name: str) -> Any:
-                    return getattr(loader, name) if name != "exec_module" else self.run
-
-                def run(self, module: ModuleType) -> None:
-                    loader.exec_module(module)
-                    chained.loaded.append(module.__name__)
-
-            spec.loader = object.__new__(Loader)
+            spec.loader = ChainedLoader(spec.loader)
         return spec
 
 
+class ChainedLoader:
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+
+    def create_module(self, spec: Any) -> Any:
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self.loader.exec_module(module)
+        vars(module)["chained"] = True
+
+
 def test_a_hook_that_was_there_before(package: FakePackage, calls: list[Any]) -> None:
-    chained: Any = Chained(package)
-    sys.meta_path.insert(0, chained)
-    after_import(NAME, calls.append)
+    sys.meta_path.insert(0, Chained(package))  # type: ignore[arg-type]
+    after_import(NAME, lambda module: calls.append((module, module.chained)))
     module = package.load()
-    assert calls == [module]
-    assert chained.loaded == [f"{NAME}.core", NAME]
-    assert type(module.__loader__).__name__ == "Loader"
+    assert calls == [(module, True)]
+    assert type(module.__loader__) is type(module.__spec__.loader) is ChainedLoader
 
 
-@pytest.mark.parametrize("wrapt_first", [False, True])
-def test_the_hooks_of_wrapt(package: FakePackage, calls: list[Any], *, wrapt_first: bool) -> None:
-    """They ask all finders anew, and wrap loaders too. In one call, their finder is put first."""
+@pytest.mark.parametrize("place", [0, 1])
+def test_the_hooks_of_wrapt(
+    package: FakePackage, calls: list[Any], monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    """Its finder, before ours and after it, asks all finders anew, and wraps loaders too."""
     theirs: list[Any] = []
-    if not wrapt_first:
-        after_import(NAME, calls.append)
+    importer = sys.modules["wrapt.importer"]
+    monkeypatch.setattr(importer, "_post_import_hooks", {})
+    monkeypatch.setattr(importer, "_post_import_hooks_init", True)
     wrapt.register_post_import_hook(theirs.append, NAME)
-    (finder,) = [f for f in sys.meta_path if type(f).__module__.startswith("wrapt")]
-    sys.meta_path.remove(finder)
-    sys.meta_path.insert(0, finder)
-    if wrapt_first:
-        after_import(NAME, calls.append)
+    after_import(NAME, calls.append)
+    sys.meta_path.insert(place, importer.ImportHookFinder())
     module = package.load()
     assert calls == theirs == [module]
     assert module.__loader__ is module.__spec__.loader is package

@@ -13,8 +13,10 @@ import optax_dtypefix  # noqa: F401  # isort: skip  # The tests of this folder r
 import pytest
 
 
-@functools.lru_cache(maxsize=None)
-def _outcome_of(script: str, arguments: tuple[str, ...], variables: tuple[tuple[str, str], ...]) -> Any:
+@functools.cache
+def _outcome_of(
+    script: str, arguments: tuple[str, ...], variables: tuple[tuple[str, str], ...]
+) -> Any:
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("OPTAX_DTYPEFIX")}
     done = subprocess.run(
         [sys.executable, str(Path(__file__).with_name(script)), *arguments],

@@ -1,4 +1,4 @@
-"""Each fault of each patch: stock fails where the table says so, and the patched function does not."""
+"""Each fault of each patch: stock fails where the table says so, the patched function nowhere."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def test_float32_results_are_those_of_0_2_8() -> None:
     params = tree_of(jnp.float32)
     gradients = [tree_of(jnp.float32, seed=i + 1) for i in range(STEPS)]
     got = train(optax.fromage(warm_up), params, gradients)["b"]
-    # Printed by stock optax 0.2.8 on jax 0.10.2, CPU. XLA of another age may differ in the last bit.
+    # Printed by stock optax 0.2.8 on jax 0.10.2, CPU. Another XLA may differ in the last bit.
     of_0_2_8 = [-2.092623949050903, -0.2910480499267578, -0.8553281426429749, -1.0788391828536987]
     np.testing.assert_allclose(np.asarray(got), np.asarray(of_0_2_8, np.float32), rtol=2e-7)
 

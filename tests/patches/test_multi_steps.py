@@ -10,11 +10,19 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import (
+    HealthCheck,
+    given,
+    settings,
+    strategies as st,
+)
 from packaging.version import Version
 from support import assert_keeps_the_contract, leaves, tree_map, tree_of
 
-from optax_dtypefix.patches import _demonstrate as demo, _dtypes
+from optax_dtypefix.patches import (
+    _demonstrate as demo,
+    _dtypes,
+)
 from optax_dtypefix.patches._dtypes import x64
 
 RELEASE = Version(optax.__version__)
@@ -46,7 +54,9 @@ if HAS_SKIP:
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
-@pytest.mark.parametrize("inner", [drifting, lambda: optax.adafactor(1e-2)], ids=["own", "adafactor"])
+@pytest.mark.parametrize(
+    "inner", [drifting, lambda: optax.adafactor(1e-2)], ids=["own", "adafactor"]
+)
 def test_a_drifting_inner_transformation_is_held(inner: Any, options: dict[str, Any]) -> None:
     tx = optax.MultiSteps(inner(), **{"every_k_schedule": 2, **options})
     assert_keeps_the_contract(tx, tree_of(jnp.bfloat16), tree_of(jnp.float32))
@@ -136,11 +146,11 @@ def test_extra_arguments_may_be_functions_and_arrays() -> None:
     ) -> Any:
         return tree_map(lambda g: g * (value + value_fn(params)).astype(g.dtype), grads), state
 
-    inner = optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
+    inner = optax.GradientTransformationExtraArgs(lambda _: optax.EmptyState(), update)
     tx = optax.MultiSteps(inner, 2)
     params = {"w": jnp.ones(3, jnp.bfloat16)}
 
-    def extra(params: Any) -> dict[str, Any]:
+    def extra(_: Any) -> dict[str, Any]:
         return {"value": jnp.float32(2.0), "value_fn": lambda params: params["w"].sum()}
 
     assert_keeps_the_contract(tx, params, extra=extra)
@@ -164,11 +174,11 @@ def test_a_leaf_that_is_held_is_said_once(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_a_state_restored_from_stock_keeps_its_dtypes() -> None:
-    """Stock 0.2.8 accumulates complex gradients in float32: such a checkpoint restores, and runs."""
+    """Stock 0.2.8 accumulates complex gradients in float32: such a checkpoint still runs."""
     tx = optax.MultiSteps(optax.sgd(0.1), 2)
     params = tree_of(jnp.complex64)
     state = tx.init(params)
-    narrow = tree_map(lambda acc: jnp.real(acc), state.acc_grads)
+    narrow = tree_map(jnp.real, state.acc_grads)
     _, state = jax.jit(tx.update)(params, state._replace(acc_grads=narrow), params)
     assert {leaf.dtype for leaf in leaves(state.acc_grads)} == {np.dtype(np.float32)}
 

@@ -36,8 +36,8 @@ def reference(start: Any, goal: Any, decay: float) -> tuple[Any, list[float]]:
             v[n] = BETA2 * v[n] + (1 - BETA2) * (d * g[n]) ** 2
             s[n] = BETA3 * s[n] + step * d * g[n] / D0
         d = max(d, r / sum(np.abs(s[n]).sum() for n in s))
-        for n in x:
-            x[n] = x[n] - step * (decay * x[n] + m[n] / (np.sqrt(v[n]) + d * EPS))
+        for n, p in x.items():
+            x[n] = p - step * (decay * p + m[n] / (np.sqrt(v[n]) + d * EPS))
         distances.append(d)
     return x, distances
 

@@ -52,7 +52,7 @@ RATES: dict[str, Any] = {
 
 
 def in_numpy(rate: Any) -> Any:
-    return (lambda count: RATE * min(1.0, count / 50.0)) if callable(rate) else lambda count: RATE
+    return (lambda count: RATE * min(1.0, count / 50.0)) if callable(rate) else lambda _: RATE
 
 
 @pytest.mark.parametrize("rate", RATES.values(), ids=RATES.keys())
@@ -135,7 +135,7 @@ def test_the_base_optimizer_sees_the_dtypes_of_the_user() -> None:
         seen.append([leaf.dtype for leaf in (*leaves(grads), *leaves(params))])
         return grads, state
 
-    base = optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+    base = optax.GradientTransformation(lambda _: optax.EmptyState(), update)
     tx = contrib.schedule_free(base, 0.1)
     params = tree_of(jnp.bfloat16)
     tx.update(params, tx.init(params), params)

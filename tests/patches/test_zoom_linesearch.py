@@ -81,9 +81,7 @@ def gradient(params: Any) -> Any:
 def step(tx: Any, carry: Any) -> Any:
     params, state = carry
     grads = gradient(params)
-    updates, state = tx.update(
-        grads, state, params, value=loss(params), grad=grads, value_fn=loss
-    )
+    updates, state = tx.update(grads, state, params, value=loss(params), grad=grads, value_fn=loss)
     return tree_map(lambda p, u: (p + u).astype(p.dtype), params, updates), state
 
 
@@ -193,12 +191,16 @@ def test_a_mixed_tree_finds_the_minimum() -> None:
 
     tx = optax.lbfgs()
     assert_keeps_the_contract(tx, params, extra=extra)
-    state = tx.init(params)
+
+    def train_step(carry: Any) -> Any:
+        params, state = carry
+        updates, state = tx.update(jax.grad(both)(params), state, params, **extra(params))
+        return tree_map(lambda p, u: (p + u).astype(p.dtype), params, updates), state
+
+    jitted, carry = jax.jit(train_step), (params, tx.init(params))
     for _ in range(STEPS):
-        updates, state = jax.jit(lambda s, p: tx.update(jax.grad(both)(p), s, p, **extra(p)))(
-            state, params
-        )
-        params = tree_map(lambda p, u: (p + u).astype(p.dtype), params, updates)
+        carry = jitted(carry)
+    params = carry[0]
     assert_found(params["x"])
     assert_found(params["a"])
 
@@ -214,9 +216,11 @@ def test_float32_in_64_bit_mode_has_no_float64_inside() -> None:
 @needs_lbfgs
 def test_every_way_to_lbfgs_is_steady() -> None:
     """With a search of one's own, with none, and with a learning rate."""
-    search = optax.scale_by_zoom_linesearch(max_linesearch_steps=5, initial_guess_strategy="one") if (
-        optax.__version__ != "0.2.3"
-    ) else optax.scale_by_zoom_linesearch(max_linesearch_steps=5)
+    search = (
+        optax.scale_by_zoom_linesearch(max_linesearch_steps=5, initial_guess_strategy="one")
+        if (optax.__version__ != "0.2.3")
+        else optax.scale_by_zoom_linesearch(max_linesearch_steps=5)
+    )
 
     def extra(params: Any) -> Any:
         return {"value": loss(params), "grad": gradient(params), "value_fn": loss}
@@ -229,13 +233,13 @@ def test_every_way_to_lbfgs_is_steady() -> None:
 
 @needs_lbfgs
 def test_the_default_line_search_is_stocks_but_for_the_patch() -> None:
-    from optax_dtypefix.patches.zoom_linesearch import _arguments_of
+    from optax_dtypefix.patches._lbfgs import arguments_of
 
     default = inspect.signature(optax.lbfgs).parameters["linesearch"].default
-    arguments = _arguments_of(default)
+    arguments = arguments_of(default)
     assert arguments["max_linesearch_steps"] == (15 if optax.__version__ == "0.2.3" else 20)
     stock = optax_dtypefix.original(optax.scale_by_zoom_linesearch)
-    again = _arguments_of(stock(7, tol=0.25, stepsize_precision=1e-3))
+    again = arguments_of(stock(7, tol=0.25, stepsize_precision=1e-3))
     assert again["max_linesearch_steps"] == 7
     assert (again["tol"], again["stepsize_precision"]) == (0.25, 1e-3)
 
