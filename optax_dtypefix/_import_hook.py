@@ -1,8 +1,8 @@
 """Calls back after a module was imported, and imports nothing for it.
 
-``wrapt.register_post_import_hook`` would do, but ``import wrapt`` takes 60 ms (wrapt 2.5) and 139
-modules, asyncio and ssl among them: ten times all else that ``import optax_dtypefix`` needs. So
-wrapt is imported when there is something to patch, and what waits until then is here.
+``wrapt.register_post_import_hook`` would do, but ``import wrapt`` (2.5) takes 45 ms and 139
+modules, asyncio and ssl among them; all of ``import optax_dtypefix`` takes 5 ms without. jax brings
+most of them too, but not to a process that never imports it: a loader of data, a launcher, a tool.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple
+from typing import TYPE_CHECKING, Any, Callable
 
 from optax_dtypefix._errors import OptaxDtypeFixError, complain, in_words
 
@@ -18,15 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import ModuleType
 
-
-class _Awaited(NamedTuple):
-    module: str
-    hook: Callable[[Any], None]
-    strict: bool
-
-
 _LOCK = threading.Lock()
-_awaited: list[_Awaited] = []
+_awaited: list[tuple[str, Callable[[Any], None], bool]] = []  # Module, hook, strict.
 
 
 def after_import(module: str, hook: Callable[[Any], None], *, strict: bool = False) -> None:
@@ -38,7 +31,7 @@ def after_import(module: str, hook: Callable[[Any], None], *, strict: bool = Fal
     Raises:
       OptaxDtypeFixError: by the hook; in strict mode, whatever the hook raises. Else that is told.
     """
-    entry = _Awaited(module, hook, strict)
+    entry = (module, hook, strict)
     with _LOCK:
         if entry not in _awaited:
             _awaited.append(entry)
@@ -62,16 +55,18 @@ def _call_back(name: str) -> None:
     module = sys.modules.get(name)
     if module is None:  # Executed by hand, aside: that is no import.
         return
-    for entry in [entry for entry in _awaited if entry.module == name]:
+    for entry in [entry for entry in _awaited if entry[0] == name]:
+        _, hook, strict = entry
         try:
-            entry.hook(module)
+            hook(module)
         except OptaxDtypeFixError:
             raise
         except Exception as error:  # A fault of ours must not break the user's import.
-            complain(
-                f"stock {name} stays in place, as patching it failed: {in_words(error)}",
-                strict=entry.strict,
-            )
+            from optax_dtypefix._log import LOGGER
+
+            LOGGER.debug("after the import of %s", name, exc_info=True)
+            what = f"stock {name} stays in place, as patching it failed"
+            complain(f"{what}: {in_words(error)}", strict=strict)
         with _LOCK:
             if entry in _awaited:
                 _awaited.remove(entry)
@@ -86,14 +81,14 @@ class _Finder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> Any:
-        if not any(entry.module == name for entry in _awaited):
+        if not any(entry[0] == name for entry in _awaited):
             return None
         finders = list(sys.meta_path)
         if self in finders:
             del finders[: finders.index(self) + 1]
         for finder in finders:
             find_spec = getattr(finder, "find_spec", None)
-            spec = find_spec(name, path, target) if find_spec else None
+            spec: Any = find_spec(name, path, target) if find_spec else None
             if spec is not None:
                 if spec.loader is not None:  # A namespace package may have none.
                     spec.loader = _Loader(spec)

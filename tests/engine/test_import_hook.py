@@ -132,9 +132,8 @@ def test_source_data_and_reload_are_as_without_us(
 def test_looking_is_not_importing(calls: list[Any]) -> None:
     after_import(ON_DISK, calls.append)
     for _ in range(2):
-        spec = importlib.util.find_spec(ON_DISK)
-        assert spec is not None
-        loader: Any = spec.loader
+        spec: Any = importlib.util.find_spec(ON_DISK)
+        loader = spec.loader
         assert loader.get_source(ON_DISK) == SOURCE
         assert loader.path == spec.origin
         assert loader.is_package(ON_DISK)
@@ -186,7 +185,7 @@ def test_a_spec_without_a_loader_is_a_namespace(calls: list[Any]) -> None:
     after_import(NAME, calls.append)
     spec = importlib.machinery.ModuleSpec(NAME, None, is_package=True)
     sys.meta_path.append(object())  # type: ignore[arg-type]  # A finder of Python 2.
-    sys.meta_path.insert(1, Finds(spec))  # type: ignore[arg-type]
+    sys.meta_path.insert(1, Finds(spec))
     assert list(importlib.import_module(NAME).__path__) == []
     assert not calls
 
@@ -207,7 +206,7 @@ def test_a_loader_without_exec_module(calls: list[Any]) -> None:
     after_import(NAME, calls.append)
     loader: Any = Legacy()
     spec = importlib.machinery.ModuleSpec(NAME, loader)
-    sys.meta_path.insert(1, Finds(spec))  # type: ignore[arg-type]
+    sys.meta_path.insert(1, Finds(spec))
     module = importlib.import_module(NAME)
     assert calls == [module]
     assert module.legacy
@@ -360,7 +359,7 @@ class ChainedLoader:
 
 
 def test_a_hook_that_was_there_before(package: FakePackage, calls: list[Any]) -> None:
-    sys.meta_path.insert(0, Chained(package))  # type: ignore[arg-type]
+    sys.meta_path.insert(0, Chained(package))
     after_import(NAME, lambda module: calls.append((module, module.chained)))
     module = package.load()
     assert calls == [(module, True)]
@@ -388,7 +387,7 @@ def test_two_of_our_finders(package: FakePackage, calls: list[Any]) -> None:
     """As when the shim is removed from ``sys.modules`` and imported anew."""
     after_import(NAME, calls.append)
     for place in (0, 2):
-        sys.meta_path.insert(place, _import_hook._Finder())  # type: ignore[arg-type]
+        sys.meta_path.insert(place, _import_hook._Finder())
     assert [package.load()] == calls
     assert calls[0].__loader__ is package
 
@@ -398,7 +397,7 @@ def test_a_finder_in_front_that_asks_nobody_is_told_and_mended_by_apply(
 ) -> None:
     engine = engine_of(patch("a", on("scale")))
     engine.start()
-    sys.meta_path.insert(0, Chained(package))  # type: ignore[arg-type]
+    sys.meta_path.insert(0, Chained(package))
     pkg = package.load()
     assert pkg.scale(5) == 10
     assert engine.status()["a"].state is State.PENDING

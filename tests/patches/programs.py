@@ -110,6 +110,33 @@ def prodigy() -> dict[str, tuple[Any, Any]]:
 CASES = (multi_steps, zero_nans, schedule_free, zoom_linesearch, prodigy, fromage)
 
 
+def states() -> dict[str, tuple[Any, Any]]:
+    """Transformations whose initial state is compared, also where stock breaks the contract."""
+    cases = {
+        "MultiSteps(adafactor)": (optax.MultiSteps(optax.adafactor(1e-3), 2), jnp.bfloat16),
+        "MultiSteps complex": (optax.MultiSteps(optax.adam(1e-3), 2), jnp.complex64),
+    }
+    if Version("0.1.8") <= RELEASE:
+        cases["prodigy"] = (optax.contrib.prodigy(), jnp.bfloat16)
+    if Version("0.2.0") <= RELEASE:
+        search = optax.scale_by_backtracking_linesearch(5, store_grad=True)
+        cases["backtracking"] = (search, jnp.bfloat16)
+    if Version("0.2.3") <= RELEASE:
+        cases["lbfgs"] = (optax.lbfgs(), jnp.bfloat16)
+        cases["schedule_free"] = (optax.contrib.schedule_free_adamw(1e-3), jnp.bfloat16)
+    if Version("0.2.6") <= RELEASE:
+        schedule = optax.linear_schedule(0.01, 0.1, 10)
+        cases["fromage"] = (optax.fromage(schedule), jnp.bfloat16)
+    return cases
+
+
+def structure(tx: Any, dtype: Any) -> list[str]:
+    """Classes, fields and shapes of a state, and no dtypes."""
+    state = jax.eval_shape(tx.init, tree_of(dtype, 0))
+    shapes = [str(leaf.shape) for leaf in jax.tree_util.tree_leaves(state)]
+    return [str(jax.tree_util.tree_structure(state)), *shapes]
+
+
 def describe(tx: Any, dtype: Any) -> dict[str, Any]:
     """The compiled step without debug information, and the bits of a few steps."""
     params = tree_of(dtype, 0)
@@ -139,13 +166,16 @@ def without_metadata(text: str) -> str:
 
 
 def main() -> None:
-    found = {}
+    found: dict[str, Any] = {}
     for cases in CASES:
         name = cases.__name__
         if os.environ.get("OPTAX_DTYPEFIX") != "off":
             optax_dtypefix.revert()
             optax_dtypefix.apply(name)
         found[name] = {case: describe(tx, dtype) for case, (tx, dtype) in cases().items()}
+    if os.environ.get("OPTAX_DTYPEFIX") != "off":
+        optax_dtypefix.apply()
+    found["states"] = {case: structure(tx, dtype) for case, (tx, dtype) in states().items()}
     print(json.dumps(found))
 
 

@@ -30,7 +30,7 @@ def types(tree: Any) -> list[tuple[Any, ...]]:
 def assert_keeps_the_contract(
     tx: Any, params: Any, grads: Any = None, extra: Callable[[Any], dict[str, Any]] | None = None
 ) -> None:
-    """C1 and C2, eager, under jit with one trace, in a scan, and in cond(pred, update, keep)."""
+    """C1 and C2, under jit with one trace, in scan around cond(pred, update, keep), and in vmap."""
     grads = params if grads is None else grads
     traces = []
 
@@ -54,8 +54,16 @@ def assert_keeps_the_contract(
 
         return jax.lax.cond(keep, lambda state: state, update, state), None
 
-    state, _ = jax.jit(lambda s: jax.lax.scan(body, s, jnp.asarray([True, False])))(state)
-    assert types(state) == expected
+    after, _ = jax.eval_shape(lambda s: jax.lax.scan(body, s, jnp.asarray([True, False])), state)
+    assert [leaf.dtype for leaf in leaves(after)] == [dtype for _, dtype, _ in expected]
+
+    def batched(tree: Any) -> Any:
+        return tree_map(lambda x: jax.ShapeDtypeStruct((2, *x.shape), x.dtype), tree)
+
+    _, after = jax.eval_shape(jax.vmap(step), batched(grads), batched(state), batched(params))
+    assert [(leaf.shape[1:], leaf.dtype) for leaf in leaves(after)] == [
+        (shape, dtype) for shape, dtype, _ in expected
+    ]
 
 
 def float64_in(function: Callable[..., Any], *args: Any) -> list[str]:

@@ -34,6 +34,11 @@ def test_the_bits_are_stocks(patch_id: str, stock: Any, patched: Any) -> None:
         assert patched[patch_id][case]["bits"] == expected["bits"], case
 
 
+def test_states_have_stocks_classes_fields_and_shapes(stock: Any, patched: Any) -> None:
+    """So a checkpoint written with the one restores with the other."""
+    assert patched["states"] == stock["states"]
+
+
 @pytest.mark.skipif(
     not optax_dtypefix.is_applied("zero_nans"), reason="before 0.1.8 there is nothing to mend"
 )
