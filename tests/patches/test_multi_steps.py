@@ -10,12 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from hypothesis import (
-    HealthCheck,
-    given,
-    settings,
-    strategies as st,
-)
 from packaging.version import Version
 from support import assert_keeps_the_contract, leaves, tree_map, tree_of
 
@@ -181,35 +175,3 @@ def test_a_state_restored_from_stock_keeps_its_dtypes() -> None:
     narrow = tree_map(jnp.real, state.acc_grads)
     _, state = jax.jit(tx.update)(params, state._replace(acc_grads=narrow), params)
     assert {leaf.dtype for leaf in leaves(state.acc_grads)} == {np.dtype(np.float32)}
-
-
-FLOATS = st.sampled_from([jnp.float32, jnp.bfloat16, jnp.float16])
-TREES = st.recursive(
-    st.tuples(st.sampled_from([(), (1,), (0,), (2, 3)]), FLOATS, FLOATS),
-    lambda inner: st.one_of(
-        st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
-        st.lists(inner, max_size=3),
-        st.none(),
-    ),
-    max_leaves=5,
-)
-
-
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
-@given(tree=TREES, inner=st.sampled_from(["drifting", "adam", "momentum"]), mean=st.booleans())
-def test_any_tree_of_floats_keeps_the_contract(tree: Any, inner: str, mean: bool) -> None:
-    def is_leaf(node: Any) -> bool:
-        return isinstance(node, tuple)
-
-    def shapes(index: int) -> Any:
-        return tree_map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf[0], leaf[index]), tree, is_leaf=is_leaf
-        )
-
-    build = {
-        "drifting": drifting,
-        "adam": lambda: optax.adam(1e-2),
-        "momentum": lambda: optax.sgd(0.1, momentum=0.9),
-    }
-    tx = optax.MultiSteps(build[inner](), 2, use_grad_mean=mean)
-    assert demo.one_step(tx, shapes(1), shapes(2)) is None
