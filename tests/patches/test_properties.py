@@ -1,4 +1,4 @@
-"""Any tree of floats, of any shapes and dtypes, keeps the contract through every patched function."""
+"""Any tree of floats, of any shapes and dtypes, keeps the contract in each patched function."""
 
 from __future__ import annotations
 
