@@ -96,27 +96,32 @@ def leaves(tree: PyTree) -> list[Any]:
     return found
 
 
-def hold(new: PyTree, old: PyTree, what: str) -> PyTree:
+def hold(new: PyTree, old: PyTree, whose: str = "") -> PyTree:
     """The new state with the dtypes of the old one, so that it can go round a loop.
 
-    Each leaf that has to be held is said once, at level info, with its key path and both dtypes. A
-    tree of another structure is no dtype fault: it comes back as it is, for JAX to complain about.
+    A tree of another structure is no dtype fault: it comes back as it is, for JAX to complain.
+
+    Args:
+      new: the state after a step.
+      old: the state before it.
+      whose: if somebody else's code made the new state, in words whose it is. Each leaf that has to
+        be held is then told once, at level info, with its key path and both dtypes.
     """
     structure: Any = jax.tree_util.tree_structure
     if structure(new) != structure(old):
         return new
     return jax.tree_util.tree_map_with_path(
-        lambda path, leaf, before: _hold_leaf(leaf, before, path, what), new, old
+        lambda path, leaf, before: _hold_leaf(leaf, before, path, whose), new, old
     )
 
 
-def _hold_leaf(leaf: Any, before: Any, path: Any, what: str) -> Any:
+def _hold_leaf(leaf: Any, before: Any, path: Any, whose: str) -> Any:
     if not hasattr(leaf, "dtype") and not isinstance(leaf, (bool, int, float, complex)):
         return leaf
     was, now = dtype_of(before), dtype_of(leaf)
-    if was != now:
+    if whose and was != now:
         key = jax.tree_util.keystr(path)
-        _say_once(f"{what}: leaf {key or 'itself'} drifts from {was} to {now}; held at {was}")
+        _say_once(f"{whose}: leaf {key or 'itself'} drifts from {was} to {now}; held at {was}")
     return cast(leaf, was)
 
 

@@ -50,7 +50,7 @@ def _direction(tx: Any, *, split: bool) -> Any:
                 for name in trees
             }
             new_state = new_state._replace(**decoded)
-        return cast_like(new_updates, updates), hold(new_state, state, "L-BFGS")
+        return cast_like(new_updates, updates), hold(new_state, state)
 
     return tx._replace(init=init_fn, update=update_fn)
 

@@ -77,7 +77,7 @@ def _update(
 
     dtypes = tree_map(working, updates, state.acc_grads)
     new_updates, new_state = stock(
-        _steady_twin(self, updates, state, dtypes, extra_args),
+        _steady_twin(self, updates, state, extra_args),
         tree_map(cast, updates, dtypes),
         state._replace(acc_grads=tree_map(cast, state.acc_grads, dtypes)),
         params,
@@ -95,8 +95,7 @@ def _update_accumulator(
     **extra_args: Any,
 ) -> tuple[PyTree, Any]:
     """From 0.2.8 on: stock accumulates in one dtype of its own, here one that loses nothing."""
-    dtypes = tree_map(dtype_of, updates)
-    twin = _steady_twin(self, updates, state, dtypes, extra_args)
+    twin = _steady_twin(self, updates, state, extra_args)
     common = _common_dtype(state.acc_grads, updates)
     twin._accumulator_dtype = common
     twin._acc_update = _of_the_same_kind(self._acc_update)
@@ -117,13 +116,10 @@ def _common_dtype(acc_grads: PyTree, updates: PyTree) -> Any:
     return jnp.result_type(*found) if found else jnp.dtype(jnp.float32)
 
 
-def _steady_twin(
-    self: Any, updates: PyTree, state: Any, dtypes: PyTree, extra_args: dict[str, Any]
-) -> Any:
-    """A copy of a MultiSteps whose parts keep the dtypes that they are given.
+def _steady_twin(self: Any, updates: PyTree, state: Any, extra_args: dict[str, Any]) -> Any:
+    """A copy of a MultiSteps whose parts keep the dtypes that they are given."""
+    import optax
 
-    ``dtypes`` are those in which stock is to see the inner updates.
-    """
     inner = self._opt
 
     def inner_update(
@@ -133,12 +129,12 @@ def _steady_twin(
         # https://github.com/google-deepmind/optax/pull/1122) or drops all of them (0.1.5, 0.1.7).
         inner_updates, new_state = inner.update(acc_grads, inner_state, params, **extra_args)
         return (
-            tree_map(cast, inner_updates, dtypes),
+            hold(inner_updates, acc_grads, "MultiSteps: updates of the inner transformation"),
             hold(new_state, inner_state, "MultiSteps: state of the inner transformation"),
         )
 
     twin = copy.copy(self)
-    twin._opt = type(inner)(inner.init, inner_update)
+    twin._opt = optax.GradientTransformation(inner.init, inner_update)
     twin._every_k_schedule = lambda step: _like_the_counter(self._every_k_schedule(step))
     if hasattr(self, "_should_skip_update_fn"):  # From 0.1.3 on.
 

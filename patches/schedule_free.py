@@ -52,7 +52,7 @@ def _schedule_free(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
     def stock_around(init: Callable[..., Any], update: Callable[..., Any], dtype: Any) -> Any:
         changed = {
-            "base_optimizer": type(base)(init, update),
+            "base_optimizer": optax.GradientTransformationExtraArgs(init, update),
             "learning_rate": in_dtype(arguments["learning_rate"], dtype),
         }
         return stock(**{**arguments, **changed})
@@ -82,7 +82,7 @@ def _schedule_free(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         )
         tx = stock_around(base.init, base_update, dtype_of(wide_state.max_lr))
         updates, new_state = tx.update(grads, wide_state, widen(params), **extra_args)
-        return cast_like(updates, grads), hold(new_state, state, "schedule_free")
+        return cast_like(updates, grads), hold(new_state, state)
 
     return built._replace(init=init_fn, update=update_fn)
 

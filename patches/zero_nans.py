@@ -60,6 +60,8 @@ def _update_selecting_state(
     **extra_args: Any,
 ) -> tuple[PyTree, Any]:
     """0.1.8 and 0.1.9: as :func:`_update`, and the inner state is selected, not averaged."""
+    import optax
+
     inner = self._opt
     k_steps = self._every_k_schedule(state.gradient_step)
 
@@ -71,7 +73,7 @@ def _update_selecting_state(
         return inner_updates, tree_map(partial(_Selected, emit), new_state, inner_state)
 
     twin = copy.copy(self)
-    twin._opt = type(inner)(inner.init, inner_update)
+    twin._opt = optax.GradientTransformation(inner.init, inner_update)
     return _update(stock, twin, updates, state, params, **extra_args)
 
 

@@ -166,7 +166,7 @@ def _scale_by_linesearch(
                 # Of pairs, stock takes the true gradient: JAX's is the conjugate of that.
                 new_grad = problem.decode(new_state.grad, params, conjugate=split)
                 new_state = new_state._replace(grad=new_grad)
-        return cast_like(new_updates, updates), hold(new_state, state, "line search")
+        return cast_like(new_updates, updates), hold(new_state, state)
 
     return tx._replace(init=init_fn, update=update_fn)
 

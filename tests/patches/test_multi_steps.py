@@ -63,6 +63,17 @@ def test_keeps_the_contract(dtype: Any) -> None:
     assert_keeps_the_contract(tx, tree_of(dtype))
 
 
+def test_the_inner_transformation_may_be_anything_with_init_and_update() -> None:
+    tx = optax.MultiSteps(optax.MultiSteps(optax.sgd(1.0), 2), 2)
+    params = {"w": jnp.ones(3, jnp.bfloat16)}
+    assert_keeps_the_contract(tx, params)
+    state, emitted = tx.init(params), []
+    for _ in range(4):
+        updates, state = tx.update(params, state, params)
+        emitted.append(float(updates["w"][0]))
+    assert emitted == [0.0, 0.0, 0.0, -1.0]
+
+
 def test_params_may_be_none() -> None:
     tx = optax.MultiSteps(optax.sgd(1.0), 2)
     grads = tree_of(jnp.float32)
@@ -163,7 +174,7 @@ def test_a_leaf_that_is_held_is_said_once(caplog: pytest.LogCaptureFixture) -> N
         for _ in range(2):
             jax.jit(lambda: tx.update(params, tx.init(params), params))()
     said = [r.getMessage() for r in caplog.records if "drifts" in r.getMessage()]
-    assert len(said) == len(leaves(params))
+    assert len(said) == 2 * len(leaves(params))  # In the state, and in the updates.
     assert any("['w']" in line and "bfloat16 to float32" in line for line in said)
 
 
