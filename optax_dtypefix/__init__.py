@@ -21,19 +21,31 @@ from optax_dtypefix._errors import (
 )
 
 if TYPE_CHECKING:
+    from optax_dtypefix._check import (
+        Check as Check,
+        Violation as Violation,
+        check as check,
+    )
+    from optax_dtypefix._preserve import preserve_dtypes as preserve_dtypes
     from optax_dtypefix._report import (
         PatchStatus as PatchStatus,
         Report as Report,
         State as State,
     )
 else:
+    # What only some programs use, and jax with it, is imported when it is asked for.
+    _LATER = {
+        **dict.fromkeys(("Check", "Violation", "check"), "_check"),
+        "preserve_dtypes": "_preserve",
+        **dict.fromkeys(("PatchStatus", "Report", "State"), "_report"),
+    }
 
-    def __getattr__(name):  # Only who reads a report needs its types.
-        if name not in ("PatchStatus", "Report", "State"):
+    def __getattr__(name):
+        if name not in _LATER:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from optax_dtypefix import _report
+        import importlib
 
-        return getattr(_report, name)
+        return getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
 
 
 __version__ = "0.1.0"

@@ -8,7 +8,7 @@ from typing import Any, Callable
 import jax
 import jax.numpy as jnp
 
-from optax_dtypefix.patches._dtypes import PyTree, cast_like, hold, scalar_dtype, tree_map
+from optax_dtypefix._dtypes import PyTree, cast_like, hold, scalar_dtype, tree_map
 from optax_dtypefix.patches._representation import Representation, working_dtype
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from optax_dtypefix.patches._dtypes import PyTree, cast, dtype_of, is_inexact, leaves, tree_map
+from optax_dtypefix._dtypes import PyTree, cast, dtype_of, is_inexact, leaves, tree_map
 
 if TYPE_CHECKING:
     from collections.abc import Callable

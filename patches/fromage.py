@@ -16,9 +16,7 @@ from typing import Any, Callable
 import jax.numpy as jnp
 import numpy as np
 
-from optax_dtypefix._patch import Fault, Patch, Target
-from optax_dtypefix.patches import _demonstrate as demo
-from optax_dtypefix.patches._dtypes import (
+from optax_dtypefix._dtypes import (
     PyTree,
     cast_like,
     in_dtype,
@@ -27,6 +25,8 @@ from optax_dtypefix.patches._dtypes import (
     tree_map,
     widen,
 )
+from optax_dtypefix._patch import Fault, Patch, Target
+from optax_dtypefix.patches import _demonstrate as demo
 
 
 def _with_stock(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

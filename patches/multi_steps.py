@@ -16,9 +16,7 @@ from typing import Any, Callable
 import jax
 import jax.numpy as jnp
 
-from optax_dtypefix._patch import Fault, Patch, Target
-from optax_dtypefix.patches import _demonstrate as demo
-from optax_dtypefix.patches._dtypes import (
+from optax_dtypefix._dtypes import (
     PyTree,
     cast,
     cast_like,
@@ -29,6 +27,8 @@ from optax_dtypefix.patches._dtypes import (
     tree_map,
     x64,
 )
+from optax_dtypefix._patch import Fault, Patch, Target
+from optax_dtypefix.patches import _demonstrate as demo
 
 
 def _init(stock: Callable[..., Any], self: Any, params: PyTree) -> Any:
@@ -216,29 +216,33 @@ def _show_int64_schedule() -> str | None:
         return demo.one_step(tx, demo.shapes(jnp.float32))
 
 
-def _with_value_fn() -> Any:
-    import optax
-
-    def update(
-        grads: PyTree, state: PyTree, params: PyTree = None, *, value_fn: Callable[..., Any]
-    ) -> tuple[PyTree, PyTree]:
-        value = value_fn(params)
-        return tree_map(lambda g: g * jnp.asarray(value, g.dtype), grads), state
-
-    return optax.GradientTransformationExtraArgs(lambda _: optax.EmptyState(), update)
-
-
 def _show_callable_extra_argument() -> str | None:
+    def update(
+        grads: PyTree, state: PyTree, params: PyTree = None, *, value_fn: Any = None
+    ) -> tuple[PyTree, PyTree]:
+        del params, value_fn
+        return grads, state
+
+    return _show_extra_argument(update, value_fn=lambda params: params)
+
+
+def _show_required_extra_argument() -> str | None:
+    def update(
+        grads: PyTree, state: PyTree, params: PyTree = None, *, scale: Any
+    ) -> tuple[PyTree, PyTree]:
+        del params
+        return tree_map(lambda g: g * scale, grads), state
+
+    return _show_extra_argument(update, scale=jax.ShapeDtypeStruct((), jnp.float32))
+
+
+def _show_extra_argument(update: Callable[..., Any], **extra_args: Any) -> str | None:
     import optax
 
     if not hasattr(optax, "GradientTransformationExtraArgs"):
         return None
-
-    def value_fn(params: PyTree) -> Any:
-        return sum(jnp.sum(leaf) for leaf in leaves(params))
-
-    tx = optax.MultiSteps(_with_value_fn(), 2)
-    return demo.one_step(tx, demo.shapes(jnp.float32), extra=lambda *_: {"value_fn": value_fn})
+    inner = optax.GradientTransformationExtraArgs(lambda _: optax.EmptyState(), update)
+    return demo.one_step(optax.MultiSteps(inner, 2), demo.shapes(jnp.float32), **extra_args)
 
 
 def _show_complex_accumulator() -> str | None:
@@ -325,7 +329,7 @@ PATCH = Patch(
             "required_extra_argument",
             "an extra argument that the inner transformation requires: TypeError",
             ">=0.1.5,<0.1.8",
-            _show_callable_extra_argument,
+            _show_required_extra_argument,
         ),
         Fault(
             "integer_leaf",

@@ -18,9 +18,8 @@ from typing import Any, Callable
 import jax
 import jax.numpy as jnp
 
-from optax_dtypefix._patch import Fault, Patch, Target
-from optax_dtypefix.patches import _demonstrate as demo
-from optax_dtypefix.patches._dtypes import (
+from optax_dtypefix._check import equations
+from optax_dtypefix._dtypes import (
     PyTree,
     cast,
     cast_like,
@@ -33,6 +32,8 @@ from optax_dtypefix.patches._dtypes import (
     widen,
     x64,
 )
+from optax_dtypefix._patch import Fault, Patch, Target
+from optax_dtypefix.patches import _demonstrate as demo
 
 
 def _prodigy(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -204,7 +205,7 @@ def _probe_zero_gradient() -> str | None:
     tx, params = prodigy(), demo.shapes(jnp.float32)
     jaxpr = jax.make_jaxpr(lambda params: tx.update(params, tx.init(params), params))(params)
     makers: dict[Any, Any] = {}
-    for equation in demo.equations(jaxpr.jaxpr):
+    for equation in equations(jaxpr.jaxpr):
         makers.update((variable, equation) for variable in equation.outvars)
         if equation.primitive.name == "div" and equation.outvars[0].aval.shape == ():
             maker = makers.get(equation.invars[1])

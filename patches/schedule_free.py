@@ -18,9 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from optax_dtypefix._patch import Fault, Patch, Target
-from optax_dtypefix.patches import _demonstrate as demo
-from optax_dtypefix.patches._dtypes import (
+from optax_dtypefix._dtypes import (
     PyTree,
     cast,
     cast_like,
@@ -34,6 +32,8 @@ from optax_dtypefix.patches._dtypes import (
     tree_map,
     widen,
 )
+from optax_dtypefix._patch import Fault, Patch, Target
+from optax_dtypefix.patches import _demonstrate as demo
 
 
 def _schedule_free(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

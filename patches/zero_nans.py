@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any, Callable
 import jax
 import jax.numpy as jnp
 
+from optax_dtypefix._check import equations
+from optax_dtypefix._dtypes import PyTree, is_inexact, tree_map
 from optax_dtypefix._patch import Fault, Patch, Target
 from optax_dtypefix.patches import _demonstrate as demo
-from optax_dtypefix.patches._dtypes import PyTree, is_inexact, tree_map
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -145,7 +146,7 @@ def _probe_product() -> str | None:
     tx = optax.MultiSteps(optax.identity(), 2, use_grad_mean=False)
     leaf = jax.ShapeDtypeStruct((3, 5), jnp.float32)
     jaxpr = jax.make_jaxpr(lambda grads: tx.update(grads, tx.init(grads), grads))(leaf)
-    for equation in demo.equations(jaxpr.jaxpr):
+    for equation in equations(jaxpr.jaxpr):
         if equation.primitive.name == "mul" and equation.outvars[0].aval.shape == (3, 5):
             return "updates are held back by multiplying them with 0"
     return None

@@ -16,12 +16,7 @@ from typing import Any, Callable
 import jax
 import jax.numpy as jnp
 
-from optax_dtypefix._patch import Fault, Patch, Target
-from optax_dtypefix.patches import (
-    _demonstrate as demo,
-    _lbfgs,
-)
-from optax_dtypefix.patches._dtypes import (
+from optax_dtypefix._dtypes import (
     PyTree,
     cast,
     cast_like,
@@ -33,6 +28,11 @@ from optax_dtypefix.patches._dtypes import (
     strengthen,
     tree_map,
     x64,
+)
+from optax_dtypefix._patch import Fault, Patch, Target
+from optax_dtypefix.patches import (
+    _demonstrate as demo,
+    _lbfgs,
 )
 from optax_dtypefix.patches._representation import Representation, real_dtype, working_dtype
 
@@ -222,10 +222,9 @@ def _loss(params: PyTree) -> Any:
 
 
 def _one_step(tx: Any, params: PyTree, **options: Any) -> str | None:
-    def extra(params: PyTree, grads: PyTree) -> dict[str, Any]:
-        return {"value": _loss(params), "grad": grads, "value_fn": _loss}
-
-    return demo.one_step(tx, params, extra=extra, **options)
+    grads = options.setdefault("grads", params)
+    value = jax.eval_shape(_loss, params)
+    return demo.one_step(tx, params, value=value, grad=grads, value_fn=_loss, **options)
 
 
 def _zoom_or_none() -> Any:

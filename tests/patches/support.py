@@ -68,12 +68,12 @@ def assert_keeps_the_contract(
 
 def float64_in(function: Callable[..., Any], *args: Any) -> list[str]:
     """Equations of the jaxpr that give a float64 array."""
-    from optax_dtypefix.patches import _demonstrate
+    from optax_dtypefix._check import equations
 
     jaxpr = jax.make_jaxpr(function)(*args)
     return [
         str(equation)
-        for equation in _demonstrate.equations(jaxpr.jaxpr)
+        for equation in equations(jaxpr.jaxpr)
         for variable in equation.outvars
         if getattr(variable.aval, "dtype", None) == jnp.float64
     ]

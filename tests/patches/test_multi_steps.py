@@ -13,11 +13,11 @@ import pytest
 from packaging.version import Version
 from support import assert_keeps_the_contract, leaves, tree_map, tree_of
 
+from optax_dtypefix import _dtypes
+from optax_dtypefix._dtypes import x64
 from optax_dtypefix.patches import (
     _demonstrate as demo,
-    _dtypes,
 )
-from optax_dtypefix.patches._dtypes import x64
 
 RELEASE = Version(optax.__version__)
 HAS_SKIP = "should_skip_update_fn" in inspect.signature(optax.MultiSteps).parameters

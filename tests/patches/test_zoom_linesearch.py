@@ -12,7 +12,7 @@ import pytest
 from support import assert_keeps_the_contract, float64_in, leaves, tree_map, types
 
 import optax_dtypefix
-from optax_dtypefix.patches._dtypes import x64
+from optax_dtypefix._dtypes import x64
 
 HAS_LBFGS = hasattr(optax, "lbfgs")
 needs_lbfgs = pytest.mark.skipif(not HAS_LBFGS, reason="L-BFGS came with optax 0.2.3")
