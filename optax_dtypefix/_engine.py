@@ -14,7 +14,7 @@ from optax_dtypefix._errors import complain, in_words
 from optax_dtypefix._import_hook import after_import, is_imported
 from optax_dtypefix._log import LOGGER
 from optax_dtypefix._report import PatchStatus, Report, State
-from optax_dtypefix._selection import Decision, decide
+from optax_dtypefix._selection import Decision, decide, unless_mended
 from optax_dtypefix._sites import Sites
 from optax_dtypefix._wrapper import stock_only
 
@@ -188,7 +188,10 @@ class Engine:
                 self._decisions[patch_id] = decisions[patch_id]
                 self._attach(patch_id, decisions[patch_id])
             bound, _ = self._sites.refresh(self._resting(), sweep_within=sweep_within)
-            record = {patch_id: self._decisions[patch_id] for patch_id in settled}
+        for patch_id in settled:
+            self._verify(patch_id)
+        with self._lock:
+            record = {i: self._decisions[i] for i in settled if i in self._decisions}
         acting = any(decision.state is State.APPLIED for decision in record.values())
         if (acting or bound) and not (sweep_within and release.tested):
             _forget_traces()  # The user's, or those of the probes.
@@ -196,6 +199,19 @@ class Engine:
         for decision in record.values():
             if decision.awaits is not None:
                 self._await(decision.awaits)
+
+    def _verify(self, patch_id: str) -> None:
+        """Takes a patch out again that was chosen by probe and does not mend what was probed."""
+        decision = self._decisions.get(patch_id)
+        if decision is None or not decision.probed or self._suspended[patch_id]:
+            return
+        verdict = unless_mended(decision)  # Outside the lock: it imports.
+        with self._lock:
+            if verdict is not decision and self._decisions.get(patch_id) is decision:
+                self._decisions[patch_id] = verdict
+                self._targets.pop(patch_id, None)
+                self._sites.detach(patch_id)
+                self._sites.refresh(self._resting(), sweep_within="")
 
     def _tell(self, record: Mapping[str, Decision]) -> None:
         for patch_id, decision in record.items():

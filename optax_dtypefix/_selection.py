@@ -11,7 +11,7 @@ from optax_dtypefix._sites import defining_module, unknown_parameters, unloaded_
 
 if TYPE_CHECKING:
     from optax_dtypefix._environment import Settings
-    from optax_dtypefix._patch import Demonstration, Patch, Target
+    from optax_dtypefix._patch import Demonstration, Fault, Patch, Target
     from optax_dtypefix._release import Release
 
 
@@ -25,6 +25,8 @@ class Decision:
       targets: what to wrap.
       awaits: a module whose import to wait for, then decide again.
       trouble: whether something wanted cannot be done, which the user is told.
+      probed: the abstract demonstrations that the decision rests on. They must be quiet once the
+        patch acts.
     """
 
     state: State
@@ -32,6 +34,7 @@ class Decision:
     targets: tuple[Target, ...] = ()
     awaits: str | None = None
     trouble: bool = False
+    probed: tuple[Fault, ...] = ()
 
 
 def decide(patch: Patch, release: Release, settings: Settings, *, requested: bool) -> Decision:
@@ -81,8 +84,10 @@ def _by_probe(patch: Patch, release: Release, present: tuple[Target, ...]) -> De
     if strangers:
         words = ", ".join(dict.fromkeys(strangers))
         return _unsupported(f"{what}, and has parameters not known here: {words}")
+    probed: list[Fault] = []
     for fault in patch.faults:
         probe = fault.show if fault.abstract else fault.probe
+        probed += [fault] if fault.abstract else []
         if probe is None:
             continue
         try:
@@ -90,8 +95,24 @@ def _by_probe(patch: Patch, release: Release, present: tuple[Target, ...]) -> De
         except Exception as error:  # The probe met an optax that it does not know.
             return _unsupported(f"{what}, and the probe could not run: {in_words(error)}")
         if shows:  # One fault is enough to know: tracing them all would hold up the import.
-            return Decision(State.APPLIED, f"{what}; the probe found: {fault.id}", present)
+            reason = f"{what}; the probe found: {fault.id}"
+            return Decision(State.APPLIED, reason, present, probed=tuple(probed))
     return Decision(State.NOT_NEEDED, f"{what}; the probe found none of its faults")
+
+
+def unless_mended(decision: Decision) -> Decision:
+    """The decision on a patch that acts by now; another one if it does not mend what was probed.
+
+    The replacement may not fit an optax that it was never tested on.
+    """
+    for fault in decision.probed:
+        try:
+            outcome = fault.show()
+        except Exception as error:  # Of the patch, or the fault itself: it is not mended.
+            outcome = in_words(error)
+        if outcome is not None:
+            return _unsupported(f"{decision.reason}; the patch does not mend it: {outcome}")
+    return decision
 
 
 def _unsupported(reason: str) -> Decision:

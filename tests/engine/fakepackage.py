@@ -108,7 +108,9 @@ def on(qualname: str, replacement: Callable[..., Any] = negate, **more: Any) -> 
 
 
 def fault(show: Callable[[], str | None] = lambda: "seen", releases: str = "") -> Fault:
-    return Fault("fault", "a fault", releases, show, upstream="https://example.org/1")
+    """A fault that ``show`` probes, and that nobody looks for once the patch acts."""
+    upstream = "https://example.org/1"
+    return Fault("fault", "a fault", releases, show, upstream, abstract=False, probe=show)
 
 
 def patch(name: str, *targets: Target, faults: Sequence[Fault] = (), **more: Any) -> Patch:

@@ -68,6 +68,38 @@ def test_a_fault_that_computes_is_no_probe_but_may_have_one(package: FakePackage
     assert engine.status()["b"].reason.endswith("the probe found: probed")
 
 
+def test_a_patch_that_does_not_mend_what_was_probed_is_taken_out(package: FakePackage) -> None:
+    """It may not fit an optax that it was never tested on: stock stays in place, and it is told."""
+    package.release("99.0")
+
+    def vanished(stock: object, *args: object) -> NoReturn:
+        del stock, args
+        raise AttributeError("this optax has no tree_utils")
+
+    def positive(function: str) -> Fault:
+        def show() -> str | None:
+            found = getattr(package.load(), function)(5)
+            return None if found < 0 else f"{function} gives {found}"
+
+        return Fault("positive", "a fault", "", show)
+
+    engine = engine_of(
+        patch("mends", on("scale", negate), faults=[positive("scale")]),
+        patch("does_not", on("shift", lambda stock, x: stock(x)), faults=[positive("shift")]),
+        patch("raises", on("twice", vanished), faults=[positive("twice")]),
+    )
+    pkg = package.load()
+    with pytest.warns(OptaxDtypeFixWarning, match="does_not.*raises"):
+        engine.start()
+    states = [State.APPLIED, State.UNSUPPORTED, State.UNSUPPORTED]
+    assert [p.state for p in engine.status()] == states
+    assert engine.status()["does_not"].reason.endswith("does not mend it: shift gives 6")
+    assert "this optax has no tree_utils" in engine.status()["raises"].reason
+    assert [p.targets for p in engine.status()][1:] == [(), ()]
+    assert type(pkg.shift).__name__ == type(pkg.twice).__name__ == "function"
+    assert (pkg.scale(5), pkg.shift(5), pkg.twice(5)) == (-10, 6, 20)
+
+
 def test_a_probe_sees_stock_although_other_patches_are_applied(package: FakePackage) -> None:
     package.release("99.0")
     seen = []

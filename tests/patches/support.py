@@ -7,6 +7,7 @@ from typing import Any, Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 tree_map = jax.tree_util.tree_map
 leaves = jax.tree_util.tree_leaves
@@ -20,6 +21,17 @@ def tree_of(dtype: Any, *more: Any, seed: int = 0) -> dict[str, Any]:
         "w": jnp.asarray(random.normal(size=(3, 4)), dtype),
         "b": jnp.asarray(random.normal(size=(4,)), last),
     }
+
+
+def drifting() -> Any:
+    """Changes the dtypes of updates and state, as a careless transformation of a user may."""
+
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        del params
+        total = tree_map(lambda g, t: jnp.asarray(g, jnp.float32) + t, grads, state)
+        return total, total
+
+    return optax.GradientTransformation(lambda params: tree_map(jnp.zeros_like, params), update)
 
 
 def types(tree: Any) -> list[tuple[Any, ...]]:

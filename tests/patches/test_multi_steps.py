@@ -11,7 +11,7 @@ import numpy as np
 import optax
 import pytest
 from packaging.version import Version
-from support import assert_keeps_the_contract, leaves, tree_map, tree_of
+from support import assert_keeps_the_contract, drifting, leaves, tree_map, tree_of
 
 from optax_dtypefix import _dtypes
 from optax_dtypefix._dtypes import x64
@@ -22,17 +22,6 @@ from optax_dtypefix.patches import (
 RELEASE = Version(optax.__version__)
 HAS_SKIP = "should_skip_update_fn" in inspect.signature(optax.MultiSteps).parameters
 HAS_EXTRA_ARGS = hasattr(optax, "GradientTransformationExtraArgs")
-
-
-def drifting() -> Any:
-    """An inner transformation of a user's own that returns float32 whatever it is given."""
-
-    def update(grads: Any, state: Any, params: Any = None) -> Any:
-        del params
-        total = tree_map(lambda g, t: jnp.asarray(g, jnp.float32) + t, grads, state)
-        return total, total
-
-    return optax.GradientTransformation(lambda params: tree_map(jnp.zeros_like, params), update)
 
 
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -14,7 +14,7 @@ from hypothesis import (
     settings,
     strategies as st,
 )
-from support import leaves, tree_map
+from support import drifting, leaves, tree_map
 
 from optax_dtypefix.patches import _demonstrate as demo
 
@@ -50,17 +50,6 @@ def problems(draw: Any) -> tuple[Any, Any]:
 
 def loss(params: Any) -> Any:
     return sum(jnp.sum(leaf.astype(jnp.float32) ** 2) for leaf in leaves(params))
-
-
-def drifting() -> Any:
-    """Changes the dtypes of updates and state, as a careless transformation of a user may."""
-
-    def update(grads: Any, state: Any, params: Any = None) -> Any:
-        del params
-        total = tree_map(lambda g, t: jnp.asarray(g, jnp.float32) + t, grads, state)
-        return total, total
-
-    return optax.GradientTransformation(lambda params: tree_map(jnp.zeros_like, params), update)
 
 
 def warm_up(count: Any) -> Any:
