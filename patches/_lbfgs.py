@@ -65,13 +65,17 @@ def lbfgs(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
     bound = inspect.signature(stock).bind(*args, **kwargs)
     if "linesearch" not in bound.arguments:
-        default = inspect.signature(stock).parameters["linesearch"].default
-        kwargs["linesearch"] = optax.scale_by_zoom_linesearch(**arguments_of(default))
+        arguments = arguments_of(inspect.signature(stock).parameters["linesearch"].default)
+        if arguments is not None:
+            kwargs["linesearch"] = optax.scale_by_zoom_linesearch(**arguments)
     return stock(*args, **kwargs)
 
 
-def arguments_of(linesearch: Any) -> dict[str, Any]:
-    """The arguments that ``scale_by_zoom_linesearch`` was called with."""
+def arguments_of(linesearch: Any) -> dict[str, Any] | None:
+    """The arguments that stock's ``scale_by_zoom_linesearch`` was called with.
+
+    None if it was not stock's, but the patched one: then optax's module was reloaded since.
+    """
     import optax
 
     found: dict[str, Any] = {}
@@ -86,4 +90,7 @@ def arguments_of(linesearch: Any) -> dict[str, Any]:
                     functions.append(value)
     renamed = {"max_learning_rate": "max_stepsize", "stepsize_precision": "interval_threshold"}
     names = inspect.signature(optax.scale_by_zoom_linesearch).parameters
-    return {name: found[renamed.get(name, name)] for name in names}
+    cells = {name: renamed.get(name, name) for name in names}
+    if not found.keys() >= set(cells.values()):
+        return None
+    return {name: found[cell] for name, cell in cells.items()}

@@ -242,6 +242,7 @@ def test_the_default_line_search_is_stocks_but_for_the_patch() -> None:
     again = arguments_of(stock(7, tol=0.25, stepsize_precision=1e-3))
     assert again["max_linesearch_steps"] == 7
     assert (again["tol"], again["stepsize_precision"]) == (0.25, 1e-3)
+    assert arguments_of(optax.scale_by_zoom_linesearch(7)) is None
 
 
 @needs_backtracking
