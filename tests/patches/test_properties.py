@@ -74,7 +74,7 @@ if hasattr(optax, "scale_by_backtracking_linesearch"):
 if hasattr(optax, "lbfgs"):
     SLOW["lbfgs"] = lambda: optax.lbfgs(memory_size=2)
 
-RELAXED = {"deadline": None, "suppress_health_check": list(HealthCheck)}
+RELAXED = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
 
 
 @pytest.mark.parametrize("name", QUICK)
