@@ -139,13 +139,13 @@ def test_between(tmp_path: Path) -> None:
     assert run(tmp_path, script, **variables) == "{'disabled'} []\n"
 
 
-def test_a_release_that_nobody_has_seen(tmp_path: Path) -> None:
+def test_a_fork_is_decided_by_probe(tmp_path: Path) -> None:
     """Every probe runs, abstractly, on stock functions, and finds what the table says."""
     script = """
         import optax_dtypefix as shim
         from optax_dtypefix import _release
         installed = _release.installed
-        _release.installed = lambda package: _release.Release("99.0.dev3")
+        _release.installed = lambda p: _release.Release(installed(p).text + "+fork")
         import optax
         by_probe = {s.id: s.state.value for s in shim.status()}
         assert not backends(), "a probe computes"
