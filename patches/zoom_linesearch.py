@@ -4,7 +4,9 @@ Stock builds the scalars of its states with ``jnp.asarray(0.0)`` and the like: w
 float64 and int64 in 64-bit mode. The first step turns them strong, so that a train step is traced
 twice; up to 0.2.4 it also turns them into other dtypes, and the branches of ``cond`` disagree.
 
-Here the initial states have the dtypes that the steps keep, and stock searches in one dtype.
+Here the initial states have the dtypes that the steps keep, and stock searches in one dtype. What
+is left: in 64-bit mode stock's backtracking loop carries its error, and with ``store_grad`` the
+value, as a float64 scalar. State and updates are as they should be.
 """
 
 from __future__ import annotations
