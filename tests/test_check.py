@@ -12,6 +12,10 @@ import optax_dtypefix
 from optax_dtypefix._dtypes import x64
 
 tree_map = jax.tree_util.tree_map
+needs_extra_args = pytest.mark.skipif(
+    not hasattr(optax, "GradientTransformationExtraArgs"),
+    reason="extra arguments came with optax 0.1.5",
+)
 
 
 def transformation(update: Any, init: Any = None) -> Any:
@@ -98,10 +102,8 @@ def test_an_exception_is_reported_with_its_cause() -> None:
     assert raised.value.__cause__ is report.error
 
 
+@needs_extra_args
 def test_extra_arguments_may_be_shapes_and_functions() -> None:
-    if not hasattr(optax, "GradientTransformationExtraArgs"):
-        return  # They came with optax 0.1.5.
-
     def update(grads: Any, state: Any, params: Any = None, *, value: Any, value_fn: Any) -> Any:
         return tree_map(lambda g: g * (value + value_fn(params)), grads), state
 
@@ -133,7 +135,9 @@ def test_70_billion_parameters_are_checked_as_shapes() -> None:
     params = {f"layer{i}": layer for i in range(80)}
     size = sum(int(np.prod(leaf.shape)) for leaf in jax.tree_util.tree_leaves(params))
     assert size > 70e9
+    before = {id(array) for array in jax.live_arrays()}
     assert optax_dtypefix.check(optax.MultiSteps(optax.sgd(0.1, momentum=0.9), 4), params).ok
+    assert {id(array) for array in jax.live_arrays()} <= before
 
 
 def test_preserve_dtypes_holds_any_transformation() -> None:
@@ -146,10 +150,8 @@ def test_preserve_dtypes_holds_any_transformation() -> None:
     np.testing.assert_array_equal(np.asarray(updates["w"], np.float32), 1.0)
 
 
+@needs_extra_args
 def test_preserve_dtypes_passes_extra_arguments_on() -> None:
-    if not hasattr(optax, "GradientTransformationExtraArgs"):
-        return  # They came with optax 0.1.5.
-
     def update(grads: Any, state: Any, params: Any = None, *, scale: Any) -> Any:
         del params
         return tree_map(lambda g: g * scale, grads), state

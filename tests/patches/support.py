@@ -78,13 +78,13 @@ def assert_keeps_the_contract(
     ]
 
 
-def float64_in(function: Callable[..., Any], *args: Any) -> list[str]:
-    """Equations of the jaxpr that give a float64 array."""
+def float64_in(function: Callable[..., Any], *args: Any) -> list[tuple[int, ...]]:
+    """Shapes of the float64 values that a function computes, by its jaxpr."""
     from optax_dtypefix._check import equations
 
     jaxpr = jax.make_jaxpr(function)(*args)
     return [
-        str(equation)
+        variable.aval.shape
         for equation in equations(jaxpr.jaxpr)
         for variable in equation.outvars
         if getattr(variable.aval, "dtype", None) == jnp.float64
