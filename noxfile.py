@@ -41,16 +41,20 @@ JAX_OF_ITS_TIME = {
 NEWEST_JAX = "0.10.2"
 DO_NOT_IMPORT_WITH_IT = ("0.1.2", "0.1.3", "0.1.4", "0.2.7")
 
-EVERYTHING_ON = ("0.1.2", "0.1.9", "0.2.3", "0.2.5", "0.2.8")
-"""Where the examples and the command are tested too: one of each way in which stock optax fails."""
+EVERYTHING_ON = ("0.1.9", "0.2.3", "0.2.5")
+"""Where all tests run, one of each way in which stock optax fails; session ``lowest`` runs them all
+on 0.1.2, and ``tests`` on the newest."""
 
-FAULTS = ("tests/patches", "tests/engine")
-FAULTS_ON_NEWEST_JAX = (
+FAULTS = (
     "tests/patches/test_faults.py",
     "tests/patches/test_programs.py",
+    "tests/patches/test_properties.py",
     "tests/engine/test_import_order.py",
 )
-"""What may differ with another jax under the same optax: faults, programs, and the import."""
+"""What may differ with any release of optax or jax: faults, programs, and the import."""
+
+AUDITED = ("0.1.9", "0.2.3", "0.2.8")
+"""Where tests go over the whole audit."""
 
 LOWEST = ("wrapt==1.14.0", "packaging==20.0", "pytest<9")  # pytest 9 wants a newer packaging.
 
@@ -65,7 +69,7 @@ _ON_NEWEST_JAX = [
 @nox.session
 def lint(session: nox.Session) -> None:
     """Style, format and types."""
-    session.install("-e", ".[test]", "mypy", "ruff")
+    session.install("-e", ".[test]", "mypy", "ruff", "types-tqdm")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     # mypy knows nothing of a package that is put together from two folders: it gets one.
@@ -99,7 +103,34 @@ def release(session: nox.Session, optax: str) -> None:
 def newest_jax(session: nox.Session, optax: str) -> None:
     """One release of optax with the newest jax, for those who pin optax alone."""
     _install(session, optax, NEWEST_JAX)
-    _test(session, *FAULTS_ON_NEWEST_JAX)
+    _test(session, *FAULTS)
+
+
+@nox.session
+@nox.parametrize("optax", [nox.param(optax, id=optax) for optax in AUDITED])
+def audit(session: nox.Session, optax: str) -> None:
+    """The contract on every transformation, and programs where stock keeps it: minutes."""
+    jax, *held_back = JAX_OF_ITS_TIME[optax]
+    _install(session, optax, jax, *held_back)
+    session.run("python", "-m", "pytest", "tests/audit")
+
+
+@nox.session
+@nox.parametrize("optax", _RELEASES)
+def record(session: nox.Session, optax: str) -> None:
+    """Writes the audit of one release to docs/audit/; ``picture`` draws all of them."""
+    jax, *held_back = JAX_OF_ITS_TIME[optax]
+    _install(session, optax, jax, *held_back)
+    with open(f"docs/audit/{optax}.json", "w", encoding="utf-8") as file:
+        session.run("python", "-m", "optax_dtypefix", "audit", "--json", stdout=file)
+
+
+@nox.session
+def picture(session: nox.Session) -> None:
+    """Draws docs/audit.svg and writes docs/audit.md, from what ``record`` wrote."""
+    session.install("-e", ".")
+    records = [f"docs/audit/{optax}.json" for optax in JAX_OF_ITS_TIME]
+    session.run("python", "-m", "optax_dtypefix._audit.releases", "docs", *records)
 
 
 @nox.session

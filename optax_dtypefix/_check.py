@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PyTree = Any
+
+_DOUBLE = (jnp.float64, jnp.complex128)
+_LONG = (jnp.int64, jnp.uint64)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +91,7 @@ def check(tx: Any, params: PyTree, grads: PyTree = None, **extra_args: Any) -> C
     grads = params if grads is None else grads
     try:
         problem = Problem(tx, params, grads, extra_args)
-        violations = [*problem.step(), *problem.loops()]
+        violations = [*problem.step(), *problem.cond()]
     except Exception as error:  # Reported, not swallowed: it is in the result, with its cause.
         return Check((Violation("error", "", in_words(error)),), error)
     return Check(tuple(violations))
@@ -106,48 +109,39 @@ class Problem:
         self._tx = tx
         self._inputs = jax.tree_util.tree_map(_shape, (params, grads, abstract))
 
-    def _update(self, state: PyTree, inputs: PyTree) -> tuple[PyTree, PyTree]:
-        params, grads, abstract = inputs
-        result: tuple[PyTree, PyTree] = self._tx.update(
-            grads, state, params, **abstract, **self._static
-        )
-        return result
-
     def step(self) -> Iterator[Violation]:
-        """What one step changes, and what it computes in float64. Raises what ``tx`` raises."""
-
-        def run(inputs: PyTree) -> tuple[PyTree, PyTree, PyTree]:
-            state = self._tx.init(inputs[0])
-            updates, new_state = self._update(state, inputs)
-            return updates, state, new_state
-
-        jaxpr, trees = jax.make_jaxpr(run, return_shape=True)(self._inputs)
-        updates, before, after = _with_paths(jaxpr.out_avals, trees)
-        structures: list[Any] = [jax.tree_util.tree_structure(tree) for tree in trees]
-        if structures[1] != structures[2]:
-            message = f"turns from {structures[1]} into {structures[2]}"
-            yield Violation("structure", "", message)
-        else:
-            for (path, was), (_, now) in zip(before, after):
-                if describe(was) != describe(now):
-                    message = f"turns from {describe(was)} into {describe(now)}"
-                    yield Violation("state", path, message)
-        grads = jax.tree_util.tree_leaves(self._inputs[1])
-        for grad, (path, update) in zip(grads, updates):
-            if grad.dtype != update.dtype:
-                message = f"{update.dtype} for a gradient that is {grad.dtype}"
-                yield Violation("updates", path, message)
-        if not _has_float64(self._inputs) and float64_inside(jaxpr.jaxpr):
-            yield Violation("float64", "", "computed inside, although no input is float64")
-
-    def loops(self) -> Iterator[Violation]:
-        """Whether ``lax.scan`` and ``lax.cond`` take the state."""
+        """What one step breaks, in ``lax.scan``. Raises what ``tx`` raises."""
+        seen: list[tuple[PyTree, PyTree, PyTree]] = []
 
         def scan(inputs: PyTree) -> PyTree:
-            def body(state: PyTree, _: None) -> tuple[PyTree, None]:
-                return self._update(state, inputs)[1], None
+            def body(state: PyTree, _: None) -> tuple[PyTree, PyTree]:
+                updates, new_state = self._update(state, inputs)
+                seen.append(jax.tree_util.tree_map(_Type, (state, new_state, updates)))
+                return new_state, updates
 
-            return jax.lax.scan(body, self._tx.init(inputs[0]), None, length=2)[0]
+            return jax.lax.scan(body, self._tx.init(inputs[0]), None, length=2)
+
+        refused = None
+        try:
+            jaxpr = jax.make_jaxpr(scan)(self._inputs)
+        except TypeError as error:
+            if not seen:  # Not scan refuses the state: the transformation itself raises.
+                raise
+            refused = f"does not take the state: {in_words(error)}"
+            jaxpr = jax.make_jaxpr(self._once)(self._inputs)
+        # If a weak type changes, the body is traced again, with the weak type gone.
+        yield from self._steadiness(*seen[0])
+        if not self._brings(_DOUBLE) and float64_inside(jaxpr.jaxpr):
+            yield Violation("float64", "", "computed inside, although no input is float64")
+        if refused is not None:
+            yield Violation("scan", "", refused)
+
+    def functions(self) -> tuple[Callable[..., PyTree], Callable[..., PyTree], PyTree]:
+        """``init(inputs)``, ``update(state, inputs)``, and the abstract inputs of both."""
+        return lambda inputs: self._tx.init(inputs[0]), self._update, self._inputs
+
+    def cond(self) -> Iterator[Violation]:
+        """Whether ``lax.cond`` takes the state: updated in one branch, as it was in the other."""
 
         def cond(inputs: PyTree) -> PyTree:
             def update(state: PyTree) -> PyTree:
@@ -155,24 +149,71 @@ class Problem:
 
             return jax.lax.cond(True, update, lambda state: state, self._tx.init(inputs[0]))
 
-        for function in (scan, cond):
-            try:
-                jax.eval_shape(function, self._inputs)
-            except TypeError as error:
-                name = function.__name__
-                yield Violation(name, "", f"does not take the state: {in_words(error)}")
+        try:
+            jax.eval_shape(cond, self._inputs)
+        except TypeError as error:
+            yield Violation("cond", "", f"does not take the state: {in_words(error)}")
+
+    def _once(self, inputs: PyTree) -> tuple[PyTree, PyTree]:
+        return self._update(self._tx.init(inputs[0]), inputs)
+
+    def _update(self, state: PyTree, inputs: PyTree) -> tuple[PyTree, PyTree]:
+        params, grads, abstract = inputs
+        result: tuple[PyTree, PyTree] = self._tx.update(
+            grads, state, params, **abstract, **self._static
+        )
+        return result
+
+    def _steadiness(self, state: PyTree, new_state: PyTree, updates: PyTree) -> Iterator[Violation]:
+        before: Any = jax.tree_util.tree_structure(state)
+        after: Any = jax.tree_util.tree_structure(new_state)
+        if before != after:
+            yield Violation("structure", "", f"turns from {before} into {after}")
+        else:
+            for (path, was), (_, now) in zip(_with_paths(state), _with_paths(new_state)):
+                if was != now:
+                    yield Violation("state", path, f"turns from {was} into {now}")
+        grads = jax.tree_util.tree_leaves(self._inputs[1])
+        for grad, (path, update) in zip(grads, _with_paths(updates)):
+            if grad.dtype != update.dtype:
+                message = f"{update.dtype} for a gradient that is {grad.dtype}"
+                yield Violation("updates", path, message)
+        for kind, dtypes in (("float64", _DOUBLE), ("int64", _LONG)):
+            for path, leaf in () if self._brings(dtypes) else _with_paths(new_state):
+                if leaf.dtype in dtypes:
+                    message = f"{leaf} in the state, although no input is {kind}"
+                    yield Violation(kind, path, message)
+
+    def _brings(self, dtypes: tuple[Any, ...]) -> bool:
+        return any(leaf.dtype in dtypes for leaf in jax.tree_util.tree_leaves(self._inputs))
 
 
-def describe(aval: Any) -> str:
-    """Dtype and shape of an abstract value, and whether it is weakly typed."""
-    weak = "weak " if getattr(aval, "weak_type", False) else ""
-    return f"{weak}{aval.dtype}{list(aval.shape)}"
+class _Type:
+    """Dtype and shape of a value, and whether it is weakly typed."""
+
+    def __init__(self, value: Any) -> None:
+        is_array = hasattr(value, "dtype")
+        self.dtype = value.dtype if is_array else jnp.result_type(value)
+        self._shape = tuple(value.shape) if is_array else ()
+        self._weak = bool(getattr(value, "weak_type", not is_array))
+
+    def __eq__(self, other: object) -> bool:
+        return str(self) == str(other)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    def __str__(self) -> str:
+        return f"{'weak ' if self._weak else ''}{self.dtype}{list(self._shape)}"
 
 
 def float64_inside(jaxpr: Any) -> bool:
-    """Whether any value in a jaxpr, or in one nested in it, is a float64 array."""
+    """Whether any value in a jaxpr, or in one nested in it, is a float64 array.
+
+    A scalar does not count: Python numbers are float64 in 64-bit mode, and cost nothing.
+    """
     return any(
-        getattr(variable.aval, "dtype", None) in (jnp.float64, jnp.complex128)
+        getattr(variable.aval, "dtype", None) in _DOUBLE and variable.aval.shape
         for equation in equations(jaxpr)
         for variable in equation.outvars
     )
@@ -189,16 +230,9 @@ def equations(jaxpr: Any) -> Iterator[Any]:
                     yield from equations(inner)
 
 
-def _with_paths(avals: Any, trees: tuple[PyTree, ...]) -> list[list[tuple[str, Any]]]:
-    """Key path and abstract value of each leaf: avals know weak types, the trees do not."""
-    remaining = iter(avals)
-    return [
-        [
-            (jax.tree_util.keystr(path), next(remaining))
-            for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]
-        ]
-        for tree in trees
-    ]
+def _with_paths(tree: PyTree) -> list[tuple[str, Any]]:
+    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return [(jax.tree_util.keystr(path), leaf) for path, leaf in flat]
 
 
 def _is_abstract(value: Any) -> bool:
@@ -210,8 +244,3 @@ def _shape(leaf: Any) -> Any:
     if hasattr(leaf, "dtype") and hasattr(leaf, "shape"):
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
     return jax.ShapeDtypeStruct((), jnp.result_type(leaf))
-
-
-def _has_float64(tree: PyTree) -> bool:
-    found = jax.tree_util.tree_leaves(tree)
-    return any(leaf.dtype in (jnp.float64, jnp.complex128) for leaf in found)

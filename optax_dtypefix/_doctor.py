@@ -1,22 +1,16 @@
-"""``doctor``: each fault of the installed optax, on the stock functions and on the patched ones.
-
-JAX's caches live as long as the process, so a before and an after in one process could share a
-trace and prove nothing. Stock and patched optax are shown in processes of their own.
-"""
+"""``doctor``: each fault of the installed optax, on the stock functions and on the patched ones."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import json
-import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from typing import TYPE_CHECKING, Any
 
 from optax_dtypefix._report import State, table
+from optax_dtypefix._worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,19 +18,11 @@ if TYPE_CHECKING:
 FIXED = "fixed"
 STILL_FAILS = "still fails"
 DISABLED = "disabled"
+OPT_IN = "opt-in"
 NOT_SHOWN = "not shown"
 NOT_IN_RELEASE = "not in this release"
 
-_WORKER = """\
-import json, sys
-sys.path[:] = json.loads(sys.argv[1])
-from optax_dtypefix._demonstrations import write_outcomes
-write_outcomes(sys.argv[2])
-"""
-
-
-class DoctorError(Exception):
-    """The demonstrations could not be run at all; the message says why."""
+_WRITE_OUTCOMES = "optax_dtypefix._demonstrations:write_outcomes"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +91,7 @@ class Diagnosis:
         optax = f"optax {self.report['optax_version']}"
         fixed, disabled = self._having(FIXED), self._having(DISABLED)
         failing, wrong = self._having(STILL_FAILS), self._wrong_in_table
+        opt_in = self._having(OPT_IN)
         if failing:
             yield (
                 f"{_count(failing)} still there under the shim: {_names(failing)}. Please report "
@@ -118,10 +105,17 @@ class Diagnosis:
         if disabled:
             reasons = "; ".join(dict.fromkeys(f"{row.patch}: {row.reason}" for row in disabled))
             yield f"{_count(disabled)} left in place, as you asked ({reasons})."
+        if opt_in:
+            ids = ",".join(dict.fromkeys(row.patch for row in opt_in))
+            yield (
+                f"{_count(opt_in)} left to you, as what mends them is opt-in: set "
+                f"OPTAX_DTYPEFIX_ENABLE={ids} in the environment."
+            )
         if fixed:
             every = "" if failing or wrong or disabled else ", which is all of them"
+            every += " that need no opting in" if every and opt_in else ""
             yield f"{_count(fixed)} of stock {optax} fixed under the shim{every}."
-        if not (failing or wrong or disabled or fixed):
+        if not (failing or wrong or disabled or opt_in or fixed):
             yield f"{optax} shows none of the known faults."
         if fixed or failing:
             example = (failing or fixed)[0].patch
@@ -134,13 +128,14 @@ def diagnose() -> Diagnosis:
     """Runs the demonstrations on stock and on patched optax.
 
     Raises:
-      DoctorError: optax cannot be imported there.
+      WorkerError: optax cannot be imported there.
     """
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="optax-dtypefix-"))
-        stock = stack.enter_context(_Worker(folder, "stock", {"OPTAX_DTYPEFIX": "off"}))
-        patched = stack.enter_context(_Worker(folder, "patched", {}))
-        before, after = stock.outcomes(), patched.outcomes()
+        off = {"OPTAX_DTYPEFIX": "off"}
+        stock = stack.enter_context(Worker(folder, "stock", _WRITE_OUTCOMES, variables=off))
+        patched = stack.enter_context(Worker(folder, "patched", _WRITE_OUTCOMES))
+        before, after = _Outcomes(stock), _Outcomes(patched)
     states = {status["id"]: status for status in after.report["patches"]}
     rows = [_row(fault, before, after, states[fault["patch"]]) for fault in after.faults]
     broken = [state for state in states.values() if state["state"] == State.FAILED.value]
@@ -153,54 +148,15 @@ def terminal_width() -> int:
     return shutil.get_terminal_size((120, 24)).columns
 
 
-class _Worker(contextlib.AbstractContextManager["_Worker"]):
-    """A process that runs all demonstrations; started at once, read later."""
-
-    def __init__(self, folder: str, name: str, variables: Mapping[str, str]) -> None:
-        environment = {**os.environ, **variables}
-        # Faults of dtype are the same on all devices, and the accelerator may be in use.
-        environment.setdefault("JAX_PLATFORMS", "cpu")
-        # A demonstration chooses its own modes: 64 bits, strict promotion or a search for
-        # not-a-numbers would show something else. Neither are warnings part of the contract.
-        for variable in list(environment):
-            other = variable.startswith("JAX_") and not variable.startswith("JAX_PLATFORM")
-            if other or variable == "PYTHONWARNINGS":
-                del environment[variable]
-        self._name = name
-        self._path = os.path.join(folder, name)
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _WORKER, json.dumps(sys.path), self._path],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-        )
-
-    def __exit__(self, *_: object) -> None:
-        with self._process:
-            self._process.kill()
-
-    def outcomes(self) -> _Outcomes:
-        _, said = self._process.communicate()
-        try:
-            with open(self._path, encoding="utf-8") as file:
-                entries = [json.loads(line) for line in file]
-        except FileNotFoundError:
-            raise DoctorError(f"the process with {self._name} optax failed:\n{said}") from None
-        code = self._process.returncode
-        return _Outcomes(entries, f"no outcome: the process ended with code {code}")
-
-
 class _Outcomes:
     """What a worker wrote."""
 
-    def __init__(self, entries: Sequence[Mapping[str, Any]], missing: str) -> None:
+    def __init__(self, worker: Worker) -> None:
+        entries = worker.entries()
         self.report: Mapping[str, Any] = [e["report"] for e in entries if "report" in e][-1]
         self.tested: bool = entries[0]["tested"]
         self.faults: list[Mapping[str, Any]] = entries[0]["faults"]
-        self._missing = missing
+        self._missing = f"no outcome: the process ended with code {worker.code}"
         self._messages: dict[tuple[str, str], str | None] = {
             (entry["patch"], entry["fault"]): entry["outcome"]
             for entry in entries
@@ -221,7 +177,8 @@ def _row(
     if not fault["in_release"] or gone:
         verdict = NOT_IN_RELEASE
     elif status["state"] == State.DISABLED.value:
-        verdict = NOT_SHOWN if stock is None else DISABLED
+        waits = status["reason"].startswith(OPT_IN)
+        verdict = NOT_SHOWN if stock is None else OPT_IN if waits else DISABLED
     elif patched is not None:
         verdict = STILL_FAILS
     else:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from packaging.version import Version
 
 from optax_dtypefix._log import LOGGER
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 PyTree = Any
 tree_map = jax.tree_util.tree_map
 
+_64_BITS = ("float64", "complex128", "int64", "uint64")
 _SAID: set[str] = set()
 _SAID_LOCK = threading.Lock()
 
@@ -138,13 +141,62 @@ def _is_complex(dtype: Any) -> bool:
 
 
 @contextlib.contextmanager
-def x64() -> Iterator[None]:
-    """64-bit mode in this thread, for demonstrations."""
+def x64(enabled: bool = True) -> Iterator[None]:
+    """64-bit mode in this thread, or 32-bit mode."""
     if hasattr(jax, "enable_x64"):  # From jax 0.8 on; the one below is gone in 0.10.
-        manager = jax.enable_x64(True)
+        manager = jax.enable_x64(enabled)
     else:
         from jax.experimental import enable_x64  # type: ignore[attr-defined]
 
-        manager = enable_x64()
+        manager = enable_x64(enabled)
     with manager:
         yield
+
+
+def is_x64() -> bool:
+    """Whether JAX is in 64-bit mode, in this thread."""
+    return bool(jnp.result_type(float) == jnp.float64)
+
+
+def without_x64(function: Callable[..., Any], *args: PyTree) -> PyTree:
+    """``function(*args)`` in 32-bit mode: no float64 arises in it from Python scalars and counts.
+
+    Stock code like ``1 - 0.9**count`` is float64 in 64-bit mode. Nothing changes in 32-bit mode, or
+    if an argument has 64 bits. What the function closes over is narrowed to 32 bits.
+
+    Args:
+      function: takes and returns trees of arrays.
+      *args: trees of arrays.
+
+    Returns:
+      What the function returns.
+    """
+    wide = any(str(getattr(leaf, "dtype", "")) in _64_BITS for leaf in leaves(args))
+    if wide or not is_x64():
+        return function(*args)
+    if Version(jax.__version__) >= Version("0.7.2"):
+        with x64(False):
+            return function(*args)
+    # Before, constants of a trace go into the compiled program as wide as the mode has them at the
+    # end of the trace, and do not fit their operations. So they are made to fit.
+    with x64(False):
+        closed, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
+    _fit_literals(closed.jaxpr)
+    inputs = [*zip(closed.consts, closed.jaxpr.constvars), *zip(leaves(args), closed.jaxpr.invars)]
+    fitted = [cast(value, variable.aval.dtype) for value, variable in inputs]
+    consts, flat_args = fitted[: len(closed.consts)], fitted[len(closed.consts) :]
+    results = jax.core.eval_jaxpr(closed.jaxpr, consts, *flat_args)
+    return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(shapes), results)
+
+
+def _fit_literals(jaxpr: Any) -> None:
+    """Gives each literal of a jaxpr, and of those nested in it, the dtype that it stands for."""
+    for equation in jaxpr.eqns:
+        for value in equation.params.values():
+            for part in value if isinstance(value, (tuple, list)) else (value,):
+                inner = getattr(part, "jaxpr", part)
+                if hasattr(inner, "eqns"):
+                    _fit_literals(inner)
+    for variable in (*jaxpr.outvars, *(v for e in jaxpr.eqns for v in e.invars)):
+        if hasattr(variable, "val"):
+            variable.val = np.asarray(variable.val, variable.aval.dtype)[()]

@@ -65,6 +65,11 @@ class Target:
     releases: str = ""
     knows: frozenset[str] | None = None
 
+    @property
+    def name(self) -> str:
+        """The last part of the qualified name."""
+        return self.qualname.rpartition(".")[2]
+
 
 @dataclasses.dataclass(frozen=True)
 class Patch:

@@ -106,7 +106,9 @@ class Sites:
         if module is None:
             raise LookupError(f"no {target.qualname} in {' or '.join(target.modules)}")
         stock = find(module, target.qualname)
-        if not callable(stock) or isinstance(stock, (classmethod, staticmethod)):
+        # Of static methods ``__new__`` is never looked up on an instance, which would bind it.
+        binds = isinstance(stock, (classmethod, staticmethod)) and target.name != "__new__"
+        if binds or not (callable(stock) or target.name == "__new__"):
             raise TypeError(f"{module}:{target.qualname} is neither a function nor a method")
         site = Site(*_home(module, target.qualname))
         site = self._sites.setdefault(site.path, site)

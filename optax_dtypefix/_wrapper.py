@@ -55,20 +55,23 @@ class PatchedFunction(_FunctionWrapper):
 
     def __init__(self, stock: Callable[..., Any]) -> None:
         super().__init__(stock, self._self_dispatch)
-        self._self_call: Callable[..., Any] = stock
+        # ``__new__`` is a staticmethod, which Python 3.9 cannot call as it is.
+        self._self_stock: Callable[..., Any] = getattr(stock, "__func__", stock)
+        self._self_call = self._self_stock
 
     def _self_set_layers(self, replacements: Iterable[Replacement]) -> None:
         """Stacks the replacements on the stock function, the first one outermost."""
-        call = self.__wrapped__
+        call = self._self_stock
         for replacement in reversed(tuple(replacements)):
-            call = functools.partial(replacement, call)
+            # Each layer sees what is below it under stock's name, and with stock's signature.
+            call = functools.update_wrapper(functools.partial(replacement, call), self._self_stock)
         self._self_call = call  # One assignment: a concurrent call sees the old or the new stack.
 
     def _self_dispatch(
         self, wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         del wrapped, instance  # __get__ binds with a plain method: the instance is args[0].
-        call = self.__wrapped__ if _THREAD.stock_only else self._self_call
+        call = self._self_stock if _THREAD.stock_only else self._self_call
         return call(*args, **kwargs)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:

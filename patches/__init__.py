@@ -12,12 +12,22 @@ if TYPE_CHECKING:
     from optax_dtypefix._patch import Patch
 
 IDS = (
+    "every_transform",
     "multi_steps",
     "zero_nans",
     "schedule_free",
     "zoom_linesearch",
     "prodigy",
     "fromage",
+    "learning_rate",
+    "conditional",
+    "float16_eps",
+    "float32_moments",
+    "promotion",
+    "inject_hyperparams",
+    "global_norm",
+    "distance_estimates",
+    "reduce_on_plateau",
 )
 
 

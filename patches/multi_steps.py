@@ -29,6 +29,7 @@ from optax_dtypefix._dtypes import (
 )
 from optax_dtypefix._patch import Fault, Patch, Target
 from optax_dtypefix.patches import _demonstrate as demo
+from optax_dtypefix.patches._steady import standard_promotion
 
 
 def _init(stock: Callable[..., Any], self: Any, params: PyTree) -> Any:
@@ -76,14 +77,15 @@ def _update(
         return jnp.dtype(jnp.float32) if mean and not jnp.issubdtype(dtype, jnp.inexact) else dtype
 
     dtypes = tree_map(working, updates, state.acc_grads)
-    new_updates, new_state = stock(
-        _steady_twin(self, updates, state, extra_args),
-        tree_map(cast, updates, dtypes),
-        state._replace(acc_grads=tree_map(cast, state.acc_grads, dtypes)),
-        params,
-    )
+    with standard_promotion():
+        new_updates, new_state = stock(
+            _steady_twin(self, updates, state, extra_args),
+            tree_map(cast, updates, dtypes),
+            state._replace(acc_grads=tree_map(cast, state.acc_grads, dtypes)),
+            params,
+        )
     acc_grads = cast_like(new_state.acc_grads, state.acc_grads)
-    return cast_like(new_updates, updates), new_state._replace(acc_grads=acc_grads)
+    return hold(new_updates, updates), new_state._replace(acc_grads=acc_grads)
 
 
 def _update_accumulator(
@@ -99,14 +101,15 @@ def _update_accumulator(
     common = _common_dtype(state.acc_grads, updates)
     twin._accumulator_dtype = common
     twin._acc_update = _of_the_same_kind(self._acc_update)
-    new_updates, new_state = stock(
-        twin,
-        updates,
-        state._replace(acc_grads=tree_map(lambda acc: cast(acc, common), state.acc_grads)),
-        params,
-    )
+    with standard_promotion():
+        new_updates, new_state = stock(
+            twin,
+            updates,
+            state._replace(acc_grads=tree_map(lambda acc: cast(acc, common), state.acc_grads)),
+            params,
+        )
     acc_grads = cast_like(new_state.acc_grads, state.acc_grads)
-    return cast_like(new_updates, updates), new_state._replace(acc_grads=acc_grads)
+    return hold(new_updates, updates), new_state._replace(acc_grads=acc_grads)
 
 
 def _common_dtype(acc_grads: PyTree, updates: PyTree) -> Any:
@@ -271,6 +274,13 @@ def _show_accumulator_dtype_none() -> str | None:
     return demo.one_step(tx, demo.shapes(jnp.bfloat16))
 
 
+def _show_strict_promotion() -> str | None:
+    import optax
+
+    with jax.numpy_dtype_promotion("strict"):
+        return demo.one_step(optax.MultiSteps(optax.sgd(0.1), 2), demo.shapes(jnp.float32))
+
+
 def _show_integer_leaf() -> str | None:
     import optax
 
@@ -330,6 +340,12 @@ PATCH = Patch(
             "an extra argument that the inner transformation requires: TypeError",
             ">=0.1.5,<0.1.8",
             _show_required_extra_argument,
+        ),
+        Fault(
+            "strict_promotion",
+            "strict dtype promotion raises TypePromotionError inside MultiSteps",
+            ">=0.1.2",
+            _show_strict_promotion,
         ),
         Fault(
             "integer_leaf",

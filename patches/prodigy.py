@@ -222,8 +222,8 @@ PATCH = Patch(
     faults=(
         Fault(
             "float64",
-            "float32 params in 64-bit mode: float64 in state and updates, from 0.2.4 on inside",
-            ">=0.1.8",
+            "float32 params in 64-bit mode: float64 in state and updates",
+            ">=0.1.8,<0.2.4",
             _show_float64,
             _ISSUE,
         ),

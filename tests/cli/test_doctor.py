@@ -173,6 +173,14 @@ def test_verdicts(
     assert diagnosis(row, tested=tested).ok is ok
 
 
+def test_an_opt_in_patch_that_nobody_asked_for_is_no_failure() -> None:
+    before = after = outcomes(outcome="wrong")
+    status = {"state": "disabled", "reason": "opt-in: name it in OPTAX_DTYPEFIX_ENABLE"}
+    row = _doctor._row(after.faults[0], before, after, status)
+    assert row.verdict == "opt-in"
+    assert diagnosis(row).ok
+
+
 def test_a_process_that_died_is_no_proof() -> None:
     before, after = outcomes(outcome="wrong"), outcomes()
     row = _doctor._row(after.faults[0], before, after, {"state": "applied", "reason": "so"})
@@ -198,6 +206,16 @@ def row(verdict: str, stock: str | None = "wrong", patched: str | None = None) -
             [
                 "2 faults left in place, as you asked (patch_id: why).",
                 "To have them fixed, unset the variable.",
+            ],
+        ),
+        (
+            [row("fixed"), row("opt-in"), row("opt-in")],
+            [
+                "2 faults left to you, as what mends them is opt-in: set "
+                "OPTAX_DTYPEFIX_ENABLE=patch_id in the environment.",
+                "1 fault of stock optax 1.2.3 fixed under the shim, which is all of them that need "
+                "no opting in.",
+                "To switch a patch off, set OPTAX_DTYPEFIX_DISABLE=patch_id in the environment.",
             ],
         ),
         ([], ["optax 1.2.3 shows none of the known faults."]),

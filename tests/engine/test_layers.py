@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import unittest.mock
 from typing import Any, Callable
 
 import pytest
 from fakepackage import NAME, FakePackage, add_hundred, engine_of, negate, on, patch
 
-from optax_dtypefix import OptaxDtypeFixWarning
+from optax_dtypefix import OptaxDtypeFixWarning, original
 
 
 @pytest.mark.parametrize(("off", "value"), [(["a"], 110), (["b"], -10), (["b", "a"], 10)])
@@ -109,3 +110,17 @@ def test_stock_put_back_by_hand_is_noticed(package: FakePackage) -> None:
     engine.apply()
     assert engine.is_applied("a")
     assert pkg.core.scale(5) == -10
+
+
+def test_a_layer_sees_stocks_signature_below_it(package: FakePackage) -> None:
+    seen: list[str] = []
+
+    def look(stock: Callable[..., Any], *args: Any) -> Any:
+        seen.append(f"{stock.__name__}{inspect.signature(stock)}")
+        return stock(*args)
+
+    engine = engine_of(patch("a", on("scale", look)), patch("b", on("scale", look)))
+    pkg = package.load()
+    engine.apply()
+    pkg.scale(5)
+    assert seen == [f"scale{inspect.signature(original(pkg.scale))}"] * 2

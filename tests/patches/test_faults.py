@@ -13,6 +13,7 @@ from optax_dtypefix._release import Release
 RELEASE = Release(optax.__version__)
 FAULTS = [(patch_id, fault) for patch_id in patches.IDS for fault in patches.load(patch_id).faults]
 IDS = [f"{patch_id}.{fault.id}" for patch_id, fault in FAULTS]
+OPT_IN = ",".join(patch_id for patch_id in patches.IDS if patches.load(patch_id).opt_in)
 
 
 @pytest.mark.parametrize(("patch_id", "fault"), FAULTS, ids=IDS)
@@ -31,7 +32,8 @@ def test_a_patch_mends_its_faults_alone(patch_id: str, fault: Any, outcome_of: A
 
 @pytest.mark.parametrize(("patch_id", "fault"), FAULTS, ids=IDS)
 def test_all_patches_together_mend_it(patch_id: str, fault: Any, outcome_of: Any) -> None:
-    assert outcome_of("outcomes.py")[f"{patch_id}.{fault.id}"] is None
+    outcome = outcome_of("outcomes.py", OPTAX_DTYPEFIX_ENABLE=OPT_IN)
+    assert outcome[f"{patch_id}.{fault.id}"] is None
 
 
 def test_every_patch_says_everything_about_itself() -> None:

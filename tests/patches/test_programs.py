@@ -8,8 +8,18 @@ import pytest
 
 import optax_dtypefix
 
-MENDED_IN_DTYPES = ("multi_steps", "schedule_free", "zoom_linesearch", "fromage")
-MENDED_IN_VALUES = ("zero_nans", "prodigy")
+MENDED_IN_DTYPES = (
+    "multi_steps",
+    "schedule_free",
+    "zoom_linesearch",
+    "fromage",
+    "global_norm",
+    "inject_hyperparams",
+    "float16_eps",
+    "float32_moments",
+    "reduce_on_plateau",
+)
+MENDED_IN_VALUES = ("zero_nans", "prodigy", "distance_estimates")
 
 
 @pytest.fixture(scope="module")
@@ -46,3 +56,9 @@ def test_a_mended_value_shows_in_the_program(stock: Any, patched: Any) -> None:
     """So the comparison above can tell programs apart, and the two processes differ at all."""
     for case, expected in stock["zero_nans"].items():
         assert patched["zero_nans"][case]["program"] != expected["program"], case
+
+
+def test_only_a_mended_value_shows_in_the_program(stock: Any, patched: Any) -> None:
+    for case, expected in stock["distance_estimates"].items():
+        same = patched["distance_estimates"][case]["program"] == expected["program"]
+        assert same != case.startswith("dadapt_adamw"), case

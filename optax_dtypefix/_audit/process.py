@@ -1,0 +1,48 @@
+"""The process that ``audit`` starts for each way of patching: one cell after another."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from typing import Any
+
+from optax_dtypefix._api import status
+from optax_dtypefix._audit.measure import violations
+from optax_dtypefix._audit.regimes import REGIMES
+from optax_dtypefix._audit.transformations import (
+    found as transformations,
+    subjects,
+)
+from optax_dtypefix._demonstrations import import_optax
+
+
+def write_cells(path: str, *only: str) -> None:
+    """Measures all subjects, or those named, and writes a JSON line a subject.
+
+    Args:
+      path: file to write. The first line has the record of the patches and the number of subjects.
+      *only: names of transformations; all if none is given.
+    """
+    warnings.simplefilter("ignore")  # Of deprecated functions, for example.
+    import_optax()
+    found = list(subjects(only))
+    with open(path, "w", encoding="utf-8") as file:
+
+        def write(**fields: Any) -> None:
+            print(json.dumps(fields), file=file, flush=True)
+
+        write(
+            report=status().as_dict(),
+            subjects=len(found),
+            known=sorted(transformations()),
+            regimes=[regime.name for regime in REGIMES],
+            same_dtypes=[regime.name for regime in REGIMES if regime.same_dtypes],
+        )
+        for subject in found:
+            broken = {regime.name: violations(subject, regime) for regime in REGIMES}
+            write(
+                name=subject.name,
+                rate=subject.rate,
+                inside=subject.inside,
+                broken={name: [str(v) for v in those] for name, those in broken.items() if those},
+            )

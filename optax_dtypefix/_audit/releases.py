@@ -1,0 +1,70 @@
+"""The audits of several releases, as one table and one picture.
+
+Run as ``python -m optax_dtypefix._audit.releases FOLDER FILE.json ...`` on what ``audit --json``
+wrote for each; it writes ``audit.md`` and ``audit.svg``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from optax_dtypefix._audit.picture import draw
+from optax_dtypefix._audit.results import WAYS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+
+_WHAT = """\
+Every public transformation of each release was measured in 13 regimes of dtypes and modes, with the
+learning rate as a number, a schedule, an array and a numpy scalar, alone and inside `MultiSteps`,
+`apply_if_finite` and `inject_hyperparams`: traced under `jit` and in `scan`, and run once. A number
+is how many of these cells break the contract or raise. In brackets: in the ten regimes in which
+params and gradients have the same dtypes.
+"""
+
+
+def main(folder: str, *paths: str) -> None:
+    """Writes the table and the picture of these records."""
+    records = []
+    for path in paths:
+        with open(path, encoding="utf-8") as file:
+            records.append(json.load(file))
+    for name, text in (("audit.svg", draw(records)), ("audit.md", "\n".join(_page(records)))):
+        with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+            file.write(text)
+
+
+def _page(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    yield "# The contract on every transformation, release by release"
+    yield ""
+    yield from _WHAT.splitlines()
+    yield ""
+    yield "| optax | jax | cells | stock | patched | with `every_transform` | by design |"
+    yield "|---|---|---|---|---|---|---|"
+    for record in records:
+        counts = [
+            f"{record['broken'][way]['all']} ({record['broken'][way]['same_dtypes']})"
+            for way in WAYS
+        ]
+        row = (record["optax_version"], record["jax_version"], str(record["cells"]), *counts)
+        yield f"| {' | '.join((*row, str(len(record['by_design']))))} |"
+    yield ""
+    yield "![Share of broken cells, stock and patched, for each transformation](audit.svg)"
+    yield ""
+    yield "By design:"
+    yield ""
+    reasons: dict[str, set[str]] = {}
+    for record in records:
+        for cell, reason in record["by_design"].items():
+            reasons.setdefault(reason, set()).add(cell.partition(",")[0])
+    for reason, names in sorted(reasons.items()):
+        yield f"- {', '.join(f'`{name}`' for name in sorted(names))}: {reason}."
+    yield ""
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,257 @@
+"""The transformations that divide by a moment of the gradients, and stock run in float32 on them.
+
+What ``float16_eps`` and ``float32_moments`` share: one row a transformation, and the adapter.
+Both stand before ``promotion`` in the catalogue, so around it: it would round states to nearest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import Any, Callable
+
+import jax
+import jax.numpy as jnp
+
+from optax_dtypefix._dtypes import PyTree, cast, cast_like, dtype_of, leaves, tree_map, widen
+from optax_dtypefix._patch import Target
+
+_TINY, _HUGE = 2.0**-24, 65504.0  # The smallest number above zero in float16, and the largest.
+
+
+def up_if_tiny(x: Any) -> Any:
+    """Up to a multiple of the smallest number, where float16 has no finer ones.
+
+    A moment that is rounded to zero there, or that stays because each increment is, makes an update
+    too large by orders of magnitude. This one is too small, if anything.
+    """
+    return jnp.where(x < 2.0**-14, jnp.ceil(x / _TINY) * _TINY, x)
+
+
+def _nearest(x: Any) -> Any:
+    return x
+
+
+def up(x: Any) -> Any:
+    """So that rounding to nearest gives no less."""
+    return up_if_tiny(x * (1 + 2.0**-11))
+
+
+def mean(x: Any) -> Any:
+    """So that the square of what it is rounded to is no more than that of ``x``, nor the largest.
+
+    Then a mean square that is rounded :func:`up` is never below it.
+    """
+    return _within(x * (1 - 2.0**-11), 255.0)
+
+
+def _within(x: Any, limit: float) -> Any:
+    """What is finite kept within these bounds; an infinite number is for the user to see."""
+    return jnp.where(jnp.isinf(x), x, jnp.clip(x, -limit, limit))
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """A transformation to run in float32.
+
+    Attributes:
+      name: of the function that builds it.
+      module: where that is defined.
+      releases: PEP 440 specifiers of the releases that have it.
+      moments: fields of its state that hold second moments, or what they are computed with.
+      roundings: how fields are rounded to float16, if not to nearest.
+    """
+
+    name: str
+    module: str
+    releases: str
+    moments: tuple[str, ...] = ("nu",)
+    roundings: tuple[tuple[str, Callable[[Any], Any]], ...] = (("nu", up_if_tiny),)
+
+
+_TRANSFORM, _CONTRIB = "optax._src.transform", "optax.contrib."
+
+FAMILIES = (
+    Family("scale_by_adam", _TRANSFORM, ">=0.1.2"),
+    Family("scale_by_belief", _TRANSFORM, ">=0.1.2"),
+    Family("scale_by_yogi", _TRANSFORM, ">=0.1.2"),
+    Family("scale_by_radam", _TRANSFORM, ">=0.1.2"),
+    Family("scale_by_rms", _TRANSFORM, ">=0.1.2"),
+    # The variance is a difference of the two: rounded to nearest, it may be negative.
+    Family(
+        "scale_by_stddev",
+        _TRANSFORM,
+        ">=0.1.2",
+        ("mu", "nu"),
+        (("mu", mean), ("nu", up)),
+    ),
+    Family(
+        "scale_by_rss",
+        _TRANSFORM,
+        ">=0.1.2",
+        ("sum_of_squares",),
+        (("sum_of_squares", up_if_tiny),),
+    ),
+    # ``mu`` is the accumulator here, and ``nu`` the momentum.
+    Family("scale_by_sm3", _TRANSFORM, ">=0.1.2", ("mu",), (("mu", up_if_tiny),)),
+    Family(
+        "scale_by_factored_rms",
+        "optax._src.factorized",
+        ">=0.1.2",
+        ("v_row", "v_col", "v"),
+        (("v_row", up_if_tiny), ("v_col", up_if_tiny), ("v", up_if_tiny)),
+    ),
+    Family("scale_by_adamax", _TRANSFORM, ">=0.1.3"),
+    Family(
+        "scale_by_amsgrad",
+        _TRANSFORM,
+        ">=0.1.4",
+        ("nu", "nu_max"),
+        (("nu", up_if_tiny), ("nu_max", up_if_tiny)),
+    ),
+    Family("scale_by_novograd", _TRANSFORM, ">=0.1.4"),
+    # ``e_x`` is multiplied by, not divided.
+    Family("scale_by_adadelta", _TRANSFORM, ">=0.2.0", ("e_g", "e_x"), (("e_g", up_if_tiny),)),
+    Family("scale_by_adan", _TRANSFORM, ">=0.2.4", ("n",), (("n", up_if_tiny),)),
+    Family("scale_by_acprop", _CONTRIB + "_acprop", ">=0.2.3"),
+    # Sums and maxima of first moments.
+    Family(
+        "scale_by_cocob",
+        _CONTRIB + "_cocob",
+        ">=0.2.3",
+        (),
+        (("scale", up_if_tiny), ("subgradients", up_if_tiny)),
+    ),
+    Family("scale_by_ademamix", _CONTRIB + "_ademamix", ">=0.2.5"),
+    Family(
+        "scale_by_simplified_ademamix",
+        _CONTRIB + "_ademamix",
+        ">=0.2.5",
+        ("n",),
+        (("n", up_if_tiny),),
+    ),
+    Family("scale_by_adopt", _CONTRIB + "_adopt", ">=0.2.5"),
+    Family("scale_by_muon", _CONTRIB + "_muon", ">=0.2.5", (), ()),
+    Family("scale_by_sophia", _CONTRIB + "_sophia", ">=0.2.5"),
+    Family(
+        "scale_by_madgrad",
+        _CONTRIB + "_madgrad",
+        ">=0.2.7",
+        ("grad_sum_sq",),
+        (("grad_sum_sq", up_if_tiny),),
+    ),
+)
+
+
+def built(*names: str) -> dict[str, Any]:
+    """Transformations for a demonstration, by name: those that the installed optax has."""
+    found = {f.name: getattr(sys.modules.get(f.module), f.name, None) for f in FAMILIES}
+    return {name: build() for name in names if (build := found[name])}
+
+
+def is_float16(leaf: Any) -> bool:
+    """Whether a leaf is float16, whose exponents are too few; those of bfloat16 are enough."""
+    return bool(dtype_of(leaf) == jnp.float16)
+
+
+@dataclasses.dataclass(frozen=True)
+class InFloat32:
+    """A replacement: stock, run in float32 in place of dtypes that are too narrow for it.
+
+    The state keeps the dtypes that it has. An update has the dtype of its gradient; where the param
+    is wider it is as wide, as in stock. Where no leaf of gradients, params and moments is narrow,
+    stock runs as it is.
+
+    Attributes:
+      family: what is built.
+      is_narrow: whether a leaf is to be widened.
+      wide_moments: whether a new state has its moments in float32.
+    """
+
+    family: Family
+    is_narrow: Callable[[Any], bool]
+    wide_moments: bool = False
+
+    def target(self) -> Target:
+        """The function that this replaces."""
+        return Target((self.family.module,), self.family.name, self, self.family.releases)
+
+    def __call__(self, stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Builds stock's transformation, to be run in float32."""
+        tx = stock(*args, **kwargs)
+
+        def init_fn(params: PyTree) -> Any:
+            state = tx.init(params)
+            if not self._concerns(state, params):
+                return state
+            exact = tx.init(self._wide(params))
+            if self.wide_moments:
+                moments = {name: widen(getattr(state, name)) for name in self.family.moments}
+                state = state._replace(**moments)
+            return self._store(exact, state)
+
+        def update_fn(
+            grads: PyTree, state: Any, params: PyTree = None, **extra_args: Any
+        ) -> tuple[PyTree, Any]:
+            if not self._concerns(state, grads, params):
+                return tx.update(grads, state, params, **extra_args)  # type: ignore[no-any-return]
+            objective = extra_args.get("obj_fn")
+            if objective is not None:  # What sophia differentiates is given the user's dtypes.
+                extra_args["obj_fn"] = lambda wide: objective(cast_like(wide, params))
+            updates, new_state = tx.update(
+                self._wide(grads), self._wide(state), self._wide(params), **extra_args
+            )
+            return _round(updates, _types(grads, params)), self._store(new_state, state)
+
+        return tx._replace(init=init_fn, update=update_fn)
+
+    def _wide(self, tree: PyTree) -> PyTree:
+        return tree_map(
+            lambda leaf: cast(leaf, jnp.float32) if self.is_narrow(leaf) else leaf, tree
+        )
+
+    def _concerns(self, state: Any, *trees: PyTree) -> bool:
+        moments = [getattr(state, name, None) for name in self.family.moments]
+        return any(map(self.is_narrow, leaves((moments, trees))))
+
+    def _store(self, new: Any, old: Any) -> Any:
+        """The new state with the dtypes of the old one."""
+        roundings = dict(self.family.roundings)
+        fields = {
+            name: _round(getattr(new, name), getattr(old, name), roundings.get(name, _nearest))
+            for name in new._fields
+        }
+        return new._replace(**fields)
+
+
+def _types(grads: PyTree, params: PyTree) -> PyTree:
+    """Dtypes of the updates, as abstract leaves."""
+
+    def promoted(grad: Any, param: Any) -> Any:
+        if dtype_of(grad) == dtype_of(param):
+            return grad
+        return jax.ShapeDtypeStruct((), jnp.promote_types(dtype_of(grad), dtype_of(param)))
+
+    return grads if params is None else _map(promoted, grads, params)
+
+
+def _round(tree: PyTree, like: PyTree, rounding: Callable[[Any], Any] = _nearest) -> PyTree:
+    """Each leaf in the dtype of the same leaf of ``like``. What is finite stays so in float16."""
+
+    def rounded(leaf: Any, other: Any) -> Any:
+        if not (hasattr(leaf, "dtype") and hasattr(other, "dtype")):
+            return leaf
+        if is_float16(other) and not is_float16(leaf):
+            leaf = _within(rounding(leaf), _HUGE)
+        return cast(leaf, other.dtype)
+
+    return _map(rounded, tree, like)
+
+
+def _map(function: Callable[..., Any], *trees: PyTree) -> PyTree:
+    """``tree_map`` over trees any of which may have None for a leaf: a param that is frozen."""
+
+    def unless_none(*leaves: Any) -> Any:
+        return leaves[0] if any(leaf is None for leaf in leaves) else function(*leaves)
+
+    return tree_map(unless_none, *trees, is_leaf=lambda leaf: leaf is None)

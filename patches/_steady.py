@@ -1,0 +1,162 @@
+"""One mechanism for many transformations: stock, held to the dtypes that it is given.
+
+Stock's function builds the transformation, and stock's update runs. Around it the state keeps its
+dtypes, and updates get those of the gradients. Where gradients are wider or narrower than params,
+stock's own promotion stands: which dtype is wanted there is the user's to say
+(https://github.com/google-deepmind/optax/issues/1098), with the opt-in patch ``every_transform``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from typing import TYPE_CHECKING, Any, Callable
+
+import jax
+import jax.numpy as jnp
+
+from optax_dtypefix._dtypes import (
+    PyTree,
+    cast,
+    dtype_of,
+    hold,
+    is_inexact,
+    leaves,
+    strengthen,
+    tree_map,
+    without_x64,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@dataclasses.dataclass(frozen=True)
+class Steady:
+    """A replacement for a function that builds a transformation.
+
+    Attributes:
+      in_32_bits: whether stock computes in float64 by itself in 64-bit mode, and has to be kept
+        from it.
+      no_integers: whether stock raises on integer leaves, and has to be given float32 instead.
+      in_one_dtype: whether stock needs all leaves in one dtype, float32 or wider. Scalars of its
+        state are kept in float32 then, arrays as stock has them.
+      any_gradients: whether it is held also where gradients have not the dtypes of their params,
+        and given all in one dtype there, because stock raises.
+    """
+
+    in_32_bits: bool = False
+    no_integers: bool = False
+    in_one_dtype: bool = False
+    any_gradients: bool = False
+
+    def __call__(self, stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Builds stock's transformation, held."""
+        return self.hold(stock(*args, **kwargs))
+
+    def hold(self, tx: Any) -> Any:
+        """The same transformation with an ``init`` and an ``update`` that keep dtypes."""
+
+        @functools.wraps(tx.init)
+        def init_fn(params: PyTree) -> PyTree:
+            state = self._in_its_mode(tx.init, params)
+            return strengthen(self._with_wide_scalars(tx, state, params))
+
+        @functools.wraps(tx.update)
+        def update_fn(
+            grads: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
+        ) -> tuple[PyTree, PyTree]:
+            def run(*given: PyTree) -> tuple[PyTree, PyTree]:
+                update = functools.partial(tx.update, **self._extra_args(params, extra_args))
+                result: tuple[PyTree, PyTree] = self._in_its_mode(update, *given)
+                return result
+
+            same = have_one_dtype(grads, params)
+            if not (same or self.any_gradients):
+                updates, new_state = run(grads, state, params)
+                # Where init is not stock's, what stock makes of it would not be stock's either.
+                own_init = self.in_32_bits or self.in_one_dtype
+                return updates, hold(new_state, state) if own_init else new_state
+            given = (grads, state, params)
+            if self._needs_one_dtype(params) or not same:
+                given = in_one_dtype(*given)
+            elif self.no_integers:
+                given = tree_map(_number, given)
+            updates, new_state = run(*given)
+            return self._hold_updates(updates, grads), hold(new_state, state)
+
+        return tx._replace(init=init_fn, update=update_fn)
+
+    def _extra_args(self, params: PyTree, extra_args: dict[str, Any]) -> dict[str, Any]:
+        """Those for stock; ``params`` are as the user gave them."""
+        del params
+        return extra_args
+
+    def _needs_one_dtype(self, params: PyTree) -> bool:
+        del params
+        return self.in_one_dtype
+
+    def _hold_updates(self, updates: PyTree, grads: PyTree) -> PyTree:
+        return hold(updates, grads)
+
+    def _with_wide_scalars(self, tx: Any, state: PyTree, params: PyTree) -> PyTree:
+        if not self.in_one_dtype:
+            return state
+        _, _, wide_params = in_one_dtype((), (), params)
+        wide_state = self._in_its_mode(tx.init, wide_params)
+        return tree_map(
+            lambda wide, leaf: wide if _is_scalar(wide) or not is_inexact(leaf) else leaf,
+            wide_state,
+            state,
+        )
+
+    def _in_its_mode(self, function: Callable[..., Any], *args: PyTree) -> Any:
+        with standard_promotion():
+            return without_x64(function, *args) if self.in_32_bits else function(*args)
+
+
+@contextlib.contextmanager
+def standard_promotion() -> Iterator[None]:
+    """Stock's own arithmetic relies on it; a strict mode is meant for the user's.
+
+    ``1 - decay**count`` raises in strict mode: a float and an int32.
+    """
+    if getattr(jax.config, "jax_numpy_dtype_promotion", "") == "standard":
+        yield  # Most often, and faster.
+    else:
+        with jax.numpy_dtype_promotion("standard"):
+            yield
+
+
+def have_one_dtype(grads: PyTree, params: PyTree) -> bool:
+    """Whether each gradient has the dtype of its param; also if there are no params to compare."""
+    pairs = zip(leaves(grads), leaves(params))
+    return all(dtype_of(grad) == dtype_of(param) for grad, param in pairs)
+
+
+def in_one_dtype(grads: PyTree, state: PyTree, params: PyTree) -> tuple[PyTree, PyTree, PyTree]:
+    """All real leaves in the widest of their dtypes, float32 at least; counters stay."""
+    real = [dtype_of(leaf) for leaf in leaves((grads, params)) if _is_floating(leaf)]
+    dtype = jnp.result_type(jnp.float32, *real)
+
+    def number(leaf: Any) -> Any:
+        leaf = _number(leaf)
+        return cast(leaf, dtype) if _is_floating(leaf) else leaf
+
+    grads, state, params = tree_map(number, (grads, state, params))
+    return grads, state, params
+
+
+def _number(leaf: Any) -> Any:
+    """An integer array in float32. Scalars may be counters, unsigned integers random keys."""
+    integer = jnp.issubdtype(dtype_of(leaf), jnp.signedinteger) and jnp.ndim(leaf) > 0
+    return cast(leaf, jnp.float32) if integer else leaf
+
+
+def _is_floating(leaf: Any) -> bool:
+    return bool(jnp.issubdtype(dtype_of(leaf), jnp.floating))
+
+
+def _is_scalar(leaf: Any) -> bool:
+    return is_inexact(leaf) and not jnp.shape(leaf)

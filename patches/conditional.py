@@ -1,0 +1,158 @@
+"""conditional: what wraps a transformation in ``lax.cond`` takes one that changes dtypes.
+
+One branch returns what the inner transformation made of updates and state, the other returns zeros
+like the gradients and the state as it was. As soon as the inner one changes a dtype, the branches
+differ, and cond raises TypeError (https://github.com/google-deepmind/optax/issues/1207). Here stock
+gets an inner transformation that is held to the dtypes that it is given.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import jax
+import jax.numpy as jnp
+
+from optax_dtypefix._dtypes import PyTree, cast_like, tree_map
+from optax_dtypefix._patch import Fault, Patch, Target
+from optax_dtypefix._preserve import preserve_dtypes
+from optax_dtypefix.patches import _demonstrate as demo
+from optax_dtypefix.patches._steady import standard_promotion
+
+
+def _around(stock: Callable[..., Any], inner: Any, *args: Any, **kwargs: Any) -> Any:
+    """In place of a function whose first argument is the inner transformation."""
+    tx = stock(preserve_dtypes(inner), *args, **kwargs)
+
+    def update_fn(*args: Any, **kwargs: Any) -> tuple[PyTree, PyTree]:
+        with standard_promotion():
+            result: tuple[PyTree, PyTree] = tx.update(*args, **kwargs)
+            return result
+
+    return tx._replace(update=update_fn)
+
+
+def _periodic_update(
+    stock: Callable[..., Any], new_tensors: PyTree, old_tensors: PyTree, *args: Any, **kwargs: Any
+) -> PyTree:
+    """In place of ``periodic_update``: the new tensors come in the dtypes of the old ones."""
+    return stock(cast_like(new_tensors, old_tensors), old_tensors, *args, **kwargs)
+
+
+def _drifting() -> Any:
+    """An inner transformation that returns float32 whatever it is given, as many do."""
+    import optax
+
+    def update(grads: PyTree, state: PyTree, params: PyTree = None) -> tuple[PyTree, PyTree]:
+        del params
+        trace = tree_map(lambda g, t: jnp.asarray(g, jnp.float32) + t, grads, state)
+        return trace, trace
+
+    return optax.GradientTransformation(lambda params: tree_map(jnp.zeros_like, params), update)
+
+
+def _every_other(step: Any) -> Any:
+    return step % 2 == 0
+
+
+def _show_apply_if_finite() -> str | None:
+    import optax
+
+    return demo.one_step(optax.apply_if_finite(_drifting(), 3), demo.shapes(jnp.bfloat16))
+
+
+def _show_maybe_update() -> str | None:
+    return _show_conditional("maybe_update")
+
+
+def _show_conditionally_transform() -> str | None:
+    return _show_conditional("conditionally_transform")
+
+
+def _show_conditionally_mask() -> str | None:
+    return _show_conditional("conditionally_mask")
+
+
+def _show_conditional(name: str) -> str | None:
+    import optax
+
+    function = getattr(optax, name, None)
+    if function is None:
+        return None
+    return demo.one_step(function(_drifting(), _every_other), demo.shapes(jnp.bfloat16))
+
+
+def _show_mixed_precision() -> str | None:
+    import optax
+
+    params, grads = demo.shapes(jnp.bfloat16), demo.shapes(jnp.float32)
+    return demo.one_step(optax.apply_if_finite(optax.trace(0.9), 3), params, grads)
+
+
+def _show_periodic_update() -> str | None:
+    import optax
+
+    new, old = demo.shapes(jnp.float32), demo.shapes(jnp.bfloat16)
+    step = jax.ShapeDtypeStruct((), jnp.int32)
+    tensors = jax.eval_shape(lambda *args: optax.periodic_update(*args, 2), new, old, step)
+    dtype = tensors["w"].dtype
+    return None if dtype == jnp.bfloat16 else f"bfloat16 tensors turn into {dtype}"
+
+
+_MODULES = ("optax.transforms._conditionality", "optax._src.wrappers")
+_DTYPES = "https://github.com/google-deepmind/optax/issues/1207"
+
+PATCH = Patch(
+    id="conditional",
+    summary="apply_if_finite and its kin take an inner optimizer that changes dtypes",
+    faults=(
+        Fault(
+            "apply_if_finite",
+            "around an optimizer that changes a dtype: TypeError from cond",
+            ">=0.1.2",
+            _show_apply_if_finite,
+            _DTYPES,
+        ),
+        Fault(
+            "mixed_precision",
+            "apply_if_finite with float32 gradients and bfloat16 params: TypeError from cond",
+            ">=0.1.2",
+            _show_mixed_precision,
+            _DTYPES,
+        ),
+        Fault(
+            "maybe_update",
+            "around an optimizer that changes a dtype: TypeError from cond",
+            "<0.2.5",
+            _show_maybe_update,
+            _DTYPES,
+        ),
+        Fault(
+            "conditionally_transform",
+            "around an optimizer that changes a dtype: TypeError from cond",
+            ">=0.2.3",
+            _show_conditionally_transform,
+            _DTYPES,
+        ),
+        Fault(
+            "conditionally_mask",
+            "around an optimizer that changes a dtype: TypeError from cond",
+            ">=0.2.3",
+            _show_conditionally_mask,
+            _DTYPES,
+        ),
+        Fault(
+            "periodic_update",
+            "new tensors of another dtype than the old ones: TypeError from cond",
+            ">=0.1.2",
+            _show_periodic_update,
+        ),
+    ),
+    targets=(
+        Target(_MODULES, "apply_if_finite", _around),
+        Target(_MODULES, "maybe_update", _around, "<0.2.3"),
+        Target(_MODULES, "conditionally_transform", _around, ">=0.2.3"),
+        Target(_MODULES, "conditionally_mask", _around, ">=0.2.3"),
+        Target(("optax._src.update",), "periodic_update", _periodic_update),
+    ),
+)

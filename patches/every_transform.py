@@ -1,0 +1,128 @@
+"""every_transform (opt-in): the contract at the one door that all transformations pass.
+
+``GradientTransformation`` is the class of every transformation, of optax's and of anybody's. Under
+this patch its ``init`` and ``update`` are held as they are built: the state keeps its dtypes, and
+updates get those of the gradients, also where gradients are wider or narrower than params. There
+stock promotes the state in the first step (about half of all transformations, on every release,
+https://github.com/google-deepmind/optax/issues/1207): a bfloat16 momentum turns float32 and stays
+so, the step compiles twice, and ``lax.scan`` refuses it.
+
+It is opt-in as such a state is not wrong but another choice: what it costs in memory it gains in
+precision. What a transformation computes is not changed, only what is handed on.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import jax.numpy as jnp
+import numpy as np
+
+from optax_dtypefix._dtypes import PyTree, hold, strengthen
+from optax_dtypefix._patch import Fault, Patch, Target
+from optax_dtypefix.patches import _demonstrate as demo
+
+
+def _new(stock: Callable[..., Any], cls: Any, *args: Any, **kwargs: Any) -> Any:
+    """In place of ``GradientTransformation.__new__``."""
+    init, update = stock(cls, *args, **kwargs)
+    return stock(cls, _Init(init), _Update(update))
+
+
+class _Held:
+    """A function of a transformation, held. It is equal to another of the same function."""
+
+    __wrapped__: Any
+
+    def __init__(self, function: Any) -> None:
+        # It is held already if a transformation is put together from another's parts.
+        self.__wrapped__ = function.__wrapped__ if isinstance(function, _Held) else function
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__wrapped__":  # Not there yet: it is being unpickled.
+            raise AttributeError(name)
+        return getattr(self.__wrapped__, name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Held) and self.__wrapped__ == other.__wrapped__
+
+    def __hash__(self) -> int:
+        return hash(self.__wrapped__)
+
+    def __repr__(self) -> str:
+        return f"<optax_dtypefix every_transform: {self.__wrapped__!r}>"
+
+
+class _Init(_Held):
+    def __call__(self, *args: Any, **kwargs: Any) -> PyTree:
+        return strengthen(self.__wrapped__(*args, **kwargs))
+
+
+class _Update(_Held):
+    def __call__(
+        self, updates: PyTree, state: PyTree, *args: Any, **kwargs: Any
+    ) -> tuple[PyTree, PyTree]:
+        new_updates, new_state = self.__wrapped__(updates, state, *args, **kwargs)
+        return hold(new_updates, updates), hold(new_state, state)
+
+
+def _show_wider_gradients() -> str | None:
+    return _show_drift(demo.shapes(jnp.bfloat16), demo.shapes(jnp.float32))
+
+
+def _show_narrower_gradients() -> str | None:
+    import optax
+
+    params, grads = demo.shapes(jnp.float32), demo.shapes(jnp.bfloat16)
+    return demo.one_step(optax.trace(0.9), params, grads)
+
+
+def _show_drift(params: PyTree, grads: PyTree) -> str | None:
+    import optax
+
+    return demo.one_step(optax.trace(0.9), params, grads)
+
+
+def _show_own_transformation() -> str | None:
+    import optax
+
+    def update(grads: PyTree, state: PyTree, params: PyTree = None) -> tuple[PyTree, PyTree]:
+        del params
+        return grads, state + np.float32(1)
+
+    tx = optax.GradientTransformation(lambda _: jnp.zeros([], jnp.bfloat16), update)
+    return demo.one_step(tx, demo.shapes(jnp.bfloat16))
+
+
+_DTYPES = "https://github.com/google-deepmind/optax/issues/1207"
+
+PATCH = Patch(
+    id="every_transform",
+    summary="every transformation, your own included, keeps dtypes with gradients of any dtype",
+    opt_in=True,
+    faults=(
+        # momentum = 0.9 * bfloat16 + float32: the sum is float32.
+        Fault(
+            "wider_gradients",
+            "float32 gradients turn the state of bfloat16 params into float32",
+            ">=0.1.2",
+            _show_wider_gradients,
+            _DTYPES,
+        ),
+        Fault(
+            "narrower_gradients",
+            "bfloat16 gradients of float32 params get float32 updates",
+            ">=0.1.2",
+            _show_narrower_gradients,
+            "https://github.com/google-deepmind/optax/issues/1098",
+        ),
+        Fault(
+            "own_transformation",
+            "a transformation of the user's own that drifts",
+            ">=0.1.2",
+            _show_own_transformation,
+            _DTYPES,
+        ),
+    ),
+    targets=(Target(("optax._src.base",), "GradientTransformation.__new__", _new),),
+)

@@ -1,0 +1,193 @@
+"""float16_eps: moments of float16 gradients in float32 arithmetic, and finite where they are kept.
+
+An update like m / (sqrt(v) + eps) needs eps > 0, and v the square of small gradients. In float16
+the smallest number is 6e-8 and the largest 65504: eps = 1e-8 is 0, the square of a gradient of 1e-4
+is 0, and that of one of 256 is inf. So 0/0 is nan, g/0 is inf, and g/inf freezes a parameter for
+good. bfloat16 has the exponents of float32, and is left alone.
+
+Here stock runs on float32 copies of the float16 leaves, and its state is rounded back, since how
+much memory the state takes is up to the user. A moment that is divided by is rounded up where
+float16 has only multiples of 6e-8, so that no update is larger than the exact one because a moment
+was lost: with tiny gradients they are smaller. A moment above 65504, of gradients that stay above
+256, is kept at 65504: an update is then too large by up to |g| / 256, as against zero for ever.
+``float32_moments`` is for those who want neither.
+
+What is divided by outside of these transformations is not mended here: norms of whole trees, and
+the scalars of the parameter-free optimizers.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from optax_dtypefix._check import equations
+from optax_dtypefix._dtypes import PyTree, leaves
+from optax_dtypefix._patch import Fault, Patch
+from optax_dtypefix.patches._moments import FAMILIES, InFloat32, built, is_float16
+
+
+def _steps(tx: Any, *gradients: float) -> tuple[list[float], Any]:
+    """Sizes of the updates for these gradients, one after another, and the last state."""
+    params = jnp.ones((3, 4), jnp.float16)
+
+    @jax.jit
+    def step(gradient: Any, state: Any) -> tuple[PyTree, Any]:
+        updates, state = tx.update(jnp.full_like(params, gradient), state, params)
+        return updates, state
+
+    sizes, state = [], tx.init(params)
+    for gradient in gradients:
+        updates, state = step(jnp.asarray(gradient, jnp.float16), state)
+        sizes.append(float(jnp.abs(updates).max()))
+    return sizes, state
+
+
+def _show_not_finite(gradient: float, *names: str) -> str | None:
+    for name, tx in built(*names).items():
+        wrong = [size for size in _steps(tx, gradient, gradient)[0] if not math.isfinite(size)]
+        if wrong:
+            return f"{name}: the update for a gradient of {gradient:g} is {wrong[0]}"
+    return None
+
+
+def _show_zero_gradient() -> str | None:
+    return _show_not_finite(0.0, "scale_by_adam", "scale_by_amsgrad", "scale_by_belief")
+
+
+def _show_rmsprop() -> str | None:
+    return _show_not_finite(0.0, "scale_by_rms", "scale_by_stddev")
+
+
+def _show_novograd() -> str | None:
+    return _show_not_finite(0.0, "scale_by_novograd", "scale_by_adan")
+
+
+def _show_adafactor() -> str | None:
+    return _show_not_finite(0.0, "scale_by_factored_rms")
+
+
+def _show_contrib() -> str | None:
+    names = ("scale_by_acprop", "scale_by_ademamix", "scale_by_cocob")
+    return _show_not_finite(0.0, *names)
+
+
+def _show_tiny_gradient() -> str | None:
+    return _show_not_finite(1e-4, "scale_by_adam", "scale_by_rms", "scale_by_factored_rms")
+
+
+def _show_lost_gradient() -> str | None:
+    for name, tx in built("scale_by_sm3").items():
+        (size,), _ = _steps(tx, 1e-4)
+        if not 0.07 < size < 0.072:
+            return f"{name}: the first update for a gradient of 1e-4 is {size:g}, not 0.071"
+    return None
+
+
+def _show_overflow() -> str | None:
+    for name, tx in built("scale_by_adam", "scale_by_rms", "scale_by_rss").items():
+        sizes, state = _steps(tx, 300.0, *[1.0] * 10)
+        if not all(bool(jnp.isfinite(leaf).all()) for leaf in leaves(state)):
+            return f"{name}: after one gradient of 300 the updates are {sizes[-1]:g} for good"
+    return None
+
+
+def _show_float16_arithmetic() -> str | None:
+    params = jax.ShapeDtypeStruct((3, 4), jnp.float16)
+    for name, tx in built("scale_by_adam", "scale_by_rms", "scale_by_factored_rms").items():
+        jaxpr = jax.make_jaxpr(lambda p, tx=tx: tx.update(p, tx.init(p), p))(params)
+        for equation in equations(jaxpr.jaxpr):
+            what = equation.primitive.name
+            if what in _INVERSES and any(v.aval.dtype == jnp.float16 for v in equation.invars):
+                return f"{name}: {what} of a float16 moment"
+    return None
+
+
+_INVERSES = ("div", "rsqrt", "pow")
+_ISSUES = "https://github.com/google-deepmind/optax/issues/"
+
+PATCH = Patch(
+    id="float16_eps",
+    summary="float16 gradients that are zero, tiny or large give finite updates",
+    faults=(
+        Fault(
+            "float16_arithmetic",
+            "moments of float16 gradients are squared and divided by in float16",
+            ">=0.1.2",
+            _show_float16_arithmetic,
+            _ISSUES + "1754",
+        ),
+        # m = v = 0, and eps = 1e-8 is less than half of 6e-8: 0 / (sqrt(0) + 0).
+        Fault(
+            "zero_gradient",
+            "adam, amsgrad, adabelief: a gradient that is zero gives not-a-number",
+            ">=0.1.2",
+            _show_zero_gradient,
+            _ISSUES + "1754",
+            abstract=False,
+        ),
+        # 0 * rsqrt(0 + 0).
+        Fault(
+            "rmsprop",
+            "rmsprop, centered or not: a gradient that is zero gives not-a-number",
+            ">=0.1.2",
+            _show_rmsprop,
+            _ISSUES + "1784",
+            abstract=False,
+        ),
+        # The norm of a layer is 0 here: 0 / (sqrt(0) + 0).
+        Fault(
+            "novograd",
+            "novograd, adan: a gradient that is zero gives not-a-number",
+            ">=0.1.4",
+            _show_novograd,
+            _ISSUES + "1789",
+            abstract=False,
+        ),
+        # epsilon = 1e-30 is 0, so the moment is: 0 * 0 ** -0.5. No upstream issue was found for
+        # this one and those below.
+        Fault(
+            "adafactor",
+            "adafactor: a gradient that is zero gives not-a-number",
+            ">=0.1.2",
+            _show_adafactor,
+            abstract=False,
+        ),
+        # As in adam; in cocob the largest gradient so far, which starts at eps = 1e-8, is 0.
+        Fault(
+            "contrib",
+            "acprop, ademamix, cocob: a gradient that is zero gives not-a-number",
+            ">=0.2.3",
+            _show_contrib,
+            abstract=False,
+        ),
+        # (1e-4)^2 is 1e-8, which is 0: m / (sqrt(0) + 0).
+        Fault(
+            "tiny_gradient",
+            "adam, adafactor: a gradient below 2e-4 gives an infinite update",
+            ">=0.1.2",
+            _show_tiny_gradient,
+            abstract=False,
+        ),
+        # As above, but sm3 takes 1 / sqrt(0) for 0. Exact is 0.1 g / sqrt(g^2 + 1e-8).
+        Fault(
+            "lost_gradient",
+            "sm3: a gradient below 2e-4 gives no update",
+            ">=0.1.2",
+            _show_lost_gradient,
+            abstract=False,
+        ),
+        # 300^2 is 90000, above 65504: inf, and 0.999 * inf is inf.
+        Fault(
+            "overflow",
+            "after one gradient above 255 the updates are zero for good",
+            ">=0.1.2",
+            _show_overflow,
+            abstract=False,
+        ),
+    ),
+    targets=tuple(InFloat32(family, is_float16).target() for family in FAMILIES),
+)

@@ -1,0 +1,380 @@
+"""inject_hyperparams: hyperparameters in float32 or wider, whatever the params.
+
+Stock keeps hyperparameters in the dtype of the params: of the first leaf up to 0.2.7, in the
+highest of all from 0.2.8 on. bfloat16 has 8 bits: below one it has the numbers 1 - k/256, so that
+b2 = 0.999 becomes 1, and 1 - b2^t, which adam divides by, 0. In float16, whose smallest number is
+6e-8, eps = 1e-8 becomes 0. An integer leaf makes integers of them, a complex one complex numbers.
+With ``hyperparam_dtype=float32`` they keep their values, and state and updates turn into float32.
+https://github.com/google-deepmind/optax/issues/1414 asks for another dtype; no upstream issue was
+found about the not-a-number, or about the dtypes of state and updates.
+
+Here stock does the bookkeeping, and sees neither params nor gradients but the dtype that
+hyperparameters shall have. The transformation inside runs with all half-precision leaves in
+float32: a float32 hyperparameter would promote just some of them, which lax.cond does not take.
+What it returns gets the dtypes of the user.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any, Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from optax_dtypefix._dtypes import (
+    PyTree,
+    cast,
+    hold,
+    is_half,
+    leaves,
+    scalar_dtype,
+    strengthen,
+    tree_map,
+    widen,
+    x64,
+)
+from optax_dtypefix._patch import Fault, Patch, Target
+from optax_dtypefix.patches import _demonstrate as demo
+
+
+def _inject_hyperparams(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """In place of ``inject_hyperparams``, with the arguments of the installed release.
+
+    The state is stock's. Hyperparameters that are real floats are in ``hyperparam_dtype`` if that
+    is given, else in float32, or float64 if all params are; others are as in stock. A leaf of
+    another dtype, of a restored state or set by the user, keeps it.
+    """
+    bound = inspect.signature(stock).bind(*args, **kwargs)
+    bound.apply_defaults()
+    arguments = bound.arguments
+    names = arguments["static_args"]
+    static = {names} if isinstance(names, str) else set(names)  # An iterator gives them only once.
+    arguments["static_args"] = static
+    inner_factory = arguments["inner_factory"]
+    asked = arguments.get("hyperparam_dtype")  # From 0.1.4 on.
+    built = stock(**arguments)  # Checks the arguments.
+
+    @functools.wraps(inner_factory)
+    def wrapped_transform(*args: Any, **kwargs: Any) -> Any:
+        tx = built(*args, **kwargs)  # As above, and has the type to return.
+
+        def stock_around(
+            dtype: Any, init: Callable[..., Any], update: Callable[..., Any] = lambda _: None
+        ) -> Any:
+            """Stock's transformation, which calls these two with the transformation inside."""
+            import optax
+
+            @functools.wraps(inner_factory)
+            def factory(**hyperparams: Any) -> Any:
+                for name, value in hyperparams.items():
+                    if name not in static and isinstance(value, jax.Array):
+                        hyperparams[name] = widen(_keep(value, dtype, asked))
+                inner = inner_factory(**hyperparams)
+                return optax.GradientTransformation(
+                    lambda _: init(inner), lambda *_: update(_taking_extra_args(inner))
+                )
+
+            return stock(**{**arguments, "inner_factory": factory})(*args, **kwargs)
+
+        def init_fn(params: PyTree) -> Any:
+            dtype = scalar_dtype(params)
+            state = stock_around(dtype, lambda inner: inner.init(params)).init(_tree_of(dtype))
+            kept = {name: _keep(value, dtype, asked) for name, value in state.hyperparams.items()}
+            # Integers stay weakly typed: int64, in 64-bit mode, would turn counters into int64.
+            return strengthen(state._replace(hyperparams={}))._replace(hyperparams=kept)
+
+        def update_fn(
+            grads: PyTree, state: Any, params: PyTree = None, **extra_args: Any
+        ) -> tuple[PyTree, Any]:
+            dtype = scalar_dtype(grads if params is None else params)
+
+            def update(inner: Any) -> Any:
+                return inner.update(
+                    widen(grads),
+                    widen(state.inner_state),
+                    widen(params),
+                    **_on_widened(extra_args, params),
+                )
+
+            like, around = _tree_of(dtype), stock_around(dtype, lambda _: None, update)
+            updates, new_state = around.update(like, state, like, **extra_args)
+            kept = {
+                name: _hold(_keep(value, dtype, asked), state.hyperparams[name])
+                for name, value in new_state.hyperparams.items()
+            }
+            others = hold(new_state._replace(hyperparams={}), state._replace(hyperparams={}))
+            return hold(updates, grads), others._replace(hyperparams=kept)
+
+        return tx._replace(init=init_fn, update=update_fn)
+
+    return wrapped_transform
+
+
+def _tree_of(dtype: Any) -> Any:
+    """What stock sees in place of params and gradients. No array of JAX: a probe must make none."""
+    return np.zeros((), dtype)
+
+
+def _taking_extra_args(tx: Any) -> Any:
+    import optax
+
+    # From 0.1.5 on.
+    return optax.with_extra_args_support(tx) if hasattr(optax, "with_extra_args_support") else tx
+
+
+def _keep(value: Any, widest: Any, asked: Any) -> Any:
+    """A hyperparameter as the state keeps it.
+
+    Args:
+      value: what stock made of it: from 0.2.8 on, arrays have the dtype that they came with.
+      widest: the widest dtype to keep it in; the narrowest is float32.
+      asked: the user's ``hyperparam_dtype``, if any.
+    """
+    value = jnp.asarray(value)
+    if not _is_float(value):
+        return value
+    if asked is not None:
+        return cast(value, jax.dtypes.canonicalize_dtype(asked))
+    value = widen(value)
+    return cast(value, widest) if value.dtype.itemsize > widest.itemsize else value
+
+
+def _hold(value: Any, before: Any) -> Any:
+    """A hyperparameter in the dtype that it had in the state, unless that is a Python number's."""
+    before = jnp.asarray(before)
+    return value if before.weak_type else cast(value, before.dtype)
+
+
+def _is_float(value: Any) -> bool:
+    return bool(jnp.issubdtype(value.dtype, jnp.floating))
+
+
+def _on_widened(extra_args: dict[str, Any], params: PyTree) -> dict[str, Any]:
+    """Extra arguments for a transformation that is given widened params.
+
+    Gradients and scalars are widened too. A function of the params still gets the dtypes of the
+    user, and what it returns is widened.
+    """
+    if not any(map(is_half, leaves(params))):
+        return extra_args
+    structure: Any = jax.tree_util.tree_structure
+
+    def widen_leaf(leaf: Any) -> Any:
+        return widen(leaf) if hasattr(leaf, "dtype") else leaf
+
+    def widen_argument(value: Any) -> Any:
+        if callable(value):
+            return with_dtypes_of_the_user(value)
+        like_params = structure(value) == structure(params)
+        scalar = hasattr(value, "shape") and value.shape == ()
+        return tree_map(widen_leaf, value) if like_params or scalar else value
+
+    def with_dtypes_of_the_user(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def wrapper(params_inside: PyTree, *args: Any, **kwargs: Any) -> Any:
+            result = function(hold(params_inside, params), *args, **kwargs)
+            return tree_map(widen_leaf, result)
+
+        return wrapper
+
+    return {name: widen_argument(value) for name, value in extra_args.items()}
+
+
+def _inject(factory: str, *args: Any, **hyperparams: Any) -> Any:
+    import optax
+
+    dtype = hyperparams.pop("hyperparam_dtype", None)
+    options = {} if dtype is None else {"hyperparam_dtype": dtype}
+    return optax.inject_hyperparams(getattr(optax, factory), **options)(*args, **hyperparams)
+
+
+def _show_not_a_number() -> str | None:
+    return _first_update_of_adam(demo.ones(jnp.bfloat16))
+
+
+def _show_float16_eps() -> str | None:
+    return _first_update_of_adam(tree_map(jnp.zeros_like, demo.ones(jnp.float16)))
+
+
+def _first_update_of_adam(grads: PyTree) -> str | None:
+    tx = _inject("adam", 1e-2)
+    updates, _ = jax.jit(tx.update)(grads, tx.init(grads), grads)
+    got, exact = float(updates["b"][0]), 0.0 - 1e-2 * float(grads["b"][0])
+    if abs(got - exact) <= 1e-4:
+        return None
+    return f"the first update of adam is {got:g}, not {exact:g}"
+
+
+def _show_narrow_hyperparams() -> str | None:
+    return _dtype_is_not(jnp.float32, demo.shapes(jnp.bfloat16))
+
+
+def _show_integer_leaf() -> str | None:
+    return _dtype_is_not(jnp.float32, demo.shapes(jnp.float32, jnp.int32))
+
+
+def _dtype_is_not(dtype: Any, params: PyTree) -> str | None:
+    state = jax.eval_shape(_inject("sgd", 0.1).init, params)
+    found = state.hyperparams["learning_rate"].dtype
+    return None if found == dtype else f"the learning rate is kept in {found}"
+
+
+def _show_hyperparam_dtype() -> str | None:
+    import optax
+
+    if "hyperparam_dtype" not in inspect.signature(optax.inject_hyperparams).parameters:
+        return None
+    tx = _inject("adam", 1e-2, hyperparam_dtype=jnp.float32)
+    return demo.one_step(tx, demo.shapes(jnp.bfloat16))
+
+
+def _show_strong_array() -> str | None:
+    return demo.one_step(_inject("sgd", _warm_up), demo.shapes(jnp.bfloat16))
+
+
+def _warm_up(count: Any) -> Any:
+    """Strongly typed, as most of optax's schedules."""
+    return jnp.asarray(0.1, jnp.float32) * jnp.minimum(1.0, (count + 1) / 10.0)
+
+
+def _show_float64_schedule() -> str | None:
+    with x64():
+        tx = _inject("sgd", lambda count: jnp.asarray(0.1, jnp.float64) / (count + 1))
+        return demo.one_step(tx, demo.shapes(jnp.float32))
+
+
+def _show_numpy_scalar() -> str | None:
+    return demo.one_step(_inject("sgd", np.float32(0.1)), demo.shapes(jnp.bfloat16))
+
+
+def _show_wide_gradients() -> str | None:
+    params, grads = demo.shapes(jnp.bfloat16), demo.shapes(jnp.float32)
+    return demo.one_step(_inject("sgd", 0.1), params, grads)
+
+
+def _show_mixed_tree() -> str | None:
+    return demo.one_step(_inject("sgd", 0.1), demo.shapes(jnp.bfloat16, jnp.float32))
+
+
+def _show_mixed_halves() -> str | None:
+    return demo.one_step(_inject("sgd", 0.1), demo.shapes(jnp.bfloat16, jnp.float16))
+
+
+def _show_complex_leaf() -> str | None:
+    return demo.one_step(_inject("sgd", 0.1), demo.shapes(jnp.float32, jnp.complex64))
+
+
+_KNOWN = frozenset({"inner_factory", "static_args", "hyperparam_dtype"})
+_ISSUE = "https://github.com/google-deepmind/optax/issues/1414"
+_STEADY = "https://github.com/google-deepmind/optax/issues/1207"
+
+PATCH = Patch(
+    id="inject_hyperparams",
+    summary="inject_hyperparams keeps hyperparameters in float32, and the dtypes of the user",
+    faults=(
+        # 0.999 in bfloat16 is 1, and adam divides by 1 - b2^t = 0.
+        Fault(
+            "not_a_number",
+            "adam on bfloat16 params: not-a-number from the first update on",
+            ">=0.1.2",
+            _show_not_a_number,
+            _ISSUE,
+            abstract=False,
+        ),
+        # 1e-8 in float16 is 0, and a zero gradient gives 0 / (sqrt(0) + 0).
+        Fault(
+            "float16_eps",
+            "adam on float16 params: a zero gradient gives not-a-number",
+            ">=0.1.2",
+            _show_float16_eps,
+            _ISSUE,
+            abstract=False,
+        ),
+        Fault(
+            "narrow_hyperparams",
+            "hyperparameters are rounded to the half precision of the params",
+            ">=0.1.2",
+            _show_narrow_hyperparams,
+            _ISSUE,
+        ),
+        # 0.1 in int32 is 0: nothing is trained, and nothing says so.
+        Fault(
+            "integer_leaf",
+            "hyperparameters become integers, a learning rate 0, if the first leaf is one",
+            "<0.2.8",
+            _show_integer_leaf,
+        ),
+        Fault(
+            "hyperparam_dtype",
+            "hyperparam_dtype=float32 turns state and updates of bfloat16 params into float32",
+            ">=0.1.4",
+            _show_hyperparam_dtype,
+            _STEADY,
+        ),
+        # A strong float32 scalar makes float32 of bfloat16: of the update, and of what uses it.
+        Fault(
+            "strong_array",
+            "a schedule that returns a float32 array gives float32 updates for bfloat16 params",
+            ">=0.2.8",
+            _show_strong_array,
+        ),
+        Fault(
+            "float64_schedule",
+            "in 64-bit mode, a schedule in float64 gives float64 updates for float32 params",
+            ">=0.2.8",
+            _show_float64_schedule,
+        ),
+        Fault(
+            "numpy_scalar",
+            "a NumPy float32 as learning rate gives float32 updates for bfloat16 params",
+            ">=0.1.5",
+            _show_numpy_scalar,
+        ),
+        # init takes the dtype from the params, update from the gradients.
+        Fault(
+            "wide_gradients",
+            "float32 gradients of bfloat16 params: the hyperparameters change dtype in a step",
+            "<0.2.8",
+            _show_wide_gradients,
+        ),
+        Fault(
+            "mixed_tree",
+            "bfloat16 and float32 leaves in one tree: float32 updates for bfloat16",
+            ">=0.1.2",
+            _show_mixed_tree,
+            _STEADY,
+        ),
+        Fault(
+            "mixed_halves",
+            "bfloat16 and float16 leaves in one tree: float32 updates, or ValueError",
+            ">=0.1.2",
+            _show_mixed_halves,
+        ),
+        # The dtype of a complex leaf as that of the learning rate: complex * float is complex.
+        Fault(
+            "complex_leaf",
+            "a complex leaf gives complex updates for the real ones",
+            ">=0.1.2",
+            _show_complex_leaf,
+        ),
+    ),
+    targets=(
+        Target(
+            ("optax.schedules._inject", "optax._src.schedule"),
+            "inject_hyperparams",
+            _inject_hyperparams,
+            knows=_KNOWN,
+        ),
+        # From 0.1.9 on it calls the other one.
+        Target(
+            ("optax.schedules._stateful",),
+            "inject_stateful_hyperparams",
+            _inject_hyperparams,
+            "==0.1.8",
+            knows=_KNOWN,
+        ),
+    ),
+)

@@ -1,0 +1,120 @@
+"""learning_rate: a strongly typed learning rate or weight decay leaves the dtypes alone.
+
+A Python number is weakly typed: 0.1 times a bfloat16 leaf is bfloat16. A float32 array or a
+numpy scalar is strong: the product is float32, or float64 under x64
+(https://github.com/google-deepmind/optax/issues/1405). Here the product is computed as the rate
+has it, but never wider than float32 for leaves that are not, and rounded to the dtype of the leaf.
+``scale_by_schedule`` casts what its schedule returns, and needs no help.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any, Callable
+
+import jax.numpy as jnp
+import numpy as np
+
+from optax_dtypefix._dtypes import PyTree, cast, dtype_of, is_inexact, is_x64, leaves, x64
+from optax_dtypefix._patch import Fault, Patch, Target
+from optax_dtypefix.patches import _demonstrate as demo
+from optax_dtypefix.patches._steady import Steady
+
+
+class _Scaled(Steady):
+    """Steady, with the first argument of stock's function fitted to the leaves."""
+
+    def __call__(self, stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        bound = inspect.signature(stock).bind(*args, **kwargs)
+        bound.apply_defaults()
+        name, rate = next(iter(bound.arguments.items()))
+        tx = stock(*args, **kwargs)
+        if not (callable(rate) or hasattr(rate, "dtype")):
+            return self.hold(tx)
+
+        @functools.wraps(tx.update)
+        def update_fn(
+            grads: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
+        ) -> tuple[PyTree, PyTree]:
+            bound.arguments[name] = _no_wider_than(grads, rate)
+            fitted = stock(*bound.args, **bound.kwargs)
+            result: tuple[PyTree, PyTree] = fitted.update(grads, state, params, **extra_args)
+            return result
+
+        return self.hold(tx._replace(update=update_fn))
+
+
+def _no_wider_than(tree: PyTree, rate: Any) -> Any:
+    """The rate, or what a schedule gives, in float32 if it is a float64 that no leaf is.
+
+    In 32-bit mode a float64 of numpy is as good as a float32.
+    """
+    if callable(rate):
+        return lambda count: _no_wider_than(tree, rate(count))
+    strong = hasattr(rate, "dtype") and not getattr(rate, "weak_type", False)
+    if not (strong and is_inexact(rate) and is_x64()):
+        return rate
+    real = [jnp.finfo(dtype_of(leaf)).dtype for leaf in leaves(tree) if is_inexact(leaf)]
+    widest = jnp.result_type(jnp.float32, *real)
+    wider = jnp.finfo(rate.dtype).bits > jnp.finfo(widest).bits
+    return cast(rate, widest) if wider and not jnp.iscomplexobj(rate) else rate
+
+
+def _show_array() -> str | None:
+    import optax
+
+    return demo.one_step(optax.sgd(np.asarray(0.1, np.float32)), demo.shapes(jnp.bfloat16))
+
+
+def _show_numpy_scalar() -> str | None:
+    import optax
+
+    with x64():
+        return demo.one_step(optax.sgd(np.float64(0.1)), demo.shapes(jnp.float32))
+
+
+def _show_weight_decay() -> str | None:
+    import optax
+
+    tx = optax.add_decayed_weights(np.asarray(0.1, np.float32))
+    return demo.one_step(tx, demo.shapes(jnp.bfloat16))
+
+
+_ARRAY = "https://github.com/google-deepmind/optax/issues/1405"
+_ADDING = ("optax.transforms._adding", "optax._src.transform")
+_SCALED = _Scaled()
+
+PATCH = Patch(
+    id="learning_rate",
+    summary="a learning rate or weight decay that is an array leaves the dtypes alone",
+    faults=(
+        Fault(
+            "array",
+            "a float32 array as learning rate: float32 updates for bfloat16 params",
+            ">=0.1.2",
+            _show_array,
+            _ARRAY,
+        ),
+        Fault(
+            "numpy_scalar",
+            "a numpy float64 as learning rate: float64 updates for float32 params under x64",
+            ">=0.1.2",
+            _show_numpy_scalar,
+            _ARRAY,
+        ),
+        Fault(
+            "weight_decay",
+            "a float32 array as weight decay: float32 updates for bfloat16 params",
+            ">=0.1.2",
+            _show_weight_decay,
+            _ARRAY,
+        ),
+    ),
+    targets=(
+        Target(("optax._src.transform",), "scale", _SCALED),
+        Target(_ADDING, "add_decayed_weights", _SCALED),
+        Target(("optax._src.alias",), "optimistic_adam", _SCALED, ">=0.2.4"),
+        Target(("optax.contrib._madgrad",), "scale_by_madgrad", _SCALED, ">=0.2.7"),
+    ),
+)

@@ -1,0 +1,248 @@
+"""promotion: transformations whose state or updates promote to a dtype that nobody brought.
+
+Most optimizers multiply a leaf with a scalar of their own, and JAX promotes: an int32 leaf times a
+float is float32, a bfloat16 leaf times a float32 array is float32, and under x64 the float64 of
+``1 - step**-0.8`` turns all into float64. ``jax_numpy_dtype_promotion="strict"`` refuses instead.
+Where stock agrees with the dtypes that it is given, nothing is cast, and the program is stock's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from typing import TYPE_CHECKING, Any, Callable
+
+import jax
+import jax.numpy as jnp
+
+from optax_dtypefix._dtypes import PyTree, cast_like, dtype_of, hold, leaves, x64
+from optax_dtypefix._patch import Fault, Patch, Target
+from optax_dtypefix.patches import _demonstrate as demo
+from optax_dtypefix.patches._steady import Steady
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+_HELD = Steady()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Row:
+    """Functions that are defined together and need the same."""
+
+    modules: tuple[str, ...]
+    releases: str
+    names: str
+    replacement: Steady = _HELD
+
+    def targets(self) -> Iterator[Target]:
+        for name in self.names.split():
+            yield Target(self.modules, name, self.replacement, self.releases)
+
+
+_TRANSFORM = ("optax._src.transform",)
+_ALIAS = ("optax._src.alias",)
+_CLIPPING = ("optax.transforms._clipping", "optax._src.clipping")
+_ADDING = ("optax.transforms._adding", "optax._src.transform")
+_ACCUMULATION = ("optax.transforms._accumulation", "optax._src.transform")
+_PRIVACY = ("optax.contrib._privacy", "optax.contrib.privacy", "optax._src.privacy")
+_LAYOUTS = ("optax.transforms._layouts", "optax._src.wrappers")
+_SAM = ("optax.contrib._sam", "optax.contrib.sam")
+_MECHANIC = ("optax.contrib._mechanic", "optax.contrib.mechanic", "optax._src.contrib.mechanic")
+_PLATEAU = ("optax.contrib._reduce_on_plateau", "optax.contrib.reduce_on_plateau")
+_DADAPT = ("optax.contrib._dadapt_adamw", "optax.contrib.dadapt_adamw")
+_COCOB = ("optax.contrib._cocob", "optax.contrib.cocob")
+_COMPLEX = ("optax.contrib._complex_valued", "optax.contrib.complex_valued")
+
+_IN_32_BITS = Steady(in_32_bits=True)
+_IN_ONE_DTYPE = Steady(in_32_bits=True, in_one_dtype=True)
+_WITH_ANY_GRADIENTS = Steady(in_32_bits=True, in_one_dtype=True, any_gradients=True)
+
+
+class _Lookahead(Steady):
+    """Its updates are a pair: for the fast params and for the slow ones."""
+
+    def _hold_updates(self, updates: Any, grads: PyTree) -> Any:
+        return updates._replace(fast=hold(updates.fast, grads), slow=hold(updates.slow, grads))
+
+
+class _Hessian(Steady):
+    """An estimator of the Hessian, which differentiates ``obj_fn`` at the params.
+
+    It draws its directions in one dtype for all leaves. Where the params have several, it works on
+    params in one dtype, and the objective is still given those of the user.
+    """
+
+    def _extra_args(self, params: PyTree, extra_args: dict[str, Any]) -> dict[str, Any]:
+        objective = extra_args.get("obj_fn")
+        if objective is None:
+            return extra_args
+        return {**extra_args, "obj_fn": lambda own: objective(cast_like(own, params))}
+
+    def _needs_one_dtype(self, params: PyTree) -> bool:
+        return len({dtype_of(leaf) for leaf in leaves(params)}) > 1
+
+
+class _Sophia(Steady):
+    """Its default estimator was built when optax was imported, by stock's function."""
+
+    def __call__(self, stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        bound = inspect.signature(stock).bind(*args, **kwargs)
+        bound.apply_defaults()
+        estimator = bound.arguments["hessian_diagonal_fn"]
+        bound.arguments["hessian_diagonal_fn"] = _HESSIAN.hold(estimator)
+        return super().__call__(stock, *bound.args, **bound.kwargs)
+
+
+_HESSIAN = _Hessian(in_32_bits=True)
+_NO_INTEGERS = Steady(no_integers=True)
+
+_ROWS = (
+    _Row(
+        _TRANSFORM,
+        ">=0.1.2",
+        "scale_by_adam scale_by_belief scale_by_yogi scale_by_rms scale_by_rss scale_by_stddev"
+        " scale_by_trust_ratio scale_by_param_block_norm scale_by_param_block_rms apply_every",
+    ),
+    _Row(_TRANSFORM, ">=0.1.4", "scale_by_adamax scale_by_amsgrad scale_by_optimistic_gradient"),
+    _Row(_TRANSFORM, ">=0.1.4,<0.2.4", "scale_by_novograd", _WITH_ANY_GRADIENTS),
+    _Row(
+        _TRANSFORM,
+        ">=0.2.4",
+        "scale_by_novograd",
+        Steady(in_one_dtype=True, any_gradients=True),
+    ),
+    _Row(_TRANSFORM, ">=0.1.5", "scale_by_lion"),
+    _Row(_TRANSFORM, ">=0.1.8", "scale_by_distance_over_gradients", _IN_ONE_DTYPE),
+    _Row(_TRANSFORM, ">=0.2.0", "scale_by_adadelta"),
+    _Row(_TRANSFORM, ">=0.2.0", "scale_by_rprop", _IN_32_BITS),
+    _Row(_TRANSFORM, ">=0.2.2", "scale_by_polyak"),
+    _Row(_TRANSFORM, ">=0.2.3", "normalize_by_update_norm"),
+    _Row(_TRANSFORM, ">=0.2.4", "scale_by_adan"),
+    _Row(_TRANSFORM, "<0.2.4", "scale_by_radam scale_by_sm3", _IN_ONE_DTYPE),
+    _Row(_TRANSFORM, ">=0.2.4", "scale_by_radam scale_by_sm3"),
+    _Row(("optax._src.factorized",), "<0.2.4", "scale_by_factored_rms", _IN_ONE_DTYPE),
+    _Row(("optax._src.factorized",), ">=0.2.4", "scale_by_factored_rms"),
+    _Row(_CLIPPING, ">=0.1.2", "clip clip_by_block_rms adaptive_grad_clip"),
+    _Row(_CLIPPING, ">=0.1.2", "clip_by_global_norm", _NO_INTEGERS),
+    _Row(_ADDING, "!=0.2.3", "add_noise", _NO_INTEGERS),
+    _Row(_ADDING, "==0.2.3", "add_noise", Steady(in_32_bits=True, no_integers=True)),
+    _Row(_PRIVACY, ">=0.1.2", "differentially_private_aggregate"),
+    _Row(_ACCUMULATION, ">=0.1.2", "trace ema"),
+    _Row(_LAYOUTS, ">=0.1.2", "flatten"),
+    _Row(("optax._src.lookahead",), ">=0.1.2", "lookahead", _Lookahead()),
+    _Row(("optax.transforms._monitoring",), ">=0.2.7", "measure_with_ema"),
+    _Row(_SAM, ">=0.1.8", "sam normalize"),
+    _Row(_MECHANIC, ">=0.1.7", "mechanize"),
+    _Row(_DADAPT, ">=0.1.8", "dadapt_adamw"),
+    _Row(_PLATEAU, ">=0.1.8", "reduce_on_plateau", _NO_INTEGERS),
+    _Row(("optax.contrib._momo",), ">=0.2.3", "momo momo_adam"),
+    _Row(_COMPLEX, ">=0.1.8", "split_real_and_imaginary"),
+    _Row(_COCOB, ">=0.1.8,<0.2.3", "cocob", _IN_ONE_DTYPE),
+    _Row(_COCOB, "==0.2.3", "scale_by_cocob", _IN_ONE_DTYPE),
+    _Row(_COCOB, ">=0.2.4", "scale_by_cocob"),
+    _Row(("optax.contrib._acprop",), ">=0.2.3", "scale_by_acprop"),
+    _Row(
+        ("optax.contrib._ademamix",),
+        ">=0.2.5",
+        "scale_by_ademamix scale_by_simplified_ademamix",
+    ),
+    _Row(("optax.contrib._adopt",), ">=0.2.5", "scale_by_adopt"),
+    _Row(("optax.contrib._muon",), ">=0.2.5", "scale_by_muon", _IN_32_BITS),
+    _Row(("optax.contrib._sophia",), ">=0.2.5", "hutchinson_estimator_diag_hessian", _HESSIAN),
+    _Row(("optax.contrib._sophia",), ">=0.2.5", "scale_by_sophia", _Sophia(no_integers=True)),
+    _Row(("optax.contrib._galore",), ">=0.2.7", "scale_by_galore", Steady(any_gradients=True)),
+    _Row(("optax.contrib._madgrad",), ">=0.2.7", "scale_by_madgrad"),
+)
+
+
+def _show_integer_leaf() -> str | None:
+    import optax
+
+    return demo.one_step(optax.scale_by_adam(), demo.shapes(jnp.float32, jnp.int32))
+
+
+def _show_mixed_leaves() -> str | None:
+    import optax
+
+    return demo.one_step(optax.flatten(optax.sgd(0.1)), demo.shapes(jnp.bfloat16, jnp.float32))
+
+
+def _show_promoted_bfloat16() -> str | None:
+    import optax
+
+    for tx in (optax.scale_by_factored_rms(), optax.scale_by_sm3()):
+        found = demo.one_step(tx, demo.shapes(jnp.bfloat16))
+        if found is not None:
+            return found
+    return None
+
+
+def _show_strict_promotion() -> str | None:
+    import optax
+
+    with jax.numpy_dtype_promotion("strict"):
+        return demo.one_step(optax.scale_by_adam(), demo.shapes(jnp.float32))
+
+
+def _show_float64_inside() -> str | None:
+    import optax
+
+    with x64():
+        shapes = demo.shapes(jnp.float32)
+        return demo.one_step(optax.scale_by_factored_rms(), shapes, inside=True)
+
+
+def _targets() -> Iterator[Target]:
+    for row in _ROWS:
+        yield from row.targets()
+
+
+_DTYPES = "https://github.com/google-deepmind/optax/issues/1207"
+
+PATCH = Patch(
+    id="promotion",
+    summary="transformations keep the dtypes of params and state, integer leaves too",
+    faults=(
+        # mu = b1 * mu + (1 - b1) * g: an int32 times a Python float is float32.
+        Fault(
+            "integer_leaf",
+            "an integer leaf turns into float32 in state and updates",
+            ">=0.1.2",
+            _show_integer_leaf,
+            _DTYPES,
+        ),
+        # One flat vector for all leaves has the widest dtype of them.
+        Fault(
+            "mixed_leaves",
+            "bfloat16 leaves beside float32 ones get float32 updates",
+            ">=0.1.2",
+            _show_mixed_leaves,
+            _DTYPES,
+        ),
+        Fault(
+            "promoted_bfloat16",
+            "bfloat16 params get float32 state or updates from adafactor, sm3, radam, novograd",
+            "<0.2.4",
+            _show_promoted_bfloat16,
+            _DTYPES,
+        ),
+        # 1 - decay**count: strict mode has no common dtype for a float and an int32.
+        Fault(
+            "strict_promotion",
+            "strict dtype promotion raises TypePromotionError inside optax",
+            ">=0.1.2",
+            _show_strict_promotion,
+        ),
+        # 1 - step**-0.8 is a strong float64 where step is an int32 under x64.
+        Fault(
+            "float64_inside",
+            "float32 params are computed with in float64 under x64",
+            "<0.2.4",
+            _show_float64_inside,
+            _DTYPES,
+        ),
+    ),
+    targets=tuple(_targets()),
+)

@@ -1,0 +1,274 @@
+"""reduce_on_plateau: values and scale in float32 or wider, updates in the dtypes of the user.
+
+A loss counts as better if it is below the best one by a share of it, 1e-4 by default. From 0.2.7 on
+stock keeps the best and the average loss in the highest dtype of the params, and from 0.2.4 on the
+scale in the lowest. A bfloat16 has steps of 2^-8 of its size: a loss that falls by 0.03% at each
+step rounds to the best one, and counts as no better. Up to 0.2.3 they are float32, and updates of
+bfloat16 params with them; in between the values are weakly typed, and float64 in 64-bit mode.
+
+Here stock decides on the scale in 32-bit mode, from scalars of one dtype, and the gradients are
+multiplied by it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from optax_dtypefix._dtypes import (
+    PyTree,
+    cast,
+    dtype_of,
+    hold,
+    is_inexact,
+    leaves,
+    scalar_dtype,
+    strengthen,
+    tree_map,
+    without_x64,
+    x64,
+)
+from optax_dtypefix._patch import Fault, Patch, Target
+from optax_dtypefix.patches import _demonstrate as demo
+from optax_dtypefix.patches._hyperparameters import arguments_of, array_in
+
+
+def _reduce_on_plateau(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """In place of ``optax.contrib.reduce_on_plateau``, with the installed release's arguments.
+
+    The state is stock's ``ReduceLROnPlateauState``. From 0.2.4 on its values and its scale are
+    float32, or float64 if all params are; before, they always are float32. Updates have the dtypes
+    of the gradients.
+    """
+    built = stock(*args, **kwargs)  # Checks the arguments, and has the type to return.
+    arguments = arguments_of(stock, args, kwargs)
+
+    def init_fn(params: PyTree) -> Any:
+        # Of the params, stock looks at nothing but the dtypes.
+        return strengthen(without_x64(built.init, np.zeros((), scalar_dtype(params))))
+
+    def update_fn(
+        grads: PyTree, state: Any, params: PyTree = None, **extra_args: Any
+    ) -> tuple[PyTree, Any]:
+        old = "best_loss" in state._fields  # Up to 0.2.1.
+        value = extra_args.get("loss" if old else "value")
+        if value is None:
+            return built.update(grads, state, params, **extra_args)  # type: ignore[no-any-return]
+        floats = [dtype_of(leaf) for leaf in leaves(state) if is_inexact(leaf)]
+        dtype = jnp.result_type(jnp.float32, *floats)
+        with jax.ensure_compile_time_eval():  # Stock compares the arguments, to check them.
+            tx = stock(**{name: array_in(number, dtype) for name, number in arguments.items()})
+
+        def step(state: Any, value: Any) -> Any:
+            return tx.update((), state, None, **{"loss" if old else "value": value})[1]
+
+        wide_state = tree_map(lambda leaf: cast(leaf, dtype) if is_inexact(leaf) else leaf, state)
+        new_state = without_x64(step, wide_state, cast(value, dtype))
+        scale = new_state.lr if old else new_state.scale
+        updates = tree_map(lambda g: cast(scale * g, dtype_of(g)), grads)
+        return updates, hold(new_state, state)
+
+    return built._replace(init=init_fn, update=update_fn)
+
+
+def _built(**arguments: Any) -> tuple[Any, str] | None:
+    """The transformation, and the name by which it takes the loss on this release."""
+    build = demo.contrib("reduce_on_plateau")
+    if build is None:
+        return None
+    tx = build(**arguments)
+    state = jax.eval_shape(tx.init, demo.shapes(jnp.float32))
+    return tx, "loss" if "best_loss" in state._fields else "value"
+
+
+def _show(dtype: Any, *more: Any, loss: Any = jnp.float32, **arguments: Any) -> str | None:
+    built = _built(**arguments)
+    if built is None:
+        return None
+    tx, name = built
+    value = {name: jax.ShapeDtypeStruct((), loss)}
+    return demo.one_step(tx, demo.shapes(dtype, *more), inside=loss != jnp.float64, **value)
+
+
+def _show_weak_types() -> str | None:
+    return _show(jnp.float32)
+
+
+def _show_promoted_updates() -> str | None:
+    built = _built()
+    if built is None:
+        return None
+    tx, name = built
+
+    def update(params: PyTree) -> PyTree:
+        return tx.update(params, tx.init(params), params, **{name: jnp.zeros((), jnp.float32)})[0]
+
+    found = jax.eval_shape(update, demo.shapes(jnp.bfloat16))["w"].dtype
+    return None if found == jnp.bfloat16 else f"{found} updates for bfloat16 gradients"
+
+
+def _show_mixed_halves() -> str | None:
+    return _show(jnp.bfloat16, jnp.float16)
+
+
+def _show_float64() -> str | None:
+    with x64():
+        return _show(jnp.float32)
+
+
+def _show_float64_loss() -> str | None:
+    with x64():
+        return _show(jnp.float32, loss=jnp.float64)
+
+
+def _show_array_min_scale() -> str | None:
+    build = demo.contrib("reduce_on_plateau")
+    if build is None or "min_scale" not in inspect.signature(build).parameters:
+        return None
+    return _show(jnp.bfloat16, min_scale=np.asarray(0.1, np.float32))
+
+
+def _show_narrow_scalars() -> str | None:
+    return _first_scalar_not_float32(demo.shapes(jnp.bfloat16))
+
+
+def _show_integer_leaf() -> str | None:
+    return _first_scalar_not_float32(demo.shapes(jnp.float32, jnp.int32))
+
+
+def _show_complex_leaf() -> str | None:
+    return _first_scalar_not_float32(demo.shapes(jnp.float32, jnp.complex64))
+
+
+def _first_scalar_not_float32(params: PyTree) -> str | None:
+    built = _built()
+    if built is None:
+        return None
+    state = jax.eval_shape(built[0].init, params)
+    for name, leaf in state._asdict().items():
+        is_count = "count" in name
+        if not is_count and leaf.dtype != jnp.float32:
+            return f"{name} is {leaf.dtype}"
+    return None
+
+
+def _after(losses: Any, **arguments: Any) -> Any:
+    """The state after a number of losses, with bfloat16 params."""
+    built = _built(**arguments)
+    if built is None:
+        return None
+    tx, name = built
+    params = demo.ones(jnp.bfloat16)
+
+    def step(state: Any, loss: Any) -> tuple[Any, None]:
+        return tx.update(params, state, params, **{name: loss})[1], None
+
+    losses = jnp.asarray(losses, jnp.float32)
+    return jax.jit(lambda: jax.lax.scan(step, tx.init(params), losses)[0])()
+
+
+def _show_no_plateau() -> str | None:
+    state = _after(2 * 0.9997 ** np.arange(100), patience=5)
+    if state is None:
+        return None
+    scale = float(state.scale if "scale" in state._fields else state.lr)
+    return None if scale == 1 else f"the scale is {scale:g} although each loss is the best so far"
+
+
+def _show_running_mean() -> str | None:
+    build = demo.contrib("reduce_on_plateau")
+    if build is None or "accumulation_size" not in inspect.signature(build).parameters:
+        return None
+    losses = np.linspace(1.0, 2.0, 299)
+    got = float(_after(losses, accumulation_size=300).avg_value)
+    exact = float(losses.mean())
+    return None if abs(got - exact) < 1e-3 * exact else f"the mean loss is {got:g}, not {exact:g}"
+
+
+_MODULES = ("optax.contrib._reduce_on_plateau", "optax.contrib.reduce_on_plateau")
+
+PATCH = Patch(
+    id="reduce_on_plateau",
+    summary="reduce_on_plateau tells a falling loss from a plateau, in the dtypes of the user",
+    faults=(
+        Fault(
+            "narrow_scalars",
+            "the scale, from 0.2.7 on the values too, are kept in the dtype of the params",
+            ">=0.2.4",
+            _show_narrow_scalars,
+        ),
+        # From 2 down to 1 a bfloat16 has steps of 2^-7, 0.4% to 0.8%: patience is over before.
+        Fault(
+            "no_plateau",
+            "with bfloat16 params a loss that falls by 0.03% a step counts as a plateau",
+            ">=0.2.7",
+            _show_no_plateau,
+            abstract=False,
+        ),
+        # mean + (loss - mean) / n is the mean again in bfloat16, as soon as n is above 256.
+        Fault(
+            "running_mean",
+            "with bfloat16 params the mean over accumulation_size losses is wrong",
+            ">=0.2.7",
+            _show_running_mean,
+            abstract=False,
+        ),
+        Fault(
+            "integer_leaf",
+            "an integer leaf in the params makes the scale an integer, which no factor reduces",
+            ">=0.2.4",
+            _show_integer_leaf,
+        ),
+        Fault(
+            "complex_leaf",
+            "a complex leaf in the params makes the best and the average value complex",
+            ">=0.2.7",
+            _show_complex_leaf,
+        ),
+        Fault(
+            "mixed_halves",
+            "bfloat16 and float16 leaves in one tree: ValueError, or float32 updates",
+            ">=0.1.8",
+            _show_mixed_halves,
+        ),
+        Fault(
+            "promoted_updates",
+            "float32 updates for bfloat16 params",
+            ">=0.1.8,<0.2.4",
+            _show_promoted_updates,
+        ),
+        Fault(
+            "weak_types",
+            "the types of the values change in the first step, which compiles twice",
+            ">=0.2.4,<0.2.7",
+            _show_weak_types,
+            "https://github.com/google-deepmind/optax/issues/1440",
+        ),
+        Fault(
+            "float64",
+            "float32 params in 64-bit mode: the values are float64",
+            ">=0.2.4,<0.2.7",
+            _show_float64,
+            "https://github.com/google-deepmind/optax/issues/1440",
+        ),
+        Fault(
+            "float64_loss",
+            "a float64 loss for float32 params: the state drifts, or lax.cond raises",
+            ">=0.1.8,<0.2.7,!=0.2.3",
+            _show_float64_loss,
+            "https://github.com/google-deepmind/optax/pull/976",
+        ),
+        Fault(
+            "array_min_scale",
+            "an array as min_scale with bfloat16 params: lax.cond raises, or float32 updates",
+            ">=0.2.3",
+            _show_array_min_scale,
+            "https://github.com/google-deepmind/optax/pull/1774",
+        ),
+    ),
+    targets=(Target(_MODULES, "reduce_on_plateau", _reduce_on_plateau),),
+)

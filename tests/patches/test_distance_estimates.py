@@ -1,0 +1,323 @@
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from support import assert_keeps_the_contract, float64_in, leaves, tree_map, tree_of
+
+import optax_dtypefix
+from optax_dtypefix._dtypes import is_x64, x64
+
+contrib = getattr(optax, "contrib", None)
+ALL = ("dadapt_adamw", "dog", "dowg", "momo", "momo_adam", "mechanize")
+NAMES = [name for name in ALL if hasattr(contrib, name)]
+pytestmark = pytest.mark.skipif(not NAMES, reason="the first of them came with optax 0.1.7")
+
+STEPS = 400
+EPS, D0, BETA1, BETA2 = 1e-8, 1e-6, 0.9, 0.999
+SCALARS = {
+    "dadapt_adamw": ("estim_lr", "numerator_weighted"),
+    "dog": ("estim_dist", "max_dist", "sum_sq_norm_grads"),
+    "dowg": ("estim_sq_dist", "weighted_sq_norm_grads"),
+    "momo": ("barf", "gamma"),
+    "momo_adam": ("barf", "gamma"),
+    "mechanize": ("r", "m", "v", "s"),
+}
+AVERAGES = ("exp_avg", "exp_avg_sq", "grad_sum")
+
+
+def build(name: str, **arguments: Any) -> Any:
+    if name == "mechanize":
+        return contrib.mechanize(optax.sgd(0.1), **arguments)
+    return getattr(contrib, name)(**arguments)
+
+
+def values(name: str, value: Any = 1.5) -> dict[str, Any]:
+    return {"value": jnp.asarray(value, jnp.float32)} if name.startswith("momo") else {}
+
+
+def fields(state: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    """Those of the named fields that a state has; of ``dog`` in its part of the chain."""
+    parts = [part for part in (state, *state) if hasattr(part, "_fields")]
+    return {n: getattr(part, n) for part in parts for n in names if n in part._fields}
+
+
+REGIMES = {
+    "float32": (False, (jnp.float32,)),
+    "bfloat16": (False, (jnp.bfloat16,)),
+    "float16": (False, (jnp.float16,)),
+    "mixed": (False, (jnp.bfloat16, jnp.float32)),
+    "halves": (False, (jnp.bfloat16, jnp.float16)),
+    "integer leaf": (False, (jnp.float32, jnp.int32)),
+    "float32 x64": (True, (jnp.float32,)),
+    "bfloat16 x64": (True, (jnp.bfloat16,)),
+    "float64 x64": (True, (jnp.float64,)),
+    "mixed x64": (True, (jnp.float32, jnp.float64)),
+    "integer leaf x64": (True, (jnp.float32, jnp.int64)),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("wide", "dtypes"), REGIMES.values(), ids=REGIMES)
+def test_the_contract(name: str, wide: bool, dtypes: tuple[Any, ...]) -> None:
+    with x64() if wide else contextlib.nullcontext():
+        tx, params = build(name), tree_of(*dtypes)
+        assert_keeps_the_contract(tx, params, extra=lambda _: values(name))
+        state = tx.init(params)
+        expected = jnp.dtype(jnp.float64 if set(dtypes) == {jnp.float64} else jnp.float32)
+        assert {leaf.dtype for leaf in fields(state, SCALARS[name]).values()} == {expected}
+        ints = name == "mechanize" and jnp.int64 in dtypes  # The base optimizer multiplies those.
+        if jnp.float64 not in dtypes and not ints:
+            step = lambda s, p: tx.update(p, s, p, **values(name))  # noqa: E731
+            assert not float64_in(tx.init, params)
+            assert not float64_in(step, state, params)
+
+
+RATES: dict[str, Callable[[], Any]] = {
+    "schedule": lambda: optax.linear_schedule(0.1, 0.01, 10),
+    "strong schedule": lambda: lambda count: jnp.asarray(0.1) / (1 + count),
+    "array": lambda: jnp.asarray(0.1, jnp.float32),
+    "narrow array": lambda: jnp.asarray(0.1, jnp.bfloat16),
+    "float32": lambda: np.float32(0.1),
+    "float64": lambda: np.float64(0.1),
+    "wide array": lambda: jnp.asarray(np.float64(0.1)),
+}
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "mechanize"])
+@pytest.mark.parametrize("rate", RATES.values(), ids=RATES)
+def test_any_learning_rate(name: str, rate: Any) -> None:
+    for regime in ("bfloat16", "mixed", "float32 x64", "mixed x64"):
+        wide, dtypes = REGIMES[regime]
+        with x64() if wide else contextlib.nullcontext():
+            tx = build(name, learning_rate=rate())
+            optax_dtypefix.check(tx, tree_of(*dtypes), **values(name)).raise_if_broken()
+    with x64():
+        tx, params = build(name, learning_rate=rate()), tree_of(jnp.bfloat16)
+        assert_keeps_the_contract(tx, params, extra=lambda _: values(name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_wider_than_the_params(name: str) -> None:
+    params, grads = tree_of(jnp.bfloat16), tree_of(jnp.float32)
+    assert_keeps_the_contract(build(name), params, grads, extra=lambda _: values(name))
+
+
+def numbers(tree: Any) -> dict[str, Any]:
+    return {name: np.asarray(leaf).astype(np.float64) for name, leaf in tree.items()}
+
+
+def square(tree: Any) -> Any:
+    return sum((leaf**2).sum() for leaf in tree.values())
+
+
+def dot(a: Any, b: Any) -> Any:
+    return sum((a[name] * b[name]).sum() for name in a)
+
+
+def dog(params: Any, grads: Any, *_: Any) -> Any:
+    start, total, distance = params[0], 0.0, 1e-6 * (1 + np.sqrt(square(params[0])))
+    for p, g in zip(params, grads):
+        distance = max(distance, np.sqrt(square({n: p[n] - start[n] for n in p})))
+        total += square(g)
+        yield distance, total
+
+
+def dowg(params: Any, grads: Any, *_: Any) -> Any:
+    start, total, distance = params[0], 0.0, 1e-4
+    for p, g in zip(params, grads):
+        distance = max(distance, square({n: p[n] - start[n] for n in p}))
+        total += distance * square(g)
+        yield distance, total
+
+
+def dadapt_adamw(params: Any, grads: Any, _: Any, averages: Any) -> Any:
+    """Its averages are those that were stored, if in bfloat16: that is the choice of the user."""
+    zeros = {n: np.zeros_like(leaf) for n, leaf in params[0].items()}
+    v, s, d, r, beta3 = zeros, zeros, D0, 0.0, BETA2**0.5
+    for k, g in enumerate(grads, 1):
+        step = d * np.sqrt(1 - BETA2**k) / (1 - BETA1**k)
+        progress = sum((g[n] * s[n] / (np.sqrt(v[n]) + EPS)).sum() for n in g)
+        v = {n: BETA2 * v[n] + (1 - BETA2) * g[n] ** 2 for n in g}
+        s = {n: beta3 * s[n] + (1 - beta3) * step * g[n] for n in g}
+        r = beta3 * r + (1 - beta3) * step * progress
+        d = max(d, r / ((1 - beta3) * sum(np.abs(leaf).sum() for leaf in s.values())))
+        if averages["grad_sum"][0]["w"].dtype == jnp.bfloat16:
+            v, s = (numbers(averages[name][k - 1]) for name in ("exp_avg_sq", "grad_sum"))
+        yield d, r
+
+
+def momo(params: Any, grads: Any, losses: Any, _: Any, zeroth: bool = True) -> Any:
+    mean, gamma = 0.0, 0.0
+    for k, (p, g, loss) in enumerate(zip(params, grads, losses)):
+        beta = 0.0 if zeroth and k == 0 else 0.9
+        mean = beta * mean + (1 - beta) * loss
+        gamma = beta * gamma + (1 - beta) * dot(g, p)
+        yield mean, gamma
+
+
+def momo_adam(*args: Any) -> Any:
+    return momo(*args, zeroth=False)
+
+
+def mechanize(params: Any, grads: Any, *_: Any) -> Any:
+    betas = 1 - 0.1 ** np.arange(1.0, 7)
+    start, r, m, v, s = params[0], np.zeros(6), np.zeros(6), np.zeros(6), np.full(6, 1e-6)
+    for p, g in zip(params, grads):
+        decay = 0.01 * s.sum() * np.sqrt(square(g)) / (np.sqrt(square(p)) + EPS)
+        h = sum(((g[n] + decay * p[n]) * (start[n] - p[n])).sum() for n in p) / (s.sum() + EPS)
+        clipped = np.clip(h, -m, m)
+        m = np.maximum(betas * m, abs(h) + EPS)
+        v = betas**2 * v + h**2
+        r = betas * r + clipped * s
+        s = (1e-6 / 6 * m + np.maximum(r, 0)) / (np.sqrt(v) + EPS)
+        yield r, m, v, s
+
+
+REFERENCES = {f.__name__: f for f in (dog, dowg, dadapt_adamw, momo, momo_adam, mechanize)}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+def test_scalars_at_every_step(name: str, dtype: Any) -> None:
+    """The params are on a walk of their own: so the scalars are functions of the inputs alone."""
+    random = np.random.default_rng(0)
+    shapes = {"w": (STEPS, 3, 4), "b": (STEPS, 4)}
+    grads = {n: jnp.asarray(random.normal(size=shape), dtype) for n, shape in shapes.items()}
+    walk = {n: np.cumsum(random.normal(size=shape), 0) / 50 for n, shape in shapes.items()}
+    params = {n: jnp.asarray(leaf, dtype) for n, leaf in walk.items()}
+    losses = jnp.asarray(2 + random.normal(size=STEPS), jnp.float32)
+    tx = build(name)
+
+    def step(state: Any, inputs: Any) -> Any:
+        p, g, loss = inputs
+        updates, state = tx.update(g, state, p, **values(name, loss))
+        return state, (updates, fields(state, (*SCALARS[name], *AVERAGES)))
+
+    first = tx.init(tree_map(lambda leaf: leaf[0], params))
+    _, (updates, got) = jax.lax.scan(step, first, (params, grads, losses))
+    assert all(bool(jnp.isfinite(leaf).all()) for leaf in leaves(updates))
+
+    def history(tree: Any) -> Any:
+        return [{n: np.asarray(leaf[k]) for n, leaf in tree.items()} for k in range(STEPS)]
+
+    averages = {n: history(tree) for n, tree in got.items() if n in AVERAGES}
+    inputs = [[*map(numbers, history(tree))] for tree in (params, grads)]
+    wanted = zip(*REFERENCES[name](*inputs, np.asarray(losses, np.float64), averages))
+    for field, reference in zip([n for n in SCALARS[name] if n in got], wanted):
+        error = np.abs(np.asarray(got[field]).astype(np.float64) - np.asarray(reference))
+        largest = np.maximum.accumulate(np.abs(reference), 0)
+        assert (error <= 0.01 * largest + 1e-30).all(), field
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+def test_zero_gradients_at_the_start(name: str, dtype: Any) -> None:
+    tx, params = build(name), tree_of(dtype)
+    state, update = tx.init(params), jax.jit(tx.update)
+    for scale in (0, 0, 1, 1):
+        grads = tree_map(lambda p, scale=scale: scale * p, params)
+        updates, state = update(grads, state, params, **values(name))
+        assert all(bool(jnp.isfinite(leaf).all()) for leaf in leaves((updates, state)))
+        if name == "dadapt_adamw" and scale == 0:
+            assert float(state.estim_lr) == np.float32(D0)
+    assert any(bool(leaf.any()) for leaf in leaves(updates))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_half_leaf_or_an_integer_does_not_change_the_scalars(name: str) -> None:
+    tx, params = build(name), tree_of(jnp.float32)
+    exact = tree_map(lambda p: p.astype(jnp.bfloat16).astype(jnp.float32), params)
+    mixed = {"w": exact["w"].astype(jnp.bfloat16), "b": exact["b"]}
+    counted = {**exact, "steps": jnp.zeros((2,), jnp.int32)}
+    found = []
+    for tree in (exact, mixed, counted):
+        _, state = tx.update(tree, tx.init(tree), tree, **values(name))
+        found.append(fields(state, SCALARS[name]))
+    for other in found[1:]:
+        for field, expected in found[0].items():
+            np.testing.assert_allclose(other[field], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_trees_have_the_dtypes_of_stock(name: str) -> None:
+    for params in (tree_of(jnp.bfloat16), tree_of(jnp.float32)):
+        state = jax.eval_shape(build(name).init, params)
+        with optax_dtypefix.disabled():
+            stock = jax.eval_shape(build(name).init, params)
+        for trees in (AVERAGES, ("init_params", "x0")):
+            assert fields(state, trees) == fields(stock, trees)
+    state = jax.eval_shape(build(name).init, tree_of(jnp.float16))
+    averages = fields(state, AVERAGES)
+    if "exp_avg_sq" in averages:
+        assert {leaf.dtype for leaf in leaves(averages)} == {jnp.dtype(jnp.float32)}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_state_restored_from_stock_keeps_its_dtypes(name: str) -> None:
+    tx, params = build(name), tree_of(jnp.bfloat16)
+    state = tree_map(
+        lambda leaf: leaf.astype(jnp.bfloat16) if leaf.dtype == jnp.float32 else leaf,
+        tx.init(params),
+    )
+    _, new_state = jax.jit(tx.update)(params, state, params, **values(name))
+    assert [leaf.dtype for leaf in leaves(new_state)] == [leaf.dtype for leaf in leaves(state)]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("momo")])
+def test_any_value(name: str) -> None:
+    tx, params = build(name), tree_of(jnp.float32)
+    _, expected = tx.update(params, tx.init(params), params, value=jnp.asarray(1.5, jnp.float32))
+    with x64():
+        wide = (jnp.asarray(1.5, jnp.float64), np.float64(1.5))
+        for value in (*wide, 1.5, np.float32(1.5), jnp.asarray(1.5, jnp.bfloat16)):
+            updates, state = tx.update(params, tx.init(params), params, value=value)
+            np.testing.assert_allclose(state.barf, expected.barf, rtol=1e-6)
+            assert {leaf.dtype for leaf in leaves(updates)} == {jnp.dtype(jnp.float32)}
+
+
+def test_mechanize_leaves_the_dtypes_of_its_base_optimizer() -> None:
+    seen = []
+
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        seen.append((updates["w"].dtype, params["w"].dtype, is_x64()))
+        return updates, state
+
+    base = optax.GradientTransformation(lambda _: optax.EmptyState(), update)
+    params = tree_of(jnp.bfloat16)
+    with x64():
+        tx = contrib.mechanize(base)
+        tx.update(params, tx.init(params), params)
+    assert seen == [(jnp.bfloat16, jnp.bfloat16, True)]
+
+
+@pytest.mark.skipif("dog" not in NAMES, reason="dog came with optax 0.2.3")
+def test_a_schedule_runs_in_the_mode_of_the_user() -> None:
+    seen = []
+
+    def schedule(count: Any) -> Any:
+        seen.append(is_x64())
+        return jnp.asarray(0.5) * (count + 1)
+
+    params = tree_of(jnp.float32)
+    with x64():
+        tx = contrib.dog(schedule)
+        state = tx.init(params)
+        for _ in range(2):
+            updates, state = jax.jit(tx.update)(params, state, params)
+    assert seen == [True]
+    assert updates["w"].dtype == jnp.float32
+
+
+@pytest.mark.skipif("dog" not in NAMES, reason="dog came with optax 0.2.3")
+@pytest.mark.parametrize("name", ["dog", "dowg"])
+def test_weight_decay_with_a_mask(name: str) -> None:
+    params = tree_of(jnp.bfloat16)
+    for mask in ({"w": True, "b": False}, lambda tree: tree_map(lambda p: p.ndim > 1, tree)):
+        tx = build(name, weight_decay=jnp.asarray(0.1, jnp.float32), mask=mask)
+        assert_keeps_the_contract(tx, params)

@@ -1,0 +1,347 @@
+from __future__ import annotations
+
+import sys
+from typing import Any, Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from packaging.version import Version
+from support import assert_keeps_the_contract, float64_in, leaves, tree_map, tree_of, types
+
+import optax_dtypefix
+from optax_dtypefix._dtypes import x64
+from optax_dtypefix.patches._moments import (
+    FAMILIES,
+    Family,
+    InFloat32,
+    _round,
+    is_float16,
+    mean,
+    up,
+    up_if_tiny,
+)
+
+# Old releases use what JAX deprecates.
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+
+contrib = getattr(optax, "contrib", None)
+TINY, HUGE = 2.0**-24, 65504.0  # The smallest number above zero in float16, and the largest.
+ARGUMENTS = {"scale_by_madgrad": {"learning_rate": 0.1}}
+
+# muon works on matrices and sophia needs an objective: each has tests of its own.
+SIMPLE = [
+    family
+    for family in FAMILIES
+    if hasattr(sys.modules.get(family.module), family.name)
+    and family.name not in ("scale_by_muon", "scale_by_sophia")
+    # In 0.1.3 it uses what JAX has removed.
+    and not (family.name == "scale_by_adamax" and optax.__version__ == "0.1.3")
+]
+NAMES = [family.name for family in SIMPLE]
+
+
+def function(family: Family) -> Callable[..., Any]:
+    found: Callable[..., Any] = getattr(sys.modules[family.module], family.name)
+    return found
+
+
+def build(family: Family) -> Any:
+    return function(family)(**ARGUMENTS.get(family.name, {}))
+
+
+def by_name(name: str) -> Any:
+    return getattr(optax, name, None) or getattr(contrib, name, None)
+
+
+def runner(tx: Any) -> Callable[[Any], tuple[Any, Any]]:
+    """From gradients, of one step each, to updates, in float64, and the last state."""
+    params = jnp.ones((3, 4), jnp.float16)
+
+    @jax.jit
+    def step(grads: Any, state: Any) -> Any:
+        return tx.update(grads, state, params)
+
+    def run(gradients: Any) -> tuple[Any, Any]:
+        updates, state = [], tx.init(params)
+        for gradient in gradients:
+            update, state = step(np.broadcast_to(np.asarray(gradient, np.float16), (3, 4)), state)
+            updates.append(np.asarray(update).astype(np.float64))
+        return np.stack(updates), state
+
+    return run
+
+
+def run(tx: Any, gradients: Any) -> tuple[Any, Any]:
+    return runner(tx)(gradients)
+
+
+def in_float64(value: Any) -> Any:
+    """Of what float16 makes of a value."""
+    return np.asarray(value, np.float16).astype(np.float64)
+
+
+GRADIENTS = {
+    "zero": [0.0] * 6,
+    "tiny": [1e-4] * 6,
+    "tiniest": [1e-7] * 6,
+    "mixed": [1e-4, 0.0, 1.0, -1e-7, 300.0, 0.0, 1e-3, 1.0],
+    "fading": [1.0, 1e-2, 1e-4, 1e-6, 0.0, 0.0, 0.0],
+    "large": [300.0, -6e4, 6e4, 1.0, 0.0, 300.0],
+}
+
+
+@pytest.mark.parametrize("family", SIMPLE, ids=NAMES)
+def test_updates_and_states_are_finite(family: Family) -> None:
+    signs = np.asarray([1.0, -1.0, 1.0, 0.5])
+    step = runner(build(family))
+    for name, gradients in GRADIENTS.items():
+        updates, state = step([gradient * signs for gradient in gradients])
+        assert np.isfinite(updates).all(), name
+        assert all(np.isfinite(np.asarray(leaf)).all() for leaf in leaves(state)), name
+
+
+OPTIMIZERS = (
+    *("adabelief", "adadelta", "adafactor", "adagrad", "adam", "adamax", "adamaxw", "adamw"),
+    *("adan", "amsgrad", "lamb", "nadam", "nadamw", "novograd", "optimistic_adam_v2", "radam"),
+    *("rmsprop", "sm3", "yogi", "acprop", "ademamix", "adopt", "cocob", "galore", "madgrad"),
+    *("muon", "simplified_ademamix"),
+)
+OPTIMIZERS = tuple(name for name in OPTIMIZERS if by_name(name))
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers_built_of_them_are_finite(name: str) -> None:
+    tx = by_name(name)(**({} if name == "cocob" else {"learning_rate": 0.1}))
+    updates, _ = run(tx, [0.0, 0.0, 1e-4, 1e-4])
+    assert np.isfinite(updates).all()
+
+
+def firsts(g: Any) -> dict[str, Any]:
+    """The first update of each, in float64, from the papers: v is g^2 where it is not said."""
+    return {
+        "scale_by_adam": g / (np.abs(g) + 1e-8),
+        "scale_by_amsgrad": g / (np.abs(g) + 1e-8),
+        "scale_by_adamax": g / (np.abs(g) + 1e-8),
+        "scale_by_rms": g / np.sqrt(0.1 * g**2 + 1e-8),
+        "scale_by_stddev": g / np.sqrt(0.1 * g**2 - (0.1 * g) ** 2 + 1e-8),
+        "scale_by_rss": g / np.sqrt(in_float64(0.1) + g**2 + 1e-7),
+        "scale_by_sm3": 0.1 * np.where(g == 0, 0, g / np.sqrt(g**2 + 1e-8)),
+        "scale_by_novograd": g / (np.sqrt((g**2).sum()) + 1e-8),
+        "scale_by_factored_rms": g / np.sqrt(g**2 + 1e-30),
+        "scale_by_adadelta": np.sqrt(1e-6) / np.sqrt(0.1 * g**2 + 1e-6) * g,
+        "scale_by_adan": g / (np.abs(g) + 1e-8),
+        "scale_by_acprop": g / (1 + 1e-16),
+        "scale_by_ademamix": (1 + 6 * 1e-4) * g / (np.abs(g) + 1e-8),
+        "scale_by_simplified_ademamix": g / (np.abs(g) + 1e-8),
+    }
+
+
+@pytest.mark.parametrize("name", [name for name in firsts(np.ones(1)) if by_name(name)])
+def test_the_first_update_is_exact(name: str) -> None:
+    step = runner(by_name(name)())
+    for size in (0.0, 1e-7, 1e-4, 1e-2, 1.0, 300.0, 3e4):
+        g = in_float64(size * np.linspace(-2, 2, 12).reshape(3, 4))
+        (update,), _ = step([g])
+        # Below 6e-5 float16 has only multiples of the smallest number.
+        np.testing.assert_allclose(update, firsts(g)[name], rtol=2e-3, atol=TINY)
+
+
+def adam(gradients: Any, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Any:
+    """Adam in float64."""
+    m = v = np.zeros_like(gradients[0])
+    updates = []
+    for t, g in enumerate(gradients, 1):
+        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
+        updates.append(m / (1 - b1**t) / (np.sqrt(v / (1 - b2**t)) + eps))
+    return np.stack(updates)
+
+
+@pytest.mark.parametrize("size", [0.1, 1.0, 30.0])
+def test_adam_with_ordinary_gradients_is_exact_to_the_rounding_of_its_state(size: float) -> None:
+    random = np.random.default_rng(0)
+    gradients = in_float64(size * random.normal(size=(60, 3, 4)))
+    updates, _ = run(optax.scale_by_adam(), gradients)
+    # With gradients of 0.1 the moments are below 6e-5 for some steps.
+    np.testing.assert_allclose(updates, adam(gradients), rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("size", [1e-6, 1e-5, 1e-4, 1e-3, 5e-3, 1e-2])
+@pytest.mark.parametrize("b2", [0.9, 0.999])
+def test_an_update_is_never_larger_because_a_moment_was_lost(size: float, b2: float) -> None:
+    """5e-3 squared, times 0.001, is less than half the smallest number."""
+    random = np.random.default_rng(0)
+    gradients = in_float64(size * (1 + random.random((300, 3, 4))))
+    updates, state = run(optax.scale_by_adam(b2=b2, mu_dtype=jnp.float32), gradients)
+    exact = adam(gradients, b2=b2)
+    assert (np.abs(updates) <= np.abs(exact) * 1.03).all()
+    assert (np.asarray(state.nu) > 0).all()
+
+
+def test_what_is_right_with_it_was_wrong_without() -> None:
+    """So the test above can fail."""
+    with optax_dtypefix.disabled("float16_eps", "promotion"):
+        updates, _ = run(optax.scale_by_adam(), [1e-4])
+    assert np.isinf(updates).all()
+
+
+def test_a_moment_that_overflows_does_not_freeze_the_param() -> None:
+    gradients = in_float64(np.broadcast_to([[3e4]] + [[1.0]] * 40, (41, 12)).reshape(41, 3, 4))
+    updates, state = run(optax.scale_by_rms(), gradients)
+    assert (np.abs(updates[0]) > 3).all()  # 1 / sqrt(0.1)
+    assert (updates[1] < 0.005).all()  # 1 / sqrt(0.9 * 65504)
+    np.testing.assert_allclose(np.asarray(state.nu).astype(np.float64), 0.9**40 * HUGE, rtol=0.02)
+
+
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+def test_a_gradient_that_is_not_finite_is_not_hidden(bad: float) -> None:
+    updates, state = run(optax.scale_by_adam(), [1.0, bad])
+    assert not np.isfinite(updates[1]).any()
+    assert not np.isfinite(np.asarray(state.nu)).any()
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 100.0])
+def test_a_variance_is_never_negative(size: float) -> None:
+    """Of gradients that hardly vary: mean square and squared mean differ by rounding alone."""
+    random = np.random.default_rng(0)
+    gradients = np.full((400, 3, 4), size) * np.linspace(1, 2, 12).reshape(3, 4)
+    gradients[:5] *= 2
+    gradients += 1e-3 * size * random.normal(size=gradients.shape)
+    updates, _ = run(optax.scale_by_stddev(), gradients)
+    assert np.isfinite(updates).all()
+
+
+@pytest.mark.parametrize("family", SIMPLE, ids=NAMES)
+def test_keeps_the_contract(family: Family) -> None:
+    assert_keeps_the_contract(build(family), tree_of(jnp.float16, jnp.float32))
+
+
+@pytest.mark.parametrize("family", SIMPLE, ids=NAMES)
+def test_64_bit_mode_changes_nothing(family: Family) -> None:
+    with x64():
+        tx, params = build(family), tree_of(jnp.float16)
+        state = tx.init(params)
+        updates, new_state = jax.eval_shape(tx.update, params, state, params)
+        assert [leaf.dtype for leaf in leaves(new_state)] == [leaf.dtype for leaf in leaves(state)]
+        assert {leaf.dtype for leaf in leaves(updates)} == {np.dtype(np.float16)}
+        assert not any(float64_in(lambda p: tx.update(p, tx.init(p), p), params))
+
+
+def alone(family: Family) -> tuple[Any, Any]:
+    """Stock's transformation and the patched one, without any other patch."""
+    stock = optax_dtypefix.original(function(family))
+    arguments = ARGUMENTS.get(family.name, {})
+    return stock(**arguments), InFloat32(family, is_float16)(stock, **arguments)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("family", SIMPLE, ids=NAMES)
+def test_without_float16_it_is_stock(family: Family, dtype: Any) -> None:
+    if family.name == "scale_by_radam" and Version(optax.__version__) < Version("0.2.3"):
+        dtype = jnp.float32  # With bfloat16 stock raises.
+    params = tree_of(dtype)
+    stock, patched = (
+        str(jax.make_jaxpr(lambda p, tx=tx: tx.update(p, tx.init(p), p))(params))
+        for tx in alone(family)
+    )
+    assert patched == stock
+    assert "bf16" in stock or dtype == jnp.float32
+
+
+@pytest.mark.parametrize("family", SIMPLE, ids=NAMES)
+def test_the_state_is_stocks_in_all_but_values(family: Family) -> None:
+    params = tree_of(jnp.float16)
+    stock, patched = (jax.eval_shape(tx.init, params) for tx in alone(family))
+    assert jax.tree_util.tree_structure(patched) == jax.tree_util.tree_structure(stock)
+    # But for a counter that stock has weakly typed, in 0.2.5 and 0.2.6.
+    assert [t[:2] for t in types(patched)] == [t[:2] for t in types(stock)]
+
+
+def test_gradients_narrower_than_params_give_updates_as_wide_as_stocks() -> None:
+    params, grads = jnp.ones((3, 4), jnp.float32), jnp.full((3, 4), 1e-4, jnp.float16)
+    tx = optax.scale_by_adam()
+    updates, state = tx.update(grads, tx.init(params), params)
+    assert updates.dtype == state.nu.dtype == jnp.float32
+    np.testing.assert_allclose(updates, 1.0, rtol=2e-4)
+
+
+def test_gradients_wider_than_params_keep_the_contract() -> None:
+    assert_keeps_the_contract(optax.scale_by_adam(), tree_of(jnp.float16), tree_of(jnp.float32))
+
+
+def test_params_need_not_be_given() -> None:
+    tx, grads = optax.scale_by_adam(), jnp.full((3, 4), 1e-4, jnp.float16)
+    updates, _ = tx.update(grads, tx.init(grads))
+    assert updates.dtype == jnp.float16
+    np.testing.assert_allclose(updates, 1.0, rtol=1e-3)
+
+
+@pytest.mark.skipif(not hasattr(contrib, "sophia"), reason="sophia came with optax 0.2.5")
+def test_sophias_objective_is_given_the_params_of_the_user() -> None:
+    seen = []
+
+    def objective(params: Any) -> Any:
+        seen.extend(leaf.dtype for leaf in leaves(params))
+        return sum(jnp.sum(leaf.astype(jnp.float32) ** 2) for leaf in leaves(params))
+
+    tx = sys.modules["optax.contrib._sophia"].scale_by_sophia()
+    params = tree_of(jnp.float16)
+    assert_keeps_the_contract(tx, params, extra=lambda _: {"obj_fn": objective})
+    assert set(seen) == {np.dtype(np.float16)}
+    state = tx.init(params)
+    for size in (0.0, 1e-4, 1.0):
+        grads = tree_map(lambda p, size=size: jnp.full_like(p, size), params)
+        updates, state = jax.jit(lambda *given: tx.update(*given, obj_fn=objective))(
+            grads, state, params
+        )
+        assert all(np.isfinite(np.asarray(leaf)).all() for leaf in leaves((updates, state.nu)))
+    # The Hessian is 2 everywhere, and taken once of ten steps.
+    np.testing.assert_allclose(np.asarray(state.nu["w"], np.float32), 0.02, rtol=1e-3)
+
+
+@pytest.mark.skipif(not hasattr(contrib, "muon"), reason="muon came with optax 0.2.5")
+def test_muon_keeps_the_contract() -> None:
+    assert_keeps_the_contract(contrib.muon(0.1), tree_of(jnp.float16))
+
+
+def test_a_mask_is_no_leaf() -> None:
+    params = tree_of(jnp.float16)
+    tx = optax.masked(optax.adam(0.1), {"w": True, "b": False})
+    assert_keeps_the_contract(tx, params)
+
+
+@pytest.mark.parametrize("rounding", [up_if_tiny, up])
+def test_rounded_up_is_never_less(rounding: Callable[[Any], Any]) -> None:
+    x = np.exp(np.linspace(np.log(1e-12), np.log(6e4), 5000)).astype(np.float32)
+    got = np.asarray(jnp.asarray(rounding(jnp.asarray(x)), jnp.float16)).astype(np.float64)
+    tiny = x < 2.0**-14
+    assert (got[tiny] >= x[tiny]).all()
+    assert (got[tiny] <= x[tiny] * (1 + 2**-10) + TINY).all()
+    np.testing.assert_allclose(got[~tiny], x[~tiny], rtol=2**-9)
+    assert rounding is up_if_tiny or (got >= x).all()
+    assert float(rounding(jnp.asarray(0.0))) == 0
+
+
+def test_a_mean_is_never_above_the_root_of_the_mean_square() -> None:
+    x = np.exp(np.linspace(np.log(1e-6), np.log(6e4), 5000)).astype(np.float32)
+    got, square = (
+        np.asarray(_round(jnp.asarray(value), jnp.float16(0), rounding)).astype(np.float64)
+        for value, rounding in ((x, mean), (x**2, up))
+    )
+    assert (got**2 <= square).all()
+    normal = (x > 2.0**-14) & (x < 250)
+    np.testing.assert_allclose(got[normal], x[normal], rtol=2**-9)
+
+
+def test_a_param_that_is_frozen_may_have_none_for_a_gradient() -> None:
+    tx, params = optax.scale_by_adam(), tree_of(jnp.float16)
+    grads = {"w": params["w"], "b": None}
+    try:
+        optax_dtypefix.original(optax.scale_by_adam)().update(grads, tx.init(params), params)
+    except (AttributeError, TypeError, ValueError):
+        pytest.skip("this optax does not take it")
+    updates, state = tx.update(grads, tx.init(params), params)
+    assert updates["b"] is None
+    assert updates["w"].dtype == state.nu["w"].dtype == jnp.float16

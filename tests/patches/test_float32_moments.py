@@ -1,0 +1,285 @@
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from support import assert_keeps_the_contract, float64_in, leaves, tree_map, tree_of
+
+import optax_dtypefix
+from optax_dtypefix._dtypes import is_half, x64
+from optax_dtypefix.patches import float32_moments
+from optax_dtypefix.patches._moments import InFloat32
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Old releases use what JAX deprecates.
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+
+contrib = getattr(optax, "contrib", None)
+ARGUMENTS = {"scale_by_madgrad": {"learning_rate": 0.1}}
+FAMILIES = [
+    family
+    for family in float32_moments._FAMILIES
+    if hasattr(sys.modules.get(family.module), family.name)
+]
+# sophia needs an objective, and has a test of its own; in 0.1.3 adamax uses what JAX has removed.
+LEFT_OUT = ("scale_by_sophia", "scale_by_adamax" if optax.__version__ == "0.1.3" else "")
+SIMPLE = [family for family in FAMILIES if family.name not in LEFT_OUT]
+NAMES = [family.name for family in SIMPLE]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def asked_for() -> Iterator[None]:
+    assert not optax_dtypefix.is_applied("float32_moments")
+    optax_dtypefix.apply("float32_moments")
+    yield
+    optax_dtypefix.revert("float32_moments")
+
+
+def function(family: Any) -> Callable[..., Any]:
+    found: Callable[..., Any] = getattr(sys.modules[family.module], family.name)
+    return found
+
+
+def build(family: Any) -> Any:
+    return function(family)(**ARGUMENTS.get(family.name, {}))
+
+
+def run(tx: Any, gradients: Any, dtype: Any) -> tuple[Any, Any]:
+    """Updates of one step each, in float64, for these gradients; and the last state."""
+    gradients = jnp.asarray(gradients, dtype)
+    params = jnp.ones_like(gradients[0])
+
+    def step(state: Any, grads: Any) -> Any:
+        updates, state = tx.update(grads, state, params)
+        return state, updates
+
+    scan = jax.jit(lambda g: jax.lax.scan(step, tx.init(params), g))
+    state, updates = scan(gradients)
+    assert updates.dtype == dtype
+    return np.asarray(updates).astype(np.float64), state
+
+
+def numbers(size: float, steps: int, dtype: Any) -> Any:
+    """Random gradients, as float64 of what the dtype makes of them."""
+    random = np.random.default_rng(0)
+    return np.asarray(jnp.asarray(size * random.normal(size=(steps, 4, 4)), dtype)).astype(float)
+
+
+def adam(gradients: Any, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> tuple[Any, Any]:
+    """Updates of Adam in float64, and its second moment."""
+    m = v = np.zeros_like(gradients[0])
+    updates = []
+    for t, g in enumerate(gradients, 1):
+        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
+        updates.append(m / (1 - b1**t) / (np.sqrt(v / (1 - b2**t)) + eps))
+    return np.stack(updates), v
+
+
+HALVES = pytest.mark.parametrize(
+    ("dtype", "precision"), [(jnp.bfloat16, 2**-8), (jnp.float16, 2**-11)]
+)
+
+
+@HALVES
+def test_adam_with_steady_gradients_does_not_stall(dtype: Any, precision: float) -> None:
+    gradients = np.ones((5000, 1, 1))
+    updates, state = run(optax.scale_by_adam(mu_dtype=jnp.float32), gradients, dtype)
+    exact, moment = adam(gradients)
+    assert state.nu.dtype == jnp.float32
+    np.testing.assert_allclose(state.nu, moment, rtol=1e-4)
+    np.testing.assert_allclose(updates, exact, rtol=precision)
+
+
+@HALVES
+@pytest.mark.parametrize("size", [1e-4, 1.0, 1000.0])
+def test_adam_follows_float64(size: float, dtype: Any, precision: float) -> None:
+    """Also where the squares are below the smallest number of float16, or above its largest."""
+    gradients = numbers(size, 300, dtype)
+    updates, state = run(optax.scale_by_adam(mu_dtype=jnp.float32), gradients, dtype)
+    exact, moment = adam(gradients)
+    np.testing.assert_allclose(state.nu, moment, rtol=1e-4)
+    np.testing.assert_allclose(updates, exact, rtol=2 * precision, atol=2 * precision)
+
+
+@HALVES
+def test_amsgrad_follows_float64(dtype: Any, precision: float) -> None:
+    gradients = numbers(1.0, 300, dtype)
+    tx = optax.scale_by_amsgrad if hasattr(optax, "scale_by_amsgrad") else None
+    if tx is None:
+        pytest.skip("amsgrad came with optax 0.1.4")
+    updates, state = run(tx(mu_dtype=jnp.float32), gradients, dtype)
+    m = v = largest = np.zeros_like(gradients[0])
+    for t, g in enumerate(gradients, 1):
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+        largest = np.maximum(largest, v / (1 - 0.999**t))
+        exact = m / (1 - 0.9**t) / (np.sqrt(largest) + 1e-8)
+    np.testing.assert_allclose(state.nu_max, largest, rtol=1e-4)
+    np.testing.assert_allclose(updates[-1], exact, rtol=2 * precision, atol=precision)
+
+
+@HALVES
+def test_rmsprop_follows_float64(dtype: Any, precision: float) -> None:
+    gradients = numbers(1.0, 300, dtype)
+    for build_tx, centered in ((optax.scale_by_rms, 0), (optax.scale_by_stddev, 1)):
+        updates, _ = run(build_tx(decay=0.999), gradients, dtype)
+        m = v = np.zeros_like(gradients[0])
+        for g in gradients:
+            m, v = 0.999 * m + 0.001 * g, 0.999 * v + 0.001 * g**2
+            exact = g / np.sqrt(v - centered * m**2 + 1e-8)
+        np.testing.assert_allclose(updates[-1], exact, rtol=2 * precision)
+
+
+@HALVES
+def test_adagrad_follows_float64(dtype: Any, precision: float) -> None:
+    gradients = numbers(1.0, 1000, dtype)
+    updates, state = run(optax.scale_by_rss(), gradients, dtype)
+    total = 0.1 + (gradients**2).sum(0)
+    np.testing.assert_allclose(state.sum_of_squares, total, rtol=1e-4)
+    np.testing.assert_allclose(updates[-1], gradients[-1] / np.sqrt(total), rtol=2 * precision)
+
+
+@HALVES
+def test_adafactor_follows_float64(dtype: Any, precision: float) -> None:
+    gradients = numbers(1.0, 1000, dtype)
+    updates, state = run(optax.scale_by_factored_rms(min_dim_size_to_factor=2), gradients, dtype)
+    rows, columns = np.zeros(4), np.zeros(4)
+    for t, g in enumerate(gradients, 1):
+        decay = 1 - t**-0.8
+        rows = decay * rows + (1 - decay) * (g**2).mean(1)
+        columns = decay * columns + (1 - decay) * (g**2).mean(0)
+    moment = rows[:, None] * columns / rows.mean()
+    assert state.v_row.dtype == state.v_col.dtype == jnp.float32
+    np.testing.assert_allclose(np.sort(state.v_row), np.sort(rows), rtol=1e-3)
+    np.testing.assert_allclose(updates[-1], gradients[-1] / np.sqrt(moment), rtol=2 * precision)
+
+
+@pytest.mark.parametrize("family", SIMPLE, ids=NAMES)
+def test_keeps_the_contract_with_moments_in_float32(family: Any) -> None:
+    tx, params = build(family), tree_of(jnp.bfloat16, jnp.float16)
+    assert_keeps_the_contract(tx, params)
+    state = tx.init(params)
+    for name in family.moments:
+        assert {leaf.dtype for leaf in leaves(getattr(state, name))} == {np.dtype(np.float32)}
+
+
+@pytest.mark.parametrize("family", SIMPLE, ids=NAMES)
+def test_the_state_is_stocks_in_all_but_the_dtype_of_moments(family: Any) -> None:
+    params = tree_of(jnp.bfloat16)
+    stock = optax_dtypefix.original(function(family))(**ARGUMENTS.get(family.name, {}))
+    expected, got = stock.init(params), build(family).init(params)
+    assert jax.tree_util.tree_structure(got) == jax.tree_util.tree_structure(expected)
+    assert list(map(jnp.shape, leaves(got))) == list(map(jnp.shape, leaves(expected)))
+
+
+@pytest.mark.parametrize("family", SIMPLE, ids=NAMES)
+def test_without_half_precision_it_is_stock(family: Any) -> None:
+    params = tree_of(jnp.float32)
+    stock, arguments = optax_dtypefix.original(function(family)), ARGUMENTS.get(family.name, {})
+    patched = InFloat32(family, is_half, wide_moments=True)(stock, **arguments)
+    programs = [
+        str(jax.make_jaxpr(lambda p, tx=tx: tx.update(p, tx.init(p), p))(params))
+        for tx in (stock(**arguments), patched)
+    ]
+    assert programs[0] == programs[1]
+
+
+@pytest.mark.parametrize("family", SIMPLE, ids=NAMES)
+def test_64_bit_mode_changes_nothing(family: Any) -> None:
+    with x64():
+        tx, params = build(family), tree_of(jnp.bfloat16)
+        state = tx.init(params)
+        updates, new_state = jax.eval_shape(tx.update, params, state, params)
+        assert [leaf.dtype for leaf in leaves(new_state)] == [leaf.dtype for leaf in leaves(state)]
+        assert {leaf.dtype for leaf in leaves(updates)} == {np.dtype(jnp.bfloat16)}
+        assert not any(float64_in(lambda p: tx.update(p, tx.init(p), p), params))
+
+
+def test_float64_stays_float64() -> None:
+    with x64():
+        params = tree_of(jnp.float64, jnp.bfloat16)
+        tx = optax.scale_by_adam()
+        assert_keeps_the_contract(tx, params)
+        assert tx.init(params).nu["w"].dtype == jnp.float64
+
+
+@pytest.mark.skipif(not hasattr(contrib, "sophia"), reason="sophia came with optax 0.2.5")
+def test_sophia_keeps_the_contract() -> None:
+    seen = []
+
+    def objective(params: Any) -> Any:
+        seen.extend(leaf.dtype for leaf in leaves(params))
+        return sum(jnp.sum(leaf.astype(jnp.float32) ** 2) for leaf in leaves(params))
+
+    tx = sys.modules["optax.contrib._sophia"].scale_by_sophia()
+    params = tree_of(jnp.bfloat16)
+    assert_keeps_the_contract(tx, params, extra=lambda _: {"obj_fn": objective})
+    assert tx.init(params).nu["w"].dtype == jnp.float32
+    assert set(seen) == {np.dtype(jnp.bfloat16)}
+
+
+@HALVES
+def test_a_moment_restored_from_stock_keeps_its_dtype(dtype: Any, precision: float) -> None:
+    tx, params = optax.scale_by_adam(), tree_of(dtype)
+    state = tx.init(params)
+    restored = state._replace(nu=tree_map(lambda leaf: leaf.astype(dtype), state.nu))
+    for _ in range(2):
+        updates, restored = jax.jit(tx.update)(params, restored, params)
+        assert {leaf.dtype for leaf in leaves(restored.nu)} == {np.dtype(dtype)}
+        assert {leaf.dtype for leaf in leaves(updates)} == {np.dtype(dtype)}
+    # To the last place, and to the smallest number where float16 has no finer ones.
+    expected = (1 - 0.999**2) * np.asarray(params["w"]).astype(float) ** 2
+    got = np.asarray(restored.nu["w"]).astype(float)
+    np.testing.assert_allclose(got, expected, rtol=2 * precision, atol=2.0**-23)
+
+
+def test_wider_and_narrower_gradients() -> None:
+    tx, wide, narrow = optax.scale_by_adam(), tree_of(jnp.float32), tree_of(jnp.bfloat16)
+    assert_keeps_the_contract(tx, narrow, wide)
+    state = tx.init(wide)
+    updates, new_state = tx.update(narrow, state, wide)
+    # Stock's own promotion stands: the gradients are the narrower ones.
+    assert {leaf.dtype for leaf in leaves(updates)} == {np.dtype(np.float32)}
+    assert {leaf.dtype for leaf in leaves(new_state.nu)} == {np.dtype(np.float32)}
+
+
+def moments(state: Any) -> set[Any]:
+    """Dtypes of all second moments of Adam, wherever they are in a state."""
+    is_adam = lambda node: isinstance(node, optax.ScaleByAdamState)  # noqa: E731
+    nodes = jax.tree_util.tree_leaves(state, is_leaf=is_adam)
+    return {leaf.dtype for node in nodes if is_adam(node) for leaf in leaves(node.nu)}
+
+
+LABELS = {"w": "a", "b": "b"}
+BUILDS: dict[str, Callable[[], Any]] = {
+    "MultiSteps": lambda: optax.MultiSteps(optax.adam(0.1), 2),
+    "inject_hyperparams": lambda: optax.inject_hyperparams(optax.adam)(0.1),
+    "mu_dtype": lambda: optax.adam(0.1, mu_dtype=jnp.float32),
+    "masked": lambda: optax.masked(optax.adam(0.1), {"w": True, "b": False}),
+    "chain": lambda: optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(0.1)),
+    "lamb": lambda: optax.lamb(0.1),
+    "apply_if_finite": lambda: optax.apply_if_finite(optax.adam(0.1), 2),
+    "multi_transform": lambda: optax.multi_transform(
+        {"a": optax.adam(0.1), "b": optax.sgd(0.1)}, LABELS
+    ),
+}
+
+
+@pytest.mark.parametrize("build_tx", BUILDS.values(), ids=BUILDS.keys())
+def test_inside_others(build_tx: Callable[[], Any]) -> None:
+    tx, params = build_tx(), tree_of(jnp.bfloat16)
+    assert_keeps_the_contract(tx, params)
+    assert moments(tx.init(params)) == {np.dtype(np.float32)}
+
+
+def test_nothing_happens_unless_it_is_asked_for() -> None:
+    params = tree_of(jnp.bfloat16)
+    with optax_dtypefix.disabled("float32_moments"):
+        assert optax.scale_by_adam().init(params).nu["w"].dtype == jnp.bfloat16
+    assert optax.scale_by_adam().init(params).nu["w"].dtype == jnp.float32

@@ -1,0 +1,410 @@
+from __future__ import annotations
+
+import functools
+import os
+import re
+import subprocess
+import sys
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from support import assert_keeps_the_contract, float64_in, leaves, tree_map, tree_of
+
+import optax_dtypefix
+from optax_dtypefix._dtypes import x64
+
+# optax 0.1.2 calls what the jax of its time deprecates.
+pytestmark = pytest.mark.filterwarnings("ignore:jax.tree_:FutureWarning")
+
+# Of float16: a norm above 255, one above the largest number, and squares below the smallest.
+GRADIENTS: dict[str, Any] = {
+    "large": (500, jnp.float16),
+    "larger": (15000, jnp.float16),
+    "small": (1e-4, jnp.float16),
+    "with float32": (500, jnp.float16, jnp.float32),
+    "with bfloat16": (500, jnp.float16, jnp.bfloat16),
+}
+PRECISION = {jnp.float16: 2**-11, jnp.bfloat16: 2**-8, jnp.float32: 2**-23}
+HALVES = [jnp.float16, jnp.bfloat16]
+
+
+def in_float64(tree: Any) -> Any:
+    return tree_map(lambda leaf: np.asarray(leaf).astype(np.float64), tree)
+
+
+def scaled(scale: float, dtype: Any, *more: Any, seed: int = 0) -> Any:
+    """Gradients with elements of about the scale, rounded to their dtypes."""
+    tree = tree_map(lambda leaf: leaf * scale, tree_of(jnp.float32, seed=seed))
+    last = more[-1] if more else dtype
+    return {"w": tree["w"].astype(dtype), "b": tree["b"].astype(last)}
+
+
+def norm_of(tree: Any) -> float:
+    return float(np.sqrt(sum((leaf**2).sum() for leaf in leaves(in_float64(tree)))))
+
+
+def assert_close(got: Any, expected: Any) -> None:
+    """To the last place of each leaf, and to the smallest number of its dtype."""
+    for name, leaf in got.items():
+        bound = {
+            "rtol": 2 * PRECISION[leaf.dtype.type],
+            "atol": float(jnp.finfo(leaf.dtype).tiny) / 1000,
+        }
+        np.testing.assert_allclose(in_float64(leaf), expected[name], **bound)
+
+
+def updates_of(tx: Any, grads: Any, params: Any = None) -> Any:
+    params = grads if params is None else params
+    updates, _ = jax.jit(tx.update)(grads, tx.init(params), params)
+    return updates
+
+
+def global_norm(tree: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Deprecated from 0.2.7 on.
+        return optax.global_norm(tree)
+
+
+def two_norms() -> dict[str, Any]:
+    """Every function of the installed release that gives the 2-norm of a tree."""
+    found = {"global_norm": global_norm}
+    if hasattr(optax, "tree_utils"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # ``tree_l2_norm`` is deprecated from 0.2.5 on.
+            for name in ("tree_norm", "tree_l2_norm"):
+                if hasattr(optax.tree_utils, name):
+                    found[name] = getattr(optax.tree_utils, name)
+    if hasattr(optax, "tree"):
+        found["tree.norm"] = optax.tree.norm
+    return found
+
+
+def one_norms() -> dict[str, Any]:
+    found = {}
+    if hasattr(optax, "tree_utils"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if hasattr(optax.tree_utils, "tree_l1_norm"):
+                found["tree_l1_norm"] = optax.tree_utils.tree_l1_norm
+            if hasattr(optax.tree_utils, "tree_norm"):
+                found["tree_norm"] = functools.partial(optax.tree_utils.tree_norm, ord=1)
+    return found
+
+
+def transformations() -> dict[str, Any]:
+    found = {
+        "clip_by_global_norm": optax.clip_by_global_norm(1.0),
+        "clip_by_block_rms": optax.clip_by_block_rms(0.1),
+        "adaptive_grad_clip": optax.adaptive_grad_clip(0.1),
+        "scale_by_trust_ratio": optax.scale_by_trust_ratio(),
+    }
+    if hasattr(optax, "normalize_by_update_norm"):
+        found["normalize_by_update_norm"] = optax.normalize_by_update_norm()
+    return found
+
+
+TWO_NORMS, ONE_NORMS, TRANSFORMATIONS = two_norms(), one_norms(), transformations()
+by_gradients = pytest.mark.parametrize("case", GRADIENTS.values(), ids=GRADIENTS.keys())
+by_two_norm = pytest.mark.parametrize("norm", TWO_NORMS.values(), ids=TWO_NORMS.keys())
+by_transformation = pytest.mark.parametrize(
+    "tx", TRANSFORMATIONS.values(), ids=TRANSFORMATIONS.keys()
+)
+
+
+@by_two_norm
+@pytest.mark.parametrize("dtype", HALVES)
+def test_a_norm_is_right_to_the_last_place(norm: Any, dtype: Any) -> None:
+    trees = [scaled(scale, dtype) for scale in (500, 1, 1e-4)]
+    trees += [[jnp.ones((), dtype)] * 1000, scaled(1, dtype, jnp.float32)]
+    for tree in trees:
+        got = norm(tree)
+        np.testing.assert_allclose(float(got), norm_of(tree), rtol=PRECISION[dtype])
+
+
+@by_two_norm
+def test_a_norm_has_the_dtype_of_stock(norm: Any) -> None:
+    """A float32 norm of bfloat16 gradients would make float32 of what is divided by it."""
+    assert norm(tree_of(jnp.bfloat16)).dtype == jnp.bfloat16
+    assert norm(tree_of(jnp.float16)).dtype == jnp.float16
+    assert norm(tree_of(jnp.bfloat16, jnp.float16)).dtype == jnp.float32
+    assert norm(tree_of(jnp.bfloat16, jnp.int32)).dtype == jnp.bfloat16
+    assert norm(tree_of(jnp.bfloat16, jnp.complex64)).dtype == jnp.float32
+    with x64():
+        assert norm(tree_of(jnp.bfloat16)).dtype == jnp.bfloat16
+        assert norm(tree_of(jnp.bfloat16, jnp.float64)).dtype == jnp.float64
+
+
+@pytest.mark.skipif(not ONE_NORMS, reason="tree_l1_norm came with optax 0.2.3")
+@pytest.mark.parametrize("dtype", HALVES)
+def test_a_norm_of_absolute_values_is_right_to_the_last_place(dtype: Any) -> None:
+    for norm in ONE_NORMS.values():
+        tree = [jnp.full((), 1.5, dtype)] * 1000
+        assert norm(tree).dtype == dtype
+        np.testing.assert_allclose(float(norm(tree)), 1500, rtol=PRECISION[dtype])
+
+
+@pytest.mark.skipif(
+    not {"tree_norm", "tree_l2_norm"} & TWO_NORMS.keys(),
+    reason="tree_utils came with optax 0.1.8",
+)
+def test_other_arguments_of_a_norm_are_passed_on() -> None:
+    tree = scaled(1, jnp.bfloat16)
+    for name in {"tree_norm", "tree_l2_norm"} & TWO_NORMS.keys():
+        for squared in (
+            TWO_NORMS[name](tree, squared=True),
+            TWO_NORMS[name](squared=True, tree=tree),
+        ):
+            assert squared.dtype == jnp.bfloat16
+            np.testing.assert_allclose(float(squared), norm_of(tree) ** 2, rtol=2**-8)
+    if "tree_norm" in TWO_NORMS:
+        largest = max(np.abs(leaf).max() for leaf in leaves(in_float64(tree)))
+        assert float(TWO_NORMS["tree_norm"](tree, jnp.inf)) == largest
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_safe_norms(dtype: Any) -> None:
+    for scale in (500, 1e-4):
+        x = scaled(scale, dtype)["w"]
+        exact = in_float64(x)
+        norm, rms = optax.safe_norm(x, 1e-9), optax.safe_root_mean_squares(x=x, min_rms=1e-9)
+        assert norm.dtype == rms.dtype == dtype
+        np.testing.assert_allclose(float(norm), np.sqrt((exact**2).sum()), rtol=PRECISION[dtype])
+        np.testing.assert_allclose(float(rms), np.sqrt((exact**2).mean()), rtol=PRECISION[dtype])
+        rows = optax.safe_norm(x, 0.0, axis=1)
+        expected = np.sqrt((exact**2).sum(1))
+        np.testing.assert_allclose(in_float64(rows), expected, rtol=PRECISION[dtype])
+
+
+def test_safe_norms_have_the_dtype_of_stock() -> None:
+    """A smallest norm that float16 cannot hold makes it float32."""
+    smallest = np.float32(1e-9)
+    got = optax.safe_norm(jnp.zeros((3,), jnp.float16), smallest)
+    assert got.dtype == jnp.float32
+    assert got == smallest
+
+
+@pytest.mark.parametrize("dtype", [*HALVES, jnp.float32])
+def test_a_safe_norm_of_zero_has_a_gradient(dtype: Any) -> None:
+    slope = jax.grad(lambda x: optax.safe_norm(x, 1e-3))(jnp.zeros((3,), dtype))
+    assert slope.dtype == dtype
+    np.testing.assert_array_equal(in_float64(slope), 0)
+
+
+@by_gradients
+@pytest.mark.parametrize("share", [0.5, 2])
+def test_clips_by_global_norm(case: Any, share: float) -> None:
+    grads = scaled(*case)
+    limit = share * norm_of(grads)
+    updates = updates_of(optax.clip_by_global_norm(limit), grads)
+    assert_close(updates, tree_map(lambda g: g * min(1, share), in_float64(grads)))
+    if share > 1:  # Nothing to clip: not a bit changes.
+        for update, grad in zip(leaves(updates), leaves(grads)):
+            np.testing.assert_array_equal(np.asarray(update), np.asarray(grad))
+
+
+def test_clips_many_leaves() -> None:
+    grads = {str(i): jnp.ones((), jnp.bfloat16) for i in range(1000)}
+    updates, _ = optax.clip_by_global_norm(1.0).update(grads, optax.EmptyState())
+    np.testing.assert_allclose(norm_of(updates), 1, rtol=2**-8)
+
+
+@by_gradients
+def test_clips_by_block_rms(case: Any) -> None:
+    grads = scaled(*case)
+    exact, limit = in_float64(grads), 0.5 * case[0]
+    expected = tree_map(lambda g: g / max(1, np.sqrt((g**2).mean()) / limit), exact)
+    assert_close(updates_of(optax.clip_by_block_rms(limit), grads), expected)
+
+
+@by_gradients
+def test_clips_adaptively(case: Any) -> None:
+    grads, params = scaled(*case), scaled(*case, seed=1)
+    g, p, expected = in_float64(grads), in_float64(params), {}
+    for name, axis in (("w", 0), ("b", None)):
+        g_norm, p_norm = (np.sqrt((tree[name] ** 2).sum(axis)) for tree in (g, p))
+        largest = 0.5 * np.maximum(p_norm, 1e-3)
+        factor = np.where(g_norm < largest, 1, largest / np.maximum(g_norm, 1e-6))
+        expected[name] = g[name] * factor
+    assert_close(updates_of(optax.adaptive_grad_clip(0.5), grads, params), expected)
+
+
+@by_gradients
+def test_scales_by_trust_ratio(case: Any) -> None:
+    grads, params = scaled(*case), scaled(10, *case[1:], seed=1)
+    g, p = in_float64(grads), in_float64(params)
+    expected = {name: g[name] * norm_of(p[name]) / norm_of(g[name]) for name in g}
+    assert_close(updates_of(optax.scale_by_trust_ratio(), grads, params), expected)
+
+
+@pytest.mark.skipif(
+    not hasattr(optax, "normalize_by_update_norm"), reason="it came with optax 0.2.3"
+)
+@by_gradients
+def test_normalizes_by_update_norm(case: Any) -> None:
+    grads = scaled(*case)
+    norm = norm_of(grads) + 1e-6
+    expected = tree_map(lambda g: 3 * g / norm, in_float64(grads))
+    assert_close(updates_of(optax.normalize_by_update_norm(3.0), grads), expected)
+
+
+@pytest.mark.skipif(
+    not hasattr(optax, "per_example_global_norm_clip"), reason="it came with optax 0.1.3"
+)
+@by_gradients
+def test_clips_example_by_example(case: Any) -> None:
+    tree = scaled(*case)
+    grads = [jnp.stack([tree["w"], tree["w"] / 1000]), jnp.stack([tree["b"], tree["b"] / 1000])]
+    w, b = in_float64(grads)
+    norms = [norm_of([w[i], b[i]]) for i in range(2)]
+    limit = 0.1 * norms[0]
+    (got_w, got_b), count = optax.per_example_global_norm_clip(grads, limit)
+    assert int(count) == 1
+    factors = [min(1, limit / norm) for norm in norms]
+    expected = {"w": w[0] * factors[0] + w[1], "b": b[0] * factors[0] + b[1]}
+    for name, leaf in (("w", got_w), ("b", got_b)):
+        assert leaf.dtype == tree[name].dtype
+        # Elements of the two examples may cancel; and below ``tiny`` all numbers are as coarse.
+        largest = np.abs(expected[name]).max() + float(jnp.finfo(leaf.dtype).tiny)
+        bound = 2 * PRECISION[leaf.dtype.type] * largest
+        np.testing.assert_allclose(in_float64(leaf), expected[name], atol=bound)
+
+
+@pytest.mark.skipif(
+    not hasattr(optax, "per_example_layer_norm_clip"), reason="it came with optax 0.1.8"
+)
+def test_clips_layer_by_layer() -> None:
+    tree = scaled(500, jnp.float16)
+    grads = [tree["w"][None], tree["b"][None]]
+    clipped, _ = optax.per_example_layer_norm_clip(grads, 1.0)
+    for leaf, grad in zip(clipped, (tree["w"], tree["b"])):
+        assert leaf.dtype == jnp.float16
+        expected = in_float64(grad) / norm_of(grad) * 0.5**0.5
+        np.testing.assert_allclose(in_float64(leaf), expected, rtol=2**-10)
+
+
+@pytest.mark.skipif(
+    not hasattr(getattr(optax, "projections", None), "projection_l2_ball"),
+    reason="projections on balls came with optax 0.2.4",
+)
+@pytest.mark.parametrize(
+    "case", [(500, jnp.float16), (500, jnp.float16, jnp.float32)], ids=["large", "with float32"]
+)
+def test_projects(case: Any) -> None:
+    tree = scaled(*case)
+    expected = tree_map(lambda leaf: leaf / norm_of(tree) * 3, in_float64(tree))
+    for project in (optax.projections.projection_l2_ball, optax.projections.projection_l2_sphere):
+        got = project(tree, 3.0)
+        assert [leaf.dtype for leaf in leaves(got)] == [leaf.dtype for leaf in leaves(tree)]
+        assert_close(got, expected)
+    inside = optax.projections.projection_l2_ball(tree, 1e6)
+    np.testing.assert_array_equal(in_float64(inside["w"]), in_float64(tree["w"]))
+    got = in_float64(optax.projections.projection_l1_ball(tree, 3.0))
+    np.testing.assert_allclose(sum(np.abs(leaf).sum() for leaf in leaves(got)), 3, rtol=2**-9)
+
+
+@by_transformation
+@pytest.mark.parametrize("dtype", HALVES)
+def test_keeps_the_contract(tx: Any, dtype: Any) -> None:
+    trees = [tree_of(dtype), tree_of(dtype, jnp.float32), tree_of(jnp.float16, jnp.bfloat16)]
+    for grads in trees:
+        assert_keeps_the_contract(tx, grads)
+        assert_keeps_the_contract(tx, tree_of(jnp.float32), grads)
+        assert_keeps_the_contract(tx, grads, tree_of(jnp.float32))
+
+
+@by_transformation
+def test_in_64_bit_mode(tx: Any) -> None:
+    with x64():
+        for dtype in (jnp.bfloat16, jnp.float32):
+            grads = tree_of(dtype)
+            assert_keeps_the_contract(tx, grads)
+            assert not float64_in(lambda g: tx.update(g, tx.init(g), g), grads)
+        for more in (jnp.float32, jnp.bfloat16):
+            assert_keeps_the_contract(tx, tree_of(jnp.float64, more))
+
+
+ARRAYS: dict[str, Any] = {
+    "clip_by_global_norm": lambda: optax.clip_by_global_norm(np.float64(0.1)),
+    "clip_by_block_rms": lambda: optax.clip_by_block_rms(np.float64(0.1)),
+    "adaptive_grad_clip": lambda: optax.adaptive_grad_clip(np.float64(0.1), eps=np.float64(1e-3)),
+    "scale_by_trust_ratio": lambda: optax.scale_by_trust_ratio(trust_coefficient=np.float64(2)),
+}
+
+
+@pytest.mark.parametrize("build", ARRAYS.values(), ids=ARRAYS.keys())
+def test_an_array_as_argument_keeps_the_contract(build: Any) -> None:
+    for dtype in (jnp.bfloat16, jnp.float32):
+        assert_keeps_the_contract(build(), tree_of(dtype))
+        with x64():
+            assert_keeps_the_contract(build(), tree_of(dtype))
+            assert not float64_in(lambda g: build().update(g, build().init(g), g), tree_of(dtype))
+
+
+def test_lamb_and_lars_are_finite_in_float16() -> None:
+    params, grads = scaled(400, jnp.float16), scaled(400, jnp.float16, seed=1)
+    for tx in (optax.lamb(1e-3), optax.lars(1e-3)):
+        updates = updates_of(tx, grads, params)
+        assert all(np.isfinite(leaf).all() and leaf.any() for leaf in leaves(in_float64(updates)))
+
+
+def assert_stocks_program(name: str, *args: Any, **options: Any) -> None:
+    """For functions that are no transformations; the others are in ``programs.py``."""
+    *path, last = name.split(".")
+    function = getattr(functools.reduce(lambda o, n: getattr(o, n, None), path, optax), last, None)
+    if function is None:
+        return
+    stock = optax_dtypefix.original(function)
+    assert stock is not function
+    programs = [jax.make_jaxpr(functools.partial(f, **options))(*args) for f in (function, stock)]
+    patched, expected = (re.sub("0x[0-9a-f]+", "", str(program)) for program in programs)
+    assert patched == expected
+
+
+def test_functions_of_float32_trees_are_stocks() -> None:
+    tree, batch = tree_of(jnp.float32), [jnp.ones((2, 3)), jnp.ones((2, 5))]
+    for each in (tree, tree_of(jnp.float32, jnp.complex64), tree_of(jnp.float32, jnp.int32)):
+        for name in ("tree_utils.tree_norm", "tree.norm"):
+            assert_stocks_program(name, each)
+        if not hasattr(optax, "tree"):  # There it is deprecated, and calls ``tree.norm``.
+            assert_stocks_program("global_norm", each)
+            if hasattr(optax, "tree_utils"):
+                assert_stocks_program("tree_utils.tree_l2_norm", each)
+    assert_stocks_program("safe_norm", tree["w"], min_norm=1e-3)
+    assert_stocks_program("safe_root_mean_squares", tree["w"], min_rms=1e-3)
+    assert_stocks_program("transforms.unitwise_norm", tree["w"])
+    assert_stocks_program("per_example_global_norm_clip", batch, l2_norm_clip=1.0)
+    assert_stocks_program("per_example_layer_norm_clip", batch, global_l2_norm_clip=1.0)
+    for name in ("projection_l2_ball", "projection_l2_sphere", "projection_l1_ball"):
+        assert_stocks_program(f"projections.{name}", tree)
+
+
+@pytest.mark.parametrize("first", ["optax", "optax_dtypefix"])
+@pytest.mark.skipif("tree_l2_norm" not in TWO_NORMS, reason="it came with optax 0.1.8")
+def test_deprecated_names_are_patched_in_any_order_of_import(first: str) -> None:
+    """From 0.2.5 on they stand in a dict, as partial objects that no sweep finds."""
+    code = f"""
+import {first}
+import optax, optax_dtypefix
+import jax.numpy as jnp
+x = jnp.full((4,), 400, jnp.float16)
+norms = [optax.tree_utils.tree_l2_norm(x)]
+with optax_dtypefix.disabled("global_norm"):
+    norms.append(optax.tree_utils.tree_l2_norm(x))
+optax_dtypefix.revert("global_norm")
+norms.append(optax.tree_utils.tree_l2_norm(x))
+print(*map(float, norms))
+"""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("OPTAX_DTYPEFIX")}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        env={**inherited, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["800.0", "inf", "inf"]

@@ -1,0 +1,384 @@
+from __future__ import annotations
+
+import functools
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from support import assert_keeps_the_contract, float64_in, leaves, tree_map, tree_of, types
+
+import optax_dtypefix
+from optax_dtypefix._dtypes import x64
+
+# optax 0.1.2 calls it in inject_hyperparams.
+pytestmark = pytest.mark.filterwarnings("ignore:jax.tree_leaves is deprecated:FutureWarning")
+
+inject = optax.inject_hyperparams
+STEPS, RATE, B1, B2, EPS = 100, 1e-2, 0.9, 0.999, 1e-8
+HALVES = [(jnp.bfloat16, 2**-8), (jnp.float16, 2**-11)]
+
+
+def in_float64(tree: Any) -> dict[str, Any]:
+    return {name: np.asarray(leaf).astype(np.float64) for name, leaf in tree.items()}
+
+
+def adam_step(g: Any, m: Any, v: Any, count: int, rate: float = RATE) -> tuple[Any, Any, Any]:
+    """Adam in float64 numpy, from the paper: update and new moments."""
+    m, v = B1 * m + (1 - B1) * g, B2 * v + (1 - B2) * g**2
+    return -rate * m / (1 - B1**count) / (np.sqrt(v / (1 - B2**count)) + EPS), m, v
+
+
+def train(tx: Any, params: Any, goal: Any, steps: int = STEPS) -> Any:
+    def step(carry: Any, _: None) -> Any:
+        params, state = carry
+        grads = tree_map(lambda p, t: (p - t).astype(p.dtype), params, goal)
+        updates, state = tx.update(grads, state, params)
+        params = tree_map(lambda p, u: (p + u).astype(p.dtype), params, updates)
+        return (params, state), None
+
+    carry = params, tx.init(params)
+    return jax.jit(lambda c: jax.lax.scan(step, c, None, length=steps)[0])(carry)
+
+
+def warm_up(count: Any) -> Any:
+    """Strongly typed float32, as most of optax's schedules."""
+    return jnp.asarray(RATE, jnp.float32) * jnp.minimum(1.0, (count + 1) / 5.0)
+
+
+def test_adam_in_float32_follows_the_paper() -> None:
+    params, goal = tree_of(jnp.float32), tree_of(jnp.float32, seed=1)
+    got, _ = train(inject(optax.adam)(RATE), params, goal)
+    expected, target = in_float64(params), in_float64(goal)
+    for name in params:
+        m = v = 0.0
+        for count in range(1, STEPS + 1):
+            update, m, v = adam_step(expected[name] - target[name], m, v, count)
+            expected[name] = expected[name] + update
+        np.testing.assert_allclose(got[name], expected[name], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("rate", [RATE, warm_up], ids=["number", "schedule"])
+@pytest.mark.parametrize(("dtype", "precision"), HALVES)
+def test_adam_in_half_precision_is_right_to_the_last_place(
+    dtype: Any, precision: float, rate: Any
+) -> None:
+    """After each of some steps, one more, against float64 from the same state."""
+    tx, params = inject(optax.adam)(rate), tree_of(dtype)
+    state = tx.init(params)
+    for count in range(1, 9):
+        grads = tree_of(dtype, seed=count)
+        updates, new_state = jax.jit(tx.update)(grads, state, params)
+        number = float(new_state.hyperparams["learning_rate"])
+        before, after = state.inner_state[0], new_state.inner_state[0]
+        for name in params:
+            g, m, v = (in_float64(tree)[name] for tree in (grads, before.mu, before.nu))
+            expected = adam_step(g, m, v, count, number)
+            for got, exact in zip((updates, after.mu, after.nu), expected):
+                np.testing.assert_allclose(in_float64(got)[name], exact, rtol=precision, atol=1e-7)
+        state = new_state
+
+
+def test_adam_steps_as_without_inject() -> None:
+    dtype, precision = HALVES[0]  # In float16, small gradients are lost in adam itself.
+    tx, plain, params = inject(optax.adam)(RATE), optax.adam(RATE), tree_of(dtype)
+    state = tx.init(params)
+    for seed in range(1, 9):
+        grads = tree_of(dtype, seed=seed)
+        expected, _ = jax.jit(plain.update)(grads, state.inner_state, params)
+        updates, state = jax.jit(tx.update)(grads, state, params)
+        for name in params:
+            got, other = in_float64(updates)[name], in_float64(expected)[name]
+            # Without inject there are some eight roundings to half precision on the way.
+            np.testing.assert_allclose(got, other, rtol=4 * precision, atol=4 * precision * RATE)
+
+
+def test_a_zero_gradient_in_float16_is_no_update() -> None:
+    params = tree_of(jnp.float16)
+    tx, zeros = inject(optax.adam)(RATE), tree_map(jnp.zeros_like, params)
+    updates, state = jax.jit(tx.update)(zeros, tx.init(params), params)
+    np.testing.assert_array_equal(updates["w"], zeros["w"])
+    assert float(state.hyperparams["eps"]) == np.float32(EPS)
+
+
+def test_an_integer_leaf_at_the_front_freezes_nothing() -> None:
+    params = tree_of(jnp.float32, jnp.int32)  # "b", the integers, comes before "w".
+    tx = inject(optax.sgd)(0.5)
+    updates, state = jax.jit(tx.update)(params, tx.init(params), params)
+    assert state.hyperparams["learning_rate"].dtype == jnp.float32
+    np.testing.assert_array_equal(updates["w"], -0.5 * params["w"])
+
+
+FACTORED = ("min_dim_size_to_factor", "factored")
+BUILDS: dict[str, Any] = {
+    "sgd": lambda: inject(optax.sgd)(0.1, momentum=0.9, nesterov=True),
+    "adam": lambda: inject(optax.adam)(RATE),
+    "adamw, schedule": lambda: inject(optax.adamw)(warm_up, weight_decay=0.1),
+    "weak schedule": lambda: inject(optax.adam)(optax.cosine_decay_schedule(0.1, 10)),
+    "adafactor": lambda: inject(optax.adafactor, static_args=FACTORED)(0.1),
+    "rmsprop": lambda: inject(optax.rmsprop)(0.1, momentum=0.9),
+    "array": lambda: inject(optax.sgd)(jnp.asarray(0.1, jnp.float32), momentum=0.9),
+    "NumPy array": lambda: inject(optax.adam)(np.asarray(0.1)),
+    "NumPy scalar": lambda: inject(optax.sgd)(np.float32(0.1), momentum=0.9),
+    "NumPy double": lambda: inject(optax.adam)(np.float64(0.1)),
+    "integer": lambda: inject(optax.apply_every)(2),
+    "integer schedule": lambda: inject(optax.apply_every)(lambda count: jnp.where(count < 3, 1, 2)),
+    "static": lambda: inject(optax.sgd, static_args=iter(["learning_rate"]))(0.1, momentum=0.9),
+    "inside, apply_if_finite": lambda: inject(
+        lambda rate: optax.apply_if_finite(optax.adam(rate), 3)
+    )(RATE),
+    "inside MultiSteps": lambda: optax.MultiSteps(inject(optax.adam)(RATE), 2),
+    "inside apply_if_finite": lambda: optax.apply_if_finite(inject(optax.adam)(warm_up), 3),
+    "inside chain and masked": lambda: optax.chain(
+        optax.clip(1.0), optax.masked(inject(optax.adam)(RATE), {"w": True, "b": False})
+    ),
+}
+if hasattr(optax, "lion"):
+    BUILDS["lion"] = lambda: inject(optax.lion)(RATE)
+if optax.__version__ not in ("0.1.2", "0.1.3"):
+    BUILDS["hyperparam_dtype"] = lambda: inject(optax.adam, hyperparam_dtype=jnp.float32)(RATE)
+TREES: dict[str, Any] = {
+    "bfloat16": (jnp.bfloat16,),
+    "bfloat16 and float32": (jnp.bfloat16, jnp.float32),
+    "bfloat16 and float16": (jnp.bfloat16, jnp.float16),
+}
+
+
+@pytest.mark.parametrize("dtypes", TREES.values(), ids=TREES.keys())
+@pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS.keys())
+def test_keeps_the_contract(build: Any, dtypes: Any) -> None:
+    assert_keeps_the_contract(build(), tree_of(*dtypes))
+
+
+@pytest.mark.parametrize(
+    "dtypes", [(jnp.float32, jnp.int32), (jnp.float32, jnp.complex64)], ids=["integer", "complex"]
+)
+@pytest.mark.parametrize("rate", [0.1, warm_up], ids=["number", "schedule"])
+def test_keeps_the_contract_on_leaves_that_are_no_floats(rate: Any, dtypes: Any) -> None:
+    assert_keeps_the_contract(inject(optax.sgd)(rate, momentum=0.9), tree_of(*dtypes))
+
+
+@pytest.mark.parametrize("build", [BUILDS["sgd"], BUILDS["adamw, schedule"]])
+def test_gradients_may_have_other_dtypes_than_the_params(build: Any) -> None:
+    assert_keeps_the_contract(build(), tree_of(jnp.bfloat16), tree_of(jnp.float32))
+    assert_keeps_the_contract(build(), tree_of(jnp.float32), tree_of(jnp.bfloat16))
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32, jnp.complex64])
+def test_hyperparameters_are_float32_and_the_state_has_the_users_dtypes(dtype: Any) -> None:
+    state = inject(optax.adam)(RATE).init(tree_of(dtype))
+    assert {leaf.dtype for leaf in leaves(state.hyperparams)} == {jnp.dtype(jnp.float32)}
+    assert float(state.hyperparams["b2"]) == np.float32(B2)
+    assert {leaf.dtype for leaf in leaves(state.inner_state[0].mu)} == {jnp.dtype(dtype)}
+
+
+def test_the_state_is_stocks_for_float32() -> None:
+    stock = optax_dtypefix.original(inject)
+    params = tree_of(jnp.float32)
+    for tx_factory, args in ((optax.adam, (warm_up,)), (optax.apply_every, (3,))):
+        expected, got = stock(tx_factory)(*args), inject(tx_factory)(*args)
+        assert type(got) is type(expected)
+        states = got.init(params), expected.init(params)
+        assert types(states[0]) == types(states[1])
+        results = [tx.update(params, s, params) for tx, s in zip((got, expected), states)]
+        assert types(results[0]) == types(results[1])
+        tree_map(np.testing.assert_array_equal, *results)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
+@pytest.mark.parametrize("rate", [RATE, np.float64(RATE), np.asarray(RATE), jnp.float32(RATE)])
+def test_in_64_bit_mode_nothing_is_float64(rate: Any, dtype: Any) -> None:
+    with x64():
+        tx, params = inject(optax.adamw)(rate), tree_of(dtype)
+        assert_keeps_the_contract(tx, params)
+        state = tx.init(params)
+        assert state.hyperparams["learning_rate"].dtype == jnp.float32
+        assert not float64_in(lambda p: tx.update(p, tx.init(p), p), params)
+
+
+def test_a_float64_schedule_does_not_make_float64_of_float32() -> None:
+    with x64():
+        params = tree_of(jnp.float32)
+        tx = inject(optax.adam)(lambda count: jnp.asarray(RATE, jnp.float64) / (count + 1))
+        assert_keeps_the_contract(tx, params)
+        # The schedule itself is the user's: its scalars are all the float64 there is.
+        assert set(float64_in(lambda p: tx.update(p, tx.init(p), p), params)) == {()}
+
+
+def test_float64_stays_float64() -> None:
+    with x64():
+        params = tree_of(jnp.float64)
+        tx = inject(optax.adam)(RATE)
+        assert_keeps_the_contract(tx, params)
+        updates, state = tx.update(params, tx.init(params), params)
+        assert state.hyperparams["b2"].dtype == jnp.float64
+        expected, _, _ = adam_step(in_float64(params)["w"], 0.0, 0.0, 1)
+        np.testing.assert_allclose(updates["w"], expected, rtol=1e-12)
+        mixed = inject(optax.adam)(RATE).init(tree_of(jnp.float64, jnp.float32))
+        assert mixed.hyperparams["b2"].dtype == jnp.float32
+
+
+@pytest.mark.skipif("hyperparam_dtype" not in BUILDS, reason="it came with optax 0.1.4")
+def test_hyperparam_dtype_is_the_users() -> None:
+    params = tree_of(jnp.float32)
+    asked: Any
+    for asked in (jnp.bfloat16, "bfloat16"):
+        tx = inject(optax.sgd, hyperparam_dtype=asked)(jnp.asarray(0.1, jnp.float32))
+        assert_keeps_the_contract(tx, params)
+        state = tx.init(params)
+        assert state.hyperparams["learning_rate"].dtype == jnp.bfloat16
+        updates, _ = tx.update(params, state, params)
+        rounded = np.float32(0.10009765625)  # 0.1 in bfloat16.
+        np.testing.assert_array_equal(updates["w"], -rounded * params["w"])
+
+
+@pytest.mark.parametrize("rate", [0.5, lambda _: jnp.asarray(0.5, jnp.float32)])
+def test_a_state_restored_from_stock_keeps_its_dtypes(rate: Any) -> None:
+    params = tree_of(jnp.bfloat16)
+    tx = inject(optax.sgd)(rate, momentum=0.9)
+    state = tx.init(params)
+    restored = state._replace(
+        hyperparams=tree_map(lambda leaf: leaf.astype(jnp.bfloat16), state.hyperparams)
+    )
+    updates, new_state = jax.jit(tx.update)(params, restored, params)
+    assert types(new_state) == types(restored)
+    np.testing.assert_array_equal(
+        np.asarray(updates["w"], np.float32), -0.5 * np.asarray(params["w"], np.float32)
+    )
+
+
+@pytest.mark.parametrize("rate", [0.5, warm_up], ids=["number", "schedule"])
+@pytest.mark.parametrize("first", [jnp.int32, jnp.complex64])
+def test_a_state_that_stock_made_of_other_numbers_goes_round_a_loop(first: Any, rate: Any) -> None:
+    params = tree_of(jnp.float32, first)
+    restored = optax_dtypefix.original(inject)(optax.sgd)(rate, momentum=0.9).init(params)
+    tx = inject(optax.sgd)(rate, momentum=0.9)
+    updates, new_state = jax.jit(tx.update)(params, restored, params)
+    assert types(new_state) == types(restored)
+    assert types(updates) == types(params)
+    if callable(rate):  # Then the number in the state is never used.
+        expected = -rate(new_state.count - 1) * params["w"]
+        if optax.__version__ not in ("0.1.2", "0.1.3"):  # These two count before they ask.
+            np.testing.assert_allclose(updates["w"], expected, rtol=1e-6)
+
+
+SETTINGS: dict[str, Any] = {
+    "number": 0.25,
+    "integer": 1,
+    "array": jnp.asarray(0.25, jnp.float32),
+    "narrow": jnp.asarray(0.25, jnp.bfloat16),
+    "NumPy": np.asarray(0.25),
+    "double": np.float64(0.25),
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS.keys())
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("jit", [jax.jit, lambda function: function], ids=["jit", "eager"])
+def test_the_user_may_set_a_hyperparameter(jit: Any, dtype: Any, setting: Any) -> None:
+    tx, params = inject(optax.sgd)(0.1, momentum=0.9), tree_of(dtype)
+    step = jit(tx.update)
+    _, state = step(params, tx.init(params), params)
+    # Back to no momentum, so that one product is all there is.
+    state = state._replace(inner_state=tx.init(params).inner_state)
+    state.hyperparams["learning_rate"] = setting
+    updates, state = step(params, state, params)
+    np.testing.assert_array_equal(
+        np.asarray(updates["w"], np.float32), -float(setting) * np.asarray(params["w"], np.float32)
+    )
+    assert float(state.hyperparams["learning_rate"]) == float(setting)
+    expected = types(state)
+    _, state = step(params, state, params)
+    assert types(state) == expected
+    assert {leaf.dtype for leaf in leaves(state.inner_state)} == {jnp.dtype(dtype)}
+
+
+def test_params_need_not_be_given() -> None:
+    params = tree_of(jnp.bfloat16)
+    tx = inject(optax.sgd)(0.5)
+    updates, _ = tx.update(params, tx.init(params))
+    np.testing.assert_array_equal(updates["w"], -0.5 * params["w"])
+
+
+def test_half_precision_works_in_strict_promotion() -> None:
+    with jax.numpy_dtype_promotion("strict"):
+        assert_keeps_the_contract(BUILDS["sgd"](), tree_of(jnp.bfloat16, jnp.float32))
+
+
+def test_arguments_are_checked_as_in_stock() -> None:
+    with pytest.raises(ValueError, match="static_args"):
+        inject(optax.sgd, static_args="no_such_argument")
+    with pytest.raises(TypeError):
+        inject(optax.sgd)(no_such_argument=1)
+
+
+HAS_EXTRA_ARGS = hasattr(optax, "inject_stateful_hyperparams")
+
+
+@functools.cache
+def stateful() -> Any:
+    """``inject_stateful_hyperparams``: from 0.1.9 on a deprecated name of the same."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return optax.inject_stateful_hyperparams(optax.sgd)
+
+
+@pytest.mark.skipif(not HAS_EXTRA_ARGS, reason="stateful schedules came with optax 0.1.8")
+def test_a_stateful_schedule_keeps_its_state_and_sees_the_users_dtypes() -> None:
+    from optax._src import base
+
+    seen = []
+
+    class Follow(base.StatefulSchedule):
+        def init(self) -> Any:
+            return jnp.asarray(0.5, jnp.bfloat16)
+
+        def update(self, state: Any, **extra_args: Any) -> Any:
+            seen.append(extra_args["value"].dtype)
+            return state + jnp.asarray(0.5, jnp.float32) * 0
+
+        def __call__(self, state: Any, **extra_args: Any) -> Any:
+            return state * extra_args.get("value", 1)  # There is none in `init`.
+
+    tx, params = stateful()(Follow(), momentum=0.9), tree_of(jnp.bfloat16)
+    value = jnp.ones((), jnp.bfloat16)
+    assert_keeps_the_contract(tx, params, extra=lambda _: {"value": value})
+    assert set(seen) == {jnp.dtype(jnp.bfloat16)}
+    state = tx.init(params)
+    assert state.hyperparams["learning_rate"].dtype == jnp.float32
+    assert state.hyperparams_states["learning_rate"].dtype == jnp.bfloat16
+
+
+@pytest.mark.skipif(not HAS_EXTRA_ARGS, reason="there are no extra arguments before optax 0.1.8")
+def test_a_function_among_the_extra_arguments_sees_the_users_dtypes() -> None:
+    seen: list[Any] = []
+
+    def value_fn(params: Any, scale: Any) -> Any:
+        seen.extend(leaf.dtype for leaf in leaves(params))
+        return sum(jnp.sum(leaf) for leaf in leaves(params)) * scale
+
+    def descend(learning_rate: Any) -> Any:
+        def update(grads: Any, state: Any, params: Any, **extra_args: Any) -> Any:
+            fn = extra_args["value_fn"]
+            value, grads = jax.value_and_grad(fn)(params, extra_args["batch"])
+            dtypes = {leaf.dtype for leaf in leaves((value, grads, extra_args["value"]))}
+            assert dtypes == {jnp.dtype(jnp.float32)}  # One dtype for all that is computed inside.
+            assert extra_args["batch"].dtype == jnp.bfloat16
+            return tree_map(lambda g: -learning_rate * g, grads), state
+
+        return optax.GradientTransformationExtraArgs(lambda _: optax.EmptyState(), update)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        tx = optax.inject_stateful_hyperparams(descend)(0.5)
+    batch = jnp.ones((2,), jnp.bfloat16)
+
+    def extra(params: Any) -> Any:
+        value = sum(jnp.sum(leaf) for leaf in leaves(params))
+        return {"value": value, "value_fn": lambda p, b: value_fn(p, b[0]), "batch": batch}
+
+    assert_keeps_the_contract(tx, tree_of(jnp.bfloat16), extra=extra)
+    assert set(seen) == {jnp.dtype(jnp.bfloat16)}

@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import contextlib
+import inspect
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from packaging.version import Version
+from support import assert_keeps_the_contract, float64_in, leaves, tree_map, tree_of
+
+from optax_dtypefix._dtypes import x64
+
+reduce_on_plateau = getattr(getattr(optax, "contrib", None), "reduce_on_plateau", None)
+pytestmark = pytest.mark.skipif(
+    reduce_on_plateau is None, reason="reduce_on_plateau came with optax 0.1.8"
+)
+OPTIONS = inspect.signature(reduce_on_plateau).parameters if reduce_on_plateau else {}
+LOSS = "value" if "accumulation_size" in OPTIONS else "loss"  # Up to 0.2.1 it was the loss.
+FOLLOWS = Version(optax.__version__) >= Version("0.2.4")  # Before, all scalars are float32.
+STEPS = 400
+
+needs_accumulation = pytest.mark.skipif(
+    "accumulation_size" not in OPTIONS, reason="accumulation_size came with optax 0.2.2"
+)
+needs_min_scale = pytest.mark.skipif(
+    "min_scale" not in OPTIONS, reason="min_scale came with optax 0.2.3"
+)
+
+
+def scale_of(state: Any) -> Any:
+    return state.scale if LOSS == "value" else state.lr
+
+
+def best_of(state: Any) -> Any:
+    return state.best_value if LOSS == "value" else state.best_loss
+
+
+def reference(losses: Any, patience: int, cooldown: int = 0, size: int = 1) -> Any:
+    """Scale and best mean loss after every step, in float64."""
+    scale, best, bad, cooling, seen = 1.0, np.inf, 0, 0, []
+    for loss in np.asarray(losses, np.float64):
+        seen.append(loss)
+        if len(seen) == size:
+            mean, seen = np.mean(seen), []
+            better = mean < (1 - 1e-4) * best
+            best, bad = (mean, 0) if better else (best, bad + 1)
+            if cooling > 0:
+                bad, cooling = 0, cooling - 1
+            elif bad == patience:
+                scale, bad, cooling = scale * 0.1, 0, cooldown
+        yield scale, best
+
+
+def run(tx: Any, params: Any, losses: Any) -> Any:
+    """The state after every step."""
+
+    def step(state: Any, loss: Any) -> Any:
+        state = tx.update(params, state, params, **{LOSS: loss})[1]
+        return state, state
+
+    return jax.jit(lambda: jax.lax.scan(step, tx.init(params), losses)[1])()
+
+
+REGIMES = {
+    "float32": (False, (jnp.float32,)),
+    "bfloat16": (False, (jnp.bfloat16,)),
+    "float16": (False, (jnp.float16,)),
+    "mixed": (False, (jnp.bfloat16, jnp.float32)),
+    "halves": (False, (jnp.bfloat16, jnp.float16)),
+    "integer leaf": (False, (jnp.float32, jnp.int32)),
+    "complex leaf": (False, (jnp.float32, jnp.complex64)),
+    "half and complex": (False, (jnp.bfloat16, jnp.complex64)),
+    "float32 x64": (True, (jnp.float32,)),
+    "bfloat16 x64": (True, (jnp.bfloat16,)),
+    "float64 x64": (True, (jnp.float64,)),
+    "mixed x64": (True, (jnp.float32, jnp.float64)),
+    "integer leaf x64": (True, (jnp.float32, jnp.int64)),
+}
+
+
+@pytest.mark.parametrize("loss", [1.5, jnp.float32, jnp.float64])
+@pytest.mark.parametrize(("wide", "dtypes"), REGIMES.values(), ids=REGIMES)
+def test_the_contract(wide: bool, dtypes: tuple[Any, ...], loss: Any) -> None:
+    if loss is jnp.float64 and not wide:
+        pytest.skip("there is no float64 in 32-bit mode")
+    with x64() if wide else contextlib.nullcontext():
+        tx, params = reduce_on_plateau(), tree_of(*dtypes)
+        value = jnp.asarray(1.5, loss) if isinstance(loss, type) else loss
+        assert_keeps_the_contract(tx, params, extra=lambda _: {LOSS: value})
+        state = tx.init(params)
+        all_wide = set(dtypes) == {jnp.float64} and FOLLOWS
+        expected = jnp.dtype(jnp.float64 if all_wide else jnp.float32)
+        assert {leaf.dtype for leaf in leaves(state)} == {expected, jnp.dtype(jnp.int32)}
+        if jnp.float64 not in dtypes and loss is not jnp.float64:
+            step = lambda s, p: tx.update(p, s, p, **{LOSS: value})  # noqa: E731
+            assert not float64_in(tx.init, params)
+            assert not float64_in(step, state, params)
+
+
+SLOW = 2 * 0.9997 ** np.arange(STEPS)  # Each loss is the best so far.
+STEPWISE = 2 * 0.99 ** (np.arange(STEPS) // 30)  # A plateau of 30 steps, then a better one.
+
+
+@pytest.mark.parametrize("losses", [SLOW, STEPWISE], ids=["slow", "stepwise"])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("cooldown", [0, 7])
+def test_the_scale_at_every_step(losses: Any, dtype: Any, cooldown: int) -> None:
+    tx = reduce_on_plateau(patience=20, cooldown=cooldown)
+    states = run(tx, tree_of(dtype), jnp.asarray(losses, jnp.float32))
+    scales, best = zip(*reference(losses, 20, cooldown))
+    np.testing.assert_allclose(scale_of(states), scales, rtol=1e-5)
+    np.testing.assert_allclose(best_of(states), best, rtol=1e-6)
+
+
+@needs_accumulation
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+def test_a_mean_over_300_losses(dtype: Any) -> None:
+    losses = np.random.default_rng(0).uniform(1, 2, 599)
+    tx = reduce_on_plateau(accumulation_size=300)
+    states = run(tx, tree_of(dtype), jnp.asarray(losses, jnp.float32))
+    for first, last in ((0, 299), (300, 599)):
+        means = [losses[first : k + 1].mean() for k in range(first, last)]
+        np.testing.assert_allclose(states.avg_value[first:last], means, rtol=1e-5)
+    np.testing.assert_allclose(states.best_value[-1], losses[:300].mean(), rtol=1e-5)
+
+
+@needs_accumulation
+def test_float64_params_have_a_float64_mean() -> None:
+    if not FOLLOWS:
+        pytest.skip("up to 0.2.3 the values always are float32")
+    with x64():
+        losses = np.random.default_rng(0).uniform(1, 2, 99)
+        tx = reduce_on_plateau(accumulation_size=100)
+        states = run(tx, tree_of(jnp.float64), jnp.asarray(losses))
+        np.testing.assert_allclose(states.avg_value[-1], losses.mean(), rtol=1e-14)
+
+
+@needs_min_scale
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+def test_arrays_as_arguments(dtype: Any, wide: bool) -> None:
+    with x64() if wide else contextlib.nullcontext():
+        numbers = (np.float32(0.05), np.float64(0.05), jnp.asarray(0.05))
+        for least in (*numbers, jnp.asarray(0.05, jnp.float32), jnp.asarray(0.05, jnp.bfloat16)):
+            counts = {"patience": jnp.asarray(2), "cooldown": np.asarray(0)}
+            tx = reduce_on_plateau(factor=jnp.asarray(0.5), min_scale=least, **counts)
+            params = tree_of(dtype)
+            assert_keeps_the_contract(tx, params, extra=lambda _: {LOSS: 1.0})
+            scale = scale_of(run(tx, params, jnp.ones(20, jnp.float32)))[-1]
+            assert scale.dtype == jnp.float32
+            np.testing.assert_allclose(scale, float(least), rtol=1e-6)
+
+
+def test_updates_are_rounded_once() -> None:
+    tx, params = reduce_on_plateau(patience=1), tree_of(jnp.bfloat16)
+    state = tx.init(params)
+    for _ in range(2):
+        updates, state = tx.update(params, state, params, **{LOSS: 1.0})
+    assert float(scale_of(state)) == np.float32(0.1)
+    for name, grad in params.items():
+        expected = (np.float32(0.1) * grad.astype(jnp.float32)).astype(jnp.bfloat16)
+        np.testing.assert_array_equal(updates[name], expected)
+
+
+def test_an_integer_leaf_does_not_stop_the_scale() -> None:
+    params = tree_of(jnp.float32, jnp.int32)
+    states = run(reduce_on_plateau(patience=1), params, jnp.ones(3, jnp.float32))
+    np.testing.assert_allclose(scale_of(states), [1, 0.1, 0.01], rtol=1e-6)
+
+
+def test_a_state_restored_from_stock_keeps_its_dtypes() -> None:
+    tx, params = reduce_on_plateau(), tree_of(jnp.bfloat16)
+    state = tree_map(
+        lambda leaf: leaf.astype(jnp.bfloat16) if leaf.dtype == jnp.float32 else leaf,
+        tx.init(params),
+    )
+    _, new_state = tx.update(params, state, params, **{LOSS: 1.5})
+    assert [leaf.dtype for leaf in leaves(new_state)] == [leaf.dtype for leaf in leaves(state)]
+
+
+def test_a_loss_is_needed() -> None:
+    tx, params = reduce_on_plateau(), tree_of(jnp.float32)
+    with pytest.raises(TypeError):
+        tx.update(params, tx.init(params), params)
