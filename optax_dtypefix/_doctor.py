@@ -135,7 +135,7 @@ def diagnose() -> Diagnosis:
         off = {"OPTAX_DTYPEFIX": "off"}
         stock = stack.enter_context(Worker(folder, "stock", _WRITE_OUTCOMES, variables=off))
         patched = stack.enter_context(Worker(folder, "patched", _WRITE_OUTCOMES))
-        before, after = _Outcomes(stock), _Outcomes(patched)
+        before, after = _outcomes(stock), _outcomes(patched)
     states = {status["id"]: status for status in after.report["patches"]}
     rows = [_row(fault, before, after, states[fault["patch"]]) for fault in after.faults]
     broken = [state for state in states.values() if state["state"] == State.FAILED.value]
@@ -151,12 +151,11 @@ def terminal_width() -> int:
 class _Outcomes:
     """What a worker wrote."""
 
-    def __init__(self, worker: Worker) -> None:
-        entries = worker.entries()
+    def __init__(self, entries: Sequence[Mapping[str, Any]], missing: str) -> None:
         self.report: Mapping[str, Any] = [e["report"] for e in entries if "report" in e][-1]
         self.tested: bool = entries[0]["tested"]
         self.faults: list[Mapping[str, Any]] = entries[0]["faults"]
-        self._missing = f"no outcome: the process ended with code {worker.code}"
+        self._missing = missing
         self._messages: dict[tuple[str, str], str | None] = {
             (entry["patch"], entry["fault"]): entry["outcome"]
             for entry in entries
@@ -167,6 +166,10 @@ class _Outcomes:
         if not fault["in_release"]:
             return None
         return self._messages.get((fault["patch"], fault["fault"]), self._missing)
+
+
+def _outcomes(worker: Worker) -> _Outcomes:
+    return _Outcomes(worker.entries(), f"no outcome: the process ended with code {worker.code}")
 
 
 def _row(

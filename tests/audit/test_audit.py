@@ -86,6 +86,15 @@ MENDED = (
         names=("lbfgs", "scale_by_backtracking_linesearch", "scale_by_zoom_linesearch"),
         inside=("apply_if_finite",),
     ),
+    # Their state is float32 for float32 params, not float64 because the gradients are.
+    Mended(
+        "promotion",
+        names=(
+            *("adafactor", "scale_by_factored_rms", "cocob", "scale_by_cocob"),
+            *("noisy_sgd", "add_noise", "scale_by_distance_over_gradients"),
+        ),
+        regimes=("f64 grads",),
+    ),
     # A float32 schedule of float64 params is widened before it is used, not after.
     Mended("fromage", names=("fromage",), regimes=("f64 x64",)),
     Mended("schedule_free", names=("schedule_free", "schedule_free_adamw", "schedule_free_sgd")),
