@@ -82,6 +82,8 @@ class Patch:
         probe on unknown releases, the rows of ``doctor`` and the cases of the tests.
       targets: what is wrapped.
       opt_in: True for a patch that only acts when it is asked for by name.
+      independent: whether each target stands for itself. Those that an optax outside the table has
+        not are left out then; else half a patch would be worse than none.
     """
 
     id: str
@@ -89,6 +91,7 @@ class Patch:
     faults: tuple[Fault, ...]
     targets: tuple[Target, ...]
     opt_in: bool = False
+    independent: bool = False
 
     @property
     def upstream(self) -> tuple[str, ...]:

@@ -53,7 +53,9 @@ def decide(patch: Patch, release: Release, settings: Settings, *, requested: boo
         return Decision(State.DISABLED, "opt-in: name it in OPTAX_DTYPEFIX_ENABLE")
     targets = tuple(target for target in patch.targets if release.within(target.releases))
     absent = [target for target in targets if defining_module(target) is None]
-    if absent or not targets:  # Half a patch would be worse than none.
+    if patch.independent and not release.tested and len(absent) < len(targets):
+        targets, absent = tuple(target for target in targets if target not in absent), []
+    if absent or not targets:
         return _absent(absent, wanted=release.tested and bool(patch.faults_on(release)))
     if release.tested:
         return _by_table(patch, release, targets)

@@ -105,6 +105,7 @@ _DTYPES = "https://github.com/google-deepmind/optax/issues/1207"
 PATCH = Patch(
     id="conditional",
     summary="apply_if_finite and its kin take an inner optimizer that changes dtypes",
+    independent=True,
     faults=(
         Fault(
             "apply_if_finite",

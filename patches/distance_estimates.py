@@ -421,6 +421,7 @@ _TREES = "https://github.com/google-deepmind/optax/issues/1207"
 PATCH = Patch(
     id="distance_estimates",
     summary="dadapt_adamw, dog, dowg, momo and mechanize estimate rightly, in the user's dtypes",
+    independent=True,
     faults=(
         Fault(
             "narrow_scalars",

@@ -112,6 +112,7 @@ _ISSUES = "https://github.com/google-deepmind/optax/issues/"
 PATCH = Patch(
     id="float16_eps",
     summary="float16 gradients that are zero, tiny or large give finite updates",
+    independent=True,
     faults=(
         Fault(
             "float16_arithmetic",

@@ -82,6 +82,7 @@ _ISSUE = "https://github.com/google-deepmind/optax/issues/1552"
 PATCH = Patch(
     id="float32_moments",
     summary="second moments in float32 for half-precision params",
+    independent=True,
     faults=(
         Fault(
             "narrow_moments",

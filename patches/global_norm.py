@@ -336,6 +336,7 @@ _PROJECTIONS = ("optax.projections._projections",)
 PATCH = Patch(
     id="global_norm",
     summary="norms of half-precision trees are summed in float32, and clip rightly",
+    independent=True,
     faults=(
         # 256 + 1 == 256 in bfloat16: the sum of 1,000 ones stops at 256, the norm at 16.
         Fault(

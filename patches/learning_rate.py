@@ -88,6 +88,7 @@ _SCALED = _Scaled()
 PATCH = Patch(
     id="learning_rate",
     summary="a learning rate or weight decay that is an array leaves the dtypes alone",
+    independent=True,
     faults=(
         Fault(
             "array",

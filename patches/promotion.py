@@ -204,6 +204,7 @@ _DTYPES = "https://github.com/google-deepmind/optax/issues/1207"
 PATCH = Patch(
     id="promotion",
     summary="transformations keep the dtypes of params and state, integer leaves too",
+    independent=True,
     faults=(
         # mu = b1 * mu + (1 - b1) * g: an int32 times a Python float is float32.
         Fault(

@@ -162,3 +162,27 @@ def test_preserve_dtypes_passes_extra_arguments_on() -> None:
     updates, _ = tx.update(params, tx.init(params), params, scale=jnp.float32(2.0))
     assert updates["w"].dtype == jnp.bfloat16
     np.testing.assert_array_equal(np.asarray(updates["w"], np.float32), 2.0)
+
+
+def test_float64_scalars_cost_nothing_and_are_not_reported() -> None:
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        del params
+        correction = 1 - 0.9 ** (state + 1)  # float64 in 64-bit mode.
+        return tree_map(lambda g: g / correction.astype(g.dtype), grads), state + 1
+
+    with x64():
+        tx = transformation(update, lambda _: jnp.zeros([], jnp.int32))
+        assert optax_dtypefix.check(tx, shapes(jnp.float32)).ok
+
+
+def test_int64_that_nobody_brought_is_named() -> None:
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        del params
+        return grads, state + 1
+
+    with x64():
+        tx = transformation(update, lambda _: jnp.zeros([], jnp.int64))
+        report = optax_dtypefix.check(tx, shapes(jnp.float32))
+        assert kinds(report) == ["int64"]
+        assert "int64[] in the state, although no input is int64" in str(report)
+        assert optax_dtypefix.check(tx, shapes(jnp.int64)).ok

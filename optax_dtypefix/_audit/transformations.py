@@ -202,7 +202,10 @@ def _with_rate(base: Callable[[], Any]) -> Callable[..., Any]:
     import optax
 
     def factory(learning_rate: Any) -> Any:
-        return optax.chain(base(), optax.scale(learning_rate))
+        tx = base()
+        if isinstance(tx, optax.MultiSteps):  # Which chain takes from 0.1.5 on.
+            tx = tx.gradient_transformation()
+        return optax.chain(tx, optax.scale(learning_rate))
 
     return factory
 

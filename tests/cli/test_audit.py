@@ -9,6 +9,8 @@ from xml.etree import ElementTree
 import pytest
 from subprocesses import Python
 
+from optax_dtypefix._audit import releases
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -107,3 +109,19 @@ def test_a_broken_optax_is_told(command: Python) -> None:
     run = command("audit", "--only", "clip", PYTHONPATH=broken)
     assert run.returncode == 1
     assert "half an installation" in run.stderr
+
+
+def test_records_of_releases_become_a_table_and_a_picture(few: Any, tmp_path: Path) -> None:
+    record, _ = few
+    older = {**record, "optax_version": "0.0.1", "rows": record["rows"][:1]}
+    paths = [tmp_path / "older.json", tmp_path / "newer.json"]
+    for path, content in zip(paths, (older, record)):
+        path.write_text(json.dumps(content))
+    releases.main(str(tmp_path), *map(str, paths))
+    broken = record["broken"]
+    table = (tmp_path / "audit.md").read_text()
+    assert f"| 0.0.1 | {record['jax_version']} | {record['cells']} |" in table
+    assert f"| {broken['stock']['all']} ({broken['stock']['same_dtypes']}) |" in table
+    svg = ElementTree.fromstring((tmp_path / "audit.svg").read_text())
+    words = [text.text for text in svg.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"0.0.1", record["optax_version"], *FEW} <= set(words)

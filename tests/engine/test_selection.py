@@ -222,3 +222,29 @@ def test_an_unreadable_or_later_version_counts_as_new(version: str) -> None:
     assert not Release(version).within("<0.2.8")
     assert not Release(version).tested
     assert all(Release(tested).tested for tested in TESTED)
+
+
+def test_targets_that_stand_for_themselves_may_be_gone_from_a_later_release(
+    package: FakePackage,
+) -> None:
+    package.release("99.0")
+    engine = engine_of(
+        patch("whole", on("scale"), on("gone")),
+        patch("parts", on("shift"), on("gone"), independent=True),
+        patch("nothing", on("gone"), independent=True),
+    )
+    engine.start()
+    pkg = package.load()
+    states = [State.MISSING, State.APPLIED, State.MISSING]
+    assert [p.state for p in engine.status()] == states
+    assert engine.status()["parts"].targets == (f"{NAME}.core:shift",)
+    assert pkg.scale(5) == 10
+
+
+def test_on_a_tested_release_none_of_them_may_be_gone(package: FakePackage) -> None:
+    package.release("0.2.8")
+    engine = engine_of(patch("parts", on("shift"), on("gone"), independent=True))
+    engine.start()
+    with pytest.warns(OptaxDtypeFixWarning, match="has no gone"):
+        package.load()
+    assert engine.status()["parts"].state is State.MISSING
