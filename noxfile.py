@@ -166,5 +166,5 @@ def _install(session: nox.Session, optax: str, jax: str, *more: str) -> None:
 
 def _test(session: nox.Session, *paths: str) -> None:
     session.run("python", "-m", "pytest", *(session.posargs or paths))
-    if not session.posargs:
+    if not (session.posargs or paths):  # It shows what ``test_faults.py`` tests everywhere.
         session.run("python", "-m", "optax_dtypefix", "doctor")
