@@ -42,7 +42,6 @@ class _Row:
 
 
 _TRANSFORM = ("optax._src.transform",)
-_ALIAS = ("optax._src.alias",)
 _CLIPPING = ("optax.transforms._clipping", "optax._src.clipping")
 _ADDING = ("optax.transforms._adding", "optax._src.transform")
 _ACCUMULATION = ("optax.transforms._accumulation", "optax._src.transform")
