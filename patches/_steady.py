@@ -104,6 +104,8 @@ class Steady:
         if not self.in_one_dtype:
             return state
         _, _, wide_params = in_one_dtype((), (), params)
+        if have_one_dtype(wide_params, params):
+            return state
         wide_state = self._in_its_mode(tx.init, wide_params)
         return tree_map(
             lambda wide, leaf: wide if _is_scalar(wide) or not is_inexact(leaf) else leaf,
