@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from optax_dtypefix._check import Problem
+from optax_dtypefix._dtypes import tree_map
 
 PyTree = Any
 
@@ -28,6 +29,18 @@ def contrib(name: str) -> Any:
     import optax
 
     return getattr(getattr(optax, "contrib", None), name, None)
+
+
+def drifting() -> Any:
+    """A transformation that returns float32 whatever it is given, as many still do."""
+    import optax
+
+    def update(grads: PyTree, state: PyTree, params: PyTree = None) -> tuple[PyTree, PyTree]:
+        del params
+        trace = tree_map(lambda g, t: jnp.asarray(g, jnp.float32) + t, grads, state)
+        return trace, trace
+
+    return optax.GradientTransformation(lambda params: tree_map(jnp.zeros_like, params), update)
 
 
 def one_step(

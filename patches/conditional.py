@@ -13,7 +13,7 @@ from typing import Any, Callable
 import jax
 import jax.numpy as jnp
 
-from optax_dtypefix._dtypes import PyTree, cast_like, tree_map
+from optax_dtypefix._dtypes import PyTree, cast_like
 from optax_dtypefix._patch import Fault, Patch, Target
 from optax_dtypefix._preserve import preserve_dtypes
 from optax_dtypefix.patches import _demonstrate as demo
@@ -39,18 +39,6 @@ def _periodic_update(
     return stock(cast_like(new_tensors, old_tensors), old_tensors, *args, **kwargs)
 
 
-def _drifting() -> Any:
-    """An inner transformation that returns float32 whatever it is given, as many do."""
-    import optax
-
-    def update(grads: PyTree, state: PyTree, params: PyTree = None) -> tuple[PyTree, PyTree]:
-        del params
-        trace = tree_map(lambda g, t: jnp.asarray(g, jnp.float32) + t, grads, state)
-        return trace, trace
-
-    return optax.GradientTransformation(lambda params: tree_map(jnp.zeros_like, params), update)
-
-
 def _every_other(step: Any) -> Any:
     return step % 2 == 0
 
@@ -58,7 +46,7 @@ def _every_other(step: Any) -> Any:
 def _show_apply_if_finite() -> str | None:
     import optax
 
-    return demo.one_step(optax.apply_if_finite(_drifting(), 3), demo.shapes(jnp.bfloat16))
+    return demo.one_step(optax.apply_if_finite(demo.drifting(), 3), demo.shapes(jnp.bfloat16))
 
 
 def _show_maybe_update() -> str | None:
@@ -79,7 +67,7 @@ def _show_conditional(name: str) -> str | None:
     function = getattr(optax, name, None)
     if function is None:
         return None
-    return demo.one_step(function(_drifting(), _every_other), demo.shapes(jnp.bfloat16))
+    return demo.one_step(function(demo.drifting(), _every_other), demo.shapes(jnp.bfloat16))
 
 
 def _show_mixed_precision() -> str | None:

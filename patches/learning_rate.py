@@ -10,7 +10,6 @@ has it, but never wider than float32 for leaves that are not, and rounded to the
 from __future__ import annotations
 
 import functools
-import inspect
 from typing import Any, Callable
 
 import jax.numpy as jnp
@@ -19,6 +18,7 @@ import numpy as np
 from optax_dtypefix._dtypes import PyTree, cast, dtype_of, is_inexact, is_x64, leaves, x64
 from optax_dtypefix._patch import Fault, Patch, Target
 from optax_dtypefix.patches import _demonstrate as demo
+from optax_dtypefix.patches._hyperparameters import arguments_of
 from optax_dtypefix.patches._steady import Steady
 
 
@@ -26,9 +26,8 @@ class _Scaled(Steady):
     """Steady, with the first argument of stock's function fitted to the leaves."""
 
     def __call__(self, stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        bound = inspect.signature(stock).bind(*args, **kwargs)
-        bound.apply_defaults()
-        name, rate = next(iter(bound.arguments.items()))
+        arguments = arguments_of(stock, args, kwargs)
+        name, rate = next(iter(arguments.items()))
         tx = stock(*args, **kwargs)
         if not (callable(rate) or hasattr(rate, "dtype")):
             return self.hold(tx)
@@ -37,8 +36,7 @@ class _Scaled(Steady):
         def update_fn(
             grads: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
         ) -> tuple[PyTree, PyTree]:
-            bound.arguments[name] = _no_wider_than(grads, rate)
-            fitted = stock(*bound.args, **bound.kwargs)
+            fitted = stock(**{**arguments, name: _no_wider_than(grads, rate)})
             result: tuple[PyTree, PyTree] = fitted.update(grads, state, params, **extra_args)
             return result
 

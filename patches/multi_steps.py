@@ -167,25 +167,10 @@ def _of_the_same_kind(accumulate: Callable[..., Any]) -> Callable[..., Any]:
     return acc_update
 
 
-class _Drifting:
-    """An inner transformation that returns float32 whatever it is given, as many still do."""
-
-    @staticmethod
-    def build() -> Any:
-        import optax
-
-        def update(grads: PyTree, state: PyTree, params: PyTree = None) -> tuple[PyTree, PyTree]:
-            del params
-            trace = tree_map(lambda g, t: jnp.asarray(g, jnp.float32) + t, grads, state)
-            return trace, trace
-
-        return optax.GradientTransformation(lambda params: tree_map(jnp.zeros_like, params), update)
-
-
 def _show_inner_drift() -> str | None:
     import optax
 
-    return demo.one_step(optax.MultiSteps(_Drifting.build(), 2), demo.shapes(jnp.bfloat16))
+    return demo.one_step(optax.MultiSteps(demo.drifting(), 2), demo.shapes(jnp.bfloat16))
 
 
 def _show_adafactor() -> str | None:

@@ -9,7 +9,6 @@ Where stock agrees with the dtypes that it is given, nothing is cast, and the pr
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from typing import TYPE_CHECKING, Any, Callable
 
 import jax
@@ -18,6 +17,7 @@ import jax.numpy as jnp
 from optax_dtypefix._dtypes import PyTree, cast_like, dtype_of, hold, leaves, x64
 from optax_dtypefix._patch import Fault, Patch, Target
 from optax_dtypefix.patches import _demonstrate as demo
+from optax_dtypefix.patches._hyperparameters import arguments_of
 from optax_dtypefix.patches._steady import Steady
 
 if TYPE_CHECKING:
@@ -87,11 +87,9 @@ class _Sophia(Steady):
     """Its default estimator was built when optax was imported, by stock's function."""
 
     def __call__(self, stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        bound = inspect.signature(stock).bind(*args, **kwargs)
-        bound.apply_defaults()
-        estimator = bound.arguments["hessian_diagonal_fn"]
-        bound.arguments["hessian_diagonal_fn"] = _HESSIAN.hold(estimator)
-        return super().__call__(stock, *bound.args, **bound.kwargs)
+        arguments = arguments_of(stock, args, kwargs)
+        estimator = _HESSIAN.hold(arguments["hessian_diagonal_fn"])
+        return super().__call__(stock, **{**arguments, "hessian_diagonal_fn": estimator})
 
 
 _HESSIAN = _Hessian(in_32_bits=True)

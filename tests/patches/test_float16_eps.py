@@ -335,13 +335,13 @@ def test_a_mean_is_never_above_the_root_of_the_mean_square() -> None:
     np.testing.assert_allclose(got[normal], x[normal], rtol=2**-9)
 
 
+@pytest.mark.skipif(
+    Version(optax.__version__) >= Version("0.2.7"),
+    reason="from 0.2.7 on stock refuses None for a gradient: ValueError",
+)
 def test_a_param_that_is_frozen_may_have_none_for_a_gradient() -> None:
     tx, params = optax.scale_by_adam(), tree_of(jnp.float16)
     grads = {"w": params["w"], "b": None}
-    try:
-        optax_dtypefix.original(optax.scale_by_adam)().update(grads, tx.init(params), params)
-    except (AttributeError, TypeError, ValueError):
-        pytest.skip("this optax does not take it")
     updates, state = tx.update(grads, tx.init(params), params)
     assert updates["b"] is None
     assert updates["w"].dtype == state.nu["w"].dtype == jnp.float16
