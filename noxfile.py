@@ -121,6 +121,20 @@ def audit(session: nox.Session, optax: str) -> None:
 
 
 @nox.session
+def long_runs(session: nox.Session) -> None:
+    """3,000 steps in half precision, beside float64, on the newest optax."""
+    session.install("-e", ".[test]")
+    session.run("python", "-m", "pytest", "tests/long_runs")
+
+
+@nox.session
+def draw_long_runs(session: nox.Session) -> None:
+    """Draws docs/long-runs.svg: the losses of ``long_runs``."""
+    session.install("-e", ".[test]", "matplotlib")
+    session.run("python", "tests/long_runs/picture.py", "docs/long-runs.svg")
+
+
+@nox.session
 @nox.parametrize("optax", _RELEASES)
 def record(session: nox.Session, optax: str) -> None:
     """Writes the audit of one release to docs/audit/; ``picture`` draws all of them."""

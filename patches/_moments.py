@@ -50,6 +50,30 @@ def _within(x: Any, limit: float) -> Any:
     return jnp.where(jnp.isinf(x), x, jnp.clip(x, -limit, limit))
 
 
+ROUNDINGS: dict[str, dict[str, Callable[[Any], Any]]] = {
+    "ScaleByAdamState": {"nu": up_if_tiny},
+    "ScaleByBeliefState": {"nu": up_if_tiny},
+    "ScaleByRmsState": {"nu": up_if_tiny},
+    "ScaleByNovogradState": {"nu": up_if_tiny},
+    "ScaleByAdemamixState": {"nu": up_if_tiny},
+    "SophiaState": {"nu": up_if_tiny},
+    # The variance is a difference of the two: rounded to nearest, it may be negative.
+    "ScaleByRStdDevState": {"mu": mean, "nu": up},
+    "ScaleByRssState": {"sum_of_squares": up_if_tiny},
+    # ``mu`` is the accumulator here, and ``nu`` the momentum.
+    "ScaleBySM3State": {"mu": up_if_tiny},
+    "FactoredState": dict.fromkeys(("v_row", "v_col", "v"), up_if_tiny),
+    "ScaleByAmsgradState": dict.fromkeys(("nu", "nu_max"), up_if_tiny),
+    "ScaleByAdaDeltaState": {"e_g": up_if_tiny},  # ``e_x`` is multiplied by, not divided.
+    "ScaleByAdanState": {"n": up_if_tiny},
+    "ScaleBySimplifiedAdEMAMixState": {"n": up_if_tiny},
+    # Sums and maxima of first moments.
+    "COCOBState": dict.fromkeys(("scale", "subgradients"), up_if_tiny),
+    "MadgradState": {"grad_sum_sq": up_if_tiny},
+}
+"""How fields of a state, by the name of its class, are rounded to float16, if not to nearest."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Family:
     """A transformation to run in float32.
@@ -59,14 +83,12 @@ class Family:
       module: where that is defined.
       releases: PEP 440 specifiers of the releases that have it.
       moments: fields of its state that hold second moments, or what they are computed with.
-      roundings: how fields are rounded to float16, if not to nearest.
     """
 
     name: str
     module: str
     releases: str
     moments: tuple[str, ...] = ("nu",)
-    roundings: tuple[tuple[str, Callable[[Any], Any]], ...] = (("nu", up_if_tiny),)
 
 
 _TRANSFORM, _CONTRIB = "optax._src.transform", "optax.contrib."
@@ -77,69 +99,23 @@ FAMILIES = (
     Family("scale_by_yogi", _TRANSFORM, ">=0.1.2"),
     Family("scale_by_radam", _TRANSFORM, ">=0.1.2"),
     Family("scale_by_rms", _TRANSFORM, ">=0.1.2"),
-    # The variance is a difference of the two: rounded to nearest, it may be negative.
-    Family(
-        "scale_by_stddev",
-        _TRANSFORM,
-        ">=0.1.2",
-        ("mu", "nu"),
-        (("mu", mean), ("nu", up)),
-    ),
-    Family(
-        "scale_by_rss",
-        _TRANSFORM,
-        ">=0.1.2",
-        ("sum_of_squares",),
-        (("sum_of_squares", up_if_tiny),),
-    ),
-    # ``mu`` is the accumulator here, and ``nu`` the momentum.
-    Family("scale_by_sm3", _TRANSFORM, ">=0.1.2", ("mu",), (("mu", up_if_tiny),)),
-    Family(
-        "scale_by_factored_rms",
-        "optax._src.factorized",
-        ">=0.1.2",
-        ("v_row", "v_col", "v"),
-        (("v_row", up_if_tiny), ("v_col", up_if_tiny), ("v", up_if_tiny)),
-    ),
+    Family("scale_by_stddev", _TRANSFORM, ">=0.1.2", ("mu", "nu")),
+    Family("scale_by_rss", _TRANSFORM, ">=0.1.2", ("sum_of_squares",)),
+    Family("scale_by_sm3", _TRANSFORM, ">=0.1.2", ("mu",)),
+    Family("scale_by_factored_rms", "optax._src.factorized", ">=0.1.2", ("v_row", "v_col", "v")),
     Family("scale_by_adamax", _TRANSFORM, ">=0.1.3"),
-    Family(
-        "scale_by_amsgrad",
-        _TRANSFORM,
-        ">=0.1.4",
-        ("nu", "nu_max"),
-        (("nu", up_if_tiny), ("nu_max", up_if_tiny)),
-    ),
+    Family("scale_by_amsgrad", _TRANSFORM, ">=0.1.4", ("nu", "nu_max")),
     Family("scale_by_novograd", _TRANSFORM, ">=0.1.4"),
-    # ``e_x`` is multiplied by, not divided.
-    Family("scale_by_adadelta", _TRANSFORM, ">=0.2.0", ("e_g", "e_x"), (("e_g", up_if_tiny),)),
-    Family("scale_by_adan", _TRANSFORM, ">=0.2.4", ("n",), (("n", up_if_tiny),)),
+    Family("scale_by_adadelta", _TRANSFORM, ">=0.2.0", ("e_g", "e_x")),
+    Family("scale_by_adan", _TRANSFORM, ">=0.2.4", ("n",)),
     Family("scale_by_acprop", _CONTRIB + "_acprop", ">=0.2.3"),
-    # Sums and maxima of first moments.
-    Family(
-        "scale_by_cocob",
-        _CONTRIB + "_cocob",
-        ">=0.2.3",
-        (),
-        (("scale", up_if_tiny), ("subgradients", up_if_tiny)),
-    ),
+    Family("scale_by_cocob", _CONTRIB + "_cocob", ">=0.2.3", ()),
     Family("scale_by_ademamix", _CONTRIB + "_ademamix", ">=0.2.5"),
-    Family(
-        "scale_by_simplified_ademamix",
-        _CONTRIB + "_ademamix",
-        ">=0.2.5",
-        ("n",),
-        (("n", up_if_tiny),),
-    ),
+    Family("scale_by_simplified_ademamix", _CONTRIB + "_ademamix", ">=0.2.5", ("n",)),
     Family("scale_by_adopt", _CONTRIB + "_adopt", ">=0.2.5"),
-    Family("scale_by_muon", _CONTRIB + "_muon", ">=0.2.5", (), ()),
+    Family("scale_by_muon", _CONTRIB + "_muon", ">=0.2.5", ()),
     Family("scale_by_sophia", _CONTRIB + "_sophia", ">=0.2.5"),
-    Family(
-        "scale_by_madgrad",
-        _CONTRIB + "_madgrad",
-        ">=0.2.7",
-        ("grad_sum_sq",),
-        (("grad_sum_sq", up_if_tiny),),
-    ),
+    Family("scale_by_madgrad", _CONTRIB + "_madgrad", ">=0.2.7", ("grad_sum_sq",)),
 )
 
 
@@ -188,7 +164,7 @@ class InFloat32:
             if self.wide_moments:
                 moments = {name: widen(getattr(state, name)) for name in self.family.moments}
                 state = state._replace(**moments)
-            return self._store(exact, state)
+            return store(exact, state)
 
         def update_fn(
             grads: PyTree, state: Any, params: PyTree = None, **extra_args: Any
@@ -201,7 +177,7 @@ class InFloat32:
             updates, new_state = tx.update(
                 self._wide(grads), self._wide(state), self._wide(params), **extra_args
             )
-            return _round(updates, _types(grads, params)), self._store(new_state, state)
+            return _round(updates, _types(grads, params)), store(new_state, state)
 
         return tx._replace(init=init_fn, update=update_fn)
 
@@ -214,14 +190,24 @@ class InFloat32:
         moments = [getattr(state, name, None) for name in self.family.moments]
         return any(map(self.is_narrow, leaves((moments, trees))))
 
-    def _store(self, new: Any, old: Any) -> Any:
-        """The new state with the dtypes of the old one."""
-        roundings = dict(self.family.roundings)
+
+def store(new: PyTree, old: PyTree) -> PyTree:
+    """The new state of any transformation with the dtypes of the old one; moments as above."""
+
+    def is_known(node: Any) -> bool:
+        return type(node).__name__ in ROUNDINGS
+
+    def stored(new: Any, old: Any) -> Any:
+        if not is_known(old):
+            return _round(new, old)
+        roundings = ROUNDINGS[type(old).__name__]
         fields = {
             name: _round(getattr(new, name), getattr(old, name), roundings.get(name, _nearest))
             for name in new._fields
         }
         return new._replace(**fields)
+
+    return tree_map(stored, new, old, is_leaf=lambda node: node is None or is_known(node))
 
 
 def _types(grads: PyTree, params: PyTree) -> PyTree:

@@ -11,7 +11,8 @@ found about the not-a-number, or about the dtypes of state and updates.
 Here stock does the bookkeeping, and sees neither params nor gradients but the dtype that
 hyperparameters shall have. The transformation inside runs with all half-precision leaves in
 float32: a float32 hyperparameter would promote just some of them, which lax.cond does not take.
-What it returns gets the dtypes of the user.
+What it returns gets the dtypes of the user. So ``float16_eps`` does not see float16 there; moments
+are rounded to it as that patch rounds them.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from optax_dtypefix._dtypes import (
 )
 from optax_dtypefix._patch import Fault, Patch, Target
 from optax_dtypefix.patches import _demonstrate as demo
+from optax_dtypefix.patches._moments import is_float16, store
 
 
 def _inject_hyperparams(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -105,6 +107,8 @@ def _inject_hyperparams(stock: Callable[..., Any], *args: Any, **kwargs: Any) ->
                 name: _hold(_keep(value, dtype, asked), state.hyperparams[name])
                 for name, value in new_state.hyperparams.items()
             }
+            inner = _store(new_state.inner_state, state.inner_state)
+            new_state = new_state._replace(inner_state=inner)
             others = hold(new_state._replace(hyperparams={}), state._replace(hyperparams={}))
             return hold(updates, grads), others._replace(hyperparams=kept)
 
@@ -146,6 +150,13 @@ def _hold(value: Any, before: Any) -> Any:
     """A hyperparameter in the dtype that it had in the state, unless that is a Python number's."""
     before = jnp.asarray(before)
     return value if before.weak_type else cast(value, before.dtype)
+
+
+def _store(new: PyTree, old: PyTree) -> PyTree:
+    """The state of the transformation inside with moments rounded to float16, where it has that."""
+    structure: Any = jax.tree_util.tree_structure
+    same = structure(new) == structure(old)
+    return store(new, old) if same and any(map(is_float16, leaves(old))) else new
 
 
 def _is_float(value: Any) -> bool:

@@ -51,6 +51,7 @@ _SAM = ("optax.contrib._sam", "optax.contrib.sam")
 _MECHANIC = ("optax.contrib._mechanic", "optax.contrib.mechanic", "optax._src.contrib.mechanic")
 _PLATEAU = ("optax.contrib._reduce_on_plateau", "optax.contrib.reduce_on_plateau")
 _DADAPT = ("optax.contrib._dadapt_adamw", "optax.contrib.dadapt_adamw")
+_ADEMAMIX = ("optax.contrib._ademamix",)
 _COCOB = ("optax.contrib._cocob", "optax.contrib.cocob")
 _COMPLEX = ("optax.contrib._complex_valued", "optax.contrib.complex_valued")
 
@@ -140,11 +141,9 @@ _ROWS = (
     _Row(_COCOB, "==0.2.3", "scale_by_cocob", _IN_ONE_DTYPE),
     _Row(_COCOB, ">=0.2.4", "scale_by_cocob"),
     _Row(("optax.contrib._acprop",), ">=0.2.3", "scale_by_acprop"),
-    _Row(
-        ("optax.contrib._ademamix",),
-        ">=0.2.5",
-        "scale_by_ademamix scale_by_simplified_ademamix",
-    ),
+    _Row(_ADEMAMIX, ">=0.2.5", "scale_by_ademamix"),
+    _Row(_ADEMAMIX, ">=0.2.5,<0.2.7", "scale_by_simplified_ademamix", _IN_32_BITS),
+    _Row(_ADEMAMIX, ">=0.2.7", "scale_by_simplified_ademamix"),
     _Row(("optax.contrib._adopt",), ">=0.2.5", "scale_by_adopt"),
     _Row(("optax.contrib._muon",), ">=0.2.5", "scale_by_muon", _IN_32_BITS),
     _Row(("optax.contrib._sophia",), ">=0.2.5", "hutchinson_estimator_diag_hessian", _HESSIAN),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from optax_dtypefix._release import Release
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
@@ -18,19 +20,25 @@ class Exemption:
       reason: why, in words.
       regimes: in which regimes; in all if empty.
       inside: in which wrappers; as they are and in all of them if empty.
+      rates: with the learning rate in which guises; in all if empty.
+      releases: PEP 440 specifiers of the releases of optax; all if empty.
     """
 
     names: Collection[str]
     reason: str
     regimes: Collection[str] = ()
     inside: Collection[str] = ()
+    rates: Collection[str] = ()
+    releases: str = ""
 
-    def holds(self, name: str, inside: str, regime: str) -> bool:
+    def holds(self, name: str, rate: str, inside: str, regime: str, optax_version: str) -> bool:
         """Whether it is about this cell."""
         return (
             name.rpartition(".")[2] in self.names
             and (not self.regimes or regime in self.regimes)
             and (not self.inside or inside in self.inside)
+            and (not self.rates or rate in self.rates)
+            and Release(optax_version).within(self.releases)
         )
 
 
@@ -44,6 +52,12 @@ EXEMPTIONS = (
         ("rprop", "scale_by_rprop", "sm3", "scale_by_sm3", "mechanize"),
         "compares numbers, and complex ones have no order",
         ("complex",),
+    ),
+    Exemption(
+        ("momo", "momo_adam"),
+        "takes the larger of two numbers, and complex ones have no order",
+        ("complex",),
+        releases="<0.2.5",
     ),
     Exemption(
         ("madgrad", "scale_by_madgrad"),
@@ -75,10 +89,22 @@ EXEMPTIONS = (
         "takes a batch of gradients for each param, which the wrapper does not",
         inside=("MultiSteps", "apply_if_finite"),
     ),
+    Exemption(
+        ("optimistic_adam",),
+        "multiplies by the learning rate as it is, so by no schedule, against its annotation",
+        rates=("schedule",),
+        releases="<0.2.5",
+    ),
+    Exemption(
+        ("schedule_free_adamw", "schedule_free_sgd"),
+        "refuses a learning rate of 0, and whether a traced one is 0 is not known",
+        inside=("inject_hyperparams",),
+        releases="==0.2.3",
+    ),
 )
 
 
-def reason_for(name: str, inside: str, regime: str) -> str | None:
+def reason_for(name: str, rate: str, inside: str, regime: str, optax_version: str) -> str | None:
     """Why a cell does not keep the contract by design; None if it should keep it."""
-    found = (e.reason for e in EXEMPTIONS if e.holds(name, inside, regime))
-    return next(found, None)
+    cell = (name, rate, inside, regime, optax_version)
+    return next((entry.reason for entry in EXEMPTIONS if entry.holds(*cell)), None)

@@ -34,6 +34,7 @@ _WRITE_CELLS = "optax_dtypefix._audit.process:write_cells"
 class Row:
     """One transformation in one guise; ``messages`` of each way, by regime, where it is broken."""
 
+    optax_version: str
     name: str
     rate: str
     inside: str
@@ -53,7 +54,9 @@ class Row:
     def by_design(self, regime: str) -> str | None:
         """Why a cell is broken by design, if it is."""
         broken = any(regime in self.messages[way] for way in WAYS)
-        return reason_for(self.name, self.inside, regime) if broken else None
+        if not broken:
+            return None
+        return reason_for(self.name, self.rate, self.inside, regime, self.optax_version)
 
     @property
     def title(self) -> str:
@@ -220,10 +223,11 @@ def _rows(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[Row]:
         way: {(e["name"], e["rate"], e["inside"]): e["broken"] for e in entries[1:]}
         for way, entries in found.items()
     }
-    regimes = found["patched"][0]["regimes"]
+    header = found["patched"][0]
+    regimes, optax_version = header["regimes"], header["report"]["optax_version"]
     nothing = {regime: ["no outcome: the process ended"] for regime in regimes}
     for key in dict.fromkeys(key for rows in by_key.values() for key in rows):
-        yield Row(*key, {way: _first(by_key[way].get(key, nothing)) for way in WAYS})
+        yield Row(optax_version, *key, {way: _first(by_key[way].get(key, nothing)) for way in WAYS})
 
 
 def _first(broken: Mapping[str, Sequence[str]]) -> Mapping[str, str]:

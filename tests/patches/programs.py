@@ -193,7 +193,9 @@ def distance_estimates() -> dict[str, tuple[Any, Any]]:
         return {}
     from optax import contrib
 
-    built = {"mechanize": contrib.mechanize(optax.adam(1e-2), weight_decay=0.1)}
+    built = {}
+    if Version("0.1.7") < RELEASE or hasattr(jax, "tree_map"):  # Its mechanize calls that.
+        built["mechanize"] = contrib.mechanize(optax.adam(1e-2), weight_decay=0.1)
     warm_up = optax.linear_schedule(0.1, 1.0, 5)
     if Version("0.1.8") <= RELEASE:
         built["dadapt_adamw"] = contrib.dadapt_adamw(weight_decay=0.1)

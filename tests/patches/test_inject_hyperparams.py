@@ -104,6 +104,19 @@ def test_a_zero_gradient_in_float16_is_no_update() -> None:
     assert float(state.hyperparams["eps"]) == np.float32(EPS)
 
 
+def test_tiny_gradients_in_float16_give_the_updates_of_adam() -> None:
+    """Their squares are 0 in float16; the moments are kept as ``float16_eps`` keeps them."""
+    params = jnp.ones((3, 4), jnp.float16)
+    tx, other = inject(optax.adam)(RATE), optax.adam(RATE)
+    state, expected_state = tx.init(params), other.init(params)
+    for size in (1e-4, 1e-5, 0.0, 1e-3):
+        grads = jnp.full_like(params, size)
+        updates, state = jax.jit(tx.update)(grads, state, params)
+        expected, expected_state = jax.jit(other.update)(grads, expected_state, params)
+        assert (np.abs(updates) <= 1.1 * RATE).all()
+        np.testing.assert_allclose(updates, expected, rtol=0.01)
+
+
 def test_an_integer_leaf_at_the_front_freezes_nothing() -> None:
     params = tree_of(jnp.float32, jnp.int32)  # "b", the integers, comes before "w".
     tx = inject(optax.sgd)(0.5)

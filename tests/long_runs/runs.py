@@ -1,0 +1,142 @@
+"""Trains every case in every dtype, and compares with its reference; prints JSON.
+
+Run as ``runs.py``, with the patches as the environment wants them. At each step the reference is
+given the params, gradients and loss of the run, so its statistics are what these should have been.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import optax_dtypefix  # isort: skip  # First, as in a training script.
+
+import digits
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from cases import CASES, WEIGHTS, Case
+from reference_run import curve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+
+def params_of(case: Case, dtype: Any) -> Any:
+    """The params at the start, as a tree."""
+    flat = digits.start()
+    if case.one_by_one:
+        return [jnp.asarray(number, dtype) for number in flat]
+    weights = flat[:WEIGHTS].reshape(digits.FEATURES, digits.CLASSES)
+    return {"w": jnp.asarray(weights, dtype), "x": jnp.asarray(flat[WEIGHTS:], dtype)}
+
+
+def flatten(tree: Any) -> Any:
+    return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree_util.tree_leaves(tree)])
+
+
+def loss_of(tree: Any, x: Any, y: Any, scale: float) -> Any:
+    """In the dtype of the params up to the logits, and in float32 from there."""
+    flat = flatten(tree)
+    weights = flat[:WEIGHTS].reshape(digits.FEATURES, digits.CLASSES)
+    logits = x.astype(flat.dtype) @ weights + flat[WEIGHTS:]
+    log_probabilities = jax.nn.log_softmax(logits.astype(jnp.float32))
+    return -scale * (y * log_probabilities).sum(1).mean()
+
+
+def fields(state: Any) -> Iterator[tuple[str, Any]]:
+    """Named parts of a state, and of those in it."""
+    if hasattr(state, "_fields"):
+        yield from zip(state._fields, state)
+    if isinstance(state, dict):
+        yield from state.items()
+    children = state.values() if isinstance(state, dict) else state
+    for child in children if isinstance(state, (tuple, dict)) else ():
+        yield from fields(child)
+
+
+def scalar(name: str, state: Any, updates: Any) -> Any:
+    if name == "norm of update":
+        return jnp.linalg.norm(flatten(updates).astype(jnp.float32))
+    parts = jax.tree_util.tree_leaves(dict(fields(state))[name.replace("sum of ", "")])
+    if name.startswith("sum of "):
+        return flatten(parts).astype(jnp.float32).sum()
+    # adafactor has a number of its own shape for what it does not factor, and the other way round.
+    return max(parts, key=jnp.size)
+
+
+def train(case: Case, dtype: Any) -> tuple[Any, Mapping[str, Any]]:
+    """Losses, params, gradients and statistics of each step; dtypes of the arrays in the state."""
+    opt_in = case.opt_in and os.environ.get("OPTAX_DTYPEFIX") != "off"
+    if opt_in:
+        optax_dtypefix.apply(case.patch)
+    tx, params = case.build(), params_of(case, dtype)
+    images, labels = (jnp.asarray(part, jnp.float32) for part in digits.images())
+
+    def step(carry: Any, batch: Any) -> Any:
+        params, state = carry
+        loss, grads = jax.value_and_grad(loss_of)(params, images[batch], labels[batch], case.scale)
+        value = {"value": loss} if case.with_value else {}
+        updates, state = tx.update(grads, state, params, **value)
+        statistics = {name: scalar(name, state, updates) for name in case.scalars}
+        seen = (loss, flatten(params), flatten(grads), statistics)
+        return (optax.apply_updates(params, updates), state), seen
+
+    state = tx.init(params)
+    scan = jax.jit(lambda carry, batches: jax.lax.scan(step, carry, batches)[1])
+    seen = scan((params, state), jnp.asarray(digits.batches()))
+    if opt_in:
+        optax_dtypefix.revert(case.patch)
+    kept = {
+        name: np.dtype(jax.tree_util.tree_leaves(part)[0].dtype)
+        for name, part in fields(state)
+        if jax.tree_util.tree_leaves(part)
+    }
+    return jax.tree_util.tree_map(np.asarray, seen), kept
+
+
+def worst_errors(case: Case, seen: Any, kept: Mapping[str, Any]) -> dict[str, float]:
+    """Of each statistic the largest relative error at any step."""
+    losses, params, gradients, statistics = seen
+
+    def store(name: str, array: Any) -> Any:
+        return array.astype(kept[name]).astype(np.float64) if name in kept else array
+
+    step = case.reference(params[0].astype(np.float64), store)
+    wanted: dict[str, list[Any]] = {name: [] for name in case.scalars}
+    for loss, x, g in zip(losses, params, gradients):
+        _, scalars = step(x.astype(np.float64), g.astype(np.float64), float(loss))
+        for name in case.scalars:
+            wanted[name].append(scalars[name])
+    errors = {}
+    for name in case.scalars:
+        expected = np.asarray(wanted[name])
+        got = statistics[name].astype(np.float64).reshape(expected.shape)
+        size = np.abs(expected)
+        if expected.min() < 0 < expected.max():  # Near zero a relative error says nothing.
+            size = np.maximum.accumulate(size, 0)
+        error = np.where(got == expected, 0.0, np.abs(got - expected) / (size + 1e-30))
+        errors[name] = float(np.nan_to_num(error, nan=np.inf).max())
+    return errors
+
+
+def main() -> None:
+    found: dict[str, Any] = {}
+    for case in CASES:
+        for dtype in case.dtypes:
+            try:
+                seen, kept = train(case, dtype)
+            except TypeError as error:
+                found[f"{case.name} {dtype}"] = {"error": str(error)[:200]}
+                continue
+            with np.errstate(all="ignore"):  # Of what is not finite in stock.
+                errors = worst_errors(case, seen, kept)
+            losses = seen[0].astype(np.float64) / case.scale
+            found[f"{case.name} {dtype}"] = {"losses": curve(losses), "errors": errors}
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
