@@ -60,8 +60,7 @@ class Steady:
 
         @functools.wraps(tx.init)
         def init_fn(params: PyTree) -> PyTree:
-            state = self._in_its_mode(tx.init, params)
-            return strengthen(self._with_wide_scalars(tx, state, params))
+            return strengthen(self._start(tx, params))
 
         @functools.wraps(tx.update)
         def update_fn(
@@ -72,7 +71,9 @@ class Steady:
                 result: tuple[PyTree, PyTree] = self._in_its_mode(update, *given)
                 return result
 
-            same = have_one_dtype(grads, params)
+            # An integer leaf that is given as a float may have a float for its gradient, too.
+            numbers = tree_map(_number, (grads, params)) if self.no_integers else (grads, params)
+            same = have_one_dtype(*numbers)
             if not (same or self.any_gradients):
                 updates, new_state = run(grads, state, params)
                 # Where init is not stock's, what stock makes of it would not be stock's either.
@@ -87,6 +88,9 @@ class Steady:
             return self._hold_updates(updates, grads), hold(new_state, state)
 
         return tx._replace(init=init_fn, update=update_fn)
+
+    def _start(self, tx: Any, params: PyTree) -> PyTree:
+        return self._with_wide_scalars(tx, self._in_its_mode(tx.init, params), params)
 
     def _extra_args(self, params: PyTree, extra_args: dict[str, Any]) -> dict[str, Any]:
         """Those for stock; ``params`` are as the user gave them."""

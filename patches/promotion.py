@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Callable
 import jax
 import jax.numpy as jnp
 
-from optax_dtypefix._dtypes import PyTree, cast_like, dtype_of, hold, leaves, x64
+from optax_dtypefix._dtypes import PyTree, cast, cast_like, dtype_of, hold, leaves, x64
 from optax_dtypefix._patch import Fault, Patch, Target
 from optax_dtypefix.patches import _demonstrate as demo
 from optax_dtypefix.patches._hyperparameters import arguments_of
@@ -67,6 +67,14 @@ class _Lookahead(Steady):
         return updates._replace(fast=hold(updates.fast, grads), slow=hold(updates.slow, grads))
 
 
+class _Counting(Steady):
+    """Its counter is int64 in 64-bit mode."""
+
+    def _start(self, tx: Any, params: PyTree) -> PyTree:
+        state = super()._start(tx, params)
+        return state._replace(t=cast(state.t, jnp.int32))
+
+
 class _Hessian(Steady):
     """An estimator of the Hessian, which differentiates ``obj_fn`` at the params.
 
@@ -93,7 +101,7 @@ class _Sophia(Steady):
         return super().__call__(stock, **{**arguments, "hessian_diagonal_fn": estimator})
 
 
-_HESSIAN = _Hessian(in_32_bits=True)
+_HESSIAN = _Hessian(in_32_bits=True, no_integers=True)
 _NO_INTEGERS = Steady(no_integers=True)
 
 _ROWS = (
@@ -142,7 +150,7 @@ _ROWS = (
     _Row(_COCOB, ">=0.2.4", "scale_by_cocob"),
     _Row(("optax.contrib._acprop",), ">=0.2.3", "scale_by_acprop"),
     _Row(_ADEMAMIX, ">=0.2.5", "scale_by_ademamix"),
-    _Row(_ADEMAMIX, ">=0.2.5,<0.2.7", "scale_by_simplified_ademamix", _IN_32_BITS),
+    _Row(_ADEMAMIX, ">=0.2.5,<0.2.7", "scale_by_simplified_ademamix", _Counting()),
     _Row(_ADEMAMIX, ">=0.2.7", "scale_by_simplified_ademamix"),
     _Row(("optax.contrib._adopt",), ">=0.2.5", "scale_by_adopt"),
     _Row(("optax.contrib._muon",), ">=0.2.5", "scale_by_muon", _IN_32_BITS),
@@ -188,6 +196,12 @@ def _show_float64_inside() -> str | None:
     with x64():
         shapes = demo.shapes(jnp.float32)
         return demo.one_step(optax.scale_by_factored_rms(), shapes, inside=True)
+
+
+def _show_long_counter() -> str | None:
+    build = demo.contrib("scale_by_simplified_ademamix")
+    with x64():
+        return None if build is None else demo.one_step(build(), demo.shapes(jnp.float64))
 
 
 def _targets() -> Iterator[Target]:
@@ -238,6 +252,13 @@ PATCH = Patch(
             "float32 params are computed with in float64 under x64",
             "<0.2.4",
             _show_float64_inside,
+            _DTYPES,
+        ),
+        Fault(
+            "long_counter",
+            "simplified_ademamix counts in int64 under x64, which no input has",
+            ">=0.2.5,<0.2.7",
+            _show_long_counter,
             _DTYPES,
         ),
     ),

@@ -144,3 +144,15 @@ def test_the_signature_is_stocks() -> None:
     tx = optax.trace(0.9)
     with pytest.raises(TypeError, match="unexpected keyword"):
         tx.update(tree_of("float32"), tx.init(tree_of("float32")), None, value=1.0)
+
+
+@pytest.mark.skipif(Version("0.2.5") > RELEASE, reason="sophia came with optax 0.2.5")
+def test_sophia_takes_an_integer_leaf_inside_multi_steps() -> None:
+    """Up to 0.2.7 the gradient of such a leaf is a float there, and the estimator has none."""
+
+    def objective(params: Any) -> Any:
+        return sum(jnp.sum(leaf.astype(jnp.float32) ** 2) for leaf in leaves(params))
+
+    tx = optax.MultiSteps(optax.contrib.sophia(0.1), 2)
+    params = tree_of(jnp.float32, jnp.int32)
+    assert_keeps_the_contract(tx, params, extra=lambda _: {"obj_fn": objective})
