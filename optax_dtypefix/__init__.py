@@ -27,6 +27,9 @@ if TYPE_CHECKING:
         check as check,
     )
     from optax_dtypefix._preserve import preserve_dtypes as preserve_dtypes
+    from optax_dtypefix._processes import (
+        assert_same_on_all_processes as assert_same_on_all_processes,
+    )
     from optax_dtypefix._report import (
         PatchStatus as PatchStatus,
         Report as Report,
@@ -37,6 +40,7 @@ else:
     _LATER = {
         **dict.fromkeys(("Check", "Violation", "check"), "_check"),
         "preserve_dtypes": "_preserve",
+        "assert_same_on_all_processes": "_processes",
         **dict.fromkeys(("PatchStatus", "Report", "State"), "_report"),
     }
 

@@ -77,12 +77,6 @@ EXEMPTIONS = (
     Exemption(
         ("measure_with_ema",),
         "returns a measurement in the place of updates",
-        ("integer leaf",),
-    ),
-    Exemption(
-        ("measure_with_ema",),
-        "returns a measurement in the place of updates",
-        inside=("MultiSteps", "apply_if_finite", "inject_hyperparams"),
     ),
     Exemption(
         ("dpsgd", "differentially_private_aggregate"),

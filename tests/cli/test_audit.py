@@ -79,6 +79,14 @@ def test_a_patch_that_is_off_shows_as_broken(command: Python) -> None:
     assert "x" in row.split()
 
 
+def test_moments_in_float32_are_no_fault(command: Python) -> None:
+    run = command("audit", "--json", "--only", "rmsprop", OPTAX_DTYPEFIX_ENABLE="float32_moments")
+    assert run.returncode == 0
+    broken = json.loads(run.stdout)["broken"]
+    assert broken["patched"]["same_dtypes"] == broken["every_transform"]["all"] == 0
+    assert broken["stock"]["same_dtypes"] > 0
+
+
 def test_an_unknown_name_is_refused(command: Python) -> None:
     run = command("audit", "--only", "adamm")
     assert run.returncode == 2

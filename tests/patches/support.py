@@ -34,6 +34,41 @@ def drifting() -> Any:
     return optax.GradientTransformation(lambda params: tree_map(jnp.zeros_like, params), update)
 
 
+REGIMES = {
+    "float32": (False, (jnp.float32,)),
+    "bfloat16": (False, (jnp.bfloat16,)),
+    "float16": (False, (jnp.float16,)),
+    "mixed": (False, (jnp.bfloat16, jnp.float32)),
+    "halves": (False, (jnp.bfloat16, jnp.float16)),
+    "integer leaf": (False, (jnp.float32, jnp.int32)),
+    "float32 x64": (True, (jnp.float32,)),
+    "bfloat16 x64": (True, (jnp.bfloat16,)),
+    "float64 x64": (True, (jnp.float64,)),
+    "mixed x64": (True, (jnp.float32, jnp.float64)),
+    "integer leaf x64": (True, (jnp.float32, jnp.int64)),
+}
+"""Whether 64-bit mode is on, and what :func:`tree_of` is given."""
+
+
+def in_float64(tree: Any) -> Any:
+    """The leaves as float64 arrays of numpy."""
+    return tree_map(lambda leaf: np.asarray(leaf).astype(np.float64), tree)
+
+
+def train(tx: Any, params: Any, goal: Any, steps: int, told: Callable[[Any], Any]) -> Any:
+    """Steps on |x - goal|^2 / 2: params and state after them, and what is told of each state."""
+
+    def step(carry: Any, _: None) -> Any:
+        params, state = carry
+        grads = tree_map(lambda p, t: (p - t).astype(p.dtype), params, goal)
+        updates, state = tx.update(grads, state, params)
+        params = tree_map(lambda p, u: (p + u).astype(p.dtype), params, updates)
+        return (params, state), told(state)
+
+    carry = params, tx.init(params)
+    return jax.jit(lambda c: jax.lax.scan(step, c, None, length=steps))(carry)
+
+
 def types(tree: Any) -> list[tuple[Any, ...]]:
     """Shape, dtype and weak type of each leaf."""
     return [(leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)) for leaf in leaves(tree)]

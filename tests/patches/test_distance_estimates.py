@@ -8,7 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support import assert_keeps_the_contract, float64_in, leaves, tree_map, tree_of
+from support import (
+    REGIMES,
+    assert_keeps_the_contract,
+    float64_in,
+    in_float64,
+    leaves,
+    tree_map,
+    tree_of,
+)
 
 import optax_dtypefix
 from optax_dtypefix._dtypes import is_x64, x64
@@ -45,21 +53,6 @@ def fields(state: Any, names: tuple[str, ...]) -> dict[str, Any]:
     """Those of the named fields that a state has; of ``dog`` in its part of the chain."""
     parts = [part for part in (state, *state) if hasattr(part, "_fields")]
     return {n: getattr(part, n) for part in parts for n in names if n in part._fields}
-
-
-REGIMES = {
-    "float32": (False, (jnp.float32,)),
-    "bfloat16": (False, (jnp.bfloat16,)),
-    "float16": (False, (jnp.float16,)),
-    "mixed": (False, (jnp.bfloat16, jnp.float32)),
-    "halves": (False, (jnp.bfloat16, jnp.float16)),
-    "integer leaf": (False, (jnp.float32, jnp.int32)),
-    "float32 x64": (True, (jnp.float32,)),
-    "bfloat16 x64": (True, (jnp.bfloat16,)),
-    "float64 x64": (True, (jnp.float64,)),
-    "mixed x64": (True, (jnp.float32, jnp.float64)),
-    "integer leaf x64": (True, (jnp.float32, jnp.int64)),
-}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -108,10 +101,6 @@ def test_gradients_wider_than_the_params(name: str) -> None:
     assert_keeps_the_contract(build(name), params, grads, extra=lambda _: values(name))
 
 
-def numbers(tree: Any) -> dict[str, Any]:
-    return {name: np.asarray(leaf).astype(np.float64) for name, leaf in tree.items()}
-
-
 def square(tree: Any) -> Any:
     return sum((leaf**2).sum() for leaf in tree.values())
 
@@ -148,7 +137,7 @@ def dadapt_adamw(params: Any, grads: Any, _: Any, averages: Any) -> Any:
         r = beta3 * r + (1 - beta3) * step * progress
         d = max(d, r / ((1 - beta3) * sum(np.abs(leaf).sum() for leaf in s.values())))
         if averages["grad_sum"][0]["w"].dtype == jnp.bfloat16:
-            v, s = (numbers(averages[name][k - 1]) for name in ("exp_avg_sq", "grad_sum"))
+            v, s = (in_float64(averages[name][k - 1]) for name in ("exp_avg_sq", "grad_sum"))
         yield d, r
 
 
@@ -207,7 +196,7 @@ def test_scalars_at_every_step(name: str, dtype: Any) -> None:
         return [{n: np.asarray(leaf[k]) for n, leaf in tree.items()} for k in range(STEPS)]
 
     averages = {n: history(tree) for n, tree in got.items() if n in AVERAGES}
-    inputs = [[*map(numbers, history(tree))] for tree in (params, grads)]
+    inputs = [[*map(in_float64, history(tree))] for tree in (params, grads)]
     wanted = zip(*REFERENCES[name](*inputs, np.asarray(losses, np.float64), averages))
     for field, reference in zip([n for n in SCALARS[name] if n in got], wanted):
         error = np.abs(np.asarray(got[field]).astype(np.float64) - np.asarray(reference))

@@ -13,7 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support import assert_keeps_the_contract, float64_in, leaves, tree_map, tree_of
+from support import (
+    assert_keeps_the_contract,
+    float64_in,
+    in_float64,
+    leaves,
+    tree_map,
+    tree_of,
+)
 
 import optax_dtypefix
 from optax_dtypefix._dtypes import x64
@@ -31,10 +38,6 @@ GRADIENTS: dict[str, Any] = {
 }
 PRECISION = {jnp.float16: 2**-11, jnp.bfloat16: 2**-8, jnp.float32: 2**-23}
 HALVES = [jnp.float16, jnp.bfloat16]
-
-
-def in_float64(tree: Any) -> Any:
-    return tree_map(lambda leaf: np.asarray(leaf).astype(np.float64), tree)
 
 
 def scaled(scale: float, dtype: Any, *more: Any, seed: int = 0) -> Any:

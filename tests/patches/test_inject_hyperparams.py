@@ -9,7 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support import assert_keeps_the_contract, float64_in, leaves, tree_map, tree_of, types
+from support import (
+    assert_keeps_the_contract,
+    float64_in,
+    in_float64,
+    leaves,
+    train,
+    tree_map,
+    tree_of,
+    types,
+)
 
 import optax_dtypefix
 from optax_dtypefix._dtypes import x64
@@ -22,26 +31,10 @@ STEPS, RATE, B1, B2, EPS = 100, 1e-2, 0.9, 0.999, 1e-8
 HALVES = [(jnp.bfloat16, 2**-8), (jnp.float16, 2**-11)]
 
 
-def in_float64(tree: Any) -> dict[str, Any]:
-    return {name: np.asarray(leaf).astype(np.float64) for name, leaf in tree.items()}
-
-
 def adam_step(g: Any, m: Any, v: Any, count: int, rate: float = RATE) -> tuple[Any, Any, Any]:
     """Adam in float64 numpy, from the paper: update and new moments."""
     m, v = B1 * m + (1 - B1) * g, B2 * v + (1 - B2) * g**2
     return -rate * m / (1 - B1**count) / (np.sqrt(v / (1 - B2**count)) + EPS), m, v
-
-
-def train(tx: Any, params: Any, goal: Any, steps: int = STEPS) -> Any:
-    def step(carry: Any, _: None) -> Any:
-        params, state = carry
-        grads = tree_map(lambda p, t: (p - t).astype(p.dtype), params, goal)
-        updates, state = tx.update(grads, state, params)
-        params = tree_map(lambda p, u: (p + u).astype(p.dtype), params, updates)
-        return (params, state), None
-
-    carry = params, tx.init(params)
-    return jax.jit(lambda c: jax.lax.scan(step, c, None, length=steps)[0])(carry)
 
 
 def warm_up(count: Any) -> Any:
@@ -51,7 +44,7 @@ def warm_up(count: Any) -> Any:
 
 def test_adam_in_float32_follows_the_paper() -> None:
     params, goal = tree_of(jnp.float32), tree_of(jnp.float32, seed=1)
-    got, _ = train(inject(optax.adam)(RATE), params, goal)
+    (got, _), _ = train(inject(optax.adam)(RATE), params, goal, STEPS, lambda _: None)
     expected, target = in_float64(params), in_float64(goal)
     for name in params:
         m = v = 0.0

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support import assert_keeps_the_contract, float64_in, leaves, tree_map, tree_of
+from support import assert_keeps_the_contract, float64_in, leaves, train, tree_map, tree_of
 
 from optax_dtypefix._dtypes import x64
 
@@ -42,16 +42,8 @@ def reference(start: Any, goal: Any, decay: float) -> tuple[Any, list[float]]:
     return x, distances
 
 
-def train(tx: Any, params: Any, goal: Any) -> Any:
-    def step(carry: Any, _: None) -> Any:
-        params, state = carry
-        grads = tree_map(lambda p, t: (p - t).astype(p.dtype), params, goal)
-        updates, state = tx.update(grads, state, params)
-        params = tree_map(lambda p, u: (p + u).astype(p.dtype), params, updates)
-        return (params, state), state.estim_lr
-
-    carry = params, tx.init(params)
-    return jax.jit(lambda c: jax.lax.scan(step, c, None, length=STEPS))(carry)
+def distances_of(tx: Any, params: Any, goal: Any) -> Any:
+    return train(tx, params, goal, STEPS, lambda state: state.estim_lr)
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.01])
@@ -62,7 +54,7 @@ def test_the_distance_follows_the_paper(dtype: Any, tolerance: float, decay: flo
     params, target = tree_of(dtype), tree_of(dtype, seed=1)
     goal = {name: np.asarray(leaf).astype(np.float64) for name, leaf in target.items()}
     tx = contrib.prodigy(1.0, weight_decay=decay, estim_lr0=D0)
-    (got, state), distances = train(tx, params, target)
+    (got, state), distances = distances_of(tx, params, target)
     np.testing.assert_allclose(distances, reference(params, goal, decay)[1], rtol=tolerance)
     assert all(bool(jnp.isfinite(leaf).all()) for leaf in leaves((got, state)))
 
@@ -71,7 +63,8 @@ def test_float64_follows_the_paper() -> None:
     with x64():
         params, target = tree_of(jnp.float64), tree_of(jnp.float64, seed=1)
         goal = {name: np.asarray(leaf) for name, leaf in target.items()}
-        (_, state), distances = train(contrib.prodigy(1.0, estim_lr0=D0), params, target)
+        tx = contrib.prodigy(1.0, estim_lr0=D0)
+        (_, state), distances = distances_of(tx, params, target)
         assert state.estim_lr.dtype == jnp.float64
         np.testing.assert_allclose(distances, reference(params, goal, 0.0)[1], rtol=1e-9)
 

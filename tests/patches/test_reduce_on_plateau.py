@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import support
 from packaging.version import Version
 from support import assert_keeps_the_contract, float64_in, leaves, tree_map, tree_of
 
@@ -66,19 +67,9 @@ def run(tx: Any, params: Any, losses: Any) -> Any:
 
 
 REGIMES = {
-    "float32": (False, (jnp.float32,)),
-    "bfloat16": (False, (jnp.bfloat16,)),
-    "float16": (False, (jnp.float16,)),
-    "mixed": (False, (jnp.bfloat16, jnp.float32)),
-    "halves": (False, (jnp.bfloat16, jnp.float16)),
-    "integer leaf": (False, (jnp.float32, jnp.int32)),
+    **support.REGIMES,
     "complex leaf": (False, (jnp.float32, jnp.complex64)),
     "half and complex": (False, (jnp.bfloat16, jnp.complex64)),
-    "float32 x64": (True, (jnp.float32,)),
-    "bfloat16 x64": (True, (jnp.bfloat16,)),
-    "float64 x64": (True, (jnp.float64,)),
-    "mixed x64": (True, (jnp.float32, jnp.float64)),
-    "integer leaf x64": (True, (jnp.float32, jnp.int64)),
 }
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support import assert_keeps_the_contract, float64_in, leaves, tree_map, tree_of
+from support import assert_keeps_the_contract, float64_in, leaves, train, tree_of
 
 from optax_dtypefix._dtypes import x64
 
@@ -32,16 +32,8 @@ def reference(start: Any, target: Any, rate: Any) -> Any:
     return x, total
 
 
-def train(tx: Any, params: Any, target: Any) -> Any:
-    def step(carry: Any, _: None) -> Any:
-        params, state = carry
-        grads = tree_map(lambda p, t: (p - t).astype(p.dtype), params, target)
-        updates, state = tx.update(grads, state, params)
-        params = tree_map(lambda p, u: (p + u).astype(p.dtype), params, updates)
-        return (params, state), None
-
-    carry = params, tx.init(params)
-    return jax.jit(lambda c: jax.lax.scan(step, c, None, length=STEPS)[0])(carry)
+def trained(tx: Any, params: Any, target: Any) -> Any:
+    return train(tx, params, target, STEPS, lambda _: None)[0]
 
 
 RATES: dict[str, Any] = {
@@ -58,7 +50,7 @@ def in_numpy(rate: Any) -> Any:
 @pytest.mark.parametrize("rate", RATES.values(), ids=RATES.keys())
 def test_averages_as_the_paper_says(rate: Any) -> None:
     params, target = tree_of(jnp.float32), tree_of(jnp.float32, seed=1)
-    got, state = train(contrib.schedule_free(optax.sgd(rate), rate), params, target)
+    got, state = trained(contrib.schedule_free(optax.sgd(rate), rate), params, target)
     evaluated = contrib.schedule_free_eval_params(state, got)
     for name in params:
         goal = np.asarray(target[name]).astype(np.float64)
@@ -73,7 +65,7 @@ def test_half_precision_steps_are_right_to_the_last_place(
 ) -> None:
     """After 600 steps, one more, against float64 from the same params and state."""
     tx = contrib.schedule_free(optax.sgd(rate), rate)
-    params, state = train(tx, tree_of(dtype), tree_of(dtype, seed=1))
+    params, state = trained(tx, tree_of(dtype), tree_of(dtype, seed=1))
     total = reference(0.0, 0.0, in_numpy(rate))[1]
     np.testing.assert_allclose(float(state.weight_sum), total, rtol=1e-4)
     np.testing.assert_allclose(np.ravel(state.b1)[0], np.float32(B1))
