@@ -147,10 +147,10 @@ def record_trajectories(session: nox.Session) -> None:
 
 
 @nox.session
-def draw_long_runs(session: nox.Session) -> None:
-    """Draws docs/long-runs.svg: the losses of ``long_runs``."""
+def page_of_long_runs(session: nox.Session) -> None:
+    """Writes docs/long-runs.md and draws docs/long-runs.svg."""
     session.install("-e", ".[test]", "matplotlib")
-    session.run("python", "tests/long_runs/picture.py", "docs/long-runs.svg")
+    session.run("python", "tests/long_runs/page.py", "docs")
 
 
 @nox.session
