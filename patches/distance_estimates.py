@@ -61,8 +61,10 @@ def _estimator(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     gradient is 0: float32 there. Updates have the dtypes of the gradients.
     """
     built = stock(*args, **kwargs)  # Checks the arguments, and has the type to return.
-    arguments = arguments_of(stock, args, kwargs)
+    return _run_in_one_dtype(stock, built, arguments_of(stock, args, kwargs))
 
+
+def _run_in_one_dtype(stock: Callable[..., Any], built: Any, arguments: dict[str, Any]) -> Any:
     def in_one(dtype: Any, state: Any = None) -> Any:
         return stock(**_hyperparameters(arguments, dtype, state))
 
@@ -119,7 +121,8 @@ def _mechanize(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
     def around(base_update: Callable[..., Any]) -> Any:
         inner = optax.GradientTransformation(lambda _: (), base_update)
-        return _estimator(stock, **{**arguments, "base_optimizer": inner})
+        given = {**arguments, "base_optimizer": inner}
+        return _run_in_one_dtype(stock, stock(**given), given)
 
     def init_fn(params: PyTree) -> Any:
         state = around(base.update).init(params)

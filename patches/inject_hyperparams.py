@@ -53,9 +53,11 @@ def _inject_hyperparams(stock: Callable[..., Any], *args: Any, **kwargs: Any) ->
     bound.apply_defaults()
     arguments = bound.arguments
     names = arguments["static_args"]
-    static = {names} if isinstance(names, str) else set(names)  # An iterator gives them only once.
+    # An iterator gives them only once; and a set has no hash, see below.
+    static = frozenset([names] if isinstance(names, str) else names)
     arguments["static_args"] = static
     inner_factory = arguments["inner_factory"]
+    signature = _Signature(inspect.signature(inner_factory))
     asked = arguments.get("hyperparam_dtype")  # From 0.1.4 on.
     built = stock(**arguments)  # Checks the arguments.
 
@@ -69,7 +71,6 @@ def _inject_hyperparams(stock: Callable[..., Any], *args: Any, **kwargs: Any) ->
             """Stock's transformation, which calls these two with the transformation inside."""
             import optax
 
-            @functools.wraps(inner_factory)
             def factory(**hyperparams: Any) -> Any:
                 for name, value in hyperparams.items():
                     if name not in static and isinstance(value, jax.Array):
@@ -79,6 +80,7 @@ def _inject_hyperparams(stock: Callable[..., Any], *args: Any, **kwargs: Any) ->
                     lambda _: init(inner), lambda *_: update(_taking_extra_args(inner))
                 )
 
+            factory.__signature__ = signature.of  # type: ignore[attr-defined]
             return stock(**{**arguments, "inner_factory": factory})(*args, **kwargs)
 
         def init_fn(params: PyTree) -> Any:
@@ -115,6 +117,17 @@ def _inject_hyperparams(stock: Callable[..., Any], *args: Any, **kwargs: Any) ->
         return tx._replace(init=init_fn, update=update_fn)
 
     return wrapped_transform
+
+
+class _Signature:
+    """A signature, hashed by identity: some default in it may have no hash.
+
+    equinox and optimistix hash what a transformation closes over, and put an object without a
+    signature in the place of each function there.
+    """
+
+    def __init__(self, of: inspect.Signature) -> None:
+        self.of = of
 
 
 def _tree_of(dtype: Any) -> Any:

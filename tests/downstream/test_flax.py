@@ -1,0 +1,69 @@
+"""flax: ``TrainState`` and ``nnx.Optimizer``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from flax.training.train_state import TrainState
+
+import optax_dtypefix
+
+INPUTS = jnp.asarray(np.random.default_rng(0).normal(size=(16, 3)), jnp.bfloat16)
+TARGETS = INPUTS.sum(1, keepdims=True)
+
+
+def loss_of(predictions: Any) -> Any:
+    return jnp.mean((predictions - TARGETS).astype(jnp.float32) ** 2)
+
+
+def test_train_state_with_accumulated_gradients_in_bfloat16() -> None:
+    """In stock optax 0.2.8 this diverges: b2 = 0.999 is 1 in bfloat16."""
+    model = nn.Dense(1, param_dtype=jnp.bfloat16, dtype=jnp.bfloat16)
+    tx = optax.MultiSteps(optax.inject_hyperparams(optax.adam)(0.05), 2)
+    params = model.init(jax.random.PRNGKey(0), INPUTS)
+    traces = []
+
+    @jax.jit
+    def step(state: Any) -> Any:
+        traces.append(None)
+        value, grads = jax.value_and_grad(lambda p: loss_of(state.apply_fn(p, INPUTS)))(
+            state.params
+        )
+        return state.apply_gradients(grads=grads), value
+
+    def train(state: Any) -> list[float]:
+        losses = []
+        for _ in range(60):
+            state, value = step(state)
+            losses.append(float(value))
+        return losses
+
+    losses = train(TrainState.create(apply_fn=model.apply, params=params, tx=tx))
+    assert losses[-1] < 0.2 * losses[0]
+    assert len(traces) == 1
+    with optax_dtypefix.disabled():
+        tx = optax.MultiSteps(optax.inject_hyperparams(optax.adam)(0.05), 2)
+        losses = train(TrainState.create(apply_fn=model.apply, params=params, tx=tx))
+    assert not losses[-1] < 0.2 * losses[0]
+
+
+def test_nnx_optimizer_in_bfloat16() -> None:
+    model = nnx.Linear(3, 1, param_dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, optax.contrib.schedule_free_adamw(0.1), wrt=nnx.Param)
+
+    @nnx.jit
+    def step(model: Any, optimizer: Any) -> Any:
+        value, grads = nnx.value_and_grad(lambda m: loss_of(m(INPUTS)))(model)
+        optimizer.update(model, grads)
+        return value
+
+    losses = [float(step(model, optimizer)) for _ in range(60)]
+    assert losses[-1] < 0.2 * losses[0]
+    assert optimizer.opt_state.weight_sum[...].dtype == jnp.float32
+    assert model.kernel[...].dtype == jnp.bfloat16

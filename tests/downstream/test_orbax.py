@@ -1,0 +1,50 @@
+"""orbax: a checkpoint written without the shim is restored with it, and the other way round."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = str(Path(__file__).with_name("training.py"))
+
+
+def run(*arguments: str, **variables: str) -> Any:
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("OPTAX_DTYPEFIX")}
+    done = subprocess.run(
+        [sys.executable, SCRIPT, *arguments],
+        env={**inherited, **variables, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+STOCK, PATCHED = {"OPTAX_DTYPEFIX": "off"}, {"OPTAX_DTYPEFIX": "on"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(STOCK, PATCHED), (PATCHED, STOCK)], ids=["from stock", "to stock"]
+)
+def test_training_goes_on(before: Any, after: Any, tmp_path: Path) -> None:
+    """In float32, where both are right, with the values of a run that was not interrupted."""
+    path = str(tmp_path)
+    whole = run("float32", "6", **before)
+    run("float32", "3", "--save", path, **before)
+    resumed = run("float32", "3", "--restore", path, **after)
+    assert len(whole) >= 5
+    for name, params in whole.items():
+        assert resumed[name] == pytest.approx(params, rel=1e-6), name
+
+
+def test_a_restored_leaf_keeps_the_dtype_that_it_was_saved_with(tmp_path: Path) -> None:
+    saved = run("bfloat16", "1", "--save", str(tmp_path), "--dtypes", **STOCK)
+    assert saved != run("bfloat16", "1", "--dtypes", **PATCHED)
+    assert run("bfloat16", "2", "--restore", str(tmp_path), "--dtypes", **PATCHED) == saved
