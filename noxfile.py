@@ -121,6 +121,13 @@ def audit(session: nox.Session, optax: str) -> None:
 
 
 @nox.session
+def downstream(session: nox.Session) -> None:
+    """With the libraries that users of optax run: flax, equinox, optimistix, orbax and others."""
+    session.install("-e", ".[test,downstream]")
+    session.run("python", "-m", "pytest", "tests/downstream")
+
+
+@nox.session
 def long_runs(session: nox.Session) -> None:
     """3,000 steps in half precision, beside float64, on the newest optax."""
     session.install("-e", ".[test]")
