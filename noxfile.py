@@ -100,7 +100,8 @@ def release(session: nox.Session, optax: str) -> None:
     if optax in EVERYTHING_ON:
         _test(session)
     else:
-        _test(session, *(("tests/patches",) if optax in ALL_PATCHES_ON else FAULTS))
+        tests = ("tests/patches",) if optax in ALL_PATCHES_ON else FAULTS
+        _test(session, *tests, "tests/trajectories")
 
 
 @nox.session
