@@ -90,6 +90,12 @@ EXEMPTIONS = (
         releases="<0.2.5",
     ),
     Exemption(
+        ("reduce_on_plateau",),
+        "needs the loss, and the wrapper takes no extra arguments in this release",
+        inside=("inject_hyperparams",),
+        releases="==0.1.8",
+    ),
+    Exemption(
         ("schedule_free_adamw", "schedule_free_sgd"),
         "refuses a learning rate of 0, and whether a traced one is 0 is not known",
         inside=("inject_hyperparams",),
