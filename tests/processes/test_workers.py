@@ -1,0 +1,86 @@
+"""What crosses from one process to another: functions by name, transformations by value."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+WORKER = """
+    import sys
+
+    def look(function):
+        return "optax_dtypefix" in sys.modules, type(function).__name__ != "function"
+"""
+
+
+def run(folder: Path, script: str) -> str:
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("OPTAX_DTYPEFIX")}
+    (folder / "worker.py").write_text(textwrap.dedent(WORKER))
+    file = folder / "script.py"
+    file.write_text(textwrap.dedent(script))
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(file)],
+        env={**inherited, "JAX_PLATFORMS": "cpu"},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+POOL = """
+    {everywhere}
+    import multiprocessing
+
+    if __name__ == "__main__":
+        {main}
+        import optax
+        from worker import look
+
+        with multiprocessing.get_context("{method}").Pool(1) as pool:
+            print(pool.apply(look, [optax.fromage]))
+"""
+IMPORT = "import optax_dtypefix"
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_a_worker_with_the_shim_gets_the_patched_function(method: str, tmp_path: Path) -> None:
+    script = POOL.format(everywhere=IMPORT, main="pass", method=method)
+    assert run(tmp_path, script) == "(True, True)\n"
+
+
+def test_a_spawned_worker_without_the_shim_gets_stock(tmp_path: Path) -> None:
+    script = POOL.format(everywhere="", main=IMPORT, method="spawn")
+    assert run(tmp_path, script) == "(False, False)\n"
+
+
+def test_a_transformation_goes_by_value_and_stays_patched(tmp_path: Path) -> None:
+    """cloudpickle takes its closures along; where the shim is not imported yet, it comes along."""
+    script = """
+        import optax_dtypefix
+        import cloudpickle, optax, subprocess, sys, textwrap
+
+        tx = optax.MultiSteps(optax.chain(optax.zero_nans(), optax.adafactor(0.1)), 2)
+        with open("tx.pickle", "wb") as file:
+            cloudpickle.dump(tx, file)
+        other = '''
+        import pickle, sys
+        import jax, jax.numpy as jnp
+        with open("tx.pickle", "rb") as file:
+            tx = pickle.load(file)
+        import optax_dtypefix
+        params = {"w": jnp.ones((2, 3), jnp.bfloat16)}
+        optax_dtypefix.check(tx, params).raise_if_broken()
+        print("keeps the contract")
+        '''
+        subprocess.run([sys.executable, "-W", "ignore", "-c", textwrap.dedent(other)], check=True)
+    """
+    assert run(tmp_path, script) == "keeps the contract\n"
