@@ -136,17 +136,8 @@ def long_runs(session: nox.Session) -> None:
 
 
 @nox.session
-@nox.parametrize("optax", _RELEASES)
-def trajectories(session: nox.Session, optax: str) -> None:
-    """100 float32 steps of every optimizer lead where they lead on stock optax 0.2.8."""
-    jax, *held_back = JAX_OF_ITS_TIME[optax]
-    _install(session, optax, jax, *held_back)
-    session.run("python", "-m", "pytest", "tests/trajectories")
-
-
-@nox.session
 def record_trajectories(session: nox.Session) -> None:
-    """Writes where they lead on stock optax, for ``trajectories``."""
+    """Writes where they lead on stock optax, for tests/trajectories."""
     optax, (jax, *held_back) = list(JAX_OF_ITS_TIME.items())[-1]
     _install(session, optax, jax, *held_back)
     with open(f"tests/trajectories/stock-{optax}.jsonl", "w", encoding="utf-8") as file:
