@@ -176,6 +176,27 @@ CASES = (
         dtypes=("float16",),
     ),
     Case(
+        "nadam",
+        "float16_eps",
+        lambda: optax.nadam(0.01),
+        by(references.nadam, rate=0.01),
+        dtypes=("float16",),
+    ),
+    Case(
+        "amsgrad",
+        "float16_eps",
+        lambda: optax.amsgrad(0.01),
+        by(references.amsgrad, rate=0.01),
+        dtypes=("float16",),
+    ),
+    Case(
+        "adabelief",
+        "float16_eps",
+        lambda: optax.adabelief(0.01),
+        by(references.adabelief, rate=0.01),
+        dtypes=("float16",),
+    ),
+    Case(
         "rmsprop",
         "float16_eps",
         lambda: optax.rmsprop(0.003, decay=0.99),

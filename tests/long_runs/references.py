@@ -44,6 +44,47 @@ def adam(x0: Any, store: Store = exactly, *, rate: float) -> Step:
     return step
 
 
+def nadam(x0: Any, store: Store = exactly, *, rate: float) -> Step:
+    """Dozat, https://openreview.net/pdf?id=OM0jvwB8jIp57ZJjtNEZ."""
+    moments = Adam(x0.size, store)
+
+    def step(_: Any, g: Any, __: float) -> Any:
+        moments(g)
+        k = moments.k
+        ahead = B1 * moments.m / (1 - B1 ** (k + 1)) + (1 - B1) * g / (1 - B1**k)
+        return -rate * ahead / (np.sqrt(moments.v / (1 - B2**k)) + EPS), {}
+
+    return step
+
+
+def amsgrad(x0: Any, store: Store = exactly, *, rate: float) -> Step:
+    """Reddi et al., https://openreview.net/forum?id=ryQu7f-RZ."""
+    moments, largest = Adam(x0.size, store), np.zeros(x0.size)
+
+    def step(_: Any, g: Any, __: float) -> Any:
+        nonlocal largest
+        moments(g)
+        largest = np.maximum(largest, moments.v / (1 - B2**moments.k))
+        return -rate * moments.m / (1 - B1**moments.k) / (np.sqrt(largest) + EPS), {}
+
+    return step
+
+
+def adabelief(x0: Any, store: Store = exactly, *, rate: float) -> Step:
+    """Zhuang et al., https://arxiv.org/abs/2010.07468."""
+    m, s, k, eps = np.zeros(x0.size), np.zeros(x0.size), 0, 1e-16
+
+    def step(_: Any, g: Any, __: float) -> Any:
+        nonlocal m, s, k
+        k += 1
+        exact_m = B1 * m + (1 - B1) * g
+        exact_s = B2 * s + (1 - B2) * (g - exact_m) ** 2 + eps
+        m, s = store("mu", exact_m), store("nu", exact_s)
+        return -rate * exact_m / (1 - B1**k) / (np.sqrt(exact_s / (1 - B2**k)) + eps), {}
+
+    return step
+
+
 def injected_adam(x0: Any, store: Store = exactly, *, rate: float) -> Step:
     inner = adam(x0, store, rate=rate)
     constants = {"learning_rate": rate, "b1": B1, "b2": B2, "eps": EPS}
