@@ -179,6 +179,14 @@ def lowest(session: nox.Session) -> None:
 
 
 @nox.session
+def docs(session: nox.Session) -> None:
+    """The pages of docs/, strictly: a broken link is an error."""
+    session.install("mkdocs-material", "mkdocstrings[python]")
+    pages = Path(session.create_tmp()).resolve() / "site"
+    session.run("mkdocs", "build", "--strict", "--quiet", "--site-dir", str(pages))
+
+
+@nox.session
 def package(session: nox.Session) -> None:
     """The wheel, built from the sdist, away from the sources; every tested release has a pair."""
     dist = Path(session.create_tmp()).resolve() / "dist"

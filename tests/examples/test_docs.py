@@ -1,0 +1,37 @@
+"""The Python code in the pages runs, and prints what they say it prints."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+from packaging.version import Version
+
+ROOT = Path(__file__).parents[2]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+WITH_CODE = [page for page in PAGES if "```python" in page.read_text(encoding="utf-8")]
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=[page.name for page in WITH_CODE])
+def test_code_runs(page: Path) -> None:
+    namespace: dict[str, Any] = {}
+    printed = ""
+    for kind, text in BLOCK.findall(page.read_text(encoding="utf-8")):
+        if kind == "python":
+            with contextlib.redirect_stdout(io.StringIO()) as stdout:
+                exec(compile(text, str(page), "exec"), namespace)
+            printed = stdout.getvalue()
+        elif printed:
+            # Further lines quote jax, and older ones say it in other words.
+            lines = None if Version(jax.__version__) >= Version("0.10") else 2
+            assert printed.splitlines()[:lines] == text.splitlines()[:lines]
+
+
+def test_there_is_code() -> None:
+    assert {page.name for page in WITH_CODE} >= {"README.md", "contract.md"}
