@@ -58,6 +58,15 @@ FAULTS = (
 AUDITED = ("0.1.9", "0.2.3", "0.2.8")
 """Where tests go over the whole audit."""
 
+DOWNSTREAM = {
+    "0.2.3": (
+        *("flax<0.10", "equinox<0.11.9", "optimistix<0.0.9", "orbax-checkpoint<0.7"),
+        *("dm-haiku<0.0.13", "numpyro<0.16"),
+    ),
+    "0.2.8": (),
+}
+"""Where the libraries of our users are tried, and what of them goes with that jax."""
+
 LOWEST = ("wrapt==1.14.0", "packaging==20.0", "pytest<9")  # pytest 9 wants a newer packaging.
 
 _RELEASES = [nox.param(optax, id=optax) for optax in JAX_OF_ITS_TIME]
@@ -122,10 +131,13 @@ def audit(session: nox.Session, optax: str) -> None:
 
 
 @nox.session
-def downstream(session: nox.Session) -> None:
+@nox.parametrize("optax", [nox.param(optax, id=optax) for optax in DOWNSTREAM])
+def downstream(session: nox.Session, optax: str) -> None:
     """With the libraries that users of optax run: flax, equinox, optimistix, orbax and others."""
-    session.install("-e", ".[test,downstream]")
-    session.run("python", "-m", "pytest", "tests/downstream")
+    jax, *held_back = JAX_OF_ITS_TIME[optax]
+    _install(session, optax, jax, *held_back, *DOWNSTREAM[optax], extras="test,downstream")
+    # Old libraries use what JAX deprecates, some when they are imported.
+    session.run("python", "-m", "pytest", "-W", "ignore", "tests/downstream")
 
 
 @nox.session
@@ -199,9 +211,9 @@ def package(session: nox.Session) -> None:
         session.run("python", "-c", f"from optax_dtypefix._release import TESTED; {pairs}")
 
 
-def _install(session: nox.Session, optax: str, jax: str, *more: str) -> None:
+def _install(session: nox.Session, optax: str, jax: str, *more: str, extras: str = "test") -> None:
     pins = (f"optax=={optax}", f"jax=={jax}", f"jaxlib=={jax}", *more)
-    session.install("-e", ".[test]", *pins)
+    session.install("-e", f".[{extras}]", *pins)
 
 
 def _test(session: nox.Session, *paths: str) -> None:
