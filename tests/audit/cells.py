@@ -42,7 +42,7 @@ def anonymous(text: str) -> str:
     """A compiled program with its values numbered in the order in which they come."""
     names: dict[str, str] = {}
     return re.sub(
-        r"%[\w.\-]+",
+        r"%[\w.\-]+|\b\w+\.\d+(?=: )",  # In a signature they stand without the sign.
         lambda match: names.setdefault(match.group(), f"%{len(names)}"),
         without_metadata(text),
     )
