@@ -96,6 +96,13 @@ MENDED = (
         ),
         regimes=("f64 grads",),
     ),
+    # Its float32 copy of float64 params is widened before ``cond``, which stock does in a branch.
+    Mended(
+        "promotion",
+        names=("scale_by_distance_over_gradients",),
+        regimes=("f64 x64",),
+        inside=("apply_if_finite",),
+    ),
     # A float32 schedule of float64 params is widened before it is used, not after.
     Mended("fromage", names=("fromage",), regimes=("f64 x64",)),
     Mended("schedule_free", names=("schedule_free", "schedule_free_adamw", "schedule_free_sgd")),
