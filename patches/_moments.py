@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from optax_dtypefix._dtypes import PyTree, cast, cast_like, dtype_of, leaves, tree_map, widen
 from optax_dtypefix._patch import Target
+from optax_dtypefix.patches._calls import called_like
 
 _TINY, _HUGE = 2.0**-24, 65504.0  # The smallest number above zero in float16, and the largest.
 
@@ -167,19 +168,19 @@ class InFloat32:
             return store(exact, state)
 
         def update_fn(
-            grads: PyTree, state: Any, params: PyTree = None, **extra_args: Any
+            updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
         ) -> tuple[PyTree, Any]:
-            if not self._concerns(state, grads, params):
-                return tx.update(grads, state, params, **extra_args)  # type: ignore[no-any-return]
+            if not self._concerns(state, updates, params):
+                return tx.update(updates, state, params, **extra_args)  # type: ignore[no-any-return]
             objective = extra_args.get("obj_fn")
             if objective is not None:  # What sophia differentiates is given the user's dtypes.
                 extra_args["obj_fn"] = lambda wide: objective(cast_like(wide, params))
-            updates, new_state = tx.update(
-                self._wide(grads), self._wide(state), self._wide(params), **extra_args
+            new_updates, new_state = tx.update(
+                self._wide(updates), self._wide(state), self._wide(params), **extra_args
             )
-            return _round(updates, _types(grads, params)), store(new_state, state)
+            return _round(new_updates, _types(updates, params)), store(new_state, state)
 
-        return tx._replace(init=init_fn, update=update_fn)
+        return tx._replace(init=init_fn, update=called_like(tx.update, update_fn))
 
     def _wide(self, tree: PyTree) -> PyTree:
         return tree_map(

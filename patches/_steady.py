@@ -27,6 +27,7 @@ from optax_dtypefix._dtypes import (
     tree_map,
     without_x64,
 )
+from optax_dtypefix.patches._calls import called_like
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,7 +65,7 @@ class Steady:
 
         @functools.wraps(tx.update)
         def update_fn(
-            grads: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
+            updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
         ) -> tuple[PyTree, PyTree]:
             def run(*given: PyTree) -> tuple[PyTree, PyTree]:
                 update = functools.partial(tx.update, **self._extra_args(params, extra_args))
@@ -72,22 +73,24 @@ class Steady:
                 return result
 
             # An integer leaf that is given as a float may have a float for its gradient, too.
-            numbers = tree_map(_number, (grads, params)) if self.no_integers else (grads, params)
+            numbers = (
+                tree_map(_number, (updates, params)) if self.no_integers else (updates, params)
+            )
             same = have_one_dtype(*numbers)
             if not (same or self.any_gradients):
-                updates, new_state = run(grads, state, params)
+                new_updates, new_state = run(updates, state, params)
                 # Where init is not stock's, what stock makes of it would not be stock's either.
                 own_init = self.in_32_bits or self.in_one_dtype
-                return updates, hold(new_state, state) if own_init else new_state
-            given = (grads, state, params)
+                return new_updates, hold(new_state, state) if own_init else new_state
+            given = (updates, state, params)
             if self._needs_one_dtype(params) or not same:
                 given = in_one_dtype(*given)
             elif self.no_integers:
                 given = tree_map(_number, given)
-            updates, new_state = run(*given)
-            return self._hold_updates(updates, grads), hold(new_state, state)
+            new_updates, new_state = run(*given)
+            return self._hold_updates(new_updates, updates), hold(new_state, state)
 
-        return tx._replace(init=init_fn, update=update_fn)
+        return tx._replace(init=init_fn, update=called_like(tx.update, update_fn))
 
     def _start(self, tx: Any, params: PyTree) -> PyTree:
         return self._with_wide_scalars(tx, self._in_its_mode(tx.init, params), params)

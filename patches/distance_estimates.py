@@ -76,19 +76,19 @@ def _run_in_one_dtype(stock: Callable[..., Any], built: Any, arguments: dict[str
         return _state_like(state, example, params)
 
     def update_fn(
-        grads: PyTree, state: Any, params: PyTree = None, **extra_args: Any
+        updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, Any]:
         if params is None:
-            return built.update(grads, state, params, **extra_args)  # type: ignore[no-any-return]
-        dtype = _widest((grads, state, params))
+            return built.update(updates, state, params, **extra_args)  # type: ignore[no-any-return]
+        dtype = _widest((updates, state, params))
         tx = in_one(dtype, state)
         if extra_args.get("value") is not None:
             extra_args["value"] = _value(extra_args["value"], dtype)
         step = functools.partial(tx.update, **extra_args)
-        updates, new_state = without_x64(
-            step, _in(grads, dtype), _state_in(state, dtype), _in(params, dtype)
+        new_updates, new_state = without_x64(
+            step, _in(updates, dtype), _state_in(state, dtype), _in(params, dtype)
         )
-        return cast_like(updates, grads), hold(new_state, state)
+        return cast_like(new_updates, updates), hold(new_state, state)
 
     return built._replace(init=init_fn, update=update_fn)
 
@@ -99,14 +99,14 @@ def _dadapt_adamw(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     beta2 = arguments_of(stock, args, kwargs)["betas"][1]
 
     def update_fn(
-        grads: PyTree, state: Any, params: PyTree = None, **extra_args: Any
+        updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, Any]:
-        updates, new_state = tx.update(grads, state, params, **extra_args)
+        new_updates, new_state = tx.update(updates, state, params, **extra_args)
         sums = tree_map(lambda leaf: jnp.sum(jnp.abs(widen(leaf))), new_state.grad_sum)
         divisor = jnp.asarray(sum(leaves(sums)))
         divisor *= 1 - cast(beta2, divisor.dtype) ** 0.5
         distance = jnp.where(divisor == 0, state.estim_lr, new_state.estim_lr)
-        return updates, new_state._replace(estim_lr=distance)
+        return new_updates, new_state._replace(estim_lr=distance)
 
     return tx._replace(update=update_fn)
 
@@ -129,25 +129,25 @@ def _mechanize(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return state._replace(base_optimizer_state=strengthen(base.init(params)))
 
     def update_fn(
-        grads: PyTree, state: Any, params: PyTree = None, **extra_args: Any
+        updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, Any]:
         if params is None:
-            return built.update(grads, state, params)  # type: ignore[no-any-return]  # It raises.
+            return built.update(updates, state, params)  # type: ignore[no-any-return]  # It raises.
         before = state.base_optimizer_state
         bare = state._replace(base_optimizer_state=())
-        dtype = _widest((grads, bare, params))
+        dtype = _widest((updates, bare, params))
         results: list[tuple[PyTree, PyTree]] = []
 
         def base_update(*_: Any) -> tuple[PyTree, PyTree]:
             if not results:
-                results.append(base.update(grads, before, params, **extra_args))
+                results.append(base.update(updates, before, params, **extra_args))
             return _in(results[0][0], dtype), ()
 
         if _in_32_bits(dtype):
             base_update()  # In the mode of the user, before stock runs in the other.
-        updates, new_state = around(base_update).update(grads, bare, params)
+        new_updates, new_state = around(base_update).update(updates, bare, params)
         after = hold(results[0][1], before, "mechanize: state of the base optimizer")
-        return updates, new_state._replace(base_optimizer_state=after)
+        return new_updates, new_state._replace(base_optimizer_state=after)
 
     return built._replace(init=init_fn, update=update_fn)
 

@@ -52,11 +52,11 @@ def _scheduled(
         return stock(*args, **kwargs)
 
     def update_fn(
-        grads: PyTree, state: Any, params: PyTree = None, **extra_args: Any
+        updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, Any]:
         tx = build(in_dtype(schedule, scalar_dtype(params)), min_norm)
-        updates, state = tx.update(widen(grads), state, widen(params), **extra_args)
-        return cast_like(updates, grads), state
+        new_updates, state = tx.update(widen(updates), state, widen(params), **extra_args)
+        return cast_like(new_updates, updates), state
 
     return build(schedule, min_norm)._replace(update=update_fn)
 

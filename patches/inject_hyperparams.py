@@ -91,28 +91,37 @@ def _inject_hyperparams(stock: Callable[..., Any], *args: Any, **kwargs: Any) ->
             return strengthen(state._replace(hyperparams={}))._replace(hyperparams=kept)
 
         def update_fn(
-            grads: PyTree, state: Any, params: PyTree = None, **extra_args: Any
+            updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
         ) -> tuple[PyTree, Any]:
-            dtype = scalar_dtype(grads if params is None else params)
+            dtype = scalar_dtype(updates if params is None else params)
 
             def update(inner: Any) -> Any:
                 return inner.update(
-                    widen(grads),
+                    widen(updates),
                     widen(state.inner_state),
                     widen(params),
                     **_on_widened(extra_args, params),
                 )
 
             like, around = _tree_of(dtype), stock_around(dtype, lambda _: None, update)
-            updates, new_state = around.update(like, state, like, **extra_args)
+            new_updates, new_state = around.update(like, state, like, **extra_args)
+            schedules = getattr(state, "hyperparams_states", {})  # From 0.1.5 on.
             kept = {
-                name: _hold(_keep(value, dtype, asked), state.hyperparams[name])
+                name: _hold(
+                    _keep(value, dtype, asked),
+                    state.hyperparams[name],
+                    stateful=_is_stateful(schedules.get(name)),
+                )
                 for name, value in new_state.hyperparams.items()
             }
-            inner = _store(new_state.inner_state, state.inner_state)
-            new_state = new_state._replace(inner_state=inner)
-            others = hold(new_state._replace(hyperparams={}), state._replace(hyperparams={}))
-            return hold(updates, grads), others._replace(hyperparams=kept)
+            inner = hold(_store(new_state.inner_state, state.inner_state), state.inner_state)
+            # What is left are the count, and the states of the user's schedules.
+            rest, old_rest = (
+                part._replace(hyperparams={}, inner_state=()) for part in (new_state, state)
+            )
+            hold_number = functools.partial(_hold, stateful=True)
+            held = tree_map(hold_number, rest, old_rest) if _alike(rest, old_rest) else rest
+            return hold(new_updates, updates), held._replace(hyperparams=kept, inner_state=inner)
 
         return tx._replace(init=init_fn, update=update_fn)
 
@@ -159,17 +168,29 @@ def _keep(value: Any, widest: Any, asked: Any) -> Any:
     return cast(value, widest) if value.dtype.itemsize > widest.itemsize else value
 
 
-def _hold(value: Any, before: Any) -> Any:
-    """A hyperparameter in the dtype that it had in the state, unless that is a Python number's."""
-    before = jnp.asarray(before)
-    return value if before.weak_type else cast(value, before.dtype)
+def _hold(value: Any, before: Any, *, stateful: bool) -> Any:
+    """A number in the dtype that it had in the state, unless that is a Python number's.
+
+    A stateful schedule that starts with an integer and goes on with floats has its way.
+    """
+    value, before = jnp.asarray(value), jnp.asarray(before)
+    grown = jnp.issubdtype(before.dtype, jnp.integer) and _is_float(value)
+    return value if before.weak_type or (stateful and grown) else cast(value, before.dtype)
+
+
+def _is_stateful(state: Any) -> bool:
+    """Whether it is the state of a schedule that the user wrote, not one that counts steps."""
+    return state is not None and type(state).__name__ != "WrappedScheduleState"
 
 
 def _store(new: PyTree, old: PyTree) -> PyTree:
     """The state of the transformation inside with moments rounded to float16, where it has that."""
+    return store(new, old) if any(map(is_float16, leaves(old))) and _alike(new, old) else new
+
+
+def _alike(tree: PyTree, other: PyTree) -> bool:
     structure: Any = jax.tree_util.tree_structure
-    same = structure(new) == structure(old)
-    return store(new, old) if same and any(map(is_float16, leaves(old))) else new
+    return bool(structure(tree) == structure(other))
 
 
 def _is_float(value: Any) -> bool:

@@ -34,10 +34,10 @@ class _Scaled(Steady):
 
         @functools.wraps(tx.update)
         def update_fn(
-            grads: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
+            updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
         ) -> tuple[PyTree, PyTree]:
-            fitted = stock(**{**arguments, name: _no_wider_than(grads, rate)})
-            result: tuple[PyTree, PyTree] = fitted.update(grads, state, params, **extra_args)
+            fitted = stock(**{**arguments, name: _no_wider_than(updates, rate)})
+            result: tuple[PyTree, PyTree] = fitted.update(updates, state, params, **extra_args)
             return result
 
         return self.hold(tx._replace(update=update_fn))

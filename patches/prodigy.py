@@ -68,13 +68,13 @@ def _prodigy(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         )
 
     def update_fn(
-        grads: PyTree, state: Any, params: PyTree = None, **extra_args: Any
+        updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, Any]:
         if params is None:
-            return built.update(grads, state, params)  # type: ignore[no-any-return]  # It raises.
+            return built.update(updates, state, params)  # type: ignore[no-any-return]  # It raises.
         del extra_args
-        updates, new_state = _step(arguments, widen(grads), widen(state), widen(params))
-        return cast_like(updates, grads), cast_like(new_state, state)
+        new_updates, new_state = _step(arguments, widen(updates), widen(state), widen(params))
+        return cast_like(new_updates, updates), cast_like(new_state, state)
 
     return built._replace(init=init_fn, update=update_fn)
 

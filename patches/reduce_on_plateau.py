@@ -52,12 +52,12 @@ def _reduce_on_plateau(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> 
         return strengthen(without_x64(built.init, np.zeros((), scalar_dtype(params))))
 
     def update_fn(
-        grads: PyTree, state: Any, params: PyTree = None, **extra_args: Any
+        updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, Any]:
         old = "best_loss" in state._fields  # Up to 0.2.1.
         value = extra_args.get("loss" if old else "value")
         if value is None:
-            return built.update(grads, state, params, **extra_args)  # type: ignore[no-any-return]
+            return built.update(updates, state, params, **extra_args)  # type: ignore[no-any-return]
         floats = [dtype_of(leaf) for leaf in leaves(state) if is_inexact(leaf)]
         dtype = jnp.result_type(jnp.float32, *floats)
         with jax.ensure_compile_time_eval():  # Stock compares the arguments, to check them.
@@ -69,8 +69,8 @@ def _reduce_on_plateau(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> 
         wide_state = tree_map(lambda leaf: cast(leaf, dtype) if is_inexact(leaf) else leaf, state)
         new_state = without_x64(step, wide_state, cast(value, dtype))
         scale = new_state.lr if old else new_state.scale
-        updates = tree_map(lambda g: cast(scale * g, dtype_of(g)), grads)
-        return updates, hold(new_state, state)
+        scaled = tree_map(lambda g: cast(scale * g, dtype_of(g)), updates)
+        return scaled, hold(new_state, state)
 
     return built._replace(init=init_fn, update=update_fn)
 

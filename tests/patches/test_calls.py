@@ -1,0 +1,49 @@
+"""A patched transformation is called as stock's is: by position, or by the names of stock."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import jax
+import pytest
+
+import optax_dtypefix
+from optax_dtypefix._audit.measure import _extra_args, _trees
+from optax_dtypefix._audit.regimes import REGIMES
+from optax_dtypefix._audit.transformations import Subject, subjects
+from optax_dtypefix._demonstrations import import_optax
+
+# Of stock's deprecated functions.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
+)
+
+import_optax()
+SUBJECTS = [s for s in subjects() if not s.inside and s.rate in ("", "float")]
+BFLOAT16 = REGIMES[1]
+
+
+def names(function: Any) -> list[str]:
+    return list(inspect.signature(function).parameters)
+
+
+@pytest.mark.parametrize("subject", SUBJECTS, ids=[subject.name for subject in SUBJECTS])
+def test_by_name(subject: Subject) -> None:
+    params, grads = _trees(subject, BFLOAT16)
+    extra_args = _extra_args(subject, params, grads)
+    with optax_dtypefix.disabled():
+        stock = subject.build()
+        first = names(stock.update)[:2]
+    if first[:1] in (["_"], ["args"]):
+        pytest.skip("stock's has no names")
+    tx = subject.build()
+
+    static = {name: value for name, value in extra_args.items() if callable(value)}
+    traced = {name: value for name, value in extra_args.items() if name not in static}
+
+    def step(params: Any, grads: Any, traced: Any) -> Any:
+        named = dict(zip(first, (grads, tx.init(params))))
+        return tx.update(**named, params=params, **traced, **static)
+
+    jax.eval_shape(step, params, grads, traced)
