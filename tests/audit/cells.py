@@ -22,6 +22,7 @@ from optax_dtypefix._audit.measure import problem_of, violations
 from optax_dtypefix._audit.regimes import REGIMES, Regime
 from optax_dtypefix._audit.transformations import Subject, subjects
 from optax_dtypefix._demonstrations import import_optax
+from optax_dtypefix._errors import in_words
 
 sys.path.append(__file__.replace("audit/cells.py", "patches"))
 from programs import without_metadata
@@ -70,7 +71,10 @@ def main(path: str, wanted: str = "") -> None:
                 )
                 entry: dict[str, Any] = {"cell": key, "broken": broken, "program": None}
                 if not broken:
-                    entry["program"] = hashed(program(subject, regime, compiled=bool(wanted)))
+                    try:
+                        entry["program"] = hashed(program(subject, regime, compiled=bool(wanted)))
+                    except Exception as error:  # It takes its own state only as init made it.
+                        entry["broken"] = [in_words(error)]
                 print(json.dumps(entry), file=file)
 
 
