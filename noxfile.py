@@ -67,6 +67,12 @@ DOWNSTREAM = {
 }
 """Where the libraries of our users are tried, and what of them goes with that jax."""
 
+UPSTREAM = {
+    "0.1.9": ("dm-haiku<0.0.13", "dm-tree", "flax<0.8.3"),
+    "0.2.8": ("flax", "scikit-learn"),
+}
+"""Where optax's own tests are run, and what they import."""
+
 LOWEST = ("wrapt==1.14.0", "packaging==20.0", "pytest<9")  # pytest 9 wants a newer packaging.
 
 _RELEASES = [nox.param(optax, id=optax) for optax in JAX_OF_ITS_TIME]
@@ -138,6 +144,15 @@ def downstream(session: nox.Session, optax: str) -> None:
     _install(session, optax, jax, *held_back, *DOWNSTREAM[optax], extras="test,downstream")
     # Old libraries use what JAX deprecates, some when they are imported.
     session.run("python", "-m", "pytest", "-W", "ignore", "tests/downstream")
+
+
+@nox.session
+@nox.parametrize("optax", [nox.param(optax, id=optax) for optax in UPSTREAM])
+def upstream(session: nox.Session, optax: str) -> None:
+    """optax's own tests, on stock and with the shim: none may fail with the shim alone."""
+    jax, *held_back = JAX_OF_ITS_TIME[optax]
+    _install(session, optax, jax, *held_back, *UPSTREAM[optax])
+    session.run("python", "tests/upstream/compare.py", *session.posargs)
 
 
 @nox.session
