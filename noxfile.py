@@ -149,7 +149,7 @@ def downstream(session: nox.Session, optax: str) -> None:
 @nox.session
 @nox.parametrize("optax", [nox.param(optax, id=optax) for optax in UPSTREAM])
 def upstream(session: nox.Session, optax: str) -> None:
-    """optax's own tests, on stock and with the shim: none may fail with the shim alone."""
+    """The tests of optax itself, on stock and with the shim: none may fail with the shim alone."""
     jax, *held_back = JAX_OF_ITS_TIME[optax]
     _install(session, optax, jax, *held_back, *UPSTREAM[optax])
     session.run("python", "tests/upstream/compare.py", *session.posargs)
