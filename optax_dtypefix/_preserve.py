@@ -33,11 +33,11 @@ def preserve_dtypes(tx: Any) -> Any:
         return strengthen(inner.init(params))
 
     def update_fn(
-        grads: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
+        updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, PyTree]:
-        updates, new_state = inner.update(grads, state, params, **extra_args)
+        new_updates, new_state = inner.update(updates, state, params, **extra_args)
         return (
-            hold(updates, grads, "preserve_dtypes: updates"),
+            hold(new_updates, updates, "preserve_dtypes: updates"),
             hold(new_state, state, "preserve_dtypes: state"),
         )
 
