@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _LOCK = threading.Lock()
 _awaited: list[tuple[str, Callable[[Any], None], bool]] = []  # Module, hook, strict.
+_busy: list[str] = []  # Modules whose hooks are being called, or are about to be.
 
 
 def after_import(module: str, hook: Callable[[Any], None], *, strict: bool = False) -> None:
@@ -32,18 +33,22 @@ def after_import(module: str, hook: Callable[[Any], None], *, strict: bool = Fal
       OptaxDtypeFixError: by the hook; in strict mode, whatever the hook raises. Else that is told.
     """
     entry = (module, hook, strict)
-    with _LOCK:
-        if entry not in _awaited:
-            _awaited.append(entry)
-        if _FINDER not in sys.meta_path:
-            sys.meta_path.insert(0, _FINDER)
-    if is_imported(module):
-        _call_back(module)
+    _busy.append(module)
+    try:
+        with _LOCK:
+            if entry not in _awaited:
+                _awaited.append(entry)
+            if _FINDER not in sys.meta_path:
+                sys.meta_path.insert(0, _FINDER)
+        if is_imported(module):
+            _call_back(module)
+    finally:
+        _busy.remove(module)
 
 
 def is_imported(module: str) -> bool:
     """Whether it is there. If another thread is just importing it, waits for the outcome."""
-    if getattr(getattr(sys.modules.get(module), "__spec__", None), "_initializing", False):
+    if _is_being_imported(sys.modules.get(module)):
         try:
             importlib.import_module(module)
         except Exception:  # It failed there.
@@ -51,10 +56,48 @@ def is_imported(module: str) -> bool:
     return sys.modules.get(module) is not None  # None there blocks an import.
 
 
+def _is_being_imported(module: ModuleType | None) -> bool:
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
+
+
+def _tell_what_was_missed() -> None:
+    # Not called back here: a hook would import, amid the search for a module that it may need.
+    for entry in list(_awaited):
+        name, _, strict = entry
+        module = sys.modules.get(name)
+        # One that loads lazily has a class of its own, and would load if it were asked.
+        there = type(module) is type(sys) and not _is_being_imported(module)
+        if not there or name in _busy:
+            continue
+        _forget(entry)
+        complain(
+            f"stock {name} stays in place: a finder that was put in front of ours has imported it. "
+            f"Call optax_dtypefix.apply(), or import optax_dtypefix after that finder was installed",
+            strict=strict,
+        )
+
+
+def _forget(entry: tuple[str, Callable[[Any], None], bool]) -> None:
+    with _LOCK:
+        if entry in _awaited:
+            _awaited.remove(entry)
+        if not _awaited:
+            # A new list: a search in another thread would skip a finder of this one.
+            sys.meta_path = [finder for finder in sys.meta_path if finder is not _FINDER]
+
+
 def _call_back(name: str) -> None:
     module = sys.modules.get(name)
     if module is None:  # Executed by hand, aside: that is no import.
         return
+    _busy.append(name)
+    try:
+        _call_hooks(name, module)
+    finally:
+        _busy.remove(name)
+
+
+def _call_hooks(name: str, module: ModuleType) -> None:
     for entry in [entry for entry in _awaited if entry[0] == name]:
         _, hook, strict = entry
         try:
@@ -67,21 +110,21 @@ def _call_back(name: str) -> None:
             LOGGER.debug("after the import of %s", name, exc_info=True)
             what = f"stock {name} stays in place, as patching it failed"
             complain(f"{what}: {in_words(error)}", strict=strict)
-        with _LOCK:
-            if entry in _awaited:
-                _awaited.remove(entry)
-            if not _awaited:
-                # A new list: a search in another thread would skip a finder of this one.
-                sys.meta_path = [finder for finder in sys.meta_path if finder is not _FINDER]
+        _forget(entry)
 
 
 class _Finder:
-    """Finds what is awaited with the finders that come after it."""
+    """Finds what is awaited with the finders that come after it.
+
+    A finder that came later may stand in front and ask none but its own, as that of jaxtyping does.
+    What it has imported is noticed, and told, with the next import of anything.
+    """
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> Any:
         if not any(entry[0] == name for entry in _awaited):
+            _tell_what_was_missed()
             return None
         finders = list(sys.meta_path)
         if self in finders:

@@ -19,6 +19,7 @@ import wrapt
 from fakepackage import NAME, FakePackage, engine_of, on, patch
 
 from optax_dtypefix import OptaxDtypeFixError, OptaxDtypeFixWarning, State, _import_hook
+from optax_dtypefix._environment import Settings
 from optax_dtypefix._import_hook import after_import, is_imported
 
 if TYPE_CHECKING:
@@ -392,19 +393,41 @@ def test_two_of_our_finders(package: FakePackage, calls: list[Any]) -> None:
     assert calls[0].__loader__ is package
 
 
+@pytest.mark.parametrize("strict", [False, True])
 def test_a_finder_in_front_that_asks_nobody_is_told_and_mended_by_apply(
-    package: FakePackage,
+    package: FakePackage, strict: bool
 ) -> None:
-    engine = engine_of(patch("a", on("scale")))
+    engine = engine_of(patch("a", on("scale")), settings=Settings(strict=strict))
     engine.start()
     sys.meta_path.insert(0, Chained(package))
     pkg = package.load()
     assert pkg.scale(5) == 10
     assert engine.status()["a"].state is State.PENDING
     assert engine.status()["a"].reason == f"{NAME} was imported past our hook: see apply()"
+    telling = (
+        pytest.raises(OptaxDtypeFixError, match="finder")
+        if strict
+        else pytest.warns(OptaxDtypeFixWarning, match=r"finder.*Call optax_dtypefix.apply\(\)")
+    )
+    with telling:
+        importlib.util.find_spec("that_is_not_there")  # With any search, and then never again.
+    assert importlib.util.find_spec("that_is_not_there_either") is None
     engine.apply()
     assert engine.is_applied("a")
     assert pkg.scale(5) == -10
+
+
+def test_a_hook_for_what_is_there_already_may_import(package: FakePackage) -> None:
+    """Amid that the module is awaited, and there: nothing was missed."""
+    package.load()
+    calls = []
+
+    def hook(module: ModuleType) -> None:
+        calls.append(module)
+        assert importlib.util.find_spec("that_is_not_there") is None
+
+    after_import(NAME, hook)
+    assert calls == [package.load()]
 
 
 def test_jaxtyping_on_the_same_package(on_disk: Path, calls: list[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Compiles sharded train steps on eight devices; prints collectives and shardings as JSON."""
+"""Compiles and runs train steps on eight devices; prints programs, shardings, values as JSON."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ BUILDS = {
     "schedule_free": lambda: optax.contrib.schedule_free_sgd(0.1),
     "lamb": lambda: optax.lamb(0.1),
 }
-COLLECTIVE = re.compile(
-    r" (all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute)(?:-start)?\("
+MOVED = re.compile(
+    r" (all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute|copy)(?:-start)?\("
 )
+SHAPES = {"w": (8, 4), "b": (4,)}
 
 
 def measure(build: Any, dtype: Any, mesh: Mesh) -> dict[str, Any]:
@@ -38,10 +39,9 @@ def measure(build: Any, dtype: Any, mesh: Mesh) -> dict[str, Any]:
         "w": NamedSharding(mesh, PartitionSpec("data", "model")),
         "b": NamedSharding(mesh, PartitionSpec("model")),
     }
-    shapes = {"w": (8, 4), "b": (4,)}
     params = {
         name: jax.device_put(jnp.full(shape, 0.5, dtype), sharding[name])
-        for name, shape in shapes.items()
+        for name, shape in SHAPES.items()
     }
     tx = build()
     state = jax.jit(tx.init)(params)
@@ -56,15 +56,49 @@ def measure(build: Any, dtype: Any, mesh: Mesh) -> dict[str, Any]:
     leaves = jax.tree_util.tree_leaves
     before, after = ([leaf for leaf in leaves(s) if leaf.ndim] for s in (state, new_state))
     return {
-        "collectives": sorted(COLLECTIVE.findall(compiled.as_text())),
+        "moved": sorted(MOVED.findall(compiled.as_text())),
         "params stay": all(
             new_params[name].sharding.is_equivalent_to(sharding[name], len(shape))
-            for name, shape in shapes.items()
+            for name, shape in SHAPES.items()
         ),
         "state stays": all(
             new.sharding.is_equivalent_to(old.sharding, old.ndim) for old, new in zip(before, after)
         ),
     }
+
+
+def per_device(build: Any, dtype: Any, mapped: Any) -> dict[str, Any]:
+    """A step that each device does on its own params, with the mean of all gradients."""
+    tx = build()
+
+    def step(params: Any, batch: Any) -> Any:
+        state = tx.init(params)
+        for _ in range(2):  # MultiSteps steps with the second.
+            grads = jax.tree_util.tree_map(lambda p: (p * batch[0]).astype(p.dtype), params)
+            updates, state = tx.update(jax.lax.pmean(grads, "data"), state, params)
+            params = optax.apply_updates(params, updates)
+        return params
+
+    # As many rows as there are devices, for the one that splits and for the one that maps.
+    params = {name: jnp.full((8, *shape), 0.5, dtype) for name, shape in SHAPES.items()}
+    batch = jnp.arange(8, dtype=jnp.float32).reshape(8, 1) / 8
+    compiled = mapped(step).lower(params, batch).compile()
+    after = compiled(params, batch)
+    return {
+        "moved": sorted(MOVED.findall(compiled.as_text())),
+        "values": np.asarray(after["w"], np.float64).ravel()[:8].tolist(),
+    }
+
+
+def in_shard_map(step: Any) -> Any:
+    mesh = Mesh(np.asarray(jax.devices()), ("data",))
+    spec = PartitionSpec("data")
+    # Unchecked: what ``init`` makes does not vary by device, and what ``update`` makes of it does.
+    return jax.jit(jax.shard_map(step, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False))
+
+
+def in_pmap(step: Any) -> Any:
+    return jax.pmap(step, axis_name="data")
 
 
 def main() -> None:
@@ -74,6 +108,15 @@ def main() -> None:
         for name, build in BUILDS.items()
         for dtype in ("float32", "bfloat16")
     }
+    found.update(
+        (f"{name} {dtype} {mapped.__name__}", per_device(build, dtype, mapped))
+        for name, build in BUILDS.items()
+        for mapped, dtype in (
+            (in_shard_map, "float32"),
+            (in_shard_map, "bfloat16"),
+            (in_pmap, "float32"),
+        )
+    )
     print(json.dumps(found))
 
 

@@ -1,0 +1,145 @@
+"""Import hooks and patchers of others: they work beside the shim, or fail as they do without it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import optax
+import pytest
+
+BEFORE = """
+import optax_dtypefix
+"""
+USE = """
+import jax, jax.numpy as jnp, optax, optax.contrib
+import optax_dtypefix
+assert optax_dtypefix.is_applied("multi_steps")
+params = {"w": jnp.ones((2, 3), jnp.bfloat16)}
+tx = optax.MultiSteps(optax.adafactor(0.1), 2)
+optax_dtypefix.check(tx, params).raise_if_broken()
+print("patched")
+"""
+BEARTYPE = "from beartype.claw import beartype_package; beartype_package({!r})\n"
+JAXTYPING = "from jaxtyping import install_import_hook; install_import_hook({!r}, {!r})\n"
+REWRITING = "import pytest; pytest.register_assert_rewrite('optax')\n"
+
+
+def run(folder: Path, script: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    (folder / "script.py").write_text(textwrap.dedent(script))
+    (folder / "users.py").write_text(textwrap.dedent(USE))
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("OPTAX_DTYPEFIX")}
+    return subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=folder,
+        env={**inherited, **variables, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [
+        BEARTYPE.format("users"),
+        JAXTYPING.format("users", "beartype.beartype"),
+        JAXTYPING.format("optax", None),
+        REWRITING,
+    ],
+)
+def test_a_hook_on_the_package_of_the_user(tmp_path: Path, hook: str) -> None:
+    done = run(tmp_path, hook + BEFORE + "import users")
+    assert done.stdout == "patched\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    "hook", [BEARTYPE.format("users"), JAXTYPING.format("users", "beartype.beartype"), REWRITING]
+)
+def test_a_hook_that_comes_after_the_shim(tmp_path: Path, hook: str) -> None:
+    done = run(tmp_path, BEFORE + hook + "import users")
+    assert done.stdout == "patched\n", done.stderr
+
+
+def test_a_hook_on_optax_that_comes_after_the_shim_is_told(tmp_path: Path) -> None:
+    """The finder of jaxtyping stands in front then, and asks nobody for what it wants."""
+    hooked = BEFORE + JAXTYPING.format("optax", None)
+    done = run(tmp_path, hooked + "import optax\nimport that_is_not_there")
+    assert "OptaxDtypeFixWarning: stock optax stays in place" in done.stderr
+    assert "Call optax_dtypefix.apply()" in done.stderr
+    done = run(tmp_path, hooked + "import optax\noptax_dtypefix.apply()\nimport users")
+    assert done.stdout == "patched\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    "hook", [BEARTYPE.format("optax"), JAXTYPING.format("optax", "beartype.beartype")]
+)
+def test_optax_itself_checked_by_beartype_fails_as_without_the_shim(
+    tmp_path: Path, hook: str
+) -> None:
+    stock = run(tmp_path, hook + BEFORE + "import users", OPTAX_DTYPEFIX="off")
+    done = run(tmp_path, hook + BEFORE + "import users")
+    if "users.py" in stock.stderr.splitlines()[-2]:  # It was imported, and is stock, as it should.
+        assert done.stdout == "patched\n", done.stderr
+    else:
+        assert stock.returncode != 0
+        assert done.stderr.splitlines()[-1] == stock.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("first", ["shim", "layer"])
+def test_a_layer_of_wrapt_on_the_same_function(tmp_path: Path, first: str) -> None:
+    layer = """
+    import wrapt
+    seen = []
+    def count(wrapped, instance, args, kwargs):
+        seen.append(wrapped.__name__)
+        return wrapped(*args, **kwargs)
+    import optax
+    wrapt.wrap_function_wrapper("optax", "MultiSteps.update", count)
+    """
+    layer = textwrap.dedent(layer)
+    hooks = BEFORE + "import optax\n" + layer if first == "shim" else layer + BEFORE
+    done = run(tmp_path, hooks + "import users\nprint(set(seen))")
+    assert done.stdout == "patched\n{'update'}\n", done.stderr
+
+
+def test_optax_reloaded(tmp_path: Path) -> None:
+    script = BEFORE + "import importlib, optax\nimportlib.reload(optax)\nimport users"
+    done = run(tmp_path, script)
+    assert done.stdout == "patched\n", done.stderr
+
+
+def test_autoreload_of_ipython(tmp_path: Path) -> None:
+    """A file of optax is edited in a session: what was patched in it still is."""
+    shutil.copytree(
+        Path(optax.__file__).parent,
+        tmp_path / "optax",
+        ignore=shutil.ignore_patterns("*_test.py", "__pycache__"),
+    )
+    script = (
+        BEFORE
+        + """
+    import os, time
+    from IPython.core.interactiveshell import InteractiveShell
+    shell = InteractiveShell.instance()
+    shell.run_line_magic("load_ext", "autoreload")
+    shell.run_line_magic("autoreload", "2")
+    shell.run_cell("import optax, optax._src.alias as alias")
+    import optax._src.alias as alias
+    with open(alias.__file__, "a") as file:
+        file.write("\\nEDITED = True\\n")
+    os.utime(alias.__file__, (time.time() + 5,) * 2)
+    shell.run_cell("edited = alias.EDITED")
+    assert shell.user_ns["edited"]
+    optax_dtypefix.apply()
+    assert {s.state for s in optax_dtypefix.status()} <= {"applied", "disabled"}
+    import users
+    """
+    )
+    head, _, rest = script.partition(BEFORE)
+    done = run(tmp_path, head + BEFORE + textwrap.dedent(rest))
+    assert done.stdout.splitlines()[-1] == "patched", done.stdout + done.stderr
