@@ -68,8 +68,11 @@ DOWNSTREAM = {
 """Where the libraries of our users are tried, and what of them goes with that jax."""
 
 UPSTREAM = {
+    "0.1.5": ("dm-haiku<0.0.12", "dm-tree", "flax<0.7.3"),
     "0.1.9": ("dm-haiku<0.0.13", "dm-tree", "flax<0.8.3"),
-    "0.2.8": ("flax", "scikit-learn"),
+    "0.2.3": ("flax<0.10",),
+    "0.2.5": ("flax",),
+    "0.2.8": ("flax",),
 }
 """Where optax's own tests are run, and what they import."""
 
@@ -152,7 +155,19 @@ def upstream(session: nox.Session, optax: str) -> None:
     """The tests of optax itself, on stock and with the shim: none may fail with the shim alone."""
     jax, *held_back = JAX_OF_ITS_TIME[optax]
     _install(session, optax, jax, *held_back, *UPSTREAM[optax])
-    session.run("python", "tests/upstream/compare.py", *session.posargs)
+    record = () if session.posargs else ("--json", f"docs/upstream/{optax}.json")
+    session.run("python", "tests/upstream/compare.py", *record, *session.posargs)
+    session.run("python", "docs/write_upstream.py")
+
+
+@nox.session
+@nox.parametrize("optax", [nox.param(optax, id=optax) for optax in AUDITED])
+def fuzz(session: nox.Session, optax: str) -> None:
+    """Thousands of trees with any hyperparameters for each patch: half an hour."""
+    jax, *held_back = JAX_OF_ITS_TIME[optax]
+    _install(session, optax, jax, *held_back, "pytest-xdist")
+    many = ("--hypothesis-profile=many", "-n", "auto", "tests/patches/test_properties.py")
+    session.run("python", "-m", "pytest", *many, *session.posargs)
 
 
 @nox.session

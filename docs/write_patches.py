@@ -74,10 +74,9 @@ def in_words(releases: Sequence[str]) -> str:
 
 def until_when(patch: Patch) -> str:
     """From which release on it is not needed any more."""
-    last = max(TESTED.index(release) for release in TESTED if patch.faults_on(Release(release)))
-    if last + 1 == len(TESTED):
+    if not patch.fixed_in:
         return f"It is needed up to {TESTED[-1]}, the newest release that was tested."
-    return f"From optax {TESTED[last + 1]} on it is not needed."
+    return f"From optax {patch.fixed_in} on it is not needed."
 
 
 def main(folder: str = "docs/patches") -> None:

@@ -119,7 +119,9 @@ def _status(as_json: bool) -> int:
         except Exception as error:  # A broken installation of optax or jax fails in its own way.
             return _no_optax(f"{type(error).__name__}: {error}")
     report = status()
-    print(report.as_json() if as_json else report, flush=True)
+    # Whole lines to what is not a terminal: it may be grep.
+    text = report.as_text(terminal_width() if sys.stdout.isatty() else None)
+    print(report.as_json() if as_json else text, flush=True)
     failed = [patch.id for patch in report if patch.state is State.FAILED]
     if failed:
         print(f"\nFailed: {', '.join(failed)}. Stock optax stays in place there.", file=sys.stderr)

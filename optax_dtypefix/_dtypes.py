@@ -74,11 +74,18 @@ def widen(tree: PyTree) -> PyTree:
     return tree_map(lambda leaf: cast(leaf, jnp.float32) if is_half(leaf) else leaf, tree)
 
 
+def working_dtype(tree: PyTree) -> Any:
+    """What arithmetic over all leaves is done in: float32, or float64 if one leaf has it."""
+    real = [jnp.finfo(dtype_of(leaf)).dtype for leaf in leaves(tree) if is_inexact(leaf)]
+    wide = any(dtype.itemsize > 4 for dtype in real)
+    return jnp.result_type(jnp.float64 if wide else jnp.float32)
+
+
 def scalar_dtype(tree: PyTree) -> Any:
     """What scalar statistics about a tree are kept in: float32, or float64 if all is float64."""
     real = [jnp.finfo(dtype_of(leaf)).dtype for leaf in leaves(tree) if is_inexact(leaf)]
     wide = bool(real) and min(dtype.itemsize for dtype in real) > 4
-    return jnp.dtype(jnp.float64 if wide else jnp.float32)
+    return jnp.result_type(jnp.float64 if wide else jnp.float32)
 
 
 def in_dtype(learning_rate: Any, dtype: Any) -> Any:

@@ -122,7 +122,7 @@ class Engine:
     def status(self) -> Report:
         """State of every patch."""
         package = sys.modules.get(self._package)
-        upstream = {patch_id: self._upstream(patch_id) for patch_id in self._ids}
+        loaded = {patch_id: self._loaded(patch_id) for patch_id in self._ids}
         with self._lock:
             patches = tuple(
                 PatchStatus(
@@ -130,9 +130,9 @@ class Engine:
                     decision.state,
                     decision.reason,
                     self._targets.get(patch_id, ()),
-                    upstream[patch_id],
+                    *((p.upstream, p.fixed_in, p.opt_in) if not isinstance(p, Exception) else ()),
                 )
-                for patch_id in self._ids
+                for patch_id, p in loaded.items()
                 for decision in [self._decision(patch_id)]
             )
         return Report(
@@ -281,10 +281,6 @@ class Engine:
             acting = any(self._state(patch_id) is State.APPLIED for patch_id in changed)
         if acting:
             _forget_traces()
-
-    def _upstream(self, patch_id: str) -> tuple[str, ...]:
-        patch = self._loaded(patch_id)
-        return () if isinstance(patch, Exception) else patch.upstream
 
     def _check(self, ids: Iterable[str]) -> None:
         for patch_id in ids:

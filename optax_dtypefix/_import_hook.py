@@ -72,7 +72,7 @@ def _tell_what_was_missed() -> None:
         _forget(entry)
         complain(
             f"stock {name} stays in place: a finder that was put in front of ours has imported it. "
-            f"Call optax_dtypefix.apply(), or import optax_dtypefix after that finder was installed",
+            f"Call optax_dtypefix.apply(), or import optax_dtypefix after that was done",
             strict=strict,
         )
 

@@ -98,6 +98,17 @@ class Patch:
         """Links of the upstream issues, each once, in the order of the faults."""
         return tuple(dict.fromkeys(fault.upstream for fault in self.faults if fault.upstream))
 
+    @property
+    def fixed_in(self) -> str:
+        """The release from which on, among the tested ones, none of its faults is left.
+
+        Empty if the newest tested release still has one.
+        """
+        from optax_dtypefix._release import TESTED, Release
+
+        last = max((TESTED.index(r) for r in TESTED if self.faults_on(Release(r))), default=-1)
+        return "".join(TESTED[last + 1 : last + 2])
+
     def faults_on(self, release: Release) -> tuple[Fault, ...]:
         """The faults that a tested release has, by the table."""
         return tuple(fault for fault in self.faults if release.within(fault.releases))

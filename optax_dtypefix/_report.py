@@ -36,6 +36,8 @@ class PatchStatus:
       reason: why, in words.
       targets: the wrapped functions, as ``module:qualname``; empty unless applied.
       upstream: links of the upstream issues.
+      fixed_in: the release of optax from which on it is not needed; empty if there is none yet.
+      opt_in: whether it only acts when it is asked for by name.
     """
 
     id: str
@@ -43,6 +45,14 @@ class PatchStatus:
     reason: str
     targets: tuple[str, ...] = ()
     upstream: tuple[str, ...] = ()
+    fixed_in: str = ""
+    opt_in: bool = False
+
+    @property
+    def has_work(self) -> bool:
+        """Whether it has, or may have, something to do on this optax, if it is let."""
+        idle = self.state in (State.NOT_NEEDED, State.MISSING)
+        return not (idle or (self.opt_in and self.state is State.DISABLED))
 
     def as_dict(self) -> dict[str, Any]:
         """The same as plain strings and lists."""
@@ -52,6 +62,8 @@ class PatchStatus:
             "reason": self.reason,
             "targets": list(self.targets),
             "upstream": list(self.upstream),
+            "fixed_in": self.fixed_in,
+            "opt_in": self.opt_in,
         }
 
 
@@ -92,18 +104,42 @@ class Report:
         return json.dumps(self.as_dict(), indent=2)
 
     def __str__(self) -> str:
+        return self.as_text()
+
+    def as_text(self, width: int | None = None) -> str:
+        """The report as a table; reasons go over several lines of a terminal of ``width``."""
         place = f" in {self.optax_location}" if self.optax_location else ""
         heading = f"optax {self.optax_version}{place}, jax {self.jax_version}"
-        rows: list[tuple[str, ...]] = [("patch", "state", "reason")]
-        rows += [(patch.id, patch.state.value, patch.reason) for patch in self.patches]
-        return "\n".join([heading, "", *table(rows)])
+        rows: list[tuple[str, ...]] = [("patch", "state", "fixed in", "reason")]
+        rows += [(p.id, p.state.value, p.fixed_in or "not yet", p.reason) for p in self.patches]
+        lines = [heading, "", *table(rows, width)]
+        if not any(patch.has_work for patch in self.patches):
+            lines += ["", "Nothing is left to do on this optax: import optax_dtypefix can go."]
+        return "\n".join(lines)
 
 
-def table(rows: list[tuple[str, ...]]) -> list[str]:
-    """Lines of a table with aligned columns; the first row is the heading."""
+def table(rows: list[tuple[str, ...]], width: int | None = None) -> list[str]:
+    """Lines of a table with aligned columns; the first row is the heading.
+
+    Args:
+      rows: the cells.
+      width: if given, the last column is wrapped so that lines are no longer, as far as it can be.
+    """
+    if width is not None:
+        rows = list(_wrapped(rows, width))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     rule = tuple("-" * width for width in widths)
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()
         for row in (rows[0], rule, *rows[1:])
     ]
+
+
+def _wrapped(rows: list[tuple[str, ...]], width: int) -> Iterator[tuple[str, ...]]:
+    import textwrap  # Here only: kept out of the import.
+
+    before = sum(max(map(len, column)) + 2 for column in list(zip(*rows))[:-1])
+    for *cells, last in rows:
+        lines = textwrap.wrap(last, max(width - before, 20)) or [""]
+        yield (*cells, lines[0])
+        yield from (("",) * len(cells) + (line,) for line in lines[1:])

@@ -8,8 +8,15 @@ from typing import Any, Callable
 import jax
 import jax.numpy as jnp
 
-from optax_dtypefix._dtypes import PyTree, cast_like, hold, scalar_dtype, tree_map
-from optax_dtypefix.patches._representation import Representation, working_dtype
+from optax_dtypefix._dtypes import (
+    PyTree,
+    cast_like,
+    hold,
+    scalar_dtype,
+    tree_map,
+    working_dtype,
+)
+from optax_dtypefix.patches._representation import Representation
 
 
 def scale_by_lbfgs_split(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from optax_dtypefix._dtypes import PyTree, cast, dtype_of, is_inexact, leaves, tree_map
+from optax_dtypefix._dtypes import (
+    PyTree,
+    cast,
+    dtype_of,
+    is_inexact,
+    leaves,
+    tree_map,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,11 +32,6 @@ def real_dtype(tree: PyTree) -> Any:
     """The widest real dtype among the leaves of a tree, complex ones counting as their parts."""
     found = [jnp.finfo(dtype_of(leaf)).dtype for leaf in leaves(tree) if is_inexact(leaf)]
     return functools.reduce(jnp.promote_types, found) if found else jnp.dtype(jnp.float32)
-
-
-def working_dtype(tree: PyTree) -> Any:
-    """What scalars about all leaves are kept in: the widest real dtype, at least float32."""
-    return jnp.promote_types(real_dtype(tree), jnp.float32)
 
 
 @dataclasses.dataclass(frozen=True)

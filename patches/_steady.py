@@ -26,6 +26,7 @@ from optax_dtypefix._dtypes import (
     strengthen,
     tree_map,
     without_x64,
+    working_dtype,
 )
 from optax_dtypefix.patches._calls import called_like
 
@@ -146,8 +147,7 @@ def have_one_dtype(grads: PyTree, params: PyTree) -> bool:
 
 def in_one_dtype(grads: PyTree, state: PyTree, params: PyTree) -> tuple[PyTree, PyTree, PyTree]:
     """All real leaves in the widest of their dtypes, float32 at least; counters stay."""
-    real = [dtype_of(leaf) for leaf in leaves((grads, params)) if _is_floating(leaf)]
-    dtype = jnp.result_type(jnp.float32, *real)
+    dtype = working_dtype([leaf for leaf in leaves((grads, params)) if _is_floating(leaf)])
 
     def number(leaf: Any) -> Any:
         leaf = _number(leaf)

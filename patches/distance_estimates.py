@@ -39,6 +39,7 @@ from optax_dtypefix._dtypes import (
     tree_map,
     widen,
     without_x64,
+    working_dtype,
     x64,
 )
 from optax_dtypefix._patch import Fault, Patch, Target
@@ -71,7 +72,7 @@ def _run_in_one_dtype(stock: Callable[..., Any], built: Any, arguments: dict[str
     def init_fn(params: PyTree) -> Any:
         half = tree_map(lambda p: jax.ShapeDtypeStruct(jnp.shape(p), jnp.bfloat16), params)
         example = jax.eval_shape(built.init, half)
-        dtype = _widest(params)
+        dtype = working_dtype(params)
         state = without_x64(in_one(dtype).init, _in(params, dtype))
         return _state_like(state, example, params)
 
@@ -80,7 +81,7 @@ def _run_in_one_dtype(stock: Callable[..., Any], built: Any, arguments: dict[str
     ) -> tuple[PyTree, Any]:
         if params is None:
             return built.update(updates, state, params, **extra_args)  # type: ignore[no-any-return]
-        dtype = _widest((updates, state, params))
+        dtype = working_dtype((updates, state, params))
         tx = in_one(dtype, state)
         if extra_args.get("value") is not None:
             extra_args["value"] = _value(extra_args["value"], dtype)
@@ -125,17 +126,19 @@ def _mechanize(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return _run_in_one_dtype(stock, stock(**given), given)
 
     def init_fn(params: PyTree) -> Any:
+        if any(map(_is_complex, leaves(params))):  # Mechanic compares: it is not for them.
+            return built.init(params)
         state = around(base.update).init(params)
         return state._replace(base_optimizer_state=strengthen(base.init(params)))
 
     def update_fn(
         updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, Any]:
-        if params is None:
-            return built.update(updates, state, params)  # type: ignore[no-any-return]  # It raises.
+        if params is None or any(map(_is_complex, leaves(params))):  # Without params, it raises.
+            return built.update(updates, state, params)  # type: ignore[no-any-return]
         before = state.base_optimizer_state
         bare = state._replace(base_optimizer_state=())
-        dtype = _widest((updates, bare, params))
+        dtype = working_dtype((updates, bare, params))
         results: list[tuple[PyTree, PyTree]] = []
 
         def base_update(*_: Any) -> tuple[PyTree, PyTree]:
@@ -158,12 +161,6 @@ def _tree_norm(stock: Callable[..., Any], tree: PyTree) -> Any:
         return stock(tree)
     except AttributeError:
         return jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in leaves(tree)))
-
-
-def _widest(tree: PyTree) -> Any:
-    """The one dtype to compute in: float32, or float64 if a leaf has it."""
-    real = [jnp.finfo(dtype_of(leaf)).dtype for leaf in leaves(tree) if is_inexact(leaf)]
-    return jnp.result_type(jnp.float32, *real)
 
 
 def _in(tree: PyTree, dtype: Any) -> PyTree:

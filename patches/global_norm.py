@@ -36,6 +36,7 @@ from optax_dtypefix._dtypes import (
     scalar_dtype,
     tree_map,
     widen,
+    working_dtype,
 )
 from optax_dtypefix._patch import Fault, Patch, Target
 from optax_dtypefix.patches import _demonstrate as demo
@@ -75,8 +76,7 @@ def _run_on(
 
 def _in_widest(tree: PyTree) -> PyTree:
     """Every leaf as wide as the widest one, and float32 at least."""
-    inexact = [leaf for leaf in leaves(tree) if is_inexact(leaf)]
-    widest = jnp.finfo(jnp.result_type(jnp.float32, *inexact)).dtype
+    widest = working_dtype(tree)
     return tree_map(
         lambda leaf: cast(leaf, jnp.result_type(leaf, widest)) if is_inexact(leaf) else leaf, tree
     )

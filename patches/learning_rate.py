@@ -15,7 +15,14 @@ from typing import Any, Callable
 import jax.numpy as jnp
 import numpy as np
 
-from optax_dtypefix._dtypes import PyTree, cast, dtype_of, is_inexact, is_x64, leaves, x64
+from optax_dtypefix._dtypes import (
+    PyTree,
+    cast,
+    is_inexact,
+    is_x64,
+    working_dtype,
+    x64,
+)
 from optax_dtypefix._patch import Fault, Patch, Target
 from optax_dtypefix.patches import _demonstrate as demo
 from optax_dtypefix.patches._hyperparameters import arguments_of
@@ -53,8 +60,7 @@ def _no_wider_than(tree: PyTree, rate: Any) -> Any:
     strong = hasattr(rate, "dtype") and not getattr(rate, "weak_type", False)
     if not (strong and is_inexact(rate) and is_x64()):
         return rate
-    real = [jnp.finfo(dtype_of(leaf)).dtype for leaf in leaves(tree) if is_inexact(leaf)]
-    widest = jnp.result_type(jnp.float32, *real)
+    widest = working_dtype(tree)
     wider = jnp.finfo(rate.dtype).bits > jnp.finfo(widest).bits
     return cast(rate, widest) if wider and not jnp.iscomplexobj(rate) else rate
 

@@ -25,11 +25,12 @@ from optax_dtypefix._dtypes import (
     dtype_of,
     hold,
     is_inexact,
-    leaves,
     scalar_dtype,
     strengthen,
     tree_map,
+    widen,
     without_x64,
+    working_dtype,
     x64,
 )
 from optax_dtypefix._patch import Fault, Patch, Target
@@ -58,8 +59,7 @@ def _reduce_on_plateau(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> 
         value = extra_args.get("loss" if old else "value")
         if value is None:
             return built.update(updates, state, params, **extra_args)  # type: ignore[no-any-return]
-        floats = [dtype_of(leaf) for leaf in leaves(state) if is_inexact(leaf)]
-        dtype = jnp.result_type(jnp.float32, *floats)
+        dtype = working_dtype(state)
         with jax.ensure_compile_time_eval():  # Stock compares the arguments, to check them.
             tx = stock(**{name: array_in(number, dtype) for name, number in arguments.items()})
 
@@ -69,7 +69,7 @@ def _reduce_on_plateau(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> 
         wide_state = tree_map(lambda leaf: cast(leaf, dtype) if is_inexact(leaf) else leaf, state)
         new_state = without_x64(step, wide_state, cast(value, dtype))
         scale = new_state.lr if old else new_state.scale
-        scaled = tree_map(lambda g: cast(scale * g, dtype_of(g)), updates)
+        scaled = tree_map(lambda g: cast(scale * widen(g), dtype_of(g)), updates)
         return scaled, hold(new_state, state)
 
     return built._replace(init=init_fn, update=update_fn)

@@ -35,6 +35,8 @@ from optax_dtypefix._dtypes import (
 from optax_dtypefix._patch import Fault, Patch, Target
 from optax_dtypefix.patches import _demonstrate as demo
 
+_STATISTICS = ("b1", "weight_sum", "max_lr")
+
 
 def _schedule_free(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """In place of ``optax.contrib.schedule_free``, with the arguments of the installed release.
@@ -64,7 +66,9 @@ def _schedule_free(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         state = stock_around(lambda _: base.init(params), base.update, statistics).init(wide)
         if arguments["state_dtype"] is None:
             state = state._replace(z=cast_like(state.z, params))
-        return strengthen(state)
+        # They are stock's default float, float64 in 64-bit mode, if there is no leaf at all.
+        scalars = {name: cast(getattr(state, name), statistics) for name in _STATISTICS}
+        return strengthen(state._replace(**scalars))
 
     def update_fn(
         grads: PyTree, state: Any, params: PyTree = None, **extra_args: Any

@@ -29,6 +29,7 @@ from optax_dtypefix._dtypes import (
     scalar_dtype,
     strengthen,
     tree_map,
+    working_dtype,
     x64,
 )
 from optax_dtypefix._patch import Fault, Patch, Target
@@ -36,7 +37,7 @@ from optax_dtypefix.patches import (
     _demonstrate as demo,
     _lbfgs,
 )
-from optax_dtypefix.patches._representation import Representation, real_dtype, working_dtype
+from optax_dtypefix.patches._representation import Representation, real_dtype
 
 _ARRAYS = ("params", "updates", "grad", "safe_grad")
 """Fields of the search's state that are trees like the params; all others are scalars."""

@@ -6,7 +6,7 @@ import json
 import sys
 
 import pytest
-from fakepackage import FakePackage, engine_of, on, patch
+from fakepackage import FakePackage, engine_of, fault, on, patch
 
 from optax_dtypefix import State
 
@@ -39,14 +39,56 @@ def test_every_form_says_the_same(package: FakePackage) -> None:
         "reason": "reverted by the program",
         "targets": [],
         "upstream": ["https://example.org/1"],
+        "fixed_in": "",
+        "opt_in": False,
     }
     heading, blank, columns, rule, first, second = str(report).splitlines()
     assert heading == f"optax 0.2.8, jax {report.jax_version}"
     assert blank == ""
-    assert columns.split() == ["patch", "state", "reason"]
+    assert columns.split() == ["patch", "state", "fixed", "in", "reason"]
     assert set(rule) == {"-", " "}
-    assert first == "a             applied   optax 0.2.8 has: fault"
-    assert second == "lengthy_name  disabled  reverted by the program"
+    assert first == "a             applied   not yet   optax 0.2.8 has: fault"
+    assert second == "lengthy_name  disabled  not yet   reverted by the program"
+
+
+def test_it_says_from_which_release_on_a_patch_is_not_needed(package: FakePackage) -> None:
+    early = patch("early", on("scale"), faults=[fault(releases="<0.2.4"), fault(releases="<0.2")])
+    late = patch("late", on("scale"), faults=[fault()])
+    engine = engine_of(early, late)
+    package.load()
+    engine.apply()
+    assert [p.fixed_in for p in engine.status()] == ["0.2.4", ""]
+    assert "can go" not in str(engine.status())
+
+
+def test_it_says_when_nothing_is_left_to_do(package: FakePackage) -> None:
+    early = patch("early", on("scale"), faults=[fault(releases="<0.2.4")])
+    gone = patch("gone", on("nowhere"), faults=[fault(releases="<0.2.4")])
+    option = patch("option", on("scale"), opt_in=True)
+    engine = engine_of(early, gone, option)
+    assert "can go" not in str(engine.status())  # It is not known yet.
+    package.load()
+    engine.apply()
+    assert str(engine.status()).endswith(
+        "\nNothing is left to do on this optax: import optax_dtypefix can go."
+    )
+    with engine.disabled("early"):
+        assert "can go" in str(engine.status())
+    engine.apply("option")
+    assert "can go" not in str(engine.status())
+
+
+def test_reasons_are_wrapped_to_the_terminal(package: FakePackage) -> None:
+    long = patch("long", on("scale"), faults=[fault(releases=">=0.1")] * 9)
+    engine = engine_of(long, patch("b", on("scale")))
+    package.load()
+    engine.apply()
+    lines = engine.status().as_text(60).splitlines()[4:]
+    assert max(map(len, lines)) <= 60
+    assert lines[0].startswith("long   applied  not yet   optax 0.2.8 has: fault, fault,")
+    assert lines[1].startswith(" " * 26 + "fault")
+    assert lines[-1] == "b      applied  not yet   optax 0.2.8 has: fault"
+    assert len(engine.status().as_text().splitlines()) == 6
 
 
 def test_a_report_is_a_snapshot(package: FakePackage) -> None:

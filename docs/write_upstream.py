@@ -1,0 +1,59 @@
+"""Writes docs/upstream.md: what tests/upstream/compare.py found on each release.
+
+Run as ``python docs/write_upstream.py``.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from packaging.version import Version
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FOLDER = Path(__file__).parent
+
+HEAD = """\
+# The tests of optax itself
+
+Every wheel of optax carries its own tests. Here they ran twice, each time in a process of its own:
+on stock optax, and with the shim loaded before them. No test that passes on stock may fail with it.
+
+| optax | jax | tests | fail on stock | fail with the shim | fail only with the shim | mended |
+|---|---|---|---|---|---|---|"""
+
+TAIL = """
+Tests that fail on stock as well do so because that release, or a library that its tests use, does
+not go with that jax, numpy or chex. Those that pass with the shim alone are counted as mended.
+
+`nox -s upstream` runs them again and writes this page; `tests/upstream/known.py` would name a test
+that asserts a fault itself."""
+
+
+def page(records: list[dict[str, Any]]) -> Iterator[str]:
+    """The lines of the page."""
+    yield HEAD
+    for record in records:
+        counts = (record["tests"], record["failed on stock"], record["failed with the shim"])
+        only = len(record["only with the shim"]) + len(record["known"])
+        row = (record["optax"], record["jax"], *counts, only, len(record["mended"]))
+        yield f"| {' | '.join(map(str, row))} |"
+    known = [(r["optax"], name) for r in records for name in r["known"]]
+    if known:
+        yield ""
+        yield "By intention fail: " + ", ".join(f"`{name}` ({optax})" for optax, name in known)
+    yield TAIL
+
+
+def main() -> None:
+    """Reads the records and writes the page."""
+    records = [json.loads(file.read_text("utf-8")) for file in FOLDER.glob("upstream/*.json")]
+    records.sort(key=lambda record: Version(record["optax"]))
+    (FOLDER / "upstream.md").write_text("\n".join(page(records)) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
