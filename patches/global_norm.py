@@ -108,7 +108,7 @@ def _deprecated_name(stock: Callable[..., Any], name: str) -> Any:
     import optax
 
     found = stock(name)
-    if name in ("tree_l1_norm", "tree_l2_norm"):
+    if name in ("tree_l1_norm", "tree_l2_norm") and isinstance(found, functools.partial):
         return functools.partial(optax.tree_utils.tree_norm, **found.keywords)
     return found
 
@@ -473,7 +473,7 @@ PATCH = Patch(
         Target(_TREE_MATH, "tree_l2_norm", _norm, ">=0.1.8,<0.2.5"),
         Target(_TREE_MATH, "tree_l1_norm", _norm, ">=0.2.3,<0.2.5"),
         Target(_TREE_MATH, "tree_norm", _norm, ">=0.2.5"),
-        Target(("optax.tree_utils",), "__getattr__", _deprecated_name, ">=0.2.5,<=0.2.8"),
+        Target(("optax.tree_utils",), "__getattr__", _deprecated_name, ">=0.2.5"),
         Target(("optax._src.numerics",), "safe_norm", _norm),
         Target(("optax._src.numerics",), "safe_root_mean_squares", _norm),
         Target(_CLIPPING, "unitwise_norm", _norm, ">=0.2.3"),
