@@ -234,7 +234,9 @@ def package(session: nox.Session) -> None:
     dist = Path(session.create_tmp()).resolve() / "dist"
     shutil.rmtree(dist, ignore_errors=True)
     session.run("uv", "build", "--out-dir", str(dist), external=True)
-    session.install(*map(str, dist.glob("*.whl")))
+    session.install(*map(str, dist.glob("*.whl")), "twine", "check-wheel-contents")
+    session.run("twine", "check", "--strict", *map(str, dist.glob("optax_dtypefix-*")))
+    session.run("check-wheel-contents", *map(str, dist.glob("*.whl")))
     with session.chdir(dist):
         session.run("optax-dtypefix", "doctor")
         pairs = f"assert TESTED == {tuple(JAX_OF_ITS_TIME)}"
