@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import re
@@ -11,6 +12,8 @@ from typing import Any
 import jax
 import pytest
 from packaging.version import Version
+
+import optax_dtypefix
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
@@ -31,6 +34,25 @@ def test_code_runs(page: Path) -> None:
             # Further lines quote jax, and older ones say it in other words.
             lines = None if Version(jax.__version__) >= Version("0.10") else 2
             assert printed.splitlines()[:lines] == text.splitlines()[:lines]
+
+
+def test_pinned_deployments_are_those_that_are_tested() -> None:
+    module = ast.parse((ROOT / "noxfile.py").read_text(encoding="utf-8"))
+    names = ("_BEFORE_NUMPY_2", "JAX_OF_ITS_TIME")
+    module.body = [
+        node
+        for node in module.body
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in names
+    ]
+    tested: dict[str, Any] = {}
+    exec(compile(module, "noxfile.py", "exec"), tested)
+    pinned = (ROOT / "docs" / "pinned.md").read_text(encoding="utf-8")
+    blocks = [text.split() for _, text in BLOCK.findall(pinned) if "optax==" in text]
+    assert len(blocks) == 2
+    for optax, *others in blocks:
+        jax_version, *held_back = tested["JAX_OF_ITS_TIME"][optax.partition("==")[2]]
+        own = f"optax-dtypefix=={optax_dtypefix.__version__}"
+        assert others == [f"jax=={jax_version}", f"jaxlib=={jax_version}", *held_back, own]
 
 
 def test_there_is_code() -> None:
