@@ -67,7 +67,7 @@ def rebind_aliases(swaps: Iterable[tuple[Any, Any]], within: str = "") -> list[R
     swaps = tuple(swaps)  # Keeps the functions alive, so that an id means what it says.
     by_id = {id(old): new for old, new in swaps}
     done = []
-    for module, name, value in _names(within):
+    for module, name, value in _candidates(by_id, within):
         after = _swapped(value, by_id)
         if after is None:
             continue
@@ -96,15 +96,18 @@ def _innermost(function: Any) -> Any:
     return function
 
 
-def _names(within: str) -> Iterator[tuple[ModuleType, str, Any]]:
+def _candidates(by_id: Mapping[int, Any], within: str) -> Iterator[tuple[ModuleType, str, Any]]:
+    partial = functools.partial
     for module_name, module in list(sys.modules.items()):
         if not isinstance(module, ModuleType):
             continue
         if within and module_name != within and not module_name.startswith(within + "."):
             continue
         # ``__dict__`` through object: a lazy module must not be woken by being looked at.
-        for name, value in list(object.__getattribute__(module, "__dict__").items()):
-            yield module, name, value
+        names = list(object.__getattribute__(module, "__dict__").items())
+        for name, value in names:  # Tens of thousands: nothing is called for most of them.
+            if id(value) in by_id or type(value) is partial:
+                yield module, name, value
 
 
 def _name_of(owner: Any) -> str:

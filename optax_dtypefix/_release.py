@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from packaging.version import Version
-
 TESTED = (
     *("0.1.2", "0.1.3", "0.1.4", "0.1.5", "0.1.7", "0.1.8", "0.1.9"),
     *("0.2.0", "0.2.1", "0.2.2", "0.2.3", "0.2.4", "0.2.5", "0.2.6", "0.2.7", "0.2.8"),
@@ -33,21 +31,22 @@ class Release:
 
     def within(self, specifiers: str) -> bool:
         """Whether PEP 440 ``specifiers`` admit it. An unreadable version counts as the newest."""
-        from packaging.specifiers import SpecifierSet
-
-        return not specifiers or SpecifierSet(specifiers).contains(self._version, prereleases=True)
-
-    @functools.cached_property
-    def _version(self) -> Version:
-        from packaging.version import InvalidVersion, Version
-
-        try:
-            return Version(self.text)
-        except InvalidVersion:
-            return Version("9999")
+        return not specifiers or _admits(specifiers, self.text)
 
     def __str__(self) -> str:
         return self.text or "unknown"
+
+
+@functools.cache  # The same few specifiers stand in hundreds of places.
+def _admits(specifiers: str, version: str) -> bool:
+    from packaging.specifiers import SpecifierSet
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        found = Version(version)
+    except InvalidVersion:
+        found = Version("9999")
+    return SpecifierSet(specifiers).contains(found, prereleases=True)
 
 
 def installed(package: ModuleType | str) -> Release:
