@@ -117,7 +117,11 @@ def release(session: nox.Session, optax: str) -> None:
     if optax in EVERYTHING_ON:
         _test(session)
     else:
-        tests = ("tests/patches",) if optax in ALL_PATCHES_ON else (*FAULTS, "tests/patches/test_properties.py")
+        tests = (
+            ("tests/patches",)
+            if optax in ALL_PATCHES_ON
+            else (*FAULTS, "tests/patches/test_properties.py")
+        )
         _test(session, *tests, "tests/trajectories")
 
 
