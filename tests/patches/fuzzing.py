@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 from typing import Any, Callable, NamedTuple
 
 import jax
@@ -190,7 +191,7 @@ def schedule_free(draw: Draw) -> Any:
         contrib,
         "schedule_free_sgd schedule_free_adamw",
         draw.number(),
-        warmup_steps=draw.of(None, 3),
+        warmup_steps=draw.of(1, 3),
         weight_lr_power=draw.of(2.0, 0.0),
     )
     return tx if draw.of(True, False) else optax.MultiSteps(tx, 2)
@@ -201,18 +202,16 @@ def zoom_linesearch(draw: Draw) -> Any:
         return optax.lbfgs(
             memory_size=draw.of(1, 2),
             scale_init_precond=draw.of(True, False),
-            linesearch=optax.scale_by_zoom_linesearch(2, initial_guess_strategy="one"),
+            linesearch=optax.scale_by_zoom_linesearch(2),
         )
     return optax.scale_by_backtracking_linesearch(draw.of(1, 3), store_grad=draw.of(True, False))
 
 
 def prodigy(draw: Draw) -> Any:
-    return contrib.prodigy(
-        draw.rate(),
-        beta3=draw.of(None, 0.9),
-        weight_decay=draw.of(0.0, 0.1),
-        safeguard_warmup=draw.of(True, False),
-    )
+    options = {"beta3": (None, 0.9), "weight_decay": (0.0, 0.1), "safeguard_warmup": (True, False)}
+    known = inspect.signature(contrib.prodigy).parameters
+    given = {name: draw.of(*values) for name, values in options.items() if name in known}
+    return contrib.prodigy(draw.rate(), **given)
 
 
 def fromage(draw: Draw) -> Any:
