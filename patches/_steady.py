@@ -74,21 +74,17 @@ class Steady:
                 return result
 
             # An integer leaf that is given as a float may have a float for its gradient, too.
-            numbers = (
-                tree_map(_number, (updates, params)) if self.no_integers else (updates, params)
-            )
-            same = have_one_dtype(*numbers)
+            given = (updates, state, params)
+            numbers = _without_integers(*given) if self.no_integers else given
+            same = have_one_dtype(numbers[0], numbers[2])
             if not (same or self.any_gradients):
-                new_updates, new_state = run(updates, state, params)
+                new_updates, new_state = run(*given)
                 # Where init is not stock's, what stock makes of it would not be stock's either.
                 own_init = self.in_32_bits or self.in_one_dtype
                 return new_updates, hold(new_state, state) if own_init else new_state
-            given = (updates, state, params)
             if self._needs_one_dtype(params) or not same:
-                given = in_one_dtype(*given)
-            elif self.no_integers:
-                given = tree_map(_number, given)
-            new_updates, new_state = run(*given)
+                numbers = in_one_dtype(*given)
+            new_updates, new_state = run(*numbers)
             return self._hold_updates(new_updates, updates), hold(new_state, state)
 
         return tx._replace(init=init_fn, update=called_like(tx.update, update_fn))
@@ -150,17 +146,25 @@ def in_one_dtype(grads: PyTree, state: PyTree, params: PyTree) -> tuple[PyTree, 
     dtype = working_dtype([leaf for leaf in leaves((grads, params)) if _is_floating(leaf)])
 
     def number(leaf: Any) -> Any:
-        leaf = _number(leaf)
         return cast(leaf, dtype) if _is_floating(leaf) else leaf
 
-    grads, state, params = tree_map(number, (grads, state, params))
+    grads, state, params = tree_map(number, _without_integers(grads, state, params))
     return grads, state, params
 
 
-def _number(leaf: Any) -> Any:
-    """An integer array in float32. Scalars may be counters, unsigned integers random keys."""
-    integer = jnp.issubdtype(dtype_of(leaf), jnp.signedinteger) and jnp.ndim(leaf) > 0
-    return cast(leaf, jnp.float32) if integer else leaf
+def _without_integers(
+    grads: PyTree, state: PyTree, params: PyTree
+) -> tuple[PyTree, PyTree, PyTree]:
+    """Integers in float32. In a state, scalars may be counters, unsigned integers random keys."""
+
+    def number(leaf: Any) -> Any:
+        return cast(leaf, jnp.float32) if jnp.issubdtype(dtype_of(leaf), jnp.integer) else leaf
+
+    def statistic(leaf: Any) -> Any:
+        counts = jnp.ndim(leaf) == 0 or jnp.issubdtype(dtype_of(leaf), jnp.unsignedinteger)
+        return leaf if counts else number(leaf)
+
+    return tree_map(number, grads), tree_map(statistic, state), tree_map(number, params)
 
 
 def _is_floating(leaf: Any) -> bool:

@@ -269,7 +269,7 @@ def learning_rate(draw: Draw) -> Any:
     return draw.of(
         lambda: optax.sgd(draw.rate(), momentum=draw.of(None, 0.9), nesterov=draw.of(True, False)),
         lambda: optax.adamw(draw.rate(), weight_decay=draw.number()),
-        lambda: optax.lion(draw.rate()),
+        lambda: draw.call(optax, "lion noisy_sgd", draw.rate()),
         lambda: optax.scale(draw.number()),
         lambda: optax.add_decayed_weights(draw.number()),
     )()
