@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent
 
+COLUMNS = ("tests", "failed on stock", "failed with the shim", "only with the shim", "mended")
+
 HEAD = """\
 # The tests of optax itself
 
@@ -37,15 +39,28 @@ def page(records: list[dict[str, Any]]) -> Iterator[str]:
     """The lines of the page."""
     yield HEAD
     for record in records:
-        counts = (record["tests"], record["failed on stock"], record["failed with the shim"])
-        only = len(record["only with the shim"]) + len(record["known"])
-        row = (record["optax"], record["jax"], *counts, only, len(record["mended"]))
-        yield f"| {' | '.join(map(str, row))} |"
-    known = [(r["optax"], name) for r in records for name in r["known"]]
-    if known:
+        counts = [sum(map(size, column)) for column in zip(*map(columns, record["files"].values()))]
+        yield f"| {' | '.join(map(str, (record['optax'], record['jax'], *counts)))} |"
+    failing = [
+        f"`{name}` ({record['optax']})"
+        for record in records
+        for found in record["files"].values()
+        for name in found["only with the shim"]
+    ]
+    if failing:
         yield ""
-        yield "By intention fail: " + ", ".join(f"`{name}` ({optax})" for optax, name in known)
+        yield f"By intention fail with the shim: {', '.join(failing)}."
     yield TAIL
+
+
+def columns(found: dict[str, Any]) -> list[Any]:
+    """What is counted of one file of tests."""
+    return [found[name] for name in COLUMNS]
+
+
+def size(counted: Any) -> int:
+    """A number, or how many tests are named."""
+    return counted if isinstance(counted, int) else len(counted)
 
 
 def main() -> None:
