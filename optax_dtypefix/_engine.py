@@ -122,7 +122,7 @@ class Engine:
     def status(self) -> Report:
         """State of every patch."""
         package = sys.modules.get(self._package)
-        loaded = {patch_id: self._loaded(patch_id) for patch_id in self._ids}
+        declared = {patch_id: self._declared(patch_id) for patch_id in self._ids}
         with self._lock:
             patches = tuple(
                 PatchStatus(
@@ -130,9 +130,9 @@ class Engine:
                     decision.state,
                     decision.reason,
                     self._targets.get(patch_id, ()),
-                    *((p.upstream, p.fixed_in, p.opt_in) if not isinstance(p, Exception) else ()),
+                    *declared[patch_id],
                 )
-                for patch_id, p in loaded.items()
+                for patch_id in self._ids
                 for decision in [self._decision(patch_id)]
             )
         return Report(
@@ -281,6 +281,16 @@ class Engine:
             acting = any(self._state(patch_id) is State.APPLIED for patch_id in changed)
         if acting:
             _forget_traces()
+
+    def _declared(self, patch_id: str) -> tuple[tuple[str, ...], str, bool]:
+        """What a patch says of itself, for the report, which one broken patch must not cost."""
+        patch = self._loaded(patch_id)
+        if isinstance(patch, Exception):
+            return (), "", False
+        try:
+            return patch.upstream, patch.fixed_in, patch.opt_in
+        except Exception:  # Of specifiers that cannot be read: it is recorded as failed.
+            return patch.upstream, "", patch.opt_in
 
     def _check(self, ids: Iterable[str]) -> None:
         for patch_id in ids:
