@@ -109,6 +109,21 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
+def lowest(session: nox.Session) -> None:
+    """The lower bounds of all dependencies at once."""
+    optax, (jax, *held_back) = next(iter(JAX_OF_ITS_TIME.items()))
+    _install(session, optax, jax, *held_back, *LOWEST)
+    _test(session)
+
+
+@nox.session
+def long_runs(session: nox.Session) -> None:
+    """3,000 steps in half precision, beside float64, on the newest optax."""
+    session.install("-e", ".[test]")
+    session.run("python", "-m", "pytest", "tests/long_runs")
+
+
+@nox.session
 @nox.parametrize("optax", _RELEASES)
 def release(session: nox.Session, optax: str) -> None:
     """One release of optax with the jax of its time."""
@@ -174,13 +189,6 @@ def fuzz(session: nox.Session, optax: str) -> None:
 
 
 @nox.session
-def long_runs(session: nox.Session) -> None:
-    """3,000 steps in half precision, beside float64, on the newest optax."""
-    session.install("-e", ".[test]")
-    session.run("python", "-m", "pytest", "tests/long_runs")
-
-
-@nox.session
 def record_trajectories(session: nox.Session) -> None:
     """Writes where they lead on stock optax, for tests/trajectories."""
     optax, (jax, *held_back) = list(JAX_OF_ITS_TIME.items())[-1]
@@ -213,14 +221,6 @@ def picture(session: nox.Session) -> None:
     session.install("-e", ".")
     records = [f"docs/audit/{optax}.json" for optax in JAX_OF_ITS_TIME]
     session.run("python", "-m", "optax_dtypefix._audit.releases", "docs", *records)
-
-
-@nox.session
-def lowest(session: nox.Session) -> None:
-    """The lower bounds of all dependencies at once."""
-    optax, (jax, *held_back) = next(iter(JAX_OF_ITS_TIME.items()))
-    _install(session, optax, jax, *held_back, *LOWEST)
-    _test(session)
 
 
 @nox.session
