@@ -31,7 +31,8 @@ class Changed:
       name: of the transformation.
       releases: PEP 440 specifiers of those that do.
       why: what changed.
-      bound: how far apart they are, relative to the length of the params, if not just anywhere.
+      bound: if it is nothing but rounding that grows, how far apart they may be in the end, relative
+        to the length of the params; the first steps are the same then.
     """
 
     name: str
@@ -50,10 +51,8 @@ CHANGED = (
     Changed("lbfgs", "<0.2.6", "the line search took other steps, to the same minimum"),
     Changed("noisy_sgd", "<0.2.5", "draws other random numbers"),
     Changed("contrib.dpsgd", "<0.2.5", "draws other random numbers"),
-    # On one release, a start that differs by 2e-7 leads as far apart.
-    Changed(
-        "contrib.mechanize", "<0.2.7", "its scale grows exponentially, and rounding with it", 3e-4
-    ),
+    # On one release, a start that differs by 2e-7 leads as far apart, and so does another jaxlib.
+    Changed("contrib.mechanize", "", "its scale grows exponentially, and rounding with it", 1e-2),
 )
 
 
@@ -87,13 +86,16 @@ NEWEST: dict[str, Any] = dict(
 def test_the_trajectory_is_that_of_the_newest_release(name: str, here: Any) -> None:
     if name not in here:
         pytest.skip(f"optax {optax.__version__} has none")
-    apart = max(map(distance, here[name], NEWEST[name]))
+    early, late = map(distance, here[name], NEWEST[name])
     release = Release(optax.__version__)
     changed = [entry for entry in CHANGED if entry.name == name and release.within(entry.releases)]
-    if changed:
-        assert BOUND < apart < changed[0].bound, changed[0].why
+    if changed and changed[0].bound == np.inf:
+        assert late > BOUND, changed[0].why
+    elif changed:
+        assert early <= BOUND
+        assert late <= changed[0].bound
     else:
-        assert apart <= BOUND
+        assert max(early, late) <= BOUND
 
 
 def test_many_optimizers_are_compared(here: Any) -> None:
