@@ -31,8 +31,8 @@ class Changed:
       name: of the transformation.
       releases: PEP 440 specifiers of those that do.
       why: what changed.
-      bound: if it is nothing but rounding that grows, how far apart they may be in the end, relative
-        to the length of the params; the first steps are the same then.
+      bound: if it is nothing but rounding that grows, how far apart they may be in the end,
+        relative to the length of the params; the first steps are the same then.
     """
 
     name: str
