@@ -42,18 +42,14 @@ JAX_OF_ITS_TIME = {
 NEWEST_JAX = "0.10.2"
 DO_NOT_IMPORT_WITH_IT = ("0.1.2", "0.1.3", "0.1.4", "0.2.7")
 
-EVERYTHING_ON = ("0.2.3",)
-"""Where all tests run; session ``lowest`` runs them on 0.1.2, and ``tests`` on the newest."""
+ALL_PATCHES_ON = ("0.1.9", "0.2.3", "0.2.5")
+"""Where all tests of the patches run: one of each way in which stock optax fails.
 
-ALL_PATCHES_ON = ("0.1.9", "0.2.5")
-"""Where all tests of the patches run besides: one of each way in which stock optax fails."""
+All tests of all run in session ``lowest``, on 0.1.2, and in ``tests``, on the newest.
+"""
 
-FAULTS = (
-    "tests/patches/test_faults.py",
-    "tests/patches/test_programs.py",
-    "tests/engine/test_import_order.py",
-)
-"""What may differ with any release of optax or jax: faults, programs, and the import."""
+FAULTS = ("tests/patches/test_faults.py", "tests/patches/test_programs.py")
+"""What may differ with any release of optax or jax."""
 
 AUDITED = ("0.1.9", "0.2.3", "0.2.8")
 """Where tests go over the whole audit."""
@@ -130,15 +126,9 @@ def release(session: nox.Session, optax: str) -> None:
     """One release of optax with the jax of its time."""
     jax, *held_back = JAX_OF_ITS_TIME[optax]
     _install(session, optax, jax, *held_back)
-    if optax in EVERYTHING_ON:
-        _test(session)
-    else:
-        tests = (
-            ("tests/patches",)
-            if optax in ALL_PATCHES_ON
-            else (*FAULTS, "tests/patches/test_properties.py")
-        )
-        _test(session, *tests, "tests/trajectories")
+    some = (*FAULTS, "tests/engine/test_import_order.py", "tests/patches/test_properties.py")
+    tests = ("tests/patches",) if optax in ALL_PATCHES_ON else some
+    _test(session, *tests, "tests/trajectories")
 
 
 @nox.session
