@@ -126,9 +126,9 @@ def release(session: nox.Session, optax: str) -> None:
     """One release of optax with the jax of its time."""
     jax, *held_back = JAX_OF_ITS_TIME[optax]
     _install(session, optax, jax, *held_back)
-    some = (*FAULTS, "tests/engine/test_import_order.py", "tests/patches/test_properties.py")
+    some = (*FAULTS, "tests/patches/test_properties.py")
     tests = ("tests/patches",) if optax in ALL_PATCHES_ON else some
-    _test(session, *tests, "tests/trajectories")
+    _test(session, *tests, "tests/engine/test_import_order.py", "tests/trajectories")
 
 
 @nox.session
