@@ -219,7 +219,8 @@ def docs(session: nox.Session) -> None:
     """The pages of docs/, strictly: a broken link is an error."""
     session.install("mkdocs-material", "mkdocstrings[python]")
     pages = Path(session.create_tmp()).resolve() / "site"
-    session.run("mkdocs", "build", "--strict", "--quiet", "--site-dir", str(pages))
+    # Not --quiet: it drops warnings before --strict counts them.
+    session.run("mkdocs", "build", "--strict", "--site-dir", str(pages))
 
 
 @nox.session
