@@ -172,7 +172,7 @@ def upstream(session: nox.Session, optax: str) -> None:
 @nox.session
 @nox.parametrize("optax", [nox.param(optax, id=optax) for optax in AUDITED])
 def fuzz(session: nox.Session, optax: str) -> None:
-    """Thousands of trees with any hyperparameters for each patch: half an hour."""
+    """Thousands of trees with any hyperparameters for each patch."""
     jax, *held_back = JAX_OF_ITS_TIME[optax]
     _install(session, optax, jax, *held_back, "pytest-xdist")
     many = ("--hypothesis-profile=many", "-n", "auto", "tests/patches/test_properties.py")

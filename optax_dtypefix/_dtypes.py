@@ -76,16 +76,19 @@ def widen(tree: PyTree) -> PyTree:
 
 def working_dtype(tree: PyTree) -> Any:
     """What arithmetic over all leaves is done in: float32, or float64 if one leaf has it."""
-    real = [jnp.finfo(dtype_of(leaf)).dtype for leaf in leaves(tree) if is_inexact(leaf)]
-    wide = any(dtype.itemsize > 4 for dtype in real)
-    return jnp.result_type(jnp.float64 if wide else jnp.float32)
+    return jnp.result_type(jnp.float64 if any(_are_double(tree)) else jnp.float32)
 
 
 def scalar_dtype(tree: PyTree) -> Any:
     """What scalar statistics about a tree are kept in: float32, or float64 if all is float64."""
-    real = [jnp.finfo(dtype_of(leaf)).dtype for leaf in leaves(tree) if is_inexact(leaf)]
-    wide = bool(real) and min(dtype.itemsize for dtype in real) > 4
-    return jnp.result_type(jnp.float64 if wide else jnp.float32)
+    double = _are_double(tree)
+    return jnp.result_type(jnp.float64 if double and all(double) else jnp.float32)
+
+
+def _are_double(tree: PyTree) -> list[bool]:
+    """Whether each inexact leaf has 64 bits; a complex one counts as its parts."""
+    inexact = [dtype_of(leaf) for leaf in leaves(tree) if is_inexact(leaf)]
+    return [jnp.finfo(dtype).dtype.itemsize > 4 for dtype in inexact]
 
 
 def in_dtype(learning_rate: Any, dtype: Any) -> Any:

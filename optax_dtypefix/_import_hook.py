@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _LOCK = threading.Lock()
 _awaited: list[tuple[str, Callable[[Any], None], bool]] = []  # Module, hook, strict.
-_busy: list[str] = []  # Modules whose hooks are being called, or are about to be.
+_busy: list[str] = []  # Modules that are being executed for us, or whose hooks are called.
 
 
 def after_import(module: str, hook: Callable[[Any], None], *, strict: bool = False) -> None:
@@ -90,14 +90,6 @@ def _call_back(name: str) -> None:
     module = sys.modules.get(name)
     if module is None:  # Executed by hand, aside: that is no import.
         return
-    _busy.append(name)
-    try:
-        _call_hooks(name, module)
-    finally:
-        _busy.remove(name)
-
-
-def _call_hooks(name: str, module: ModuleType) -> None:
     for entry in [entry for entry in _awaited if entry[0] == name]:
         _, hook, strict = entry
         try:
@@ -153,14 +145,21 @@ class _Loader:
 
     def _exec_module(self, module: ModuleType) -> None:
         self._spec.loader = module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        _call_back(self._spec.name)
+        self._execute(self._spec.name, lambda: self._loader.exec_module(module))
 
     def load_module(self, name: str) -> Any:
         self._spec.loader = self._loader
-        self._loader.load_module(name)
-        _call_back(name)
+        self._execute(name, lambda: self._loader.load_module(name))
         return sys.modules[name]
+
+    def _execute(self, name: str, execute: Callable[[], object]) -> None:
+        # A lazy module, or one that is loaded by hand, is not marked as being imported meanwhile.
+        _busy.append(name)
+        try:
+            execute()
+            _call_back(name)
+        finally:
+            _busy.remove(name)
 
 
 _FINDER: Any = _Finder()

@@ -7,10 +7,9 @@ how it is applied; the engine knows how to apply it and nothing of the mathemati
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from typing import Any, Callable, Optional
 
-if TYPE_CHECKING:
-    from optax_dtypefix._release import Release
+from optax_dtypefix._release import TESTED, Release
 
 Replacement = Callable[..., Any]
 """``replacement(stock, *args, **kwargs)``: called in place of ``stock(*args, **kwargs)``.
@@ -104,8 +103,6 @@ class Patch:
 
         Empty if the newest tested release still has one.
         """
-        from optax_dtypefix._release import TESTED, Release
-
         last = max((TESTED.index(r) for r in TESTED if self.faults_on(Release(r))), default=-1)
         return "".join(TESTED[last + 1 : last + 2])
 

@@ -83,11 +83,11 @@ def test_optax_itself_checked_by_beartype_fails_as_without_the_shim(
 ) -> None:
     stock = run(tmp_path, hook + BEFORE + "import users", OPTAX_DTYPEFIX="off")
     done = run(tmp_path, hook + BEFORE + "import users")
-    if "users.py" in stock.stderr.splitlines()[-2]:  # It was imported, and is stock, as it should.
+    if 'assert optax_dtypefix.is_applied("multi_steps")' in stock.stderr:  # It was imported.
         assert done.stdout == "patched\n", done.stderr
     else:
-        assert stock.returncode != 0
-        assert done.stderr.splitlines()[-1] == stock.stderr.splitlines()[-1]
+        errors = [line for line in stock.stderr.splitlines() if "Error" in line]
+        assert errors == [line for line in done.stderr.splitlines() if "Error" in line] != []
 
 
 @pytest.mark.parametrize("first", ["shim", "layer"])
@@ -120,9 +120,7 @@ def test_autoreload_of_ipython(tmp_path: Path) -> None:
         tmp_path / "optax",
         ignore=shutil.ignore_patterns("*_test.py", "__pycache__"),
     )
-    script = (
-        BEFORE
-        + """
+    script = """
     import os, time
     from IPython.core.interactiveshell import InteractiveShell
     shell = InteractiveShell.instance()
@@ -136,10 +134,8 @@ def test_autoreload_of_ipython(tmp_path: Path) -> None:
     shell.run_cell("edited = alias.EDITED")
     assert shell.user_ns["edited"]
     optax_dtypefix.apply()
-    assert {s.state for s in optax_dtypefix.status()} <= {"applied", "disabled"}
+    assert not {s.state for s in optax_dtypefix.status()} & {"pending", "failed", "unsupported"}
     import users
     """
-    )
-    head, _, rest = script.partition(BEFORE)
-    done = run(tmp_path, head + BEFORE + textwrap.dedent(rest))
+    done = run(tmp_path, BEFORE + textwrap.dedent(script))
     assert done.stdout.splitlines()[-1] == "patched", done.stdout + done.stderr

@@ -8,6 +8,7 @@ import importlib.util
 import inspect
 import pkgutil
 import sys
+import textwrap
 import threading
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
@@ -415,6 +416,28 @@ def test_a_finder_in_front_that_asks_nobody_is_told_and_mended_by_apply(
     engine.apply()
     assert engine.is_applied("a")
     assert pkg.scale(5) == -10
+
+
+@pytest.mark.parametrize("lazily", [False, True])
+def test_a_module_that_is_loaded_by_hand_and_imports_is_not_missed(
+    package: FakePackage, calls: list[Any], lazily: bool
+) -> None:
+    """It is in ``sys.modules`` then, and nothing marks it as being imported."""
+    source = textwrap.dedent(package.sources[NAME])
+    package.sources[NAME] = (
+        source + "\nfrom importlib.util import find_spec; find_spec('not_there')\n"
+    )
+    after_import(NAME, calls.append)
+    spec = importlib.util.find_spec(NAME)
+    assert spec is not None
+    assert spec.loader is not None
+    if lazily:
+        spec.loader = importlib.util.LazyLoader(spec.loader)
+    module = sys.modules[NAME] = importlib.util.module_from_spec(spec)
+    assert spec.loader is not None
+    spec.loader.exec_module(module)
+    assert module.__version__ == "0.2.8"
+    assert calls == [module]
 
 
 def test_a_hook_for_what_is_there_already_may_import(package: FakePackage) -> None:

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from optax_dtypefix._audit.results import Row
 from optax_dtypefix._release import TESTED, Release
 from optax_dtypefix.patches import IDS, load
 
@@ -39,7 +40,10 @@ def faults(doctor: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def cells(audit: dict[str, Any], before: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Heading and line of each transformation that came, went, or is broken."""
-    old, new = ({title(row): row for row in record["rows"]} for record in (before, audit))
+    old, new = (
+        {Row("", row["name"], row["rate"], row["inside"], {}).title: row for row in record["rows"]}
+        for record in (before, audit)
+    )
     for name, why in audit["still_broken"].items():
         yield "Broken with the shim", f"{name}: {why}"
     for name in new.keys() - old.keys():
@@ -51,12 +55,6 @@ def cells(audit: dict[str, Any], before: dict[str, Any]) -> Iterator[tuple[str, 
         if was != now:
             change = "Stock breaks more" if now > was else "Stock breaks less"
             yield change, f"{name}: {now} of {len(audit['regimes'])} cells, were {was}"
-
-
-def title(row: dict[str, Any]) -> str:
-    """As in ``MultiSteps(adam), schedule``."""
-    call = f"{row['inside']}({row['name']})" if row["inside"] else row["name"]
-    return f"{call}, {row['rate']}" if row["rate"] else str(call)
 
 
 def main(doctor_path: str, audit_path: str) -> int:
