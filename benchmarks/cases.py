@@ -1,4 +1,4 @@
-"""What is timed: an optimizer, the dtypes of its params, and whether stock drifts there."""
+"""What is timed: optimizers, what their updates take, and what a user enables for them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Callable
 import jax
 import jax.numpy as jnp
 import optax
+import optax.contrib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,62 +16,83 @@ class Case:
     """One optimizer.
 
     Attributes:
-      patch: id of the patch that concerns it.
+      patch: id of the patch that concerns it; empty if none does.
       build: makes it.
-      value: whether its update takes the loss, the gradient and the function.
+      takes: extra arguments of its update: of ``value``, ``loss``, ``grad`` and ``value_fn``.
+      opt_in: whether the patch must be enabled by name.
     """
 
     patch: str
     build: Callable[[], Any]
-    value: bool = False
+    takes: tuple[str, ...] = ()
+    opt_in: bool = False
 
 
-def contrib(name: str, *args: Any) -> Callable[[], Any]:
-    """Makes one of those that not every release has."""
+def _contrib(name: str, *args: Any) -> Callable[[], Any]:
     return lambda: getattr(optax.contrib, name)(*args)
 
 
-def _rate() -> Any:
-    return jnp.asarray(0.01, jnp.float32)
+def _with_zero_nans() -> Any:
+    return optax.MultiSteps(optax.chain(optax.zero_nans(), optax.adam(0.01)), 4)
 
 
-CASES: dict[str, Case] = {
-    "adam": Case("none", lambda: optax.adam(0.01)),
-    "MultiSteps(adam)": Case("multi_steps", lambda: optax.MultiSteps(optax.adam(0.01), 4)),
-    "MultiSteps(zero_nans)": Case(
-        "zero_nans",
-        lambda: optax.MultiSteps(optax.chain(optax.zero_nans(), optax.adam(0.01)), 4),
-    ),
-    "adam, array as rate": Case("learning_rate", lambda: optax.adam(_rate())),
-    "apply_if_finite": Case("conditional", lambda: optax.apply_if_finite(optax.adam(0.01), 3)),
-    "adafactor": Case("promotion", lambda: optax.adafactor(0.01)),
-    "inject_hyperparams(adam)": Case(
-        "inject_hyperparams", lambda: optax.inject_hyperparams(optax.adam)(0.01)
-    ),
-    "clip_by_global_norm": Case(
-        "global_norm", lambda: optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.01))
-    ),
-    "fromage": Case("fromage", lambda: optax.fromage(0.01)),
-}
-if hasattr(optax, "contrib") and hasattr(optax.contrib, "prodigy"):
-    CASES["prodigy"] = Case("prodigy", contrib("prodigy"))
-if hasattr(optax, "contrib") and hasattr(optax.contrib, "schedule_free_sgd"):
-    CASES["schedule_free_sgd"] = Case("schedule_free", contrib("schedule_free_sgd", 0.01))
-    CASES["dog"] = Case("distance_estimates", contrib("dog"))
-if hasattr(optax, "lbfgs"):
-    CASES["lbfgs"] = Case("zoom_linesearch", lambda: optax.lbfgs(memory_size=3), value=True)
+def _with_a_plateau() -> Any:
+    return optax.chain(optax.adam(0.01), optax.contrib.reduce_on_plateau())
+
+
+def _all_cases() -> dict[str, Case]:
+    rate = jnp.asarray(0.01, jnp.float32)
+    hyperparameters = optax.inject_hyperparams(optax.adam)
+    loss = "value" if hasattr(optax.contrib, "schedule_free_sgd") else "loss"
+    cases = {
+        "adam": Case("", lambda: optax.adam(0.01)),
+        "adam, eps": Case("float16_eps", lambda: optax.adam(0.01)),
+        "adam, array as rate": Case("learning_rate", lambda: optax.adam(rate)),
+        "MultiSteps(adam)": Case("multi_steps", lambda: optax.MultiSteps(optax.adam(0.01), 4)),
+        "MultiSteps(zero_nans)": Case("zero_nans", _with_zero_nans),
+        "apply_if_finite": Case("conditional", lambda: optax.apply_if_finite(optax.adam(0.01), 3)),
+        "adafactor": Case("promotion", lambda: optax.adafactor(0.01)),
+        "inject_hyperparams(adam)": Case("inject_hyperparams", lambda: hyperparameters(0.01)),
+        "clip_by_global_norm": Case(
+            "global_norm", lambda: optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.01))
+        ),
+        "fromage": Case("fromage", lambda: optax.fromage(0.01)),
+        "prodigy": Case("prodigy", _contrib("prodigy")),
+        "dadapt_adamw": Case("distance_estimates", _contrib("dadapt_adamw")),
+        "schedule_free_sgd": Case("schedule_free", _contrib("schedule_free_sgd", 0.01)),
+        "reduce_on_plateau": Case("reduce_on_plateau", _with_a_plateau, (loss,)),
+        "lbfgs": Case(
+            "zoom_linesearch", lambda: optax.lbfgs(memory_size=1), ("value", "grad", "value_fn")
+        ),
+        "adam, float32 moments": Case("float32_moments", lambda: optax.adam(0.01), opt_in=True),
+        "adam, every_transform": Case("every_transform", lambda: optax.adam(0.01), opt_in=True),
+    }
+    absent = {
+        name
+        for name in ("prodigy", "dadapt_adamw", "schedule_free_sgd", "reduce_on_plateau", "lbfgs")
+        if not (hasattr(optax, name) or hasattr(optax.contrib, name))
+    }
+    return {name: case for name, case in cases.items() if name not in absent}
+
+
+CASES = _all_cases()
+
+
+COLUMNS = 100
 
 
 def params_of(size: int, dtype: Any) -> Any:
     """A matrix and a vector, of this many elements together."""
-    columns = 100
-    rows = size // columns - 1
     return {
-        "w": jnp.full((rows, columns), 0.5, dtype),
-        "b": jnp.full((columns,), 0.5, dtype),
+        "w": jnp.full((size // COLUMNS - 1, COLUMNS), 0.5, dtype),
+        "b": jnp.full((COLUMNS,), 0.5, dtype),
     }
 
 
 def loss(params: Any) -> Any:
-    """A sum of squares: next to nothing beside the optimizer."""
-    return sum(jnp.sum((leaf - 1) ** 2) for leaf in jax.tree_util.tree_leaves(params))
+    """A weighted sum of squares: next to nothing beside the optimizer, and not solved at once."""
+
+    def of_leaf(leaf: Any) -> Any:
+        return jnp.sum(jnp.linspace(0.1, 1, COLUMNS, dtype=leaf.dtype) * (leaf - 1) ** 2)
+
+    return sum(map(of_leaf, jax.tree_util.tree_leaves(params)))

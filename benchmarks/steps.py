@@ -1,69 +1,59 @@
-"""Times train steps, stock and patched side by side; writes JSON and a table.
+"""Train steps, stock and patched side by side, and beside what a user would do instead.
 
-Run as ``python benchmarks/steps.py FOLDER [--only NAME...] [--sizes N...] [--regimes NAME...]``.
 The ways run in processes of their own, at the same time alive and in turn at work, so that whatever
 else the machine does falls on all of them. A ratio whose quartiles are more than 10 % apart is
-noisy.
+noisy. A program that is that of stock is not timed.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
-import optax
-import optax.contrib  # The cases look for what it has.
 from cases import CASES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-WAYS = {"stock": {"OPTAX_DTYPEFIX": "off"}, "patched": {}, "cast back": {"OPTAX_DTYPEFIX": "off"}}
-REGIMES = {"float32": False, "bfloat16": False, "float32 x64": True}
-STEPS = {10_000: 200, 1_000_000: 20, 50_000_000: 2}
-REPEATS = 15
+REGIMES = {"float32": {}, "bfloat16": {}, "float16": {}, "float32 x64": {"JAX_ENABLE_X64": "1"}}
+STEPS = {10_000: 50, 1_000_000: 20, 50_000_000: 1}
+REPEATS = {10_000: 25, 1_000_000: 15, 50_000_000: 5}
+STOCK, PATCHED, CAST_BACK, UPGRADED = "stock", "patched", "cast back", "upgraded"
 
 
 class Worker:
-    """A process that holds one case; None for its header if it cannot run there."""
+    """A process that holds one case."""
 
-    def __init__(self, way: str, name: str, regime: str, size: int) -> None:
+    def __init__(self, way: str, name: str, regime: str, python: str) -> None:
+        case = CASES[name]
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("OPTAX_DTYPEFIX")}
-        x64 = {"JAX_ENABLE_X64": "1"} if REGIMES[regime] else {}
-        dtype = regime.partition(" ")[0]
+        shim = {"OPTAX_DTYPEFIX": "on" if way == PATCHED else "off"}
+        enabled = {"OPTAX_DTYPEFIX_ENABLE": case.patch} if case.opt_in else {}
+        options = ["--cast-back"] if way == CAST_BACK else []
+        worker = str(Path(__file__).with_name("worker.py"))
         self._process = subprocess.Popen(
-            [
-                sys.executable,
-                str(Path(__file__).with_name("worker.py")),
-                way,
-                name,
-                dtype,
-                str(size),
-            ],
-            env={**inherited, **WAYS[way], **x64},
+            [python, worker, name, regime.partition(" ")[0], *options],
+            env={**inherited, **shim, **enabled, **REGIMES[regime]},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
         )
-        assert self._process.stdout is not None
-        header = self._process.stdout.readline()
-        self.header: dict[str, Any] | None = json.loads(header) if header else None
 
-    def time(self, steps: int) -> float:
-        """Seconds for one step."""
+    def ask(self, kind: str, number: int) -> None:
+        """Tells it what to do; ``answer`` has to follow."""
         assert self._process.stdin is not None
+        print(kind, number, file=self._process.stdin, flush=True)
+
+    def answer(self) -> Any:
+        """What came of it."""
         assert self._process.stdout is not None
-        print(steps, file=self._process.stdin, flush=True)
-        return float(json.loads(self._process.stdout.readline())) / steps
+        return json.loads(self._process.stdout.readline() or '{"raises": "the process died"}')
 
     def close(self) -> None:
         """Ends the process."""
@@ -71,87 +61,61 @@ class Worker:
         self._process.wait()
 
 
-def measure(name: str, regime: str, size: int) -> dict[str, Any]:
-    """One case: what was compiled in each way, and seconds for a step."""
-    workers = {way: Worker(way, name, regime, size) for way in WAYS}
-    running = {way: worker for way, worker in workers.items() if worker.header is not None}
-    times: dict[str, list[float]] = {way: [] for way in running}
-    for _ in range(REPEATS):
-        for way, worker in running.items():
-            times[way].append(worker.time(STEPS[size]))
-    for worker in workers.values():
-        worker.close()
+def measure(
+    name: str, regime: str, sizes: Sequence[int], upgraded: str | None
+) -> Iterator[dict[str, Any]]:
+    """One case in one regime, size by size: what was compiled, and seconds for a step."""
+    pythons = {STOCK: sys.executable, PATCHED: sys.executable, CAST_BACK: sys.executable}
+    if upgraded:
+        pythons[UPGRADED] = upgraded
+    workers = {way: Worker(way, name, regime, python) for way, python in pythons.items()}
+    try:
+        for size in sizes:
+            for worker in workers.values():
+                worker.ask("size", size)
+            about = {way: worker.answer() for way, worker in workers.items()}
+            yield {
+                "case": name,
+                "patch": CASES[name].patch,
+                "regime": regime,
+                "size": size,
+                "ways": about,
+                **times(size, {way: w for way, w in workers.items() if is_timed(way, about)}),
+            }
+    finally:
+        for worker in workers.values():
+            worker.close()
+
+
+def is_timed(way: str, about: dict[str, Any]) -> bool:
+    """Whether a way runs at all, and is not what another way is already."""
+    if "raises" in about[way]:
+        return False
+    if way == STOCK:
+        return about[PATCHED].get("program") != about[STOCK]["program"]
+    return bool(about[way]["program"] != about[STOCK].get("program"))
+
+
+def times(size: int, workers: dict[str, Worker]) -> dict[str, Any]:
+    """Seconds for a step, and over those of stock, turn by turn."""
+    found: dict[str, list[float]] = {way: [] for way in workers}
+    for _ in range(REPEATS[size]):
+        for way, worker in workers.items():
+            worker.ask("steps", STEPS[size])
+            found[way].append(worker.answer())
+    base = STOCK if STOCK in found else PATCHED
     return {
-        "case": name,
-        "patch": CASES[name].patch,
-        "regime": regime,
-        "size": size,
-        "ways": {way: running[way].header for way in running},
-        "step_s": {way: float(np.median(found)) for way, found in times.items()},
-        "ratio": {way: ratio(times[way], times["stock"]) for way in times if "stock" in times},
+        "step_s": {way: quartiles(seconds) for way, seconds in found.items()},
+        "compared with": base,
+        "ratio": {
+            way: quartiles(np.asarray(seconds) / np.asarray(found[base]))
+            for way, seconds in found.items()
+            if base in found and way != base
+        },
     }
 
 
-def ratio(times: Sequence[float], stock: Sequence[float]) -> dict[str, Any]:
-    """Time over that of stock, turn by turn: median and quartiles."""
-    ratios = np.asarray(times) / np.asarray(stock)
-    low, median, high = (float(q) for q in np.quantile(ratios, (0.25, 0.5, 0.75)))
+def quartiles(values: Any) -> dict[str, Any]:
+    """The median, the quartiles, and whether those are far apart."""
+    low, median, high = (float(f"{q:.4g}") for q in np.quantile(values, (0.25, 0.5, 0.75)))
     return {"median": median, "quartiles": [low, high], "noisy": high - low > 0.1 * median}
-
-
-def table(results: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """The results as Markdown: patched beside stock, which may not run at all."""
-    yield (
-        "| case | patch | regime | params | step: patched / stock | cast back / stock | traces |"
-        + (" instructions | state bytes | float64 inside |")
-    )
-    yield "|---|---|---|---|---|---|---|---|---|---|"
-    for found in results:
-        ways = found["ways"]
-        words = [found["case"], f"`{found['patch']}`", found["regime"], f"{found['size']:.0e}"]
-        words += [in_words(found["ratio"].get(way)) for way in ("patched", "cast back")]
-        for key in ("traces", "instructions", "state_bytes_later", "float64"):
-            values = [
-                str(ways[way][key]) if way in ways else "raises" for way in ("stock", "patched")
-            ]
-            words.append(" → ".join(dict.fromkeys(values)))
-        yield f"| {' | '.join(words)} |"
-
-
-def in_words(found: dict[str, Any] | None) -> str:
-    """A ratio with its quartiles."""
-    if found is None:
-        return "-"
-    low, high = found["quartiles"]
-    return f"{found['median']:.2f} ({low:.2f} to {high:.2f}){', noisy' if found['noisy'] else ''}"
-
-
-def main() -> None:
-    """Measures what is asked for."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--only", nargs="*", default=list(CASES), choices=CASES)
-    parser.add_argument("--sizes", nargs="*", type=int, default=list(STEPS), choices=STEPS)
-    parser.add_argument("--regimes", nargs="*", default=list(REGIMES), choices=REGIMES)
-    asked = parser.parse_args()
-    results = []
-    for name in asked.only:
-        for regime in asked.regimes:
-            for size in asked.sizes:
-                results.append(measure(name, regime, size))
-                print(*list(table(results[-1:]))[2:], file=sys.stderr)
-    about = {
-        "optax": optax.__version__,
-        "jax": jax.__version__,
-        "device": str(jax.devices()[0]),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-    }
-    text = json.dumps({**about, "results": results}, indent=1)
-    (asked.folder / f"{optax.__version__}.json").write_text(text + "\n", encoding="utf-8")
-    heading = ", ".join(f"{key} {value}" for key, value in about.items())
-    lines = [f"# Steps: {heading}", "", *table(results), ""]
-    (asked.folder / f"{optax.__version__}.md").write_text("\n".join(lines), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

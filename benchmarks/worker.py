@@ -1,78 +1,114 @@
 """One case in one process: says what was compiled, then times as many steps as it is told.
 
-Run as ``worker.py WAY CASE DTYPE SIZE`` with WAY ``stock``, ``patched`` or ``cast back``: stock,
-with the whole state cast to its first dtypes by hand after each step, as users do it. It reads
-numbers of steps, and prints JSON, a line each.
+Run as ``worker.py CASE DTYPE [--cast-back]``; the last casts the whole state to its first dtypes
+after each step, as users do by hand. It reads lines with a size, which builds a step for as many
+params and tells about it in JSON, or with a number of steps, which tells seconds.
 """
 
 from __future__ import annotations
 
+import optax_dtypefix  # noqa: F401  # isort: skip  # First, as in a training script.
+
+import hashlib
 import json
 import re
+import resource
 import sys
 import time
-from typing import Any
-
-import optax_dtypefix  # noqa: F401  # isort: skip  # First, as in a training script.
+from typing import Any, Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import optax.contrib
-from cases import CASES, loss, params_of
+from cases import CASES, Case, loss, params_of
 
 tree_map, leaves = jax.tree_util.tree_map, jax.tree_util.tree_leaves
 INSTRUCTION = re.compile(r"^ *(?:ROOT )?%?[\w.\-]+ = ", re.MULTILINE)
+METADATA = re.compile(r", metadata=\{[^}]*\}|HloModule [^\n]*|^FileNames[^$]*?\n\n", re.MULTILINE)
 
 
-def main(way: str, name: str, dtype: str, size: str) -> None:
-    """Serves one case until its standard input ends."""
-    case = CASES[name]
-    tx, params = case.build(), params_of(int(size), dtype)
-    traces = []
+class Step:
+    """A train step for params of one size, and the carry to start from."""
 
-    def step(params: Any, state: Any) -> Any:
-        traces.append(None)
-        value, grads = jax.value_and_grad(loss)(params)
-        given = {"value": value, "grad": grads, "value_fn": loss} if case.value else {}
-        updates, new_state = tx.update(grads, state, params, **given)
-        if way == "cast back":
-            new_state = tree_map(lambda new, old: jnp.asarray(new, old.dtype), new_state, state)
-        return optax.apply_updates(params, updates), new_state
+    def __init__(self, case: Case, size: int, dtype: str, *, cast_back: bool) -> None:
+        tx, params = case.build(), params_of(size, dtype)
+        self._traces = 0
 
-    jitted = jax.jit(step)
-    carry = params, tx.init(params)
-    state_bytes = sum(np.asarray(leaf).nbytes for leaf in leaves(carry[1]))
-    start = time.perf_counter()
-    compiled = jitted.lower(*carry).compile()
-    compile_s = time.perf_counter() - start
-    text, cost = compiled.as_text(), compiled.cost_analysis()
-    cost = cost[0] if isinstance(cost, list) else cost
-    memory = compiled.memory_analysis()
-    for _ in range(3):  # The first trace is that of ``lower``.
-        carry = jitted(*carry)
-    print(
-        json.dumps(
-            {
-                "traces": len(traces),
-                "compile_s": compile_s,
-                "instructions": len(INSTRUCTION.findall(text)),
-                "float64": "f64[" in text,
-                "bytes_accessed": cost.get("bytes accessed", 0.0),
-                "temporary_bytes": getattr(memory, "temp_size_in_bytes", 0),
-                "state_bytes": state_bytes,
-                "state_bytes_later": sum(leaf.nbytes for leaf in leaves(carry[1])),
-            }
-        ),
-        flush=True,
-    )
-    for line in sys.stdin:
+        def step(params: Any, state: Any) -> Any:
+            self._traces += 1
+            value, grads = jax.value_and_grad(loss)(params)
+            extra = {"value": value, "loss": value, "grad": grads, "value_fn": loss}
+            given = {name: extra[name] for name in case.takes}
+            updates, new_state = tx.update(grads, state, params, **given)
+            if cast_back:
+                new_state = tree_map(lambda new, old: jnp.asarray(new, old.dtype), new_state, state)
+            return optax.apply_updates(params, updates), new_state
+
+        self._step: Callable[..., Any] = jax.jit(step)
+        self._carry = params, tx.init(params)
+
+    def about(self) -> dict[str, Any]:
+        """What is compiled, and what later steps make of it."""
+        state_bytes = bytes_of(self._carry[1])
         start = time.perf_counter()
-        for _ in range(int(line)):
-            carry = jitted(*carry)
-        jax.block_until_ready(carry)
-        print(json.dumps(time.perf_counter() - start), flush=True)
+        lowered = self._step.lower(*self._carry)
+        traced = time.perf_counter()
+        compiled = lowered.compile()
+        ready = time.perf_counter()
+        text, cost = compiled.as_text(), compiled.cost_analysis()
+        cost = cost[0] if isinstance(cost, list) else cost
+        memory = compiled.memory_analysis()
+        sizes = ("argument_size", "output_size", "temp_size")
+        carry = self._run(3)  # The first trace is that of ``lower``.
+        return {
+            "program": hashlib.sha256(METADATA.sub("", text).encode()).hexdigest()[:16],
+            "traces": self._traces,
+            "trace_s": traced - start,
+            "compile_s": ready - traced,
+            "instructions": len(INSTRUCTION.findall(text)),
+            "float64": "f64[" in text,
+            "bytes_accessed": cost.get("bytes accessed"),
+            "memory_bytes": sum(getattr(memory, f"{s}_in_bytes", 0) for s in sizes),
+            "state_bytes": state_bytes,
+            "state_bytes_later": bytes_of(carry[1]),
+            "resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        }
+
+    def seconds(self, steps: int) -> float:
+        """What one step takes, if so many are run."""
+        start = time.perf_counter()
+        self._run(steps)
+        return (time.perf_counter() - start) / steps
+
+    def _run(self, steps: int) -> Any:
+        carry = self._carry
+        for _ in range(steps):
+            carry = self._step(*carry)
+        return jax.block_until_ready(carry)
+
+
+def bytes_of(tree: Any) -> int:
+    """Bytes of all leaves."""
+    return sum(np.dtype(leaf.dtype).itemsize * leaf.size for leaf in leaves(tree))
+
+
+def main(name: str, dtype: str, *options: str) -> None:
+    """Serves one case until its standard input ends."""
+    step: Any = None
+    for line in sys.stdin:
+        kind, number = line.split()
+        if kind == "steps":
+            answer: Any = step.seconds(int(number))
+        else:
+            step = None  # Its arrays go before those of the next size come.
+            try:
+                step = Step(CASES[name], int(number), dtype, cast_back="--cast-back" in options)
+                answer = step.about()
+            except Exception as error:
+                first = str(error).strip().partition("\n")[0]
+                answer = {"raises": f"{type(error).__name__}: {first}"}
+        print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":

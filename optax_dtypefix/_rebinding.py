@@ -31,9 +31,10 @@ class Rebinding:
     before: Any
     after: Any
 
-    def concerns(self, wrapper: PatchedFunction) -> bool:
-        """Whether it put this wrapper there, possibly inside a ``functools.partial``."""
-        return _innermost(self.after) is wrapper
+    @property
+    def wrapper(self) -> Any:
+        """What it put there, without the ``functools.partial`` around it."""
+        return _innermost(self.after)
 
     def restore(self) -> str | None:
         """Puts back what stood there. If somebody rebound the name since, leaves it alone.
@@ -45,7 +46,7 @@ class Rebinding:
         if current is self.after:
             setattr(self.owner, self.name, self.before)
             return None
-        if current is None or patched_in(current) is not _innermost(self.after):
+        if current is None or patched_in(current) is not self.wrapper:
             return None
         return f"{_name_of(self.owner)}.{self.name}, now {current!r}"
 

@@ -68,9 +68,9 @@ class Site:
         for wrapper in self.acting:
             wrapper._self_set_layers(replacements)
 
-    def remember(self, rebindings: Iterable[Rebinding]) -> None:
-        """Adds the rebindings of this site's aliases to its ledger."""
-        self._ledger += [entry for entry in rebindings if entry.concerns(self.acting[-1])]
+    def remember(self, rebinding: Rebinding) -> None:
+        """Adds the rebinding of an alias to its ledger."""
+        self._ledger.append(rebinding)
 
     def restore(self) -> list[str]:
         """Puts back what stood at every name. Returns the names that somebody else layered."""
@@ -153,9 +153,9 @@ class Sites:
         self._fresh = []
         if fresh:
             swaps = [(site.acting[-1].__wrapped__, site.acting[-1]) for site in fresh]
-            aliases = rebind_aliases(swaps, sweep_within)
-            for site in fresh:
-                site.remember(aliases)
+            by_wrapper = {id(site.acting[-1]): site for site in fresh}
+            for rebinding in rebind_aliases(swaps, sweep_within):
+                by_wrapper[id(rebinding.wrapper)].remember(rebinding)
         return bool(fresh), self._restore()
 
     def _bind(self, site: Site) -> None:

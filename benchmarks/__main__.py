@@ -1,0 +1,70 @@
+"""Measures steps, imports and calls on the installed optax, and writes one JSON file.
+
+Run as ``python benchmarks FILE [--upgraded PYTHON] [--only NAME...] [--sizes N...] [--regimes
+NAME...]``. PYTHON is that of an environment with the newest optax, to compare with upgrading. The
+machine should have nothing else to do; what is noisy all the same is marked so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+import calls
+import imports
+import jax
+import optax
+from cases import CASES
+from steps import REGIMES, STEPS, measure
+
+
+def main() -> None:
+    """Measures what is asked for, and writes after each case."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--upgraded")
+    parser.add_argument("--only", nargs="*", default=list(CASES), choices=CASES)
+    parser.add_argument("--sizes", nargs="*", type=int, default=list(STEPS), choices=STEPS)
+    parser.add_argument("--regimes", nargs="*", default=list(REGIMES), choices=REGIMES)
+    asked = parser.parse_args()
+    record: dict[str, Any] = {
+        "optax": optax.__version__,
+        "jax": jax.__version__,
+        "python": platform.python_version(),
+        "device": jax.devices()[0].device_kind,
+        "machine": f"{processor()}, {os.cpu_count()} cores",
+        "steps": [],
+    }
+    for name in asked.only:
+        for regime in asked.regimes:
+            for found in measure(name, regime, asked.sizes, asked.upgraded):
+                record["steps"].append(found)
+            print(name, regime, file=sys.stderr, flush=True)
+            write(record, asked.file)
+    record["imports"] = imports.measure()
+    record["calls"] = calls.measure()
+    write(record, asked.file)
+
+
+def write(record: dict[str, Any], file: Path) -> None:
+    """As JSON."""
+    file.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def processor() -> str:
+    """Its name, where the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+if __name__ == "__main__":
+    main()
