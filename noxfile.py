@@ -52,7 +52,7 @@ FAULTS = ("tests/patches/test_faults.py", "tests/patches/test_programs.py")
 """What may differ with any release of optax or jax."""
 
 AUDITED = ("0.1.9", "0.2.3", "0.2.8")
-"""Where tests go over the whole audit."""
+"""Where tests go over the whole audit, patches are fuzzed, and time is measured."""
 
 DOWNSTREAM = {
     "0.2.3": (
@@ -177,6 +177,29 @@ def fuzz(session: nox.Session, optax: str) -> None:
     _install(session, optax, jax, *held_back, "pytest-xdist")
     many = ("--hypothesis-profile=many", "-n", "auto", "tests/patches/test_properties.py")
     session.run("python", "-m", "pytest", *many, *session.posargs)
+
+
+@nox.session
+@nox.parametrize("optax", [nox.param(optax, id=optax) for optax in AUDITED])
+def benchmarks(session: nox.Session, optax: str) -> None:
+    """Times steps, imports and calls into docs/benchmarks/: nothing else should run."""
+    jax, *held_back = JAX_OF_ITS_TIME[optax]
+    _install(session, optax, jax, *held_back)
+    newest, (its_jax, *_) = list(JAX_OF_ITS_TIME.items())[-1]
+    upgraded = Path(session.create_tmp()).resolve() / "upgraded"
+    python = str(upgraded / "bin" / "python")
+    session.run("uv", "venv", "--clear", str(upgraded), external=True)
+    pins = (f"optax=={newest}", f"jax=={its_jax}", f"jaxlib=={its_jax}")
+    session.run("uv", "pip", "install", "--python", python, "-e", ".", *pins, external=True)
+    record = f"docs/benchmarks/{optax}.json"
+    session.run("python", "benchmarks", record, "--upgraded", python, *session.posargs)
+
+
+@nox.session
+def page_of_benchmarks(session: nox.Session) -> None:
+    """Writes docs/benchmarks.md and draws docs/benchmarks.svg."""
+    session.install("packaging", "matplotlib")
+    session.run("python", "docs/write_benchmarks.py")
 
 
 @nox.session

@@ -53,6 +53,7 @@ def main() -> None:
 
 def write(record: dict[str, Any], file: Path) -> None:
     """As JSON."""
+    file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
