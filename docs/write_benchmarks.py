@@ -22,8 +22,8 @@ HEAD = """\
 # What it costs, and what it gains
 
 `nox -s benchmarks page_of_benchmarks` measures this where it runs, and writes this page;
-`docs/benchmarks/` has all figures. Stock and patched optax are measured in processes of their own, in turn. A figure is a
-median; `~` says that its quartiles are more than 10 % apart.
+`docs/benchmarks/` has all figures. Stock and patched optax are measured in processes of their
+own, in turn. A figure is a median; `~` says that its quartiles are more than 10 % apart.
 
 ![Time of a step with the shim over that of stock](benchmarks.svg)
 """
@@ -31,26 +31,26 @@ median; `~` says that its quartiles are more than 10 % apart.
 IMPORT = """
 ## Import
 
-`import optax_dtypefix` itself imports neither jax nor optax; the rest happens when optax is imported.
-What it adds is given twice, since Python collects garbage whenever so many objects were made, which
-takes 30 ms with all of jax loaded, and it is chance whether that falls into the import of the shim or
-comes soon after it.
+`import optax_dtypefix` itself imports neither jax nor optax; the rest happens when optax is
+imported. What it adds is given twice, since Python collects garbage whenever so many objects were
+made, which takes 30 ms with all of jax loaded, and it is chance whether that falls into the
+import of the shim or comes soon after it.
 
-| optax | `import optax` | more with the shim | without collections | ratios | the statement alone | its modules |
+| optax | `import optax` | with the shim more | uncollected | ratios | the statement | its modules |
 |---|---|---|---|---|---|---|"""
 
 LATE = """
-With optax, and 1,000 to 4,000 modules in all, loaded before. The first time includes importing the shim
-and its patches; the second one is `apply()` after `revert()`.
+With optax, and 1,000 to 4,000 modules in all, loaded before. The first time includes importing
+the shim and its patches; the second one is `apply()` after `revert()`.
 
-| optax | modules | import and apply | without collections | `revert()` | `apply()` |
+| optax | modules | import and apply | uncollected | `revert()` | `apply()` |
 |---|---|---|---|---|---|"""
 
 CALLS = """
 ## Calls
 
-A function that is compiled costs nothing more than the program it was compiled to. While it is traced,
-or run without `jit`, each patched function adds Python of its own.
+A function that is compiled costs nothing more than the program it was compiled to. While it is
+traced, or run without `jit`, each patched function adds Python of its own.
 
 | optax | call | stock | with the shim | more |
 |---|---|---|---|---|"""
@@ -58,11 +58,12 @@ or run without `jit`, each patched function adds Python of its own.
 STEPS = """
 ## Steps
 
-The time of a train step over that of stock, at three numbers of params, and beside what one would do
-without the shim: `cast back` casts the whole state to its first dtypes after each step, `upgraded` is
-stock optax {newest} with its jax. `same` is a program that is that of stock, instruction by instruction,
-and so costs the same. Where stock raises, the time itself is given. Traces are those of the first three
-steps; memory is that of arguments, results and temporaries of the compiled step."""
+The time of a train step over that of stock, at three numbers of params, and beside what one would
+do without the shim: `cast back` casts the whole state to its first dtypes after each step,
+`upgraded` is stock optax {newest} with its jax. `same` is a program that is that of stock,
+instruction by instruction, and so costs the same. Where stock raises, the time itself is given.
+Traces are those of the first three steps; memory is that of arguments, results and temporaries of
+the compiled step."""
 
 COLUMNS = (
     *("case", "patch", "regime"),
