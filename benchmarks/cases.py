@@ -8,7 +8,6 @@ from typing import Any, Callable
 import jax
 import jax.numpy as jnp
 import optax
-import optax.contrib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,8 +27,11 @@ class Case:
     opt_in: bool = False
 
 
+_CONTRIB = getattr(optax, "contrib", None)  # Some releases have none.
+
+
 def _contrib(name: str, *args: Any) -> Callable[[], Any]:
-    return lambda: getattr(optax.contrib, name)(*args)
+    return lambda: getattr(_CONTRIB, name)(*args)
 
 
 def _with_zero_nans() -> Any:
@@ -37,13 +39,13 @@ def _with_zero_nans() -> Any:
 
 
 def _with_a_plateau() -> Any:
-    return optax.chain(optax.adam(0.01), optax.contrib.reduce_on_plateau())
+    return optax.chain(optax.adam(0.01), _contrib("reduce_on_plateau")())
 
 
 def _all_cases() -> dict[str, Case]:
     rate = jnp.asarray(0.01, jnp.float32)
     hyperparameters = optax.inject_hyperparams(optax.adam)
-    loss = "value" if hasattr(optax.contrib, "schedule_free_sgd") else "loss"
+    loss = "value" if hasattr(_CONTRIB, "schedule_free_sgd") else "loss"
     cases = {
         "adam": Case("", lambda: optax.adam(0.01)),
         "adam, eps": Case("float16_eps", lambda: optax.adam(0.01)),
@@ -70,7 +72,7 @@ def _all_cases() -> dict[str, Case]:
     absent = {
         name
         for name in ("prodigy", "dadapt_adamw", "schedule_free_sgd", "reduce_on_plateau", "lbfgs")
-        if not (hasattr(optax, name) or hasattr(optax.contrib, name))
+        if not (hasattr(optax, name) or hasattr(_CONTRIB, name))
     }
     return {name: case for name, case in cases.items() if name not in absent}
 

@@ -25,6 +25,7 @@ from cases import CASES, Case, loss, params_of
 
 tree_map, leaves = jax.tree_util.tree_map, jax.tree_util.tree_leaves
 INSTRUCTION = re.compile(r"^ *(?:ROOT )?%?[\w.\-]+ = ", re.MULTILINE)
+FLOAT64_ARRAY = re.compile(r"\bf64\[\d")
 METADATA = re.compile(r", metadata=\{[^}]*\}|HloModule [^\n]*|^FileNames[^$]*?\n\n", re.MULTILINE)
 
 
@@ -67,7 +68,7 @@ class Step:
             "trace_s": traced - start,
             "compile_s": ready - traced,
             "instructions": len(INSTRUCTION.findall(text)),
-            "float64": "f64[" in text,
+            "float64": FLOAT64_ARRAY.search(text) is not None,
             "bytes_accessed": cost.get("bytes accessed"),
             "memory_bytes": sum(getattr(memory, f"{s}_in_bytes", 0) for s in sizes),
             "state_bytes": state_bytes,

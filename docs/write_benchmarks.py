@@ -68,7 +68,7 @@ the compiled step."""
 COLUMNS = (
     *("case", "patch", "regime"),
     *("1e4 params", "1e6", "5e7", "cast back, 1e6", "upgraded, 1e6"),
-    *("traces", "instructions", "float64 inside", "state, bytes a param", "memory, bytes a param"),
+    *("traces", "instructions", "float64 arrays", "state, bytes a param", "memory, bytes a param"),
 )
 
 COLORS = {
@@ -197,7 +197,7 @@ def summary(measured: list[dict[str, Any]]) -> Iterator[str]:
     yield f"- {fewer[0]} are traced less often with the shim, {fewer[1]} more often;"
     yield f"- in {smaller[0]} the state is smaller with the shim, in {smaller[1]} larger;"
     inside = [sum(way["float64"] for way in ways) for ways in zip(*both)]
-    yield f"- {inside[0]} have float64 inside on stock, {inside[1]} with the shim."
+    yield f"- {inside[0]} have float64 arrays inside on stock, {inside[1]} with the shim."
 
 
 def seconds(found: dict[str, Any]) -> str:

@@ -175,7 +175,8 @@ def _hold(value: Any, before: Any, *, stateful: bool) -> Any:
     """
     value, before = jnp.asarray(value), jnp.asarray(before)
     grown = jnp.issubdtype(before.dtype, jnp.integer) and _is_float(value)
-    return value if before.weak_type or (stateful and grown) else cast(value, before.dtype)
+    weak = getattr(before, "weak_type", False)  # A typed random key has no such attribute.
+    return value if weak or (stateful and grown) else cast(value, before.dtype)
 
 
 def _is_stateful(state: Any) -> bool:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from packaging.version import Version
 from support import (
     assert_keeps_the_contract,
     float64_in,
@@ -388,3 +389,26 @@ def test_a_function_among_the_extra_arguments_sees_the_users_dtypes() -> None:
 
     assert_keeps_the_contract(tx, tree_of(jnp.bfloat16), extra=extra)
     assert set(seen) == {jnp.dtype(jnp.bfloat16)}
+
+
+@pytest.mark.skipif(
+    Version(optax.__version__) < Version("0.2.5"), reason="stock takes no typed random keys"
+)
+def test_a_typed_random_key_among_the_hyperparameters() -> None:
+    """As ``optax/schedules/_inject_test.py`` has it, where the key has no weak type, eager."""
+
+    def noise(key: Any, scale: Any) -> Any:
+        def update(updates: Any, state: Any, params: Any = None) -> Any:
+            del updates, params
+            return jax.random.normal(state, (3,), jnp.bfloat16) * scale, jax.random.split(state)[0]
+
+        return optax.GradientTransformation(lambda _: key, update)
+
+    tx = optax.inject_hyperparams(noise)(key=jax.random.key(1), scale=1e-3)
+    params = jnp.ones(3, jnp.bfloat16)
+    state = tx.init(params)
+    for update in (tx.update, jax.jit(tx.update)):
+        updates, state = update(params, state)
+        assert updates.dtype == jnp.bfloat16
+        assert jnp.issubdtype(state.hyperparams["key"].dtype, jax.dtypes.prng_key)
+        assert state.hyperparams["scale"].dtype == jnp.float32

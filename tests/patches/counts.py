@@ -1,0 +1,36 @@
+"""Prints what the benchmarks count of a few train steps of each of their cases, as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+
+from worker import Step  # isort: skip  # It has the shim imported first.
+from cases import CASES
+
+DTYPES = ("float32",) if os.environ.get("JAX_ENABLE_X64") else ("float32", "bfloat16")
+
+
+def counts(name: str, dtype: str) -> dict[str, Any]:
+    """Traces, bytes of state and float64 arrays in three steps; the error, if it raises."""
+    try:
+        return Step(CASES[name], 1000, dtype, cast_back=False).about()
+    except (TypeError, ValueError) as error:
+        return {"raises": str(error)}
+
+
+def main() -> None:
+    """Goes through those that need no opting in."""
+    names = [name for name, case in CASES.items() if not case.opt_in]
+    print(
+        json.dumps({f"{name} {dtype}": counts(name, dtype) for name in names for dtype in DTYPES})
+    )
+
+
+if __name__ == "__main__":
+    main()

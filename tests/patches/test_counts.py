@@ -1,0 +1,62 @@
+"""One trace, no float64, no growing state: counted over train steps of the benchmarks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import optax
+import pytest
+
+MODES = {"": {}, " x64": {"JAX_ENABLE_X64": "1"}}
+SCALARS = 64
+"""Bytes by which float32 scalars may be more than stock's, which are in half precision."""
+
+
+def of_all_modes(outcome_of: Any, **variables: str) -> dict[str, Any]:
+    return {
+        name + mode: found
+        for mode, x64 in MODES.items()
+        for name, found in outcome_of("counts.py", **x64, **variables).items()
+    }
+
+
+@pytest.fixture(scope="module")
+def stock(outcome_of: Any) -> dict[str, Any]:
+    return of_all_modes(outcome_of, OPTAX_DTYPEFIX="off")
+
+
+@pytest.fixture(scope="module")
+def patched(outcome_of: Any) -> dict[str, Any]:
+    return of_all_modes(outcome_of)
+
+
+def test_a_step_is_traced_once(patched: dict[str, Any]) -> None:
+    assert {name: found.get("traces") for name, found in patched.items()} == dict.fromkeys(
+        patched, 1
+    )
+
+
+def test_no_array_is_computed_in_float64(patched: dict[str, Any]) -> None:
+    assert [name for name, found in patched.items() if found["float64"]] == []
+
+
+def test_the_state_does_not_grow(stock: dict[str, Any], patched: dict[str, Any]) -> None:
+    for name, found in patched.items():
+        assert found["state_bytes_later"] == found["state_bytes"], name
+        stocks = stock[name].get("state_bytes_later", found["state_bytes"])
+        assert found["state_bytes_later"] <= stocks + SCALARS, name
+
+
+@pytest.mark.skipif(not hasattr(optax, "lbfgs"), reason="this release has none")
+def test_stock_traces_lbfgs_twice(stock: dict[str, Any]) -> None:
+    assert stock["lbfgs float32"]["traces"] == 2
+
+
+def test_the_counts_can_tell_stock_from_patched(stock: dict[str, Any]) -> None:
+    """On every release there is a step that stock traces again, in float64, or not at all."""
+    worse = [
+        name
+        for name, found in stock.items()
+        if "raises" in found or found["float64"] or found["traces"] > 1
+    ]
+    assert worse
