@@ -1,6 +1,7 @@
-"""Writes docs/patches/: a page for each patch, from the patch's own file.
+"""Writes what the patches' own files say of them: a page for each, and the lists of all.
 
-Run as ``python docs/write_patches.py [FOLDER]``.
+That is docs/patches/, the table in README.md and the pages in mkdocs.yml. Run as ``python
+docs/write_patches.py [FOLDER]``, with a folder to write to in place of the repository.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from optax_dtypefix._patch import Patch
+
+ROOT = Path(__file__).parents[1]
 
 
 def page(patch: Patch) -> Iterator[str]:
@@ -79,11 +82,40 @@ def until_when(patch: Patch) -> str:
     return f"From optax {patch.fixed_in} on it is not needed."
 
 
-def main(folder: str = "docs/patches") -> None:
-    """Writes a page for each patch."""
+def readme(text: str) -> str:
+    """The README with a row for each patch, those that are opt-in last."""
+    rows = ["| id | what stock optax does wrong | releases | upstream |", "|---|---|---|---|"]
+    for patch in sorted(map(load, IDS), key=lambda patch: patch.opt_in):
+        name = f"[`{patch.id}`](docs/patches/{patch.id}.md){' (opt-in)' if patch.opt_in else ''}"
+        affected = [release for release in TESTED if patch.faults_on(Release(release))]
+        links = [f"[{link.rpartition('/')[2]}]({link})" for link in patch.upstream]
+        cells = (name, patch.summary, in_words(affected), ", ".join(links) or "none found")
+        rows.append(f"| {' | '.join(cells)} |")
+    before, _, rest = text.partition(rows[0])
+    _, end, after = rest.partition("\n\n")
+    return "".join((before, "\n".join(rows), end, after))
+
+
+def navigation(text: str) -> str:
+    """The settings of mkdocs with a page for each patch."""
+    before, heading, rest = text.partition("  - Patches:\n")
+    others = [line for line in rest.splitlines(keepends=True) if "patches/" not in line]
+    pages = [f"      - {patch_id}: patches/{patch_id}.md\n" for patch_id in IDS]
+    return "".join((before, heading, *pages, *others))
+
+
+def main(folder: str = str(ROOT)) -> None:
+    """Writes all of it."""
+    (Path(folder) / "docs" / "patches").mkdir(parents=True, exist_ok=True)
     for patch_id in IDS:
-        text = "\n".join(page(load(patch_id))) + "\n"
-        (Path(folder) / f"{patch_id}.md").write_text(text, encoding="utf-8")
+        write(Path(folder) / "docs" / "patches" / f"{patch_id}.md", "\n".join(page(load(patch_id))))
+    for name, renewed in (("README.md", readme), ("mkdocs.yml", navigation)):
+        write(Path(folder) / name, renewed((ROOT / name).read_text(encoding="utf-8")))
+
+
+def write(file: Path, text: str) -> None:
+    """A text with one newline at its end."""
+    file.write_text(text.rstrip("\n") + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -27,12 +27,16 @@ on stock optax, and with the shim loaded before them. No test that passes on sto
 | optax | jax | tests | fail on stock | fail with the shim | fail only with the shim | mended |
 |---|---|---|---|---|---|---|"""
 
+KNOWN = """
+Those that fail only with the shim do so by intention, and `tests/upstream/known.py` has the reason:
+"""
+
 TAIL = """
 Tests that fail on stock as well do so because that release, or a library that its tests use, does
 not go with that jax, numpy or chex. Those that pass with the shim alone are counted as mended.
 
-`nox -s upstream` runs them again and writes this page; `tests/upstream/known.py` would name a test
-that asserts a fault itself."""
+`nox -s upstream` runs them again and writes this page. It fails if another test fails only with the
+shim, or if one of those no longer does."""
 
 
 def page(records: list[dict[str, Any]]) -> Iterator[str]:
@@ -41,15 +45,17 @@ def page(records: list[dict[str, Any]]) -> Iterator[str]:
     for record in records:
         counts = [sum(map(size, column)) for column in zip(*map(columns, record["files"].values()))]
         yield f"| {' | '.join(map(str, (record['optax'], record['jax'], *counts)))} |"
-    failing = [
-        f"`{name}` ({record['optax']})"
-        for record in records
-        for found in record["files"].values()
-        for name in found["only with the shim"]
-    ]
+    failing = sorted(
+        {
+            name.partition("::")[2]
+            for record in records
+            for found in record["files"].values()
+            for name in found["only with the shim"]
+        }
+    )
     if failing:
-        yield ""
-        yield f"By intention fail with the shim: {', '.join(failing)}."
+        yield KNOWN
+        yield from (f"- `{name}`" for name in failing)
     yield TAIL
 
 

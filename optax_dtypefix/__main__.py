@@ -19,6 +19,7 @@ from optax_dtypefix._progress import progress_bar
 from optax_dtypefix._release import version_of
 from optax_dtypefix._run import run_module, run_script
 from optax_dtypefix._worker import WorkerError
+from optax_dtypefix.patches import IDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +35,7 @@ _EPILOG = """\
 examples:
   optax-dtypefix status                     what is applied to the installed optax, and why
   optax-dtypefix doctor                     each fault on stock optax, and gone on the patched one
+  optax-dtypefix doctor multi_steps         those of one patch, with all that is said of them
   optax-dtypefix audit --only adam sgd      the contract on transformations, stock and patched
   optax-dtypefix run train.py --lr 0.1      an unmodified script under the shim
   optax-dtypefix run -m my.training --json  an unmodified module; its options are its own
@@ -42,6 +44,7 @@ environment:
   OPTAX_DTYPEFIX=off                        switch the whole shim off
   OPTAX_DTYPEFIX_DISABLE=multi_steps,...    switch patches off; all: every one
   OPTAX_DTYPEFIX_ONLY=multi_steps,...       apply these alone
+  OPTAX_DTYPEFIX_ENABLE=float32_moments,... apply these opt-in patches too
   OPTAX_DTYPEFIX_STRICT=1                   fail where a patch cannot be applied
   OPTAX_DTYPEFIX_LOG=info                   say what is done; debug: say more
 """
@@ -53,8 +56,9 @@ Exits with 1 when a patch failed.
 
 _DOCTOR = """\
 Shows each fault that the installed optax has, on the stock functions and on the patched ones, each
-in a process of its own. Runs on the CPU unless JAX_PLATFORMS says otherwise. Exits with 1 when a
-fault is still there under the shim, or when stock optax does not show it.
+in a process of its own; with PATCH, only those of these patches, and all that is said of them. Runs
+on the CPU unless JAX_PLATFORMS says otherwise. Exits with 1 when a fault is still there under the
+shim, or when stock optax does not show it.
 """
 
 _AUDIT = """\
@@ -100,7 +104,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if options.command == "audit":
             return _audit(options.only, options.json, options.svg)
-        return _doctor(options.json) if options.command == "doctor" else _status(options.json)
+        if options.command == "doctor":
+            return _doctor(options.patches, options.json)
+        return _status(options.json)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # As in ``| head``: who reads has seen enough.
@@ -130,15 +136,19 @@ def _status(as_json: bool) -> int:
     return 1 if failed or trouble is not None else 0
 
 
-def _doctor(as_json: bool) -> int:
+def _doctor(ids: Sequence[str], as_json: bool) -> int:
+    for patch_id in ids:
+        if patch_id not in IDS:
+            print(f"there is no patch {patch_id!r}: {nearest(patch_id, IDS)}", file=sys.stderr)
+            return 2
     if sys.stderr.isatty():
         print("Showing each fault on stock and on patched optax ...", file=sys.stderr)
     try:
-        diagnosis = diagnose()
+        diagnosis = diagnose(ids)
     except WorkerError as error:
         return _no_optax(str(error))
-    text = diagnosis.as_json() if as_json else diagnosis.as_text(terminal_width())
-    print(text, flush=True)
+    text = diagnosis.as_details() if ids else diagnosis.as_text(terminal_width())
+    print(diagnosis.as_json() if as_json else text, flush=True)
     return 0 if diagnosis.ok else 1
 
 
@@ -196,6 +206,8 @@ def _parser() -> argparse.ArgumentParser:
     ):
         command = commands.add_parser(name, help=summary, description=description)
         command.add_argument("--json", action="store_true", help="all of it, as JSON")
+        if name == "doctor":
+            command.add_argument("patches", metavar="PATCH", nargs="*", help="as in: multi_steps")
     audit = commands.add_parser(
         "audit", help="measure the contract on every transformation", description=_AUDIT
     )

@@ -28,11 +28,11 @@ def import_optax() -> None:
         importlib.import_module("optax.contrib")
 
 
-def write_outcomes(path: str) -> None:
-    """Runs the demonstrations of the faults that the installed optax may have."""
+def write_outcomes(path: str, *ids: str) -> None:
+    """Demonstrates the faults that the installed optax may have: of these patches, or of all."""
     import_optax()
     release = installed(sys.modules["optax"])
-    faults = [(patch_id, fault) for patch_id in IDS for fault in _faults(patch_id)]
+    faults = [(patch_id, fault) for patch_id in ids or IDS for fault in _faults(patch_id)]
     with open(path, "w", encoding="utf-8") as file:
 
         def write(**fields: Any) -> None:

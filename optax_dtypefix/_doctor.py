@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 FIXED = "fixed"
 STILL_FAILS = "still fails"
+FIXED_BY_OTHERS = "fixed by others"
 DISABLED = "disabled"
 OPT_IN = "opt-in"
 NOT_SHOWN = "not shown"
@@ -79,6 +80,11 @@ class Diagnosis:
         lines = _fault_table(shown, width) if shown else []
         return "\n".join([heading, "", *lines, *([""] if lines else []), self.conclusion])
 
+    def as_details(self) -> str:
+        """Each fault of this release with all that is said of it, and the conclusion."""
+        shown = [row for row in self.rows if row.verdict != NOT_IN_RELEASE]
+        return "\n".join([*map(_details, shown), self.conclusion])
+
     def _having(self, verdict: str) -> list[Row]:
         return [row for row in self.rows if row.verdict == verdict]
 
@@ -91,7 +97,7 @@ class Diagnosis:
         optax = f"optax {self.report['optax_version']}"
         fixed, disabled = self._having(FIXED), self._having(DISABLED)
         failing, wrong = self._having(STILL_FAILS), self._wrong_in_table
-        opt_in = self._having(OPT_IN)
+        opt_in, by_others = self._having(OPT_IN), self._having(FIXED_BY_OTHERS)
         if failing:
             yield (
                 f"{_count(failing)} still there under the shim: {_names(failing)}. Please report "
@@ -103,8 +109,12 @@ class Diagnosis:
                 f"the table is wrong; please report it."
             )
         if disabled:
-            reasons = "; ".join(dict.fromkeys(f"{row.patch}: {row.reason}" for row in disabled))
-            yield f"{_count(disabled)} left in place, as you asked ({reasons})."
+            yield f"{_count(disabled)} left in place, as you asked ({_reasons(disabled)})."
+        if by_others:
+            yield (
+                f"{_count(by_others)} fixed by other patches, though not by their own "
+                f"({_reasons(by_others)})."
+            )
         if opt_in:
             ids = ",".join(dict.fromkeys(row.patch for row in opt_in))
             yield (
@@ -112,10 +122,10 @@ class Diagnosis:
                 f"OPTAX_DTYPEFIX_ENABLE={ids} in the environment."
             )
         if fixed:
-            every = "" if failing or wrong or disabled else ", which is all of them"
+            every = "" if failing or wrong or disabled or by_others else ", which is all of them"
             every += " that need no opting in" if every and opt_in else ""
             yield f"{_count(fixed)} of stock {optax} fixed under the shim{every}."
-        if not (failing or wrong or disabled or opt_in or fixed):
+        if not (failing or wrong or disabled or by_others or opt_in or fixed):
             yield f"{optax} shows none of the known faults."
         if fixed or failing:
             example = (failing or fixed)[0].patch
@@ -124,8 +134,8 @@ class Diagnosis:
             yield "To have them fixed, unset the variable."
 
 
-def diagnose() -> Diagnosis:
-    """Runs the demonstrations on stock and on patched optax.
+def diagnose(ids: Sequence[str] = ()) -> Diagnosis:
+    """Runs the demonstrations of some patches, or of all, on stock and on patched optax.
 
     Raises:
       WorkerError: optax cannot be imported there.
@@ -133,12 +143,13 @@ def diagnose() -> Diagnosis:
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="optax-dtypefix-"))
         off = {"OPTAX_DTYPEFIX": "off"}
-        stock = stack.enter_context(Worker(folder, "stock", _WRITE_OUTCOMES, variables=off))
-        patched = stack.enter_context(Worker(folder, "patched", _WRITE_OUTCOMES))
+        stock = stack.enter_context(Worker(folder, "stock", _WRITE_OUTCOMES, ids, off))
+        patched = stack.enter_context(Worker(folder, "patched", _WRITE_OUTCOMES, ids))
         before, after = _outcomes(stock), _outcomes(patched)
     states = {status["id"]: status for status in after.report["patches"]}
     rows = [_row(fault, before, after, states[fault["patch"]]) for fault in after.faults]
-    broken = [state for state in states.values() if state["state"] == State.FAILED.value]
+    asked = [state for patch_id, state in states.items() if not ids or patch_id in ids]
+    broken = [state for state in asked if state["state"] == State.FAILED.value]
     rows += [_unloadable(state) for state in broken if state["id"] not in {r.patch for r in rows}]
     return Diagnosis(after.report, after.tested, tuple(rows))
 
@@ -180,8 +191,7 @@ def _row(
     if not fault["in_release"] or gone:
         verdict = NOT_IN_RELEASE
     elif status["state"] == State.DISABLED.value:
-        waits = status["reason"].startswith(OPT_IN)
-        verdict = NOT_SHOWN if stock is None else OPT_IN if waits else DISABLED
+        verdict = NOT_SHOWN if stock is None else _of_one_that_is_off(patched, status["reason"])
     elif patched is not None:
         verdict = STILL_FAILS
     else:
@@ -197,6 +207,12 @@ def _row(
         state=status["state"],
         reason=status["reason"],
     )
+
+
+def _of_one_that_is_off(patched: str | None, reason: str) -> str:
+    if patched is None:  # As an optimizer that drifts and what raises around it: each will do.
+        return FIXED_BY_OTHERS
+    return OPT_IN if reason.startswith(OPT_IN) else DISABLED
 
 
 def _unloadable(status: Mapping[str, Any]) -> Row:
@@ -223,6 +239,27 @@ def _fault_table(rows: Sequence[Row], width: int) -> list[str]:
     patched = min(widths[3], max(room // 2, room - widths[2]))
     limits = (widths[0], widths[1], room - patched, patched, widths[4])
     return table([heading, *(tuple(map(_cut, row, limits)) for row in cells)])
+
+
+def _details(row: Row) -> str:
+    said = {
+        "stock": row.stock or "ok",
+        "patched": row.patched or "ok",
+        "upstream": row.upstream or "no issue was found",
+    }
+    lines = [f"{row.patch}, {row.fault}: {row.verdict}", f"  {row.summary}"]
+    for what, words in said.items():
+        lines += [f"  {what}:", *(f"    {line}" for line in words.strip().splitlines())]
+    return "\n".join([*lines, ""])
+
+
+def _reasons(rows: Iterable[Row]) -> str:
+    """Why the patches of these faults do nothing, each reason once."""
+    patches: dict[str, list[str]] = {}
+    for row in rows:
+        if row.patch not in patches.setdefault(row.reason, []):
+            patches[row.reason].append(row.patch)
+    return "; ".join(f"{', '.join(ids)}: {reason}" for reason, ids in patches.items())
 
 
 def _line(message: str | None) -> str:

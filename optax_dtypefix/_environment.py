@@ -10,7 +10,15 @@ import os
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from optax_dtypefix._errors import OptaxDtypeFixError, complain
-from optax_dtypefix.patches import IDS
+
+try:
+    from optax_dtypefix.patches import IDS
+except ModuleNotFoundError as error:
+    # In a clone the patches lie beside this folder, and only an installation joins the two.
+    if error.name != "optax_dtypefix.patches":
+        raise
+    advice = "this is the folder of its sources: install it, with `pip install -e .` there"
+    raise ImportError(f"optax_dtypefix has no patches: {advice}") from None
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -106,10 +114,9 @@ def _ids(
         return frozenset(known_ids)
     for word in words:
         if word not in known_ids:
-            complain(
-                f"{variable} names {word!r}, which is no patch: {nearest(word, known_ids)}",
-                strict=strict,
-            )
+            several = len(word.split()) > 1
+            advice = "separate ids by commas" if several else nearest(word, known_ids)
+            complain(f"{variable} names {word!r}, which is no patch: {advice}", strict=strict)
     return frozenset(words)
 
 

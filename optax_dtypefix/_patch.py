@@ -76,7 +76,7 @@ class Patch:
 
     Attributes:
       id: what users type; it never changes.
-      summary: one line for the table of ``status``.
+      summary: what stock optax does wrong, in a sentence of Markdown, for the README's table.
       faults: what stock optax does wrong, release by release. They are the table that selects, the
         probe on unknown releases, the rows of ``doctor`` and the cases of the tests.
       targets: what is wrapped.

@@ -92,7 +92,11 @@ _DTYPES = "https://github.com/google-deepmind/optax/issues/1207"
 
 PATCH = Patch(
     id="conditional",
-    summary="apply_if_finite and its kin take an inner optimizer that changes dtypes",
+    summary=(
+        "`apply_if_finite`, `maybe_update`, `conditionally_transform`, `conditionally_mask`, "
+        "`periodic_update`: `TypeError` from `cond` as soon as the inner optimizer changes a "
+        "dtype"
+    ),
     independent=True,
     faults=(
         Fault(

@@ -420,7 +420,12 @@ _TREES = "https://github.com/google-deepmind/optax/issues/1207"
 
 PATCH = Patch(
     id="distance_estimates",
-    summary="dadapt_adamw, dog, dowg, momo and mechanize estimate rightly, in the user's dtypes",
+    summary=(
+        "`dadapt_adamw`, `dog`, `dowg`, `momo`, `momo_adam`, `mechanize`: drift to float64 or "
+        "float32 (up to 0.2.3); scalars in the lowest dtype of the params, so that sums stall "
+        "in bfloat16, are NaN in float16 and integers with an integer leaf (from 0.2.4); NaN "
+        "for a zero gradient (`dadapt_adamw`)"
+    ),
     independent=True,
     faults=(
         Fault(

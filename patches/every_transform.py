@@ -98,7 +98,10 @@ _DTYPES = "https://github.com/google-deepmind/optax/issues/1207"
 
 PATCH = Patch(
     id="every_transform",
-    summary="every transformation, your own included, keeps dtypes with gradients of any dtype",
+    summary=(
+        "any transformation, your own included, drifts with gradients wider or narrower than "
+        "the params"
+    ),
     opt_in=True,
     faults=(
         # momentum = 0.9 * bfloat16 + float32: the sum is float32.

@@ -111,7 +111,11 @@ _ISSUES = "https://github.com/google-deepmind/optax/issues/"
 
 PATCH = Patch(
     id="float16_eps",
-    summary="float16 gradients that are zero, tiny or large give finite updates",
+    summary=(
+        "in float16, `eps` and small squares are 0, and squares above 65504 are inf: NaN for a "
+        "zero gradient, infinite updates for a tiny one, none ever again after a large one; "
+        "adam, rmsprop, adafactor, novograd and others"
+    ),
     independent=True,
     faults=(
         Fault(

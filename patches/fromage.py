@@ -135,7 +135,10 @@ _PULL = "https://github.com/google-deepmind/optax/pull/1359"
 
 PATCH = Patch(
     id="fromage",
-    summary="fromage takes a schedule, and keeps the dtypes of the user with it",
+    summary=(
+        "`TypeError` for a schedule (up to 0.2.5); float32 updates for half-precision params "
+        "(from 0.2.6)"
+    ),
     faults=(
         Fault(
             "schedule",

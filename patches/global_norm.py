@@ -335,7 +335,12 @@ _PROJECTIONS = ("optax.projections._projections",)
 
 PATCH = Patch(
     id="global_norm",
-    summary="norms of half-precision trees are summed in float32, and clip rightly",
+    summary=(
+        "`global_norm`, `clip_by_global_norm`, `clip_by_block_rms`, `adaptive_grad_clip`, "
+        "`scale_by_trust_ratio` (`lamb`, `lars`, `fromage`), `normalize_by_update_norm`, "
+        "per-example clipping and tree norms: a float16 norm above 255 makes updates 0 or NaN, "
+        "bfloat16 norms of many leaves are too small"
+    ),
     independent=True,
     faults=(
         # 256 + 1 == 256 in bfloat16: the sum of 1,000 ones stops at 256, the norm at 16.

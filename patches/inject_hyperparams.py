@@ -319,7 +319,12 @@ _STEADY = "https://github.com/google-deepmind/optax/issues/1207"
 
 PATCH = Patch(
     id="inject_hyperparams",
-    summary="inject_hyperparams keeps hyperparameters in float32, and the dtypes of the user",
+    summary=(
+        "hyperparameters take the dtype of the params: in bfloat16 `b2=0.999` becomes 1 and "
+        "adam gives NaN from the first update on, in float16 `eps` becomes 0, an integer leaf "
+        "makes the learning rate 0 (up to 0.2.7); with `hyperparam_dtype=float32`, arrays or "
+        "schedules, state or updates turn into float32"
+    ),
     faults=(
         # 0.999 in bfloat16 is 1, and adam divides by 1 - b2^t = 0.
         Fault(

@@ -91,7 +91,10 @@ _SCALED = _Scaled()
 
 PATCH = Patch(
     id="learning_rate",
-    summary="a learning rate or weight decay that is an array leaves the dtypes alone",
+    summary=(
+        "a learning rate or weight decay that is an array or a numpy scalar: float32 updates "
+        "for bfloat16 params, float64 ones for float32 under x64"
+    ),
     independent=True,
     faults=(
         Fault(

@@ -277,7 +277,12 @@ _LAYOUTS = ("optax.transforms._accumulation", "optax._src.wrappers")
 
 PATCH = Patch(
     id="multi_steps",
-    summary="MultiSteps keeps the dtypes of state and updates, whatever is inside",
+    summary=(
+        "`MultiSteps` raises `TypeError` or drifts if the inner optimizer changes a dtype, if "
+        "gradients are wider than params, or if the schedule is int64; an extra argument is "
+        "lost (0.1.5, 0.1.7) or may not be a function (0.2.4); 0.2.8 drops the imaginary part "
+        "of complex gradients and accumulates float64 in float32"
+    ),
     faults=(
         Fault(
             "inner_drift",

@@ -218,7 +218,11 @@ _ISSUE = "https://github.com/google-deepmind/optax/issues/1051"
 
 PATCH = Patch(
     id="prodigy",
-    summary="prodigy keeps the dtypes of the user, and starts on a zero gradient",
+    summary=(
+        "float64 state and updates under x64, float32 updates for bfloat16 (up to 0.2.3); "
+        "scalars in the lowest dtype of the params (from 0.2.4); not-a-number for a zero "
+        "gradient"
+    ),
     faults=(
         Fault(
             "float64",

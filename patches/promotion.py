@@ -213,7 +213,11 @@ _DTYPES = "https://github.com/google-deepmind/optax/issues/1207"
 
 PATCH = Patch(
     id="promotion",
-    summary="transformations keep the dtypes of params and state, integer leaves too",
+    summary=(
+        "some 50 transformations: integer leaves turn into float32, leaves of mixed trees are "
+        "promoted, strict dtype promotion raises; adafactor, sm3, novograd, radam and others "
+        "promote bfloat16, and float32 under x64 (up to 0.2.3)"
+    ),
     independent=True,
     faults=(
         # mu = b1 * mu + (1 - b1) * g: an int32 times a Python float is float32.

@@ -193,7 +193,11 @@ _MODULES = ("optax.contrib._reduce_on_plateau", "optax.contrib.reduce_on_plateau
 
 PATCH = Patch(
     id="reduce_on_plateau",
-    summary="reduce_on_plateau tells a falling loss from a plateau, in the dtypes of the user",
+    summary=(
+        "float32 updates for bfloat16 (up to 0.2.3); weak or float64 values (0.2.4 to 0.2.6); "
+        "best and mean loss in the dtype of the params, so that a slowly falling loss is a "
+        "plateau (from 0.2.7); an array `min_scale` raises"
+    ),
     faults=(
         Fault(
             "narrow_scalars",

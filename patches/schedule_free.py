@@ -176,7 +176,10 @@ _FIX = "https://github.com/google-deepmind/optax/issues/1038"
 
 PATCH = Patch(
     id="schedule_free",
-    summary="schedule_free averages rightly, and in the dtypes of the user",
+    summary=(
+        "float32 state and updates for bfloat16 params (0.2.3); the sum of weights is kept in "
+        "the lowest dtype of the params and stops growing, so the average is wrong (from 0.2.4)"
+    ),
     faults=(
         Fault(
             "promoted_updates",

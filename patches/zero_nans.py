@@ -154,7 +154,10 @@ def _probe_product() -> str | None:
 
 PATCH = Patch(
     id="zero_nans",
-    summary="MultiSteps recovers from a nan or inf micro-batch",
+    summary=(
+        "`MultiSteps(chain(zero_nans(), ...))`: `TypeError` in 0.1.8 and 0.1.9; after one NaN "
+        "or infinite micro-batch, zero updates for the rest of the run"
+    ),
     faults=(
         Fault(
             "bool_mask",

@@ -325,7 +325,11 @@ _RECOMPILES = "https://github.com/google-deepmind/optax/issues/1171"
 
 PATCH = Patch(
     id="zoom_linesearch",
-    summary="line searches and L-BFGS keep dtypes, and a train step is traced once",
+    summary=(
+        "L-BFGS and its line searches: state changes dtype under x64, `TypeError` for float32 "
+        "params under x64 and for bfloat16 (up to 0.2.4); weak types change, so the step "
+        "compiles twice"
+    ),
     faults=(
         Fault(
             "float64",

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import json
 from typing import Any
@@ -154,7 +155,7 @@ def diagnosis(*rows: _doctor.Row, tested: bool = True) -> _doctor.Diagnosis:
         ("applied", True, (None, None), "not shown", False),
         ("applied", False, (None, None), "not shown", True),
         ("disabled", True, ("wrong", "wrong"), "disabled", True),
-        ("disabled", True, ("wrong", None), "disabled", True),
+        ("disabled", True, ("wrong", None), "fixed by others", True),
         ("disabled", True, (None, None), "not shown", False),
         ("not-needed", False, (None, None), "not shown", True),
         ("not-needed", False, ("wrong", "wrong"), "still fails", False),
@@ -209,6 +210,14 @@ def row(verdict: str, stock: str | None = "wrong", patched: str | None = None) -
             ],
         ),
         (
+            [row("fixed"), row("fixed by others")],
+            [
+                "1 fault fixed by other patches, though not by their own (patch_id: why).",
+                "1 fault of stock optax 1.2.3 fixed under the shim.",
+                "To switch a patch off, set OPTAX_DTYPEFIX_DISABLE=patch_id in the environment.",
+            ],
+        ),
+        (
             [row("fixed"), row("opt-in"), row("opt-in")],
             [
                 "2 faults left to you, as what mends them is opt-in: set "
@@ -225,6 +234,24 @@ def row(verdict: str, stock: str | None = "wrong", patched: str | None = None) -
 def test_the_conclusion_says_what_to_do_next(rows: list[_doctor.Row], words: list[str]) -> None:
     assert diagnosis(*rows).conclusion.splitlines() == words
     assert diagnosis(*rows).as_text(80).endswith("\n".join(words))
+
+
+def test_reasons_are_given_once() -> None:
+    rows = [row("disabled"), dataclasses.replace(row("disabled"), patch="other")]
+    (words, _) = diagnosis(*rows).conclusion.splitlines()
+    assert words == "2 faults left in place, as you asked (patch_id, other: why)."
+
+
+def test_one_patch_with_all_that_is_said_of_it(command: Python) -> None:
+    run = command("doctor", "fromage", PYTHONPATH=command.at_start(FEW))
+    assert (run.returncode, run.stderr) == (0, "")
+    assert "multi_steps" not in run.stdout
+    (first, *_) = [line for line in run.stdout.splitlines() if line.startswith("fromage, ")]
+    assert first.endswith(": fixed")
+    assert "    https://github.com/google-deepmind/optax/issues/1323" in run.stdout.splitlines()
+    wrong = command("doctor", "fromag")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "there is no patch 'fromag': did you mean 'fromage'?" in wrong.stderr
 
 
 def test_a_patch_that_cannot_be_loaded_is_a_failure() -> None:

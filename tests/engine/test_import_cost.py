@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import shutil
+from pathlib import Path
 
 import pytest
 from inaprocess import run, start
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
+import optax_dtypefix
 
 OURS = {
     "optax_dtypefix",
@@ -78,6 +77,14 @@ def test_an_unknown_id_is_told_but_breaks_nothing_under_warnings_as_errors(tmp_p
     strict = start(tmp_path, script, **unknown, OPTAX_DTYPEFIX_STRICT="1")
     assert strict.returncode == 1
     assert "did you mean 'prodigy'?" in strict.stderr
+
+
+def test_the_folder_of_the_sources_says_that_it_wants_to_be_installed(tmp_path: Path) -> None:
+    shutil.copytree(Path(optax_dtypefix.__file__).parent, tmp_path / "optax_dtypefix")
+    shutil.rmtree(tmp_path / "optax_dtypefix" / "patches", ignore_errors=True)  # As in a wheel.
+    done = start(tmp_path, "import optax_dtypefix", "-S")
+    assert done.returncode == 1
+    assert "has no patches: this is the folder of its sources" in done.stderr.splitlines()[-1]
 
 
 def test_a_warning_names_the_line_that_imports(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The pages in docs/patches/ are those that the patches' own files give."""
+"""The pages in docs/patches/, and the lists of all, are those that the patches' own files give."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
 
 
-def test_every_patch_has_its_page_and_it_is_not_stale(tmp_path: Path) -> None:
-    command = [sys.executable, str(DOCS / "write_patches.py"), str(tmp_path)]
+def test_every_patch_has_its_page_and_none_is_stale(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "docs" / "write_patches.py"), str(tmp_path)]
     subprocess.run(command, check=True, capture_output=True)
-    written = {path.name: path.read_text() for path in tmp_path.iterdir()}
-    kept = {path.name: path.read_text() for path in (DOCS / "patches").iterdir()}
-    assert kept == written, "run: python docs/write_patches.py"
+    written = [path.relative_to(tmp_path) for path in tmp_path.rglob("*.*")]
+    pages = [path.relative_to(ROOT) for path in (ROOT / "docs" / "patches").iterdir()]
+    assert {*written} == {*pages, Path("README.md"), Path("mkdocs.yml")}
+    for path in written:
+        kept = (ROOT / path).read_text(encoding="utf-8")
+        assert kept == (tmp_path / path).read_text(encoding="utf-8"), "python docs/write_patches.py"

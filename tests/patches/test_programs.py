@@ -5,21 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from programs import CASES
 
 import optax_dtypefix
 
-MENDED_IN_DTYPES = (
-    "multi_steps",
-    "schedule_free",
-    "zoom_linesearch",
-    "fromage",
-    "global_norm",
-    "inject_hyperparams",
-    "float16_eps",
-    "float32_moments",
-    "reduce_on_plateau",
-)
 MENDED_IN_VALUES = ("zero_nans", "prodigy", "distance_estimates")
+MENDED_IN_DTYPES = [cases.__name__ for cases in CASES if cases.__name__ not in MENDED_IN_VALUES]
 
 
 @pytest.fixture(scope="module")
