@@ -19,12 +19,14 @@ class Case:
       build: makes it.
       takes: extra arguments of its update: of ``value``, ``loss``, ``grad`` and ``value_fn``.
       opt_in: whether the patch must be enabled by name.
+      regimes: dtypes of the params, and modes.
     """
 
     patch: str
     build: Callable[[], Any]
     takes: tuple[str, ...] = ()
     opt_in: bool = False
+    regimes: tuple[str, ...] = ("float32", "bfloat16", "float32 x64")
 
 
 _CONTRIB = getattr(optax, "contrib", None)  # Some releases have none.
@@ -48,7 +50,7 @@ def _all_cases() -> dict[str, Case]:
     loss = "value" if hasattr(_CONTRIB, "schedule_free_sgd") else "loss"
     cases = {
         "adam": Case("", lambda: optax.adam(0.01)),
-        "adam, eps": Case("float16_eps", lambda: optax.adam(0.01)),
+        "adam, float16": Case("float16_eps", lambda: optax.adam(0.01), regimes=("float16",)),
         "adam, array as rate": Case("learning_rate", lambda: optax.adam(rate)),
         "MultiSteps(adam)": Case("multi_steps", lambda: optax.MultiSteps(optax.adam(0.01), 4)),
         "MultiSteps(zero_nans)": Case("zero_nans", _with_zero_nans),

@@ -13,7 +13,7 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 from worker import Step  # isort: skip  # It has the shim imported first.
 from cases import CASES
 
-DTYPES = ("float32",) if os.environ.get("JAX_ENABLE_X64") else ("float32", "bfloat16")
+X64 = bool(os.environ.get("JAX_ENABLE_X64"))
 
 
 def counts(name: str, dtype: str) -> dict[str, Any]:
@@ -26,10 +26,13 @@ def counts(name: str, dtype: str) -> dict[str, Any]:
 
 def main() -> None:
     """Goes through those that need no opting in."""
-    names = [name for name, case in CASES.items() if not case.opt_in]
-    print(
-        json.dumps({f"{name} {dtype}": counts(name, dtype) for name in names for dtype in DTYPES})
-    )
+    wanted = [
+        (name, regime)
+        for name, case in CASES.items()
+        for regime in case.regimes
+        if not case.opt_in and regime.endswith("x64") == X64
+    ]
+    print(json.dumps({f"{name} {r}": counts(name, r.partition(" ")[0]) for name, r in wanted}))
 
 
 if __name__ == "__main__":
