@@ -62,8 +62,8 @@ The time of a train step over that of stock, at three numbers of params, and bes
 do without the shim: `cast back` casts the whole state to its first dtypes after each step,
 `upgraded` is stock optax {newest} with its jax. `same` is a program that is that of stock,
 instruction by instruction, and so costs the same. Where stock raises, the time itself is given.
-Traces are those of the first three steps; memory is that of arguments, results and temporaries of
-the compiled step."""
+`dies` is a process that jaxlib takes with it, with the shim or without. Traces are those of the
+first three steps; memory is that of arguments, results and temporaries of the compiled step."""
 
 COLUMNS = (
     *("case", "patch", "regime"),
@@ -150,8 +150,9 @@ def steps(sizes: dict[int, dict[str, Any]]) -> Iterator[str]:
     yield change(middle, lambda about: about["traces"])
     yield change(middle, lambda about: about["instructions"])
     yield change(middle, lambda about: "yes" if about["float64"] else "no")
-    for key in ("state_bytes_later", "memory_bytes"):
-        yield change(middle, lambda about, key=key: f"{about[key] / middle['size']:.3g}")
+    yield change(middle, lambda about: f"{about['state_bytes_later'] / middle['size']:.3g}")
+    memory = "memory_bytes"  # 0 where that jaxlib does not tell.
+    yield change(middle, lambda about: about[memory] and f"{about[memory] / middle['size']:.3g}")
 
 
 def step(found: dict[str, Any], way: str) -> str:
@@ -160,7 +161,7 @@ def step(found: dict[str, Any], way: str) -> str:
     if about is None:
         return ""
     if "raises" in about:
-        return "raises"
+        return what_comes_instead(about)
     if about["program"] == found["ways"]["stock"].get("program"):
         return "same"
     if "raises" in found["ways"]["stock"]:
@@ -169,10 +170,15 @@ def step(found: dict[str, Any], way: str) -> str:
     return f"{'~' if ratio['noisy'] else ''}{ratio['median']:.2f}"
 
 
+def what_comes_instead(about: dict[str, Any]) -> str:
+    """What a step does that raises, or of which the whole process dies in JAX."""
+    return "dies" if about["raises"] == "the process died" else "raises"
+
+
 def change(found: dict[str, Any], what: Any) -> str:
     """A property of the step, of stock and of patched optax if they differ."""
     values = [
-        "raises" if "raises" in about else str(what(about))
+        what_comes_instead(about) if "raises" in about else str(what(about) or "not told")
         for about in (found["ways"]["stock"], found["ways"]["patched"])
     ]
     return " → ".join(dict.fromkeys(values))
@@ -187,7 +193,7 @@ def summary(measured: list[dict[str, Any]]) -> Iterator[str]:
     ]
     raising = sum("raises" in found["ways"]["stock"] for found in measured)
     same = sum(stock["program"] == patched["program"] for stock, patched in both)
-    yield f"Of {len(measured)} steps, stock raises in {raising}. Of the other {len(both)}:"
+    yield f"Of {len(measured)} steps stock raises in {raising}, or dies. Of the other {len(both)}:"
     yield ""
     yield f"- {same} are compiled to the same program, with the shim and without;"
     fewer, smaller = (

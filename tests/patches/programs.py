@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import json
 import os
-import re
+import sys
+from pathlib import Path
 from typing import Any
 
 import optax_dtypefix  # isort: skip  # First, as in a training script.
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+
+from worker import without_metadata  # isort: skip
 
 import jax
 import jax.numpy as jnp
@@ -300,12 +305,6 @@ def describe(tx: Any, dtype: Any) -> dict[str, Any]:
         outputs += jax.tree_util.tree_leaves((updates, state))
     program = [without_metadata(part.as_text()) for part in (compiled_init, compiled)]
     return {"program": program, "bits": [np.asarray(leaf).tobytes().hex() for leaf in outputs]}
-
-
-def without_metadata(text: str) -> str:
-    """A program without names of source files and lines, which the shim's frames change."""
-    text = re.sub(r", metadata=\{[^}]*\}", "", text)
-    return "\n".join(line for line in text.splitlines() if not re.match(r"\d+ |[A-Z]\w+$", line))
 
 
 def main() -> None:
