@@ -36,14 +36,14 @@ imported. What it adds is given twice, since Python collects garbage whenever so
 made, which takes 30 ms with all of jax loaded, and it is chance whether that falls into the
 import of the shim or comes soon after it.
 
-| optax | `import optax` | with the shim more | uncollected | ratios | the statement | its modules |
+| optax | `import optax` | with the shim more | no collection | ratios | the statement | its modules |
 |---|---|---|---|---|---|---|"""
 
 LATE = """
 With optax, and 1,000 to 4,000 modules in all, loaded before. The first time includes importing
 the shim and its patches; the second one is `apply()` after `revert()`.
 
-| optax | modules | import and apply | uncollected | `revert()` | `apply()` |
+| optax | modules | import and apply | no collection | `revert()` | `apply()` |
 |---|---|---|---|---|---|"""
 
 CALLS = """
