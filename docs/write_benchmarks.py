@@ -36,7 +36,7 @@ imported. What it adds is given twice, since Python collects garbage whenever so
 made, which takes 30 ms with all of jax loaded, and it is chance whether that falls into the
 import of the shim or comes soon after it.
 
-| optax | `import optax` | with the shim more | no collection | ratios | the statement | its modules |
+| optax | `import optax` | shim adds | no collection | ratios | the statement | its modules |
 |---|---|---|---|---|---|---|"""
 
 LATE = """
