@@ -109,7 +109,8 @@ _ROWS = (
         _TRANSFORM,
         ">=0.1.2",
         "scale_by_adam scale_by_belief scale_by_yogi scale_by_rms scale_by_rss scale_by_stddev"
-        " scale_by_trust_ratio scale_by_param_block_norm scale_by_param_block_rms apply_every",
+        " scale_by_trust_ratio scale_by_param_block_norm scale_by_param_block_rms apply_every"
+        " centralize",
     ),
     _Row(_TRANSFORM, ">=0.1.4", "scale_by_adamax scale_by_amsgrad scale_by_optimistic_gradient"),
     _Row(_TRANSFORM, ">=0.1.4,<0.2.4", "scale_by_novograd", _WITH_ANY_GRADIENTS),

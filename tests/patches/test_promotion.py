@@ -20,7 +20,7 @@ NAMES = (
     *("scale_by_adam", "scale_by_adamax", "scale_by_amsgrad", "scale_by_belief", "scale_by_yogi"),
     *("scale_by_rms", "scale_by_rss", "scale_by_stddev", "scale_by_lion", "scale_by_novograd"),
     *("scale_by_radam", "scale_by_sm3", "scale_by_adadelta", "scale_by_adan"),
-    *("scale_by_factored_rms", "scale_by_trust_ratio"),
+    *("scale_by_factored_rms", "scale_by_trust_ratio", "centralize"),
 )
 AVAILABLE = [name for name in NAMES if hasattr(optax, name)]
 
@@ -28,7 +28,10 @@ AVAILABLE = [name for name in NAMES if hasattr(optax, name)]
 @pytest.mark.parametrize("name", AVAILABLE)
 @pytest.mark.parametrize(
     "dtypes",
-    [("bfloat16",), ("float16",), ("bfloat16", "float32"), ("float32", "int32")],
+    [
+        *(("bfloat16",), ("float16",), ("bfloat16", "float32")),
+        *(("float32", "int32"), ("int32", "float32")),  # centralize means matrices alone.
+    ],
     ids="-".join,
 )
 def test_dtypes_are_kept(name: str, dtypes: tuple[str, ...]) -> None:
