@@ -27,6 +27,7 @@ from optax_dtypefix._dtypes import (
     in_dtype,
     is_half,
     is_inexact,
+    leaves,
     scalar_dtype,
     strengthen,
     tree_map,
@@ -73,7 +74,7 @@ def _schedule_free(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     def update_fn(
         grads: PyTree, state: Any, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, Any]:
-        if params is None:
+        if params is None and leaves(grads):  # None is a tree without leaves, too.
             return built.update(grads, state, params, **extra_args)  # type: ignore[no-any-return]
 
         def base_update(*_: Any, **extra_args: Any) -> tuple[PyTree, PyTree]:

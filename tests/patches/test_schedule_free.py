@@ -159,3 +159,16 @@ def test_an_integer_leaf_does_not_make_integers_of_the_statistics() -> None:
     state = tx.init(tree_of(jnp.float32, jnp.int32))
     assert state.weight_sum.dtype == state.b1.dtype == jnp.float32
     assert state.z["b"].dtype == (jnp.int32 if optax.__version__ != "0.2.3" else jnp.float32)
+
+
+@pytest.mark.parametrize("empty", [None, {}, ((), None)])
+def test_a_tree_without_leaves_in_64_bit_mode(empty: Any) -> None:
+    with x64():
+        tx = contrib.schedule_free_sgd(0.1)
+        state = tx.init(empty)
+        try:
+            _, new_state = tx.update(empty, state, empty)
+        except ValueError as error:  # From 0.2.4 on stock takes None for no params.
+            assert empty is None, error
+        else:
+            assert new_state.weight_sum.dtype == state.weight_sum.dtype == jnp.float32
