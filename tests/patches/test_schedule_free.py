@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import jax
@@ -163,12 +164,10 @@ def test_an_integer_leaf_does_not_make_integers_of_the_statistics() -> None:
 
 @pytest.mark.parametrize("empty", [None, {}, ((), None)])
 def test_a_tree_without_leaves_in_64_bit_mode(empty: Any) -> None:
-    with x64():
+    # From 0.2.4 on stock takes None for params that were not given.
+    refused = [ValueError] if empty is None else []
+    with x64(), contextlib.suppress(*refused):
         tx = contrib.schedule_free_sgd(0.1)
         state = tx.init(empty)
-        try:
-            _, new_state = tx.update(empty, state, empty)
-        except ValueError as error:  # From 0.2.4 on stock takes None for no params.
-            assert empty is None, error
-        else:
-            assert new_state.weight_sum.dtype == state.weight_sum.dtype == jnp.float32
+        _, new_state = tx.update(empty, state, empty)
+        assert new_state.weight_sum.dtype == state.weight_sum.dtype == jnp.float32
