@@ -32,8 +32,8 @@ Those that fail only with the shim do so by intention, and `tests/upstream/known
 """
 
 TAIL = """
-Tests that fail on stock as well say nothing of the shim: they are counted, and their causes were not
-looked for. Those that pass with the shim alone are counted as mended.
+Tests that fail on stock as well say nothing of the shim: they are counted, and their causes were
+not looked for. Those that pass with the shim alone are counted as mended.
 
 `nox -s upstream` runs them again and writes this page. It fails if another test fails only with the
 shim, or if one of those no longer does."""
