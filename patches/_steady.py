@@ -1,8 +1,8 @@
 """One mechanism for many transformations: stock, held to the dtypes that it is given.
 
 Stock's function builds the transformation, and stock's update runs. Around it the state keeps its
-dtypes, and updates get those of the gradients. Where gradients are wider or narrower than params,
-stock's own promotion stands: which dtype is wanted there is the user's to say
+dtypes, and updates get those of the gradients. Where a gradient is wider or narrower than its
+param, stock's own promotion stands: which dtype is wanted there is the user's to say
 (https://github.com/google-deepmind/optax/issues/1098), with the opt-in patch ``every_transform``.
 """
 
@@ -81,6 +81,7 @@ class Steady:
                 new_updates, new_state = run(*given)
                 # Where init is not stock's, what stock makes of it would not be stock's either.
                 own_init = self.in_32_bits or self.in_one_dtype
+                new_updates = _hold_where_same(new_updates, updates, params)
                 return new_updates, hold(new_state, state) if own_init else new_state
             if self._needs_one_dtype(params) or not same:
                 numbers = in_one_dtype(*given)
@@ -139,6 +140,19 @@ def have_one_dtype(grads: PyTree, params: PyTree) -> bool:
     """Whether each gradient has the dtype of its param; also if there are no params to compare."""
     pairs = zip(leaves(grads), leaves(params))
     return all(dtype_of(grad) == dtype_of(param) for grad, param in pairs)
+
+
+def _hold_where_same(new: PyTree, grads: PyTree, params: PyTree) -> PyTree:
+    """The updates, those with the dtype of their gradient whose param has that dtype, too."""
+    structure: Any = jax.tree_util.tree_structure
+    if not structure(new) == structure(grads) == structure(params):
+        return new
+    return tree_map(
+        lambda leaf, grad, param: cast(leaf, dtype_of(grad)) if have_one_dtype(grad, param) else leaf,
+        new,
+        grads,
+        params,
+    )
 
 
 def in_one_dtype(grads: PyTree, state: PyTree, params: PyTree) -> tuple[PyTree, PyTree, PyTree]:

@@ -143,6 +143,24 @@ def test_gradients_wider_than_params_are_left_to_the_user() -> None:
     assert {leaf.dtype for leaf in leaves(state)} == {jnp.dtype(jnp.float32)}
 
 
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: optax.scale(-1.0),
+        lambda: optax.scale_by_schedule(lambda _: 0.1),
+        lambda: optax.adam(0.1),
+        lambda: optax.add_decayed_weights(0.1),
+    ],
+    ids=["scale", "scale_by_schedule", "adam", "add_decayed_weights"],
+)
+def test_a_leaf_keeps_its_dtype_beside_one_with_a_wider_gradient(build: Any) -> None:
+    """So ``lbfgs`` gave float32 for an integer leaf, which ``scale(-1.0)`` ends."""
+    tx, params = build(), tree_of(jnp.bfloat16, jnp.int32)
+    updates, _ = tx.update(tree_of(jnp.float32, jnp.int32), tx.init(params), params)
+    assert updates["b"].dtype == jnp.int32
+    assert updates["w"].dtype == jnp.float32, "whose gradient is wider: stock's promotion stands"
+
+
 def test_the_signature_is_stocks() -> None:
     tx = optax.trace(0.9)
     with pytest.raises(TypeError, match="unexpected keyword"):
