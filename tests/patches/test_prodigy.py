@@ -9,6 +9,7 @@ import optax
 import pytest
 from support import assert_keeps_the_contract, float64_in, leaves, train, tree_map, tree_of
 
+from optax_dtypefix._check import equations
 from optax_dtypefix._dtypes import x64
 
 contrib = getattr(optax, "contrib", None)
@@ -86,6 +87,14 @@ def test_bfloat16_params_have_bfloat16_arrays_and_float32_scalars() -> None:
     trees = (state.exp_avg, state.exp_avg_sq, state.grad_sum, state.params0)
     assert {leaf.dtype for leaf in leaves(trees)} == {jnp.dtype(jnp.bfloat16)}
     assert state.estim_lr.dtype == state.numerator_weighted.dtype == jnp.float32
+
+
+@pytest.mark.parametrize("dtypes", [("bfloat16",), ("float16",), ("bfloat16", "float32")], ids=str)
+def test_half_precision_has_no_float32_dot_product(dtypes: Any) -> None:
+    """jaxlib 0.4.31 ends the process on the CPU for one over 50 million params."""
+    tx, params = optax.contrib.prodigy(), tree_of(*dtypes)
+    jaxpr = jax.make_jaxpr(tx.update)(params, tx.init(params), params).jaxpr
+    assert "dot_general" not in {equation.primitive.name for equation in equations(jaxpr)}
 
 
 def test_a_mixed_tree_stays_as_it_is() -> None:
