@@ -63,8 +63,8 @@ do without the shim: `cast back` casts the whole state to its first dtypes after
 `upgraded` is stock optax {newest} with its jax. `same` is a program that is that of stock,
 instruction by instruction, and so costs the same. Where stock raises, the time itself is given.
 `dies` is a process that ends in XLA: with jaxlib 0.4.31 on the CPU float32 dot products of this
-size do (`could not reshape a memory descriptor`), on stock as with the shim. Traces are those of the
-first three steps; memory is that of arguments, results and temporaries of the compiled step."""
+size do (`could not reshape a memory descriptor`), on stock as with the shim. Traces are those of
+the first three steps; memory is that of arguments, results and temporaries of the compiled step."""
 
 COLUMNS = (
     *("case", "patch", "regime"),

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, Callable
 import jax
 import jax.numpy as jnp
 
+from optax_dtypefix._dtypes import PyTree, dtype_of, is_weak
 from optax_dtypefix._errors import OptaxDtypeFixError, in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-PyTree = Any
 
 _DOUBLE = (jnp.float64, jnp.complex128)
 _LONG = (jnp.int64, jnp.uint64)
@@ -192,10 +191,9 @@ class _Type:
     """Dtype and shape of a value, and whether it is weakly typed."""
 
     def __init__(self, value: Any) -> None:
-        is_array = hasattr(value, "dtype")
-        self.dtype = value.dtype if is_array else jnp.result_type(value)
-        self._shape = tuple(value.shape) if is_array else ()
-        self._weak = bool(getattr(value, "weak_type", not is_array))
+        self.dtype = dtype_of(value)
+        self._shape = tuple(jnp.shape(value))
+        self._weak = is_weak(value)
 
     def __eq__(self, other: object) -> bool:
         return str(self) == str(other)

@@ -39,6 +39,12 @@ def is_inexact(leaf: Any) -> bool:
     return bool(jnp.issubdtype(dtype_of(leaf), jnp.inexact))
 
 
+def is_weak(leaf: Any) -> bool:
+    """Whether a leaf is weakly typed, as Python numbers are, and takes the dtype of the others."""
+    # A typed random key is an array without the attribute.
+    return bool(getattr(leaf, "weak_type", not hasattr(leaf, "dtype")))
+
+
 def is_half(leaf: Any) -> bool:
     """Whether a leaf is a float narrower than float32."""
     dtype = dtype_of(leaf)
@@ -49,7 +55,7 @@ def cast(leaf: Any, dtype: Any) -> Any:
     """A strongly typed array of ``dtype``; the leaf itself if it is one already."""
     if not hasattr(leaf, "dtype"):
         return jnp.asarray(leaf, dtype)
-    if leaf.dtype == dtype and not getattr(leaf, "weak_type", False):
+    if leaf.dtype == dtype and not is_weak(leaf):
         return leaf
     if _is_complex(leaf.dtype) and not _is_complex(dtype):
         leaf = jnp.real(leaf)  # A plain cast would warn on the way to the same values.
@@ -109,6 +115,12 @@ def leaves(tree: PyTree) -> list[Any]:
     return found
 
 
+def have_one_structure(*trees: PyTree) -> bool:
+    """Whether all trees have their leaves in the same places."""
+    structures: list[Any] = list(map(jax.tree_util.tree_structure, trees))
+    return all(structure == structures[0] for structure in structures)
+
+
 def hold(new: PyTree, old: PyTree, whose: str = "") -> PyTree:
     """The new state with the dtypes of the old one, so that it can go round a loop.
 
@@ -120,8 +132,7 @@ def hold(new: PyTree, old: PyTree, whose: str = "") -> PyTree:
       whose: if somebody else's code made the new state, in words whose it is. Each leaf that has to
         be held is then told once, at level info, with its key path and both dtypes.
     """
-    structure: Any = jax.tree_util.tree_structure
-    if structure(new) != structure(old):
+    if not have_one_structure(new, old):
         return new
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf, before: _hold_leaf(leaf, before, path, whose), new, old

@@ -20,6 +20,7 @@ from optax_dtypefix._dtypes import (
     PyTree,
     cast,
     dtype_of,
+    have_one_structure,
     hold,
     is_inexact,
     leaves,
@@ -144,15 +145,13 @@ def have_one_dtype(grads: PyTree, params: PyTree) -> bool:
 
 def _hold_where_same(new: PyTree, grads: PyTree, params: PyTree) -> PyTree:
     """The updates, those with the dtype of their gradient whose param has that dtype, too."""
-    structure: Any = jax.tree_util.tree_structure
-    if not structure(new) == structure(grads) == structure(params):
+    if not have_one_structure(new, grads, params):
         return new
-    return tree_map(
-        lambda leaf, grad, param: cast(leaf, dtype_of(grad)) if have_one_dtype(grad, param) else leaf,
-        new,
-        grads,
-        params,
-    )
+
+    def hold_leaf(leaf: Any, grad: Any, param: Any) -> Any:
+        return cast(leaf, dtype_of(grad)) if dtype_of(grad) == dtype_of(param) else leaf
+
+    return tree_map(hold_leaf, new, grads, params)
 
 
 def in_one_dtype(grads: PyTree, state: PyTree, params: PyTree) -> tuple[PyTree, PyTree, PyTree]:

@@ -28,8 +28,10 @@ import numpy as np
 from optax_dtypefix._dtypes import (
     PyTree,
     cast,
+    have_one_structure,
     hold,
     is_half,
+    is_weak,
     leaves,
     scalar_dtype,
     strengthen,
@@ -119,9 +121,9 @@ def _inject_hyperparams(stock: Callable[..., Any], *args: Any, **kwargs: Any) ->
             rest, old_rest = (
                 part._replace(hyperparams={}, inner_state=()) for part in (new_state, state)
             )
-            hold_number = functools.partial(_hold, stateful=True)
-            held = tree_map(hold_number, rest, old_rest) if _alike(rest, old_rest) else rest
-            return hold(new_updates, updates), held._replace(hyperparams=kept, inner_state=inner)
+            if have_one_structure(rest, old_rest):
+                rest = tree_map(functools.partial(_hold, stateful=True), rest, old_rest)
+            return hold(new_updates, updates), rest._replace(hyperparams=kept, inner_state=inner)
 
         return tx._replace(init=init_fn, update=update_fn)
 
@@ -175,8 +177,7 @@ def _hold(value: Any, before: Any, *, stateful: bool) -> Any:
     """
     value, before = jnp.asarray(value), jnp.asarray(before)
     grown = jnp.issubdtype(before.dtype, jnp.integer) and _is_float(value)
-    weak = getattr(before, "weak_type", False)  # A typed random key has no such attribute.
-    return value if weak or (stateful and grown) else cast(value, before.dtype)
+    return value if is_weak(before) or (stateful and grown) else cast(value, before.dtype)
 
 
 def _is_stateful(state: Any) -> bool:
@@ -186,12 +187,8 @@ def _is_stateful(state: Any) -> bool:
 
 def _store(new: PyTree, old: PyTree) -> PyTree:
     """The state of the transformation inside with moments rounded to float16, where it has that."""
-    return store(new, old) if any(map(is_float16, leaves(old))) and _alike(new, old) else new
-
-
-def _alike(tree: PyTree, other: PyTree) -> bool:
-    structure: Any = jax.tree_util.tree_structure
-    return bool(structure(tree) == structure(other))
+    rounded = any(map(is_float16, leaves(old))) and have_one_structure(new, old)
+    return store(new, old) if rounded else new
 
 
 def _is_float(value: Any) -> bool:
@@ -206,7 +203,6 @@ def _on_widened(extra_args: dict[str, Any], params: PyTree) -> dict[str, Any]:
     """
     if not any(map(is_half, leaves(params))):
         return extra_args
-    structure: Any = jax.tree_util.tree_structure
 
     def widen_leaf(leaf: Any) -> Any:
         return widen(leaf) if hasattr(leaf, "dtype") else leaf
@@ -214,7 +210,7 @@ def _on_widened(extra_args: dict[str, Any], params: PyTree) -> dict[str, Any]:
     def widen_argument(value: Any) -> Any:
         if callable(value):
             return with_dtypes_of_the_user(value)
-        like_params = structure(value) == structure(params)
+        like_params = have_one_structure(value, params)
         scalar = hasattr(value, "shape") and value.shape == ()
         return tree_map(widen_leaf, value) if like_params or scalar else value
 

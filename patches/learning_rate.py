@@ -19,6 +19,7 @@ from optax_dtypefix._dtypes import (
     PyTree,
     cast,
     is_inexact,
+    is_weak,
     is_x64,
     working_dtype,
     x64,
@@ -57,8 +58,7 @@ def _no_wider_than(tree: PyTree, rate: Any) -> Any:
     """
     if callable(rate):
         return lambda count: _no_wider_than(tree, rate(count))
-    strong = hasattr(rate, "dtype") and not getattr(rate, "weak_type", False)
-    if not (strong and is_inexact(rate) and is_x64()):
+    if is_weak(rate) or not (is_inexact(rate) and is_x64()):
         return rate
     widest = working_dtype(tree)
     wider = jnp.finfo(rate.dtype).bits > jnp.finfo(widest).bits

@@ -22,6 +22,7 @@ from optax_dtypefix._dtypes import (
     cast_like,
     dtype_of,
     hold,
+    is_weak,
     leaves,
     strengthen,
     tree_map,
@@ -151,8 +152,7 @@ def _steady_twin(self: Any, updates: PyTree, state: Any, extra_args: dict[str, A
 
 def _like_the_counter(k_steps: Any) -> Any:
     """A schedule's strongly typed int64 would turn the int32 mini-step counter into int64."""
-    strong = hasattr(k_steps, "dtype") and not getattr(k_steps, "weak_type", False)
-    if strong and jnp.issubdtype(k_steps.dtype, jnp.integer):
+    if not is_weak(k_steps) and jnp.issubdtype(k_steps.dtype, jnp.integer):
         return cast(k_steps, jnp.int32)
     return k_steps
 
