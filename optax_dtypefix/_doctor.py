@@ -129,7 +129,10 @@ class Diagnosis:
             yield f"{optax} shows none of the known faults."
         if fixed or failing:
             example = (failing or fixed)[0].patch
-            yield f"To switch a patch off, set OPTAX_DTYPEFIX_DISABLE={example} in the environment."
+            yield (
+                f"More about a patch: optax-dtypefix doctor {example}. To switch it off, set "
+                f"OPTAX_DTYPEFIX_DISABLE={example} in the environment."
+            )
         elif disabled:
             yield "To have them fixed, unset the variable."
 

@@ -77,8 +77,16 @@ def read_settings(environment: Mapping[str, str], known_ids: Sequence[str]) -> S
     )
 
 
-def nearest(word: str, known: Sequence[str]) -> str:
-    """``did you mean 'x'?`` if something is near, else the whole list."""
+def nearest(word: str, known: Sequence[str], *, apart: str = "each by itself") -> str:
+    """``did you mean 'x'?`` if something is near, else the whole list.
+
+    Args:
+      word: what the user wrote.
+      known: what may be written.
+      apart: how several are written, if it looks like several.
+    """
+    if set(word) & set(" ,;"):
+        return f"if these are several, name them {apart}"
     match = _near(word, known, cutoff=0.5)
     return f"did you mean {match!r}?" if match else f"valid: {', '.join(known)}"
 
@@ -112,11 +120,13 @@ def _ids(
         )
     if variable.endswith("_DISABLE") and words == ["all"]:
         return frozenset(known_ids)
+    nothing_left = variable.endswith("_ONLY") and not set(words) & set(known_ids)
+    effect = "so nothing is patched" if nothing_left else "and is ignored"
     for word in words:
         if word not in known_ids:
-            several = len(word.split()) > 1
-            advice = "separate ids by commas" if several else nearest(word, known_ids)
-            complain(f"{variable} names {word!r}, which is no patch: {advice}", strict=strict)
+            advice = nearest(word, known_ids, apart="with commas between them")
+            message = f"{variable} names {word!r}, which is no patch, {effect}: {advice}"
+            complain(message, strict=strict)
     return frozenset(words)
 
 

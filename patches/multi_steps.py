@@ -339,7 +339,7 @@ PATCH = Patch(
         ),
         Fault(
             "integer_leaf",
-            "an integer leaf turns into float32",
+            "an integer leaf turns into float32, or raises TypeError",
             ">=0.1.2",
             _show_integer_leaf,
         ),

@@ -52,6 +52,7 @@ _MECHANIC = ("optax.contrib._mechanic", "optax.contrib.mechanic", "optax._src.co
 _PLATEAU = ("optax.contrib._reduce_on_plateau", "optax.contrib.reduce_on_plateau")
 _DADAPT = ("optax.contrib._dadapt_adamw", "optax.contrib.dadapt_adamw")
 _ADEMAMIX = ("optax.contrib._ademamix",)
+_MUON = ("optax.contrib._muon",)
 _COCOB = ("optax.contrib._cocob", "optax.contrib.cocob")
 _COMPLEX = ("optax.contrib._complex_valued", "optax.contrib.complex_valued")
 
@@ -154,7 +155,8 @@ _ROWS = (
     _Row(_ADEMAMIX, ">=0.2.5,<0.2.7", "scale_by_simplified_ademamix", _Counting()),
     _Row(_ADEMAMIX, ">=0.2.7", "scale_by_simplified_ademamix"),
     _Row(("optax.contrib._adopt",), ">=0.2.5", "scale_by_adopt"),
-    _Row(("optax.contrib._muon",), ">=0.2.5", "scale_by_muon", _IN_32_BITS),
+    _Row(_MUON, ">=0.2.5", "scale_by_muon", _IN_32_BITS),
+    _Row(_MUON, ">=0.2.7", "scale_by_shape"),
     _Row(("optax.contrib._sophia",), ">=0.2.5", "hutchinson_estimator_diag_hessian", _HESSIAN),
     _Row(("optax.contrib._sophia",), ">=0.2.5", "scale_by_sophia", _Sophia(no_integers=True)),
     _Row(("optax.contrib._galore",), ">=0.2.7", "scale_by_galore", Steady(any_gradients=True)),

@@ -192,6 +192,12 @@ def row(verdict: str, stock: str | None = "wrong", patched: str | None = None) -
     return _doctor.Row("patch_id", "fault_id", "", "", stock, patched, verdict, "applied", "why")
 
 
+_MORE = (
+    "More about a patch: optax-dtypefix doctor patch_id. To switch it off, set "
+    "OPTAX_DTYPEFIX_DISABLE=patch_id in the environment."
+)
+
+
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
@@ -199,7 +205,7 @@ def row(verdict: str, stock: str | None = "wrong", patched: str | None = None) -
             [row("fixed")],
             [
                 "1 fault of stock optax 1.2.3 fixed under the shim, which is all of them.",
-                "To switch a patch off, set OPTAX_DTYPEFIX_DISABLE=patch_id in the environment.",
+                _MORE,
             ],
         ),
         (
@@ -214,7 +220,7 @@ def row(verdict: str, stock: str | None = "wrong", patched: str | None = None) -
             [
                 "1 fault fixed by other patches, though not by their own (patch_id: why).",
                 "1 fault of stock optax 1.2.3 fixed under the shim.",
-                "To switch a patch off, set OPTAX_DTYPEFIX_DISABLE=patch_id in the environment.",
+                _MORE,
             ],
         ),
         (
@@ -224,7 +230,7 @@ def row(verdict: str, stock: str | None = "wrong", patched: str | None = None) -
                 "OPTAX_DTYPEFIX_ENABLE=patch_id in the environment.",
                 "1 fault of stock optax 1.2.3 fixed under the shim, which is all of them that need "
                 "no opting in.",
-                "To switch a patch off, set OPTAX_DTYPEFIX_DISABLE=patch_id in the environment.",
+                _MORE,
             ],
         ),
         ([], ["optax 1.2.3 shows none of the known faults."]),

@@ -127,3 +127,5 @@ def test_an_unknown_id_is_an_error_with_the_nearest() -> None:
         pytest.fail("entered")
     with pytest.raises(ValueError, match="valid: multi_steps, zero_nans"):
         engine.apply("x")
+    with pytest.raises(ValueError, match="several, name them each by itself"):
+        engine.apply("multi_steps,zero_nans")

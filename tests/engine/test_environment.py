@@ -74,13 +74,14 @@ def test_an_unknown_id_is_a_warning_with_the_nearest(name: str) -> None:
         read(**{f"{P}_{name}": "multistep", f"{P}_STRICT": "1"})
 
 
-def test_ids_that_no_comma_separates() -> None:
-    with pytest.warns(OptaxDtypeFixWarning, match="no patch: separate ids by commas"):
-        read(OPTAX_DTYPEFIX_DISABLE="prodigy multi_steps")
+@pytest.mark.parametrize("several", ["prodigy multi_steps", "prodigy;multi_steps"])
+def test_ids_that_no_comma_separates(several: str) -> None:
+    with pytest.warns(OptaxDtypeFixWarning, match="several, name them with commas between"):
+        read(OPTAX_DTYPEFIX_DISABLE=several)
 
 
 def test_only_an_unknown_id_leaves_nothing_rather_than_everything() -> None:
-    with pytest.warns(OptaxDtypeFixWarning):
+    with pytest.warns(OptaxDtypeFixWarning, match="no patch, so nothing is patched: did you"):
         settings = read(OPTAX_DTYPEFIX_ONLY="multistep")
     assert all(settings.refusal(patch_id) for patch_id in IDS)
 

@@ -73,7 +73,7 @@ def test_an_unknown_id_is_told_but_breaks_nothing_under_warnings_as_errors(tmp_p
     for options in ((), ("-W", "error")):
         done = start(tmp_path, script, *options, **unknown)
         assert done.stdout == "on\n", done.stderr
-        assert "names 'prodgy', which is no patch: did you mean 'prodigy'?" in done.stderr
+        assert "'prodgy', which is no patch, and is ignored: did you mean 'prodigy'?" in done.stderr
     strict = start(tmp_path, script, **unknown, OPTAX_DTYPEFIX_STRICT="1")
     assert strict.returncode == 1
     assert "did you mean 'prodigy'?" in strict.stderr

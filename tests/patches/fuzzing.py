@@ -304,6 +304,7 @@ def promotion(draw: Draw) -> Any:
         lambda: optax.ema(0.9, debias=draw.of(True, False)),
         lambda: optax.add_noise(0.1, 0.5, 0),
         optax.centralize,
+        *[lambda: contrib.muon(draw.rate())] * hasattr(contrib, "muon"),
     )()
 
 

@@ -38,6 +38,11 @@ def test_dtypes_are_kept(name: str, dtypes: tuple[str, ...]) -> None:
     assert_keeps_the_contract(getattr(optax, name)(), tree_of(*dtypes))
 
 
+@pytest.mark.skipif(Version("0.2.5") > RELEASE, reason="muon came with optax 0.2.5")
+def test_muon_keeps_an_integer_matrix() -> None:
+    assert_keeps_the_contract(optax.contrib.muon(0.1), tree_of("int32", "float32"))
+
+
 @pytest.mark.parametrize("name", AVAILABLE)
 def test_float32_in_64_bit_mode_has_no_float64_array_inside(name: str) -> None:
     with x64():
