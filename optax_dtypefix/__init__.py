@@ -51,5 +51,26 @@ else:
 
         return getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
 
+    def __dir__():
+        return sorted({*globals(), *_LATER})
 
+
+__all__ = (
+    "Check",
+    "OptaxDtypeFixError",
+    "OptaxDtypeFixWarning",
+    "PatchStatus",
+    "Report",
+    "State",
+    "Violation",
+    "apply",
+    "assert_same_on_all_processes",
+    "check",
+    "disabled",
+    "is_applied",
+    "original",
+    "preserve_dtypes",
+    "revert",
+    "status",
+)
 __version__ = "0.1.0"

@@ -156,14 +156,17 @@ def _audit(only: Sequence[str], as_json: bool, picture: str | None) -> int:
     from optax_dtypefix._audit.picture import draw
     from optax_dtypefix._audit.results import audit
 
+    is_new = picture is not None and not os.path.exists(picture)
     try:
         if picture is not None:
             open(picture, "a", encoding="utf-8").close()  # Fails now rather than in some minutes.
         with progress_bar() as progress:
             found = audit(only, progress)
-    except WorkerError as error:
-        return _no_optax(str(error))
-    except (LookupError, OSError) as error:
+    except (WorkerError, LookupError, OSError) as error:
+        if is_new and picture is not None and os.path.exists(picture):
+            os.remove(picture)
+        if isinstance(error, WorkerError):
+            return _no_optax(str(error))
         print(f"optax-dtypefix: {error}", file=sys.stderr)
         return 2
     if picture is not None:

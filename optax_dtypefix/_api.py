@@ -54,6 +54,7 @@ def revert(*ids: str) -> None:
 
     Raises:
       ValueError: there is no such patch; the message names the nearest id.
+      OptaxDtypeFixError: in strict mode, if such a layer stays. All else is reverted by then.
     """
     _engine().revert(*ids)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable
 import jax
 import jax.numpy as jnp
 
-from optax_dtypefix._dtypes import PyTree, dtype_of, is_weak
+from optax_dtypefix._dtypes import PyTree, dtype_of, have_one_structure, is_weak, leaves
 from optax_dtypefix._errors import OptaxDtypeFixError, in_words
 
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ class Violation:
     """One way in which a transformation breaks the contract.
 
     Attributes:
-      kind: ``state``, ``structure``, ``updates``, ``float64``, ``scan``, ``cond`` or ``error``.
+      kind: ``state``, ``structure``, ``updates``, ``float64``, ``int64``, ``scan``, ``cond`` or
+        ``error``; in an audit also ``eager``.
       where: key path of the leaf, as in ``[0].mu['w']``; empty if it is about the whole.
       message: what is wrong, from what to what.
     """
@@ -83,9 +84,9 @@ def check(tx: Any, params: PyTree, grads: PyTree = None, **extra_args: Any) -> C
     Returns:
       A :class:`Check`: ``.ok``, ``.raise_if_broken()``, ``str()``. It says which leaf of the state
       changes its shape, dtype or weak type in a step, or the structure of the state; which update
-      has not the dtype of its gradient; whether float64 is computed inside although no input is
-      float64; whether ``lax.scan`` and ``lax.cond`` take the state. An exception of the
-      transformation is a violation too, with its cause in ``.error``.
+      has not the dtype of its gradient; whether float64 is computed inside, or 64-bit leaves are in
+      the state, although no input is that wide; whether ``lax.scan`` and ``lax.cond`` take the
+      state. An exception of the transformation is a violation too, with its cause in ``.error``.
     """
     grads = params if grads is None else grads
     try:
@@ -172,8 +173,14 @@ class Problem:
             for (path, was), (_, now) in zip(_with_paths(state), _with_paths(new_state)):
                 if was != now:
                     yield Violation("state", path, f"turns from {was} into {now}")
-        grads = jax.tree_util.tree_leaves(self._inputs[1])
-        for grad, (path, update) in zip(grads, _with_paths(updates)):
+        params, grads, _ = self._inputs
+        # Those of lookahead are like its params: leaves for the gradients, and others after them.
+        if not (have_one_structure(updates, grads) or have_one_structure(updates, params)):
+            has: Any = jax.tree_util.tree_structure(updates)
+            wanted: Any = jax.tree_util.tree_structure(grads)
+            yield Violation("updates", "", f"{has} for gradients that are {wanted}")
+            grads = ()
+        for grad, (path, update) in zip(leaves(grads), _with_paths(updates)):
             if grad.dtype != update.dtype:
                 message = f"{update.dtype} for a gradient that is {grad.dtype}"
                 yield Violation("updates", path, message)
@@ -240,5 +247,5 @@ def _is_abstract(value: Any) -> bool:
 
 def _shape(leaf: Any) -> Any:
     if hasattr(leaf, "dtype") and hasattr(leaf, "shape"):
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
-    return jax.ShapeDtypeStruct((), jnp.result_type(leaf))
+        return jax.ShapeDtypeStruct(leaf.shape, dtype_of(leaf))
+    return jax.ShapeDtypeStruct((), dtype_of(leaf))

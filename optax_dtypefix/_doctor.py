@@ -10,6 +10,7 @@ import tempfile
 from typing import TYPE_CHECKING, Any
 
 from optax_dtypefix._report import State, table
+from optax_dtypefix._selection import NOT_ASKED_FOR
 from optax_dtypefix._worker import Worker
 
 if TYPE_CHECKING:
@@ -197,8 +198,10 @@ def _row(
         verdict = NOT_SHOWN if stock is None else _of_one_that_is_off(patched, status["reason"])
     elif patched is not None:
         verdict = STILL_FAILS
+    elif stock is None:
+        verdict = NOT_SHOWN
     else:
-        verdict = NOT_SHOWN if stock is None else FIXED
+        verdict = FIXED if status["state"] == State.APPLIED.value else FIXED_BY_OTHERS
     return Row(
         patch=fault["patch"],
         fault=fault["fault"],
@@ -215,7 +218,7 @@ def _row(
 def _of_one_that_is_off(patched: str | None, reason: str) -> str:
     if patched is None:  # As an optimizer that drifts and what raises around it: each will do.
         return FIXED_BY_OTHERS
-    return OPT_IN if reason.startswith(OPT_IN) else DISABLED
+    return OPT_IN if reason == NOT_ASKED_FOR else DISABLED
 
 
 def _unloadable(status: Mapping[str, Any]) -> Row:
@@ -251,6 +254,8 @@ def _details(row: Row) -> str:
         "upstream": row.upstream or "no issue was found",
     }
     lines = [f"{row.patch}, {row.fault}: {row.verdict}", f"  {row.summary}"]
+    if row.state != State.APPLIED.value:
+        lines.append(f"  the patch is {row.state}: {row.reason}")
     for what, words in said.items():
         lines += [f"  {what}:", *(f"    {line}" for line in words.strip().splitlines())]
     return "\n".join([*lines, ""])

@@ -30,8 +30,15 @@ _SAID_LOCK = threading.Lock()
 
 
 def dtype_of(leaf: Any) -> Any:
-    """The dtype of an array, a ``ShapeDtypeStruct`` or a Python scalar."""
-    return leaf.dtype if hasattr(leaf, "dtype") else jnp.result_type(leaf)
+    """The dtype of an array, a ``ShapeDtypeStruct`` or a Python scalar.
+
+    Of numpy's arrays the dtype that JAX gives them: float32 for float64 in 32-bit mode.
+    """
+    if not hasattr(leaf, "dtype"):
+        return jnp.result_type(leaf)
+    if isinstance(leaf, (np.ndarray, np.generic)) and leaf.dtype.kind in "iufc":
+        return jax.dtypes.canonicalize_dtype(leaf.dtype)
+    return leaf.dtype
 
 
 def is_inexact(leaf: Any) -> bool:
@@ -72,7 +79,7 @@ def strengthen(tree: PyTree) -> PyTree:
 
     A weakly typed leaf of a state turns strong in the first step, and jit traces again.
     """
-    return tree_map(lambda leaf: cast(leaf, dtype_of(leaf)), tree)
+    return tree_map(lambda leaf: cast(leaf, dtype_of(leaf)) if _is_number(leaf) else leaf, tree)
 
 
 def widen(tree: PyTree) -> PyTree:
@@ -140,7 +147,7 @@ def hold(new: PyTree, old: PyTree, whose: str = "") -> PyTree:
 
 
 def _hold_leaf(leaf: Any, before: Any, path: Any, whose: str) -> Any:
-    if not hasattr(leaf, "dtype") and not isinstance(leaf, (bool, int, float, complex)):
+    if not _is_number(leaf):
         return leaf
     was, now = dtype_of(before), dtype_of(leaf)
     if whose and was != now:
@@ -155,6 +162,11 @@ def _say_once(message: str) -> None:
             return
         _SAID.add(message)
     LOGGER.info(message)
+
+
+def _is_number(leaf: Any) -> bool:
+    """Whether JAX can compute with it: a leaf of a state may be a word, if it is never traced."""
+    return hasattr(leaf, "dtype") or isinstance(leaf, (bool, int, float, complex))
 
 
 def _is_complex(dtype: Any) -> bool:

@@ -64,9 +64,13 @@ class Engine:
         """Applies what waits for this module, amid the import of it."""
         del module  # Which one it was does not matter.
         with self._lock:
-            waiting = [i for i in self._ids if self._decision(i).state is State.PENDING]
+            waiting = [i for i in self._ids if self._waits(self._decision(i))]
         # Nobody outside the package can have a copy yet: it is still being imported.
         self._apply(waiting, sweep_within=self._package)
+
+    def _waits(self, decision: Decision) -> bool:
+        """In strict mode trouble stopped the import; it does so when it is tried again, too."""
+        return decision.state is State.PENDING or (decision.trouble and self._settings.strict)
 
     def apply(self, *ids: str) -> None:
         """Applies the named patches, or all that the settings want. Idempotent."""
@@ -74,12 +78,12 @@ class Engine:
         with self._lock:
             self._requested.update(ids)
             self._reverted.difference_update(ids or self._ids)
+        if is_imported(self._package):
+            self._apply(ids or self._ids, sweep_within="")
         for patch_id in ids:
             refusal = self._settings.refusal(patch_id)
             if refusal is not None:
                 complain(f"{patch_id!r} is not applied: {refusal}", strict=self._settings.strict)
-        if is_imported(self._package):
-            self._apply(ids or self._ids, sweep_within="")
 
     def revert(self, *ids: str) -> None:
         """Takes the named patches out, or all. Idempotent."""
@@ -195,10 +199,10 @@ class Engine:
         acting = any(decision.state is State.APPLIED for decision in record.values())
         if (acting or bound) and not (sweep_within and release.tested):
             _forget_traces()  # The user's, or those of the probes.
-        self._tell(record)
         for decision in record.values():
             if decision.awaits is not None:
                 self._await(decision.awaits)
+        self._tell(record)  # Last: in strict mode it may raise.
 
     def _verify(self, patch_id: str) -> None:
         """Takes a patch out again that was chosen by probe and does not mend what was probed."""
@@ -216,15 +220,13 @@ class Engine:
     def _tell(self, record: Mapping[str, Decision]) -> None:
         for patch_id, decision in record.items():
             LOGGER.info("%s: %s, %s", patch_id, decision.state, decision.reason)
-        troubles = [
-            f"{patch_id} ({decision.state}): {decision.reason}"
-            for patch_id, decision in record.items()
-            if decision.trouble
-        ]
+        troubles = {i: decision for i, decision in record.items() if decision.trouble}
         if troubles:
+            words = "; ".join(f"{i} ({d.state}): {d.reason}" for i, d in troubles.items())
             complain(
-                f"stock {self._package} stays in place for {'; '.join(troubles)}. "
-                f"See: python -m optax_dtypefix status",
+                f"stock {self._package} stays in place for {words}. See: python -m optax_dtypefix "
+                f"status. OPTAX_DTYPEFIX_DISABLE={','.join(troubles)} does without, and without "
+                f"this message",
                 strict=self._settings.strict,
             )
 

@@ -141,6 +141,8 @@ class _Loader:
             self.exec_module = self._exec_module
 
     def __getattr__(self, name: str) -> Any:
+        if "_loader" not in vars(self):  # Amid being copied.
+            raise AttributeError(name)
         return getattr(self._loader, name)
 
     def _exec_module(self, module: ModuleType) -> None:

@@ -19,15 +19,16 @@ def preserve_dtypes(tx: Any) -> Any:
 
     Returns:
       An ``optax.GradientTransformationExtraArgs`` with the state of ``tx``; extra arguments are
-      passed on where ``tx`` takes them. Before optax 0.1.5, which has no extra arguments, an
-      ``optax.GradientTransformation``. Each leaf that is held is logged once, at level info.
+      passed on, but to a plain ``optax.GradientTransformation``, which takes none. Before optax
+      0.1.5, which has no extra arguments, an ``optax.GradientTransformation``. Each leaf that is
+      held is logged once, at level info.
     """
     import optax
 
-    if hasattr(optax, "with_extra_args_support"):
-        inner, kind = optax.with_extra_args_support(tx), optax.GradientTransformationExtraArgs
-    else:
-        inner, kind = tx, optax.GradientTransformation
+    kind = getattr(optax, "GradientTransformationExtraArgs", optax.GradientTransformation)
+    inner = tx
+    if isinstance(tx, optax.GradientTransformation) and kind is not optax.GradientTransformation:
+        inner = optax.with_extra_args_support(tx)  # Stock's own takes none: they are dropped.
 
     def init_fn(params: PyTree) -> PyTree:
         return strengthen(inner.init(params))

@@ -58,6 +58,11 @@ def bind(owner: Any, name: str, wrapper: PatchedFunction) -> Rebinding:
     return rebinding
 
 
+_IN_MODULES: Any = vars(ModuleType)["__dict__"]
+_dict_of = _IN_MODULES.__get__
+"""``vars`` of a module, past any property of its class."""
+
+
 def rebind_aliases(swaps: Iterable[tuple[Any, Any]], within: str = "") -> list[Rebinding]:
     """Rebinds every copy of some functions in loaded modules, in one sweep.
 
@@ -100,12 +105,13 @@ def _innermost(function: Any) -> Any:
 def _candidates(by_id: Mapping[int, Any], within: str) -> Iterator[tuple[ModuleType, str, Any]]:
     partial = functools.partial
     for module_name, module in list(sys.modules.items()):
-        if not isinstance(module, ModuleType):
+        # By its type, and by the dict that it has: a lazy module must not be woken by being looked
+        # at, nor may what calls itself a module run code of its own here.
+        if not issubclass(type(module), ModuleType):
             continue
         if within and module_name != within and not module_name.startswith(within + "."):
             continue
-        # ``__dict__`` through object: a lazy module must not be woken by being looked at.
-        names = list(object.__getattribute__(module, "__dict__").items())
+        names = list(_dict_of(module).items())
         for name, value in names:  # Tens of thousands: nothing is called for most of them.
             if id(value) in by_id or type(value) is partial:
                 yield module, name, value

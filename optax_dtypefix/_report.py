@@ -6,6 +6,8 @@ import dataclasses
 import enum
 from typing import TYPE_CHECKING, Any
 
+from optax_dtypefix._environment import nearest
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -86,7 +88,7 @@ class Report:
         for patch in self.patches:
             if patch.id == patch_id:
                 return patch
-        raise KeyError(patch_id)
+        raise KeyError(f"there is no patch {patch_id!r}: {nearest(patch_id, [p.id for p in self])}")
 
     def as_dict(self) -> dict[str, Any]:
         """The report as plain dicts, lists and strings."""

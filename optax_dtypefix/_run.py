@@ -116,7 +116,7 @@ def _put_first_on_path(folder: str) -> None:
 def _execute(load: Callable[[], _Program]) -> int:
     main = types.ModuleType("__main__")
     sys.modules["__main__"] = main
-    after_import("multiprocessing.spawn", _reach_spawned)
+    _watch_for_spawning()
     try:
         program = load()
         sys.argv[0] = program.name
@@ -151,12 +151,23 @@ def _hide_our_frames() -> None:
 def _reach_spawned(spawn: Any) -> None:
     """Processes that multiprocessing spawns import the program anew: the shim has to come first.
 
-    The first thing they do is to unpickle the preparation data, and unpickling a function of ours
-    imports us.
+    The first thing they do is to unpickle the preparation data, and unpickling what is ours imports
+    us, and has them do the same for the processes that they spawn.
     """
     stock = spawn.get_preparation_data
 
     def get_preparation_data(name: str) -> dict[str, Any]:
-        return {**stock(name), "optax_dtypefix": _reach_spawned}
+        return {**stock(name), "optax_dtypefix": _Envoy()}
 
     spawn.get_preparation_data = get_preparation_data
+
+
+class _Envoy:
+    """Is sent to a process, and on arrival waits there for it to spawn others."""
+
+    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
+        return _watch_for_spawning, ()
+
+
+def _watch_for_spawning() -> None:
+    after_import("multiprocessing.spawn", _reach_spawned)

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from optax_dtypefix._release import Release
 
 
+NOT_ASKED_FOR = "opt-in: name it in OPTAX_DTYPEFIX_ENABLE"
+
+
 @dataclasses.dataclass(frozen=True)
 class Decision:
     """What is to become of a patch, and why.
@@ -50,7 +53,7 @@ def decide(patch: Patch, release: Release, settings: Settings, *, requested: boo
     if refusal is not None:
         return Decision(State.DISABLED, refusal)
     if patch.opt_in and not requested and not settings.asks_for(patch.id):
-        return Decision(State.DISABLED, "opt-in: name it in OPTAX_DTYPEFIX_ENABLE")
+        return Decision(State.DISABLED, NOT_ASKED_FOR)
     targets = tuple(target for target in patch.targets if release.within(target.releases))
     absent = [target for target in targets if defining_module(target) is None]
     if patch.independent and not release.tested and len(absent) < len(targets):

@@ -150,12 +150,12 @@ class Sites:
                 self._bind(site)
         self.stack(suspended)
         fresh = [site for site in self._fresh if site.layers]
-        self._fresh = []
         if fresh:
             swaps = [(site.acting[-1].__wrapped__, site.acting[-1]) for site in fresh]
             by_wrapper = {id(site.acting[-1]): site for site in fresh}
             for rebinding in rebind_aliases(swaps, sweep_within):
                 by_wrapper[id(rebinding.wrapper)].remember(rebinding)
+        self._fresh = []
         return bool(fresh), self._restore()
 
     def _bind(self, site: Site) -> None:

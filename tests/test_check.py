@@ -164,6 +164,44 @@ def test_preserve_dtypes_passes_extra_arguments_on() -> None:
     np.testing.assert_array_equal(np.asarray(updates["w"], np.float32), 2.0)
 
 
+@pytest.mark.skipif(
+    not hasattr(optax, "with_extra_args_support"), reason="it came with optax 0.1.5"
+)
+def test_preserve_dtypes_passes_them_to_what_is_no_tuple_of_optax() -> None:
+    class Own:
+        def init(self, params: Any) -> Any:
+            return {"params": params, "name": "a word"}
+
+        def update(self, grads: Any, state: Any, params: Any = None, *, scale: Any) -> Any:
+            del params
+            return tree_map(lambda g: g * scale, grads), state
+
+    tx = optax_dtypefix.preserve_dtypes(Own())
+    params = {"w": jnp.ones(3, jnp.bfloat16)}
+    updates, state = tx.update(params, tx.init(params), params, scale=jnp.float32(2.0))
+    assert updates["w"].dtype == jnp.bfloat16
+    np.testing.assert_array_equal(np.asarray(updates["w"], np.float32), 2.0)
+    assert state["name"] == "a word"
+
+
+def test_updates_of_another_structure_are_told() -> None:
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        del params
+        return {"b": grads["b"]}, state
+
+    params = {
+        "a": jax.ShapeDtypeStruct((3,), jnp.bfloat16),
+        "b": jax.ShapeDtypeStruct((3,), jnp.float32),
+    }
+    (found,) = optax_dtypefix.check(transformation(update, lambda _: ()), params)
+    assert (found.kind, found.where) == ("updates", "")
+    assert "{'b': *}" in found.message
+
+
+def test_numpy_params_count_as_what_jax_makes_of_them() -> None:
+    assert optax_dtypefix.check(optax.adam(0.1), {"w": np.ones(3)}).ok
+
+
 def test_float64_scalars_cost_nothing_and_are_not_reported() -> None:
     def update(grads: Any, state: Any, params: Any = None) -> Any:
         del params

@@ -179,13 +179,13 @@ def audit(only: Sequence[str], progress: Callable[[int, int], None]) -> Audit:
       WorkerError: optax cannot be imported there.
       LookupError: the installed optax has no transformation of a name; the message has the nearest.
     """
-    enabled = os.environ.get("OPTAX_DTYPEFIX_ENABLE", "")
+    # ``ONLY``, where it is set, counts more.
+    name = "OPTAX_DTYPEFIX_" + ("ONLY" if os.environ.get("OPTAX_DTYPEFIX_ONLY") else "ENABLE")
+    named = ",".join(filter(None, (os.environ.get(name), "every_transform")))
     variables = {
         "stock": {"OPTAX_DTYPEFIX": "off"},
         "patched": {},
-        "every_transform": {
-            "OPTAX_DTYPEFIX_ENABLE": ",".join(filter(None, (enabled, "every_transform")))
-        },
+        "every_transform": {name: named},
     }
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="optax-dtypefix-"))

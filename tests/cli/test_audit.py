@@ -87,9 +87,15 @@ def test_moments_in_float32_are_no_fault(command: Python) -> None:
     assert broken["stock"]["same_dtypes"] > 0
 
 
+def test_the_opt_in_patch_is_measured_beside_those_that_are_named(command: Python) -> None:
+    run = command("audit", "--json", "--only", "trace", OPTAX_DTYPEFIX_ONLY="multi_steps")
+    assert json.loads(run.stdout)["broken"]["every_transform"]["all"] == 0
+
+
 def test_an_unknown_name_is_refused(command: Python) -> None:
-    run = command("audit", "--only", "adamm")
+    run = command("audit", "--only", "adamm", "--svg", "none.svg")
     assert run.returncode == 2
+    assert not (command.folder / "none.svg").exists()
     assert "no such transformation: adamm; did you mean 'adam'?" in run.stderr
 
 

@@ -242,6 +242,30 @@ def test_the_conclusion_says_what_to_do_next(rows: list[_doctor.Row], words: lis
     assert diagnosis(*rows).as_text(80).endswith("\n".join(words))
 
 
+@pytest.mark.parametrize(
+    ("state", "patched", "verdict"),
+    [
+        ("applied", None, "fixed"),
+        ("applied", "wrong", "still fails"),
+        ("unsupported", None, "fixed by others"),
+        ("failed", None, "fixed by others"),
+        ("failed", "wrong", "still fails"),
+    ],
+)
+def test_only_a_patch_that_acts_is_said_to_mend(
+    state: str, patched: str | None, verdict: str
+) -> None:
+    fault = {"patch": "a", "fault": "b", "summary": "", "upstream": "", "in_release": True}
+    header = {"report": {}, "tested": True, "faults": [fault]}
+    before, after = (
+        _doctor._Outcomes([header, {"patch": "a", "fault": "b", "outcome": outcome}], "")
+        for outcome in ("wrong", patched)
+    )
+    found = _doctor._row(fault, before, after, {"state": state, "reason": "why"})
+    assert found.verdict == verdict
+    assert ("the patch is" in _doctor._details(found)) == (state != "applied")
+
+
 def test_reasons_are_given_once() -> None:
     rows = [row("disabled"), dataclasses.replace(row("disabled"), patch="other")]
     (words, _) = diagnosis(*rows).conclusion.splitlines()

@@ -176,13 +176,21 @@ def test_processes_of_multiprocessing_are_under_the_shim(
             f"""
             import multiprocessing, sys
             SHIMMED_FIRST = "optax_dtypefix" in sys.modules
-            def shimmed(_):
-                return SHIMMED_FIRST
+            def shimmed(queue, deeper):
+                queue.put(SHIMMED_FIRST)
+                if deeper:
+                    start(queue, deeper - 1)
+            def start(queue, deeper):
+                child = CONTEXT.Process(target=shimmed, args=(queue, deeper))
+                child.start()
+                child.join()
+            CONTEXT = multiprocessing.get_context("{method}")
             if __name__ == "__main__":
-                with multiprocessing.get_context("{method}").Pool(1) as pool:
-                    print(pool.map(shimmed, [0]))
+                queue = CONTEXT.Manager().Queue()
+                start(queue, 1)
+                print([queue.get(), queue.get()])
             """
         )
     )
     run = command("run", "train.py")
-    assert (run.stdout, run.stderr, run.returncode) == ("[True]\n", "", 0)
+    assert (run.stdout, run.stderr, run.returncode) == ("[True, True]\n", "", 0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from optax_dtypefix import OptaxDtypeFixError, OptaxDtypeFixWarning
@@ -117,6 +119,19 @@ def test_refusals_in_words() -> None:
     assert named.refusal("prodigy") == "switched off by OPTAX_DTYPEFIX_DISABLE"
     assert named.refusal("multi_steps") == "not among OPTAX_DTYPEFIX_ONLY"
     assert named.refusal("zero_nans") is None
+
+
+def test_a_level_of_the_program_stands_unless_a_variable_is_set() -> None:
+    level = LOGGER.level
+    try:
+        LOGGER.setLevel("DEBUG")
+        set_up_logging("WARNING")
+        assert LOGGER.level == logging.DEBUG
+        LOGGER.setLevel(logging.NOTSET)
+        set_up_logging("WARNING")
+        assert LOGGER.level == logging.WARNING  # Not that of the root.
+    finally:
+        LOGGER.setLevel(level)
 
 
 def test_logging_shows_what_was_asked_for_and_nothing_else(

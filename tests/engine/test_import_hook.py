@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import importlib.machinery
 import importlib.util
@@ -144,6 +145,14 @@ def test_looking_is_not_importing(calls: list[Any]) -> None:
     assert aside.f() == 1
     assert not calls
     assert [importlib.import_module(ON_DISK)] == calls
+
+
+@pytest.mark.usefixtures("on_disk")
+def test_the_loader_of_an_awaited_module_can_be_copied(calls: list[Any]) -> None:
+    after_import(ON_DISK, calls.append)
+    spec = importlib.util.find_spec(ON_DISK)
+    assert spec is not None
+    assert copy.copy(spec.loader).path == copy.deepcopy(spec).loader.path == spec.origin
 
 
 @pytest.mark.usefixtures("on_disk")

@@ -113,9 +113,21 @@ def test_the_sweep_wakes_no_lazy_module_and_takes_odd_entries(
         def __getattribute__(self, name: str) -> Any:
             raise AssertionError(f"woken by {name}")
 
+    class LazyDict(types.ModuleType):
+        @property
+        def __dict__(self) -> Any:
+            raise AssertionError("woken by its dict")
+
+    class Proxy:
+        @property
+        def __class__(self) -> Any:
+            raise AssertionError("woken by its class")
+
     package.load()
     monkeypatch.setitem(sys.modules, "a_lazy_module", Lazy("a_lazy_module"))
+    monkeypatch.setitem(sys.modules, "a_lazy_dict", LazyDict("a_lazy_dict"))
     monkeypatch.setitem(sys.modules, "no_module", object())
+    monkeypatch.setitem(sys.modules, "a_proxy", Proxy())
     engine = engine_of(patch("a", on("scale")))
     engine.apply()
     assert engine.is_applied("a")

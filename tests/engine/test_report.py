@@ -29,8 +29,8 @@ def test_every_form_says_the_same(package: FakePackage) -> None:
     assert report["a"].targets == ("fakepkg.core:scale", "fakepkg.core:Box.get")
     assert report["a"].upstream == ("https://example.org/1",)
     assert report["lengthy_name"].targets == ()
-    with pytest.raises(KeyError, match="nothing"):
-        report["nothing"]
+    with pytest.raises(KeyError, match="no patch 'lengthyname': did you mean 'lengthy_name'"):
+        report["lengthyname"]
     assert report.optax_version == "0.2.8"
     assert json.loads(report.as_json()) == report.as_dict()
     assert report.as_dict()["patches"][1] == {

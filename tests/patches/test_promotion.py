@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 from packaging.version import Version
-from support import assert_keeps_the_contract, float64_in, leaves, tree_of
+from support import assert_keeps_the_contract, float64_in, leaves, tree_map, tree_of
 
 from optax_dtypefix._dtypes import x64
 
@@ -41,6 +41,15 @@ def test_dtypes_are_kept(name: str, dtypes: tuple[str, ...]) -> None:
 @pytest.mark.skipif(Version("0.2.5") > RELEASE, reason="muon came with optax 0.2.5")
 def test_muon_keeps_an_integer_matrix() -> None:
     assert_keeps_the_contract(optax.contrib.muon(0.1), tree_of("int32", "float32"))
+
+
+@pytest.mark.filterwarnings("ignore:optax.differentially_private_aggregate:DeprecationWarning")
+def test_a_deprecated_name_is_that_of_the_patched_function() -> None:
+    tx = optax.differentially_private_aggregate(1.0, 0.1, 0)
+    params = tree_of("float32", "int32")
+    batch = tree_map(lambda leaf: jnp.stack([leaf, leaf]), params)
+    updates, _ = tx.update(batch, tx.init(params), params)
+    assert updates["b"].dtype == jnp.int32
 
 
 @pytest.mark.parametrize("name", AVAILABLE)

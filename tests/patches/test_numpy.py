@@ -1,0 +1,43 @@
+"""Leaves that are numpy's: float64 by default, which JAX takes for float32 in 32-bit mode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from support import leaves, tree_map
+
+contrib = getattr(optax, "contrib", None)
+BUILDERS: dict[str, Any] = {
+    "adam": lambda: optax.adam(0.1),
+    "adamw": lambda: optax.adamw(0.1, weight_decay=0.1),
+    "sgd": lambda: optax.sgd(0.1, momentum=0.9),
+    "MultiSteps": lambda: optax.MultiSteps(optax.adam(0.1), 2),
+    "inject_hyperparams": lambda: optax.inject_hyperparams(optax.adam)(0.1),
+}
+for name in ("prodigy", "mechanize", "momo", "schedule_free_sgd"):
+    if hasattr(contrib, name):
+        build = getattr(contrib, name)
+        BUILDERS[name] = {
+            "prodigy": build,
+            "mechanize": lambda build=build: build(optax.sgd(0.1)),
+        }.get(name, lambda build=build: build(0.1))
+
+
+@pytest.mark.filterwarnings("error:Explicitly requested dtype")
+# Of optax 0.1.2, which calls functions of jax by their old names.
+@pytest.mark.filterwarnings("ignore:jax.tree_:FutureWarning")
+@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("with_params", [True, False], ids=["numpy params", "params of jax"])
+def test_they_are_taken_in_silence(name: str, with_params: bool) -> None:
+    tx = BUILDERS[name]()
+    grads = {"w": np.full((3, 4), 0.5), "b": np.ones(4)}
+    params = grads if with_params else tree_map(lambda leaf: jnp.asarray(leaf, jnp.float32), grads)
+    state = tx.init(params)
+    extra_args = {"value": jnp.float32(1.0)} if name == "momo" else {}
+    for _ in range(2):
+        updates, state = tx.update(grads, state, params, **extra_args)
+    assert {leaf.dtype for leaf in leaves(updates)} == {jnp.dtype(jnp.float32)}
