@@ -26,22 +26,31 @@ def complain(message: str, *, strict: bool) -> None:
     """
     if strict:
         raise OptaxDtypeFixError(message)
-    frame = _frame_of_the_user()
     try:
-        warnings.warn_explicit(
-            message,
-            OptaxDtypeFixWarning,
-            frame.f_code.co_filename,
-            frame.f_lineno,
-            module=frame.f_globals.get("__name__", "sys"),
-            registry=frame.f_globals.setdefault("__warningregistry__", {}),
-        )
+        warn_the_user(OptaxDtypeFixWarning(message))
     except OptaxDtypeFixWarning:
         # Under ``-W error`` the exception would break the user's ``import optax``, which only
         # strict mode may do.
         from optax_dtypefix._log import LOGGER
 
         LOGGER.warning(message)
+
+
+def warn_the_user(warning: Warning) -> None:
+    """Warns of the line of the user that brought us here: a ``stacklevel`` cannot be told.
+
+    Raises:
+      Warning: this one, where the user's filters make an error of it.
+    """
+    frame = _frame_of_the_user()
+    warnings.warn_explicit(
+        warning,
+        type(warning),
+        frame.f_code.co_filename,
+        frame.f_lineno,
+        module=frame.f_globals.get("__name__", "sys"),
+        registry=frame.f_globals.setdefault("__warningregistry__", {}),
+    )
 
 
 def in_words(error: Exception) -> str:
@@ -51,7 +60,7 @@ def in_words(error: Exception) -> str:
 
 
 def _frame_of_the_user() -> FrameType:
-    """Whose line brought us here, often an ``import``: a ``stacklevel`` cannot be told."""
+    """Whose line brought us here, often an ``import``."""
     frame = sys._getframe(1)
     while frame.f_back is not None:
         package = str(frame.f_globals.get("__name__")).partition(".")[0]

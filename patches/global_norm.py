@@ -40,6 +40,7 @@ from optax_dtypefix._dtypes import (
 )
 from optax_dtypefix._patch import Fault, Patch, Target
 from optax_dtypefix.patches import _demonstrate as demo
+from optax_dtypefix.patches._deprecated import look_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,7 +108,7 @@ def _deprecated_name(stock: Callable[..., Any], name: str) -> Any:
     """From 0.2.5 on: old names are partial objects, made of stock's ``tree_norm`` at import."""
     import optax
 
-    found = stock(name)
+    found = look_up(stock, "optax.tree_utils", name)
     if name in ("tree_l1_norm", "tree_l2_norm") and isinstance(found, functools.partial):
         return functools.partial(optax.tree_utils.tree_norm, **found.keywords)
     return found

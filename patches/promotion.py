@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from optax_dtypefix._dtypes import PyTree, cast, cast_like, dtype_of, hold, leaves, x64
 from optax_dtypefix._patch import Fault, Patch, Target
 from optax_dtypefix.patches import _demonstrate as demo
+from optax_dtypefix.patches._deprecated import look_up
 from optax_dtypefix.patches._hyperparameters import arguments_of
 from optax_dtypefix.patches._steady import Steady
 
@@ -208,10 +209,10 @@ def _show_long_counter() -> str | None:
 
 
 def _deprecated_name(stock: Callable[..., Any], name: str) -> Any:
-    """From 0.2.3 on the old name stands in a dict of ``optax``, where no sweep finds it."""
+    """From 0.2.3 on."""
     import optax.contrib
 
-    found = stock(name)  # It warns.
+    found = look_up(stock, "optax", name)
     if name == "differentially_private_aggregate":
         return optax.contrib.differentially_private_aggregate
     return found
