@@ -54,6 +54,8 @@ def is_weak(leaf: Any) -> bool:
 
 def is_half(leaf: Any) -> bool:
     """Whether a leaf is a float narrower than float32."""
+    if not _is_number(leaf):
+        return False
     dtype = dtype_of(leaf)
     return bool(jnp.issubdtype(dtype, jnp.floating)) and dtype.itemsize < 4
 
@@ -62,6 +64,8 @@ def cast(leaf: Any, dtype: Any) -> Any:
     """A strongly typed array of ``dtype``; the leaf itself if it is one already."""
     if not hasattr(leaf, "dtype"):
         return jnp.asarray(leaf, dtype)
+    if isinstance(leaf, jax.ShapeDtypeStruct):  # ``init`` may be given no more than shapes.
+        return jax.ShapeDtypeStruct(leaf.shape, dtype)
     if leaf.dtype == dtype and not is_weak(leaf):
         return leaf
     if _is_complex(leaf.dtype) and not _is_complex(dtype):

@@ -34,9 +34,10 @@ def _direction(tx: Any, *, split: bool) -> Any:
     trees = ("params", "updates", "diff_params_memory", "diff_updates_memory")
 
     def init_fn(params: PyTree) -> Any:
-        shapes, dtype = jax.eval_shape(tx.init, params), scalar_dtype(params)
-        if shapes.weights_memory.dtype == dtype:
+        dtype = scalar_dtype(params)
+        if jax.eval_shape(lambda p: tx.init(p).weights_memory, params).dtype == dtype:
             return tx.init(params)
+        shapes = jax.eval_shape(tx.init, params)
         # Stock starts from zeros, and makes those of the weights in float64 in 64-bit mode.
         weights = jax.ShapeDtypeStruct(shapes.weights_memory.shape, dtype)
         shapes = shapes._replace(weights_memory=weights)
@@ -47,9 +48,11 @@ def _direction(tx: Any, *, split: bool) -> Any:
         if params is None or problem.leaves_as_it_is(params, updates, state.params):
             new_updates, new_state = tx.update(updates, state, params)
         else:
+            # As the state will keep them: else rounding would count as a change of the gradient.
+            kept = cast_like(updates, state.updates)
             encoded = {name: problem.encode(getattr(state, name)) for name in trees}
             new_updates, new_state = tx.update(
-                problem.encode(updates), state._replace(**encoded), problem.encode(params)
+                problem.encode(kept), state._replace(**encoded), problem.encode(params)
             )
             new_updates = problem.decode(new_updates, updates)
             decoded = {

@@ -13,7 +13,16 @@ from typing import Any, Callable
 import jax
 import jax.numpy as jnp
 
-from optax_dtypefix._dtypes import PyTree, cast, cast_like, dtype_of, leaves, tree_map, widen
+from optax_dtypefix._dtypes import (
+    PyTree,
+    cast,
+    cast_like,
+    dtype_of,
+    is_half,
+    leaves,
+    tree_map,
+    widen,
+)
 from optax_dtypefix._patch import Target
 from optax_dtypefix.patches._calls import called_like
 
@@ -128,7 +137,7 @@ def built(*names: str) -> dict[str, Any]:
 
 def is_float16(leaf: Any) -> bool:
     """Whether a leaf is float16, whose exponents are too few; those of bfloat16 are enough."""
-    return bool(dtype_of(leaf) == jnp.float16)
+    return is_half(leaf) and bool(dtype_of(leaf) == jnp.float16)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,7 +183,7 @@ class InFloat32:
                 return tx.update(updates, state, params, **extra_args)  # type: ignore[no-any-return]
             objective = extra_args.get("obj_fn")
             if objective is not None:  # What sophia differentiates is given the user's dtypes.
-                extra_args["obj_fn"] = lambda wide: objective(cast_like(wide, params))
+                extra_args["obj_fn"] = at_params_like(params, objective)
             new_updates, new_state = tx.update(
                 self._wide(updates), self._wide(state), self._wide(params), **extra_args
             )
@@ -190,6 +199,15 @@ class InFloat32:
     def _concerns(self, state: Any, *trees: PyTree) -> bool:
         moments = [getattr(state, name, None) for name in self.family.moments]
         return any(map(self.is_narrow, leaves((moments, trees))))
+
+
+def at_params_like(params: PyTree, objective: Callable[..., Any]) -> Callable[..., Any]:
+    """An objective that is given params in the dtypes of these, with whatever else it takes."""
+
+    def cast_first(wide: PyTree, *args: Any, **kwargs: Any) -> Any:
+        return objective(cast_like(wide, params), *args, **kwargs)
+
+    return cast_first
 
 
 def store(new: PyTree, old: PyTree) -> PyTree:
@@ -219,7 +237,13 @@ def _types(grads: PyTree, params: PyTree) -> PyTree:
             return grad
         return jax.ShapeDtypeStruct((), jnp.promote_types(dtype_of(grad), dtype_of(param)))
 
-    return grads if params is None else _map(promoted, grads, params)
+    def places(tree: PyTree) -> Any:
+        return jax.tree_util.tree_structure(tree, is_leaf=lambda leaf: leaf is None)
+
+    # Stock looks at params in some only, which others may be given in another container.
+    if params is None or places(grads) != places(params):
+        return grads
+    return _map(promoted, grads, params)
 
 
 def _round(tree: PyTree, like: PyTree, rounding: Callable[[Any], Any] = _nearest) -> PyTree:

@@ -13,6 +13,7 @@ precision. What a transformation computes is not changed, only what is handed on
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, Callable
 
 import jax.numpy as jnp
@@ -59,10 +60,12 @@ class _Init(_Held):
 
 
 class _Update(_Held):
-    def __call__(
-        self, updates: PyTree, state: PyTree, *args: Any, **kwargs: Any
-    ) -> tuple[PyTree, PyTree]:
-        new_updates, new_state = self.__wrapped__(updates, state, *args, **kwargs)
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[PyTree, PyTree]:
+        new_updates, new_state = self.__wrapped__(*args, **kwargs)
+        given = args
+        if len(args) < 2:  # Given by the names that the user's own function has for them.
+            given = inspect.signature(self.__wrapped__).bind(*args, **kwargs).args
+        updates, state, *_ = given
         return hold(new_updates, updates), hold(new_state, state)
 
 

@@ -31,6 +31,7 @@ from optax_dtypefix._dtypes import (
     have_one_structure,
     hold,
     is_half,
+    is_inexact,
     is_weak,
     leaves,
     scalar_dtype,
@@ -111,7 +112,7 @@ def _inject_hyperparams(stock: Callable[..., Any], *args: Any, **kwargs: Any) ->
             kept = {
                 name: _hold(
                     _keep(value, dtype, asked),
-                    state.hyperparams[name],
+                    state.hyperparams.get(name, value),
                     stateful=_is_stateful(schedules.get(name)),
                 )
                 for name, value in new_state.hyperparams.items()
@@ -123,7 +124,9 @@ def _inject_hyperparams(stock: Callable[..., Any], *args: Any, **kwargs: Any) ->
             )
             if have_one_structure(rest, old_rest):
                 rest = tree_map(functools.partial(_hold, stateful=True), rest, old_rest)
-            return hold(new_updates, updates), rest._replace(hyperparams=kept, inner_state=inner)
+            # Those of lookahead are like its params, not like the gradients.
+            like = updates if have_one_structure(new_updates, updates) else params
+            return hold(new_updates, like), rest._replace(hyperparams=kept, inner_state=inner)
 
         return tx._replace(init=init_fn, update=update_fn)
 
@@ -204,25 +207,42 @@ def _on_widened(extra_args: dict[str, Any], params: PyTree) -> dict[str, Any]:
     if not any(map(is_half, leaves(params))):
         return extra_args
 
-    def widen_leaf(leaf: Any) -> Any:
-        return widen(leaf) if hasattr(leaf, "dtype") else leaf
-
     def widen_argument(value: Any) -> Any:
         if callable(value):
-            return with_dtypes_of_the_user(value)
+            return _Widened(value, params)
         like_params = have_one_structure(value, params)
         scalar = hasattr(value, "shape") and value.shape == ()
-        return tree_map(widen_leaf, value) if like_params or scalar else value
-
-    def with_dtypes_of_the_user(function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def wrapper(params_inside: PyTree, *args: Any, **kwargs: Any) -> Any:
-            result = function(hold(params_inside, params), *args, **kwargs)
-            return tree_map(widen_leaf, result)
-
-        return wrapper
+        return tree_map(_widen_leaf, value) if like_params or scalar else value
 
     return {name: widen_argument(value) for name, value in extra_args.items()}
+
+
+class _Widened:
+    """A function of the user: it is given params in their own dtypes, and its results widened."""
+
+    def __init__(self, function: Callable[..., Any], params: PyTree) -> None:
+        self._function, self._params = function, params
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        args = tuple(map(self._as_the_user_has_it, args))
+        kwargs = {name: self._as_the_user_has_it(value) for name, value in kwargs.items()}
+        return tree_map(_widen_leaf, self._function(*args, **kwargs))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._function, name)
+
+    def _as_the_user_has_it(self, value: Any) -> Any:
+        if not have_one_structure(value, self._params):
+            return value
+        kinds = [
+            [(jnp.shape(leaf), is_inexact(leaf)) for leaf in leaves(tree)]
+            for tree in (value, self._params)
+        ]
+        return hold(value, self._params) if kinds[0] == kinds[1] else value
+
+
+def _widen_leaf(leaf: Any) -> Any:
+    return widen(leaf) if hasattr(leaf, "dtype") else leaf
 
 
 def _inject(factory: str, *args: Any, **hyperparams: Any) -> Any:

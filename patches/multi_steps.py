@@ -58,8 +58,14 @@ def _accumulator_dtype(asked: Any, param: Any) -> Any:
     if asked is None or not jnp.issubdtype(param, jnp.inexact):
         return param
     if jnp.issubdtype(param, jnp.complexfloating) or asked == jnp.float32:
-        return jnp.promote_types(asked, param)
+        return _promoted(asked, param)
     return asked
+
+
+def _promoted(*dtypes: Any) -> Any:
+    """What they promote to, also where the user's arithmetic may not promote."""
+    with standard_promotion():
+        return jnp.result_type(*dtypes)
 
 
 def _update(
@@ -74,7 +80,7 @@ def _update(
     mean = self._use_grad_mean
 
     def working(grad: Any, acc: Any) -> Any:
-        dtype = jnp.promote_types(dtype_of(grad), dtype_of(acc))
+        dtype = _promoted(dtype_of(grad), dtype_of(acc))
         return jnp.dtype(jnp.float32) if mean and not jnp.issubdtype(dtype, jnp.inexact) else dtype
 
     dtypes = tree_map(working, updates, state.acc_grads)
@@ -117,7 +123,7 @@ def _common_dtype(acc_grads: PyTree, updates: PyTree) -> Any:
     """One dtype for all accumulators: complex if any gradient is, also after a real checkpoint."""
     found = [dtype_of(acc) for acc in leaves(acc_grads)]
     found += [jnp.complex64 for g in leaves(updates) if jnp.iscomplexobj(g)]
-    return jnp.result_type(*found) if found else jnp.dtype(jnp.float32)
+    return _promoted(*found) if found else jnp.dtype(jnp.float32)
 
 
 def _steady_twin(self: Any, updates: PyTree, state: Any, extra_args: dict[str, Any]) -> Any:

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, Callable
 import jax
 import jax.numpy as jnp
 
-from optax_dtypefix._dtypes import PyTree, cast, cast_like, dtype_of, hold, leaves, x64
+from optax_dtypefix._dtypes import PyTree, cast, dtype_of, hold, leaves, x64
 from optax_dtypefix._patch import Fault, Patch, Target
 from optax_dtypefix.patches import _demonstrate as demo
 from optax_dtypefix.patches._deprecated import look_up
 from optax_dtypefix.patches._hyperparameters import arguments_of
+from optax_dtypefix.patches._moments import at_params_like
 from optax_dtypefix.patches._steady import Steady
 
 if TYPE_CHECKING:
@@ -88,19 +89,24 @@ class _Hessian(Steady):
         objective = extra_args.get("obj_fn")
         if objective is None:
             return extra_args
-        return {**extra_args, "obj_fn": lambda own: objective(cast_like(own, params))}
+        return {**extra_args, "obj_fn": at_params_like(params, objective)}
 
     def _needs_one_dtype(self, params: PyTree) -> bool:
         return len({dtype_of(leaf) for leaf in leaves(params)}) > 1
 
 
 class _Sophia(Steady):
-    """Its default estimator was built when optax was imported, by stock's function."""
+    """Its default estimator was built when optax was imported, by stock's function.
+
+    One of the user's own is left as it is.
+    """
 
     def __call__(self, stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         arguments = arguments_of(stock, args, kwargs)
-        estimator = _HESSIAN.hold(arguments["hessian_diagonal_fn"])
-        return super().__call__(stock, **{**arguments, "hessian_diagonal_fn": estimator})
+        estimator = arguments["hessian_diagonal_fn"]
+        if estimator.update.__module__ == stock.__module__:
+            arguments["hessian_diagonal_fn"] = _HESSIAN.hold(estimator)
+        return super().__call__(stock, **arguments)
 
 
 _HESSIAN = _Hessian(in_32_bits=True, no_integers=True)

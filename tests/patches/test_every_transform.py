@@ -94,3 +94,14 @@ def test_reverting_restores_the_class() -> None:
     assert held.update is not update
     params = tree_of(jnp.bfloat16)
     assert leaves(held.init(params))[0].dtype == jnp.bfloat16
+
+
+def test_gradients_may_go_by_the_users_own_name() -> None:
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        del params
+        return tree_map(lambda g: g * jnp.float32(2), grads), state
+
+    tx = optax.GradientTransformation(init, update)
+    grads = tree_of("bfloat16")
+    got, _ = tx.update(grads=grads, state=tx.init(grads))  # type: ignore[call-arg]
+    assert {leaf.dtype for leaf in leaves(got)} == {jnp.dtype(jnp.bfloat16)}

@@ -345,3 +345,16 @@ def test_a_param_that_is_frozen_may_have_none_for_a_gradient() -> None:
     updates, state = tx.update(grads, tx.init(params), params)
     assert updates["b"] is None
     assert updates["w"].dtype == state.nu["w"].dtype == jnp.float16
+
+
+def test_gradients_may_be_in_another_container_than_params() -> None:
+    """adam does not look at params."""
+    tx, leaf = optax.adam(0.125), jnp.ones(2, jnp.float16)
+    updates, _ = tx.update([leaf], tx.init([leaf]), (leaf,))
+    np.testing.assert_allclose(np.asarray(updates[0], np.float32), -0.125, rtol=1e-3)
+
+
+def test_init_takes_shapes() -> None:
+    shapes = {"w": jax.ShapeDtypeStruct((2,), jnp.float16)}
+    adam = optax.adam(0.1).init(shapes)[0]
+    assert (adam.mu["w"].shape, adam.mu["w"].dtype) == ((2,), jnp.dtype(jnp.float16))

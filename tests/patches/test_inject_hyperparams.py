@@ -412,3 +412,66 @@ def test_a_typed_random_key_among_the_hyperparameters() -> None:
         assert updates.dtype == jnp.bfloat16
         assert jnp.issubdtype(state.hyperparams["key"].dtype, jax.dtypes.prng_key)
         assert state.hyperparams["scale"].dtype == jnp.float32
+
+
+class _Model:
+    """A function of the params with a method, as a model has."""
+
+    def __call__(self, params: Any) -> Any:
+        return jnp.sum(params)
+
+    def penalty(self, params: Any) -> Any:
+        del params
+        return 2.0
+
+
+@pytest.mark.skipif(
+    not hasattr(optax, "GradientTransformationExtraArgs"),
+    reason="extra arguments came with optax 0.1.5",
+)
+@pytest.mark.parametrize(
+    ("call", "function"),
+    [
+        (lambda fn, _: fn(), lambda: 2.0),
+        (lambda fn, p: fn(params=p), lambda params: 2 * params.size),
+        (lambda fn, _: fn(jnp.int32(1001)), lambda step: step % 1000 + 1),
+        (lambda fn, p: fn.penalty(p), _Model()),
+    ],
+    ids=["no argument", "by name", "a step", "a method"],
+)
+@pytest.mark.parametrize("shape", [(2,), ()], ids=str)
+def test_a_function_of_the_user_may_be_of_anything(call: Any, function: Any, shape: Any) -> None:
+    def update(updates: Any, state: Any, params: Any = None, *, fn: Any) -> Any:
+        return updates * jnp.asarray(call(fn, params), updates.dtype), state
+
+    inner = optax.GradientTransformationExtraArgs(lambda _: optax.EmptyState(), update)
+    tx = optax.inject_hyperparams(lambda lr: optax.chain(inner, optax.sgd(lr)))(lr=0.125)
+    params = jnp.ones(shape, jnp.bfloat16)
+    factor = float(call(function, params))
+    updates, _ = tx.update(params, tx.init(params), params, fn=function)
+    np.testing.assert_array_equal(np.asarray(updates, np.float32), np.full(shape, -0.125 * factor))
+
+
+def test_lookahead_inside_keeps_bfloat16() -> None:
+    tx = optax.inject_hyperparams(lambda lr: optax.lookahead(optax.sgd(lr), 2, 0.5))(lr=0.125)
+    fast = {"w": jnp.ones(3, jnp.bfloat16)}
+    params = optax.LookaheadParams.init_synced(fast)
+    updates, _ = tx.update(fast, tx.init(params), params)
+    assert {leaf.dtype for leaf in leaves(updates)} == {jnp.dtype(jnp.bfloat16)}
+
+
+def test_a_word_in_the_state_is_left_alone() -> None:
+    named = optax.identity()._replace(init=lambda _: {"name": "layer-1"})
+    tx = optax.inject_hyperparams(lambda lr: optax.chain(named, optax.sgd(lr)))(lr=0.125)
+    params = jnp.ones(2, jnp.bfloat16)
+    updates, state = tx.update(params, tx.init(params), params)
+    assert state.inner_state[0] == {"name": "layer-1"}
+    np.testing.assert_array_equal(np.asarray(updates, np.float32), -0.125)
+
+
+def test_a_state_may_lack_what_a_schedule_gives() -> None:
+    tx = optax.inject_hyperparams(optax.sgd)(learning_rate=lambda _: 0.125)
+    params = jnp.ones(2, jnp.float32)
+    state = tx.init(params)._replace(hyperparams={})
+    updates, _ = tx.update(params, state, params)
+    np.testing.assert_array_equal(updates, -0.125)

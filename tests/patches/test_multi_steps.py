@@ -175,3 +175,22 @@ def test_a_state_restored_from_stock_keeps_its_dtypes() -> None:
     narrow = tree_map(jnp.real, state.acc_grads)
     _, state = jax.jit(tx.update)(params, state._replace(acc_grads=narrow), params)
     assert {leaf.dtype for leaf in leaves(state.acc_grads)} == {np.dtype(np.float32)}
+
+
+@pytest.mark.parametrize(
+    "dtypes", [("bfloat16",), ("float16",), ("bfloat16", "float32"), ("complex64",)], ids=str
+)
+def test_strict_promotion_takes_any_dtype(dtypes: Any) -> None:
+    params = tree_of(*dtypes)
+    with jax.numpy_dtype_promotion("strict"):
+        tx = optax.MultiSteps(optax.sgd(0.5), 2)
+        state = tx.init(params)
+        for _ in range(2):
+            updates, state = tx.update(params, state, params)
+    for got, param in zip(leaves(updates), leaves(params)):
+        assert got.dtype == param.dtype
+        np.testing.assert_allclose(in_complex(got), -0.5 * in_complex(param), rtol=1e-2)
+
+
+def in_complex(leaf: Any) -> Any:
+    return np.asarray(leaf).astype(np.complex128)

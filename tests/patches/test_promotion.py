@@ -191,3 +191,21 @@ def test_sophia_takes_an_integer_leaf_inside_multi_steps() -> None:
     tx = optax.MultiSteps(optax.contrib.sophia(0.1), 2)
     params = tree_of(jnp.float32, jnp.int32)
     assert_keeps_the_contract(tx, params, extra=lambda _: {"obj_fn": objective})
+
+
+@pytest.mark.skipif(Version("0.2.5") > RELEASE, reason="sophia came with optax 0.2.5")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_sophia_takes_an_estimator_of_the_users_own(dtype: str) -> None:
+    def update(grads: Any, state: Any, params: Any = None, *, obj_fn: Any) -> Any:
+        del grads
+        diagonal = jnp.asarray(obj_fn(params, jnp.float32(2.0)))  # It takes a batch, too.
+        return tree_map(lambda p: jnp.full_like(p, diagonal), params), state
+
+    own = optax.GradientTransformationExtraArgs(lambda _: optax.EmptyState(), update)
+    tx = optax.contrib.sophia(0.1, hessian_diagonal_fn=own)
+    params = {"w": jnp.ones(2, dtype)}
+    updates, _ = tx.update(
+        params, tx.init(params), params, obj_fn=lambda p, batch: jnp.sum(p["w"]) * batch
+    )
+    assert updates["w"].dtype == jnp.dtype(dtype)
+    assert np.all(np.abs(np.asarray(updates["w"], np.float32)) > 0.05)

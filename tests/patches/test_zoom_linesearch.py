@@ -290,3 +290,18 @@ def test_extra_arguments_of_the_function_are_found_by_name() -> None:
         scale=2.0,
     )
     assert np.isfinite(np.asarray(updates)).all()
+
+
+@needs_lbfgs
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_rounding_is_not_taken_for_curvature(dtype: str) -> None:
+    """With float32 gradients: the gradient before is kept in the dtype of the params."""
+    slope = jnp.asarray([0.37, -0.21, 0.113], jnp.float32)
+    tx = optax.lbfgs(0.1, linesearch=None)
+    params = jnp.zeros(3, dtype)
+    state = tx.init(params)
+    for _ in range(6):
+        updates, state = tx.update(slope, state, params)
+        params = optax.apply_updates(params, updates)
+    # Downhill on a line, six steps of 0.1: no curvature was seen, so none is divided by.
+    np.testing.assert_allclose(np.asarray(params, np.float32), -0.6 * slope, rtol=0.2)
