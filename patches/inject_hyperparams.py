@@ -229,6 +229,8 @@ class _Widened:
         return tree_map(_widen_leaf, self._function(*args, **kwargs))
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_function":  # Not there yet: it is being copied.
+            raise AttributeError(name)
         return getattr(self._function, name)
 
     def _as_the_user_has_it(self, value: Any) -> Any:
