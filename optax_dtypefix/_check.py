@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Callable
 import jax
 import jax.numpy as jnp
 
-from optax_dtypefix._dtypes import PyTree, dtype_of, have_one_structure, is_weak, leaves
+from optax_dtypefix._dtypes import REAL, PyTree, dtype_of, is_weak, kind_of, leaves
 from optax_dtypefix._errors import OptaxDtypeFixError, in_words
+from optax_dtypefix._updates import update_dtypes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,13 +85,14 @@ def check(tx: Any, params: PyTree, grads: PyTree = None, **extra_args: Any) -> C
     Returns:
       A :class:`Check`: ``.ok``, ``.raise_if_broken()``, ``str()``. It says which leaf of the state
       changes its shape, dtype or weak type in a step, or the structure of the state; which update
-      has not the dtype of its gradient; whether float64 is computed inside, or 64-bit leaves are in
-      the state, although no input is that wide; whether ``lax.scan`` and ``lax.cond`` take the
-      state. An exception of the transformation is a violation too, with its cause in ``.error``.
+      is wider than its gradient, its param and the state that is kept for that param, or an integer
+      for one of them that is not; whether float64 is computed inside, or 64-bit leaves are in the
+      state, although no input is that wide; whether ``lax.scan`` and ``lax.cond`` take the state.
+      An exception of the transformation is a violation too, with its cause in ``.error``.
     """
     grads = params if grads is None else grads
     try:
-        problem = Problem(tx, params, grads, extra_args)
+        problem = Problem(tx, params, grads, extra_args, state_asks=True)
         violations = [*problem.step(), *problem.cond()]
     except Exception as error:  # Reported, not swallowed: it is in the result, with its cause.
         return Check((Violation("error", "", in_words(error)),), error)
@@ -98,15 +100,26 @@ def check(tx: Any, params: PyTree, grads: PyTree = None, **extra_args: Any) -> C
 
 
 class Problem:
-    """A transformation with the shapes that it is checked on."""
+    """A transformation with the shapes that it is checked on.
+
+    ``state_asks`` says that an update may be as wide as the state that ``init`` keeps for its
+    param: a user may have asked for that with ``mu_dtype``.
+    """
 
     def __init__(
-        self, tx: Any, params: PyTree, grads: PyTree, extra_args: dict[str, Any] | None = None
+        self,
+        tx: Any,
+        params: PyTree,
+        grads: PyTree,
+        extra_args: dict[str, Any] | None = None,
+        *,
+        state_asks: bool = False,
     ) -> None:
         extra_args = extra_args or {}
         abstract = {k: v for k, v in extra_args.items() if _is_abstract(v)}
         self._static = {k: v for k, v in extra_args.items() if k not in abstract}
         self._tx = tx
+        self._state_asks = state_asks
         self._inputs = jax.tree_util.tree_map(_shape, (params, grads, abstract))
 
     def step(self) -> Iterator[Violation]:
@@ -173,22 +186,30 @@ class Problem:
             for (path, was), (_, now) in zip(_with_paths(state), _with_paths(new_state)):
                 if was != now:
                     yield Violation("state", path, f"turns from {was} into {now}")
-        params, grads, _ = self._inputs
-        # Those of lookahead are like its params: leaves for the gradients, and others after them.
-        if not (have_one_structure(updates, grads) or have_one_structure(updates, params)):
-            has: Any = jax.tree_util.tree_structure(updates)
-            wanted: Any = jax.tree_util.tree_structure(grads)
-            yield Violation("updates", "", f"{has} for gradients that are {wanted}")
-            grads = ()
-        for grad, (path, update) in zip(leaves(grads), _with_paths(updates)):
-            if grad.dtype != update.dtype:
-                message = f"{update.dtype} for a gradient that is {grad.dtype}"
-                yield Violation("updates", path, message)
+        yield from self._widths(updates, state)
         for kind, dtypes in (("float64", _DOUBLE), ("int64", _LONG)):
             for path, leaf in () if self._brings(dtypes) else _with_paths(new_state):
                 if leaf.dtype in dtypes:
                     message = f"{leaf} in the state, although no input is {kind}"
                     yield Violation(kind, path, message)
+
+    def _widths(self, updates: PyTree, state: PyTree) -> Iterator[Violation]:
+        """Compare each update with its bound: wider, or of a kind that loses the fraction."""
+        params, grads, _ = self._inputs
+        dtypes = update_dtypes(updates, grads, params, state if self._state_asks else None)
+        if dtypes is None:
+            has: Any = jax.tree_util.tree_structure(updates)
+            wanted: Any = jax.tree_util.tree_structure(grads)
+            yield Violation("updates", "", f"{has} for gradients that are {wanted}")
+            return
+        # Those of lookahead are like its params: leaves for the gradients, and others after them.
+        rows = zip(leaves(grads), leaves(params), _with_paths(updates), dtypes)
+        for grad, param, (path, update), bound in rows:
+            inputs = f"a {grad.dtype} gradient of a {param.dtype} param"
+            if update.dtype != bound:
+                yield Violation("updates", path, f"{update.dtype} for {inputs}: {bound} will do")
+            elif kind_of(bound) < REAL <= max(kind_of(grad.dtype), kind_of(param.dtype)):
+                yield Violation("updates", path, f"{update.dtype} for {inputs} loses the fraction")
 
     def _brings(self, dtypes: tuple[Any, ...]) -> bool:
         return any(leaf.dtype in dtypes for leaf in jax.tree_util.tree_leaves(self._inputs))
@@ -199,7 +220,7 @@ class _Type:
 
     def __init__(self, value: Any) -> None:
         self.dtype = dtype_of(value)
-        self._shape = tuple(jnp.shape(value))
+        self.shape = tuple(jnp.shape(value))
         self._weak = is_weak(value)
 
     def __eq__(self, other: object) -> bool:
@@ -209,7 +230,7 @@ class _Type:
         return hash(str(self))
 
     def __str__(self) -> str:
-        return f"{'weak ' if self._weak else ''}{self.dtype}{list(self._shape)}"
+        return f"{'weak ' if self._weak else ''}{self.dtype}{list(self.shape)}"
 
 
 def float64_inside(jaxpr: Any) -> bool:

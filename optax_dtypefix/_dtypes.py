@@ -8,6 +8,7 @@ stock optax keeps the contract.
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from typing import TYPE_CHECKING, Any, Callable
 
@@ -54,7 +55,7 @@ def is_weak(leaf: Any) -> bool:
 
 def is_half(leaf: Any) -> bool:
     """Whether a leaf is a float narrower than float32."""
-    if not _is_number(leaf):
+    if not is_number(leaf):
         return False
     dtype = dtype_of(leaf)
     return bool(jnp.issubdtype(dtype, jnp.floating)) and dtype.itemsize < 4
@@ -83,7 +84,7 @@ def strengthen(tree: PyTree) -> PyTree:
 
     A weakly typed leaf of a state turns strong in the first step, and jit traces again.
     """
-    return tree_map(lambda leaf: cast(leaf, dtype_of(leaf)) if _is_number(leaf) else leaf, tree)
+    return tree_map(lambda leaf: cast(leaf, dtype_of(leaf)) if is_number(leaf) else leaf, tree)
 
 
 def widen(tree: PyTree) -> PyTree:
@@ -133,31 +134,72 @@ def have_one_structure(*trees: PyTree) -> bool:
 
 
 def hold(new: PyTree, old: PyTree, whose: str = "") -> PyTree:
-    """The new state with the dtypes of the old one, so that it can go round a loop.
+    """Cast a new state back to the dtypes of the old one, so that the state can go round a loop.
 
-    A tree of another structure is no dtype fault: it comes back as it is, for JAX to complain.
+    A leaf stays within its kind of number: a float is never cast to an integer, nor a complex
+    number to a real one. Such a leaf comes back as it is, and so does a tree of another structure:
+    JAX reports both where they matter.
 
     Args:
       new: the state after a step.
-      old: the state before it.
-      whose: if somebody else's code made the new state, in words whose it is. Each leaf that has to
-        be held is then told once, at level info, with its key path and both dtypes.
+      old: the state before that step.
+      whose: the code that made the new state, if a user may have written that code. Each leaf that
+        is cast back is then logged once, at level info, with its key path and both dtypes.
     """
     if not have_one_structure(new, old):
         return new
-    return jax.tree_util.tree_map_with_path(
-        lambda path, leaf, before: _hold_leaf(leaf, before, path, whose), new, old
-    )
+    if whose:
+        _log_drift(new, old, whose)
+    structure: Any = jax.tree_util.tree_structure(new)
+    return structure.unflatten(map(hold_leaf, leaves(new), leaves(old)))
 
 
-def _hold_leaf(leaf: Any, before: Any, path: Any, whose: str) -> Any:
-    if not _is_number(leaf):
+def hold_leaf(leaf: Any, before: Any) -> Any:
+    """Cast a leaf back to the dtype that it had before, within its kind of number."""
+    if not (is_number(leaf) and is_number(before)):
         return leaf
     was, now = dtype_of(before), dtype_of(leaf)
-    if whose and was != now:
-        key = jax.tree_util.keystr(path)
-        _say_once(f"{whose}: leaf {key or 'itself'} drifts from {was} to {now}; held at {was}")
-    return cast(leaf, was)
+    return cast(leaf, was if may_cast(now, was) else now)
+
+
+@functools.cache
+def may_cast(now: Any, was: Any) -> bool:
+    """Whether a cast between two dtypes loses no more than rounding (C1: within one kind).
+
+    Integers do not round: they are narrowed from 64 bits to 32, where 64-bit mode widened them, and
+    no further.
+    """
+    kinds = kind_of(now), kind_of(was)
+    if now == was or kinds[0] < kinds[1]:
+        return True
+    if kinds[0] > kinds[1]:
+        return False
+    if kinds[0] != _INTEGER:
+        return True
+    signed = [bool(jnp.issubdtype(dtype, jnp.signedinteger)) for dtype in (now, was)]
+    return signed[0] == signed[1] and was.itemsize >= min(now.itemsize, 4)
+
+
+_KINDS = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
+_INTEGER, REAL, COMPLEX = 1, 2, 3
+
+
+@functools.cache
+def kind_of(dtype: Any) -> int:
+    """Order the kinds of number: bool, integer, real, complex; -1 for a dtype of no number."""
+    found = (kind for kind, parent in enumerate(_KINDS) if jnp.issubdtype(dtype, parent))
+    return next(found, -1)
+
+
+def _log_drift(new: PyTree, old: PyTree, whose: str) -> None:
+    with_paths, _ = jax.tree_util.tree_flatten_with_path(new)
+    for (path, leaf), before in zip(with_paths, leaves(old)):
+        if not (is_number(leaf) and is_number(before)):
+            continue
+        was, now = dtype_of(before), dtype_of(leaf)
+        if was != now and may_cast(now, was):
+            key = jax.tree_util.keystr(path) or "itself"
+            _say_once(f"{whose}: leaf {key} changed from {was} to {now}; cast back to {was}")
 
 
 def _say_once(message: str) -> None:
@@ -168,7 +210,7 @@ def _say_once(message: str) -> None:
     LOGGER.info(message)
 
 
-def _is_number(leaf: Any) -> bool:
+def is_number(leaf: Any) -> bool:
     """Whether JAX can compute with it: a leaf of a state may be a word, if it is never traced."""
     return hasattr(leaf, "dtype") or isinstance(leaf, (bool, int, float, complex))
 

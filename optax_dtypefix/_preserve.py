@@ -5,23 +5,28 @@ from __future__ import annotations
 from typing import Any
 
 from optax_dtypefix._dtypes import PyTree, hold, strengthen
+from optax_dtypefix._kinds import start_in_kind
+from optax_dtypefix._updates import cast_updates
 
 
 def preserve_dtypes(tx: Any) -> Any:
-    """A transformation that keeps the dtypes of state and updates, whatever ``tx`` does to them.
+    """Make any transformation keep the dtypes of its state, and bound those of its updates.
 
-    The state keeps the shape, dtype and weak type of each leaf, so that a train step compiles once,
-    scans and checkpoints; updates have the dtypes of the gradients. What ``tx`` computes inside
-    stays as it is: float64 arithmetic in it, or precision that is lost in it, is not mended.
+    Every leaf of the state keeps its shape, dtype and weak type, so that a train step compiles
+    once, scans and checkpoints. A leaf that would lose its kind of number, a float cast to an
+    integer or a complex number to a real one, starts in the wider kind, or is left as ``tx`` makes
+    it. An update that is wider than its gradient, its param and the state that ``tx`` keeps for
+    that param is cast to the widest of them; no update is narrowed below that. Float64 arithmetic
+    inside ``tx``, or precision that is lost there, is not fixed.
 
     Args:
       tx: anything with ``init`` and ``update``.
 
     Returns:
-      An ``optax.GradientTransformationExtraArgs`` with the state of ``tx``; extra arguments are
-      passed on, but to a plain ``optax.GradientTransformation``, which takes none. Before optax
-      0.1.5, which has no extra arguments, an ``optax.GradientTransformation``. Each leaf that is
-      held is logged once, at level info.
+      An ``optax.GradientTransformationExtraArgs`` with the state of ``tx``. Extra arguments are
+      passed on, except to a plain ``optax.GradientTransformation``, which takes none. Before optax
+      0.1.5, which has no extra arguments, an ``optax.GradientTransformation``. Each leaf of the
+      state that is cast back is logged once, at level info.
     """
     import optax
 
@@ -31,14 +36,14 @@ def preserve_dtypes(tx: Any) -> Any:
         inner = optax.with_extra_args_support(tx)  # Stock's own takes none: they are dropped.
 
     def init_fn(params: PyTree) -> PyTree:
-        return strengthen(inner.init(params))
+        return strengthen(start_in_kind(inner.update, inner.init(params), params))
 
     def update_fn(
         updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, PyTree]:
         new_updates, new_state = inner.update(updates, state, params, **extra_args)
         return (
-            hold(new_updates, updates, "preserve_dtypes: updates"),
+            cast_updates(new_updates, updates, params, state),
             hold(new_state, state, "preserve_dtypes: state"),
         )
 

@@ -1,9 +1,9 @@
-"""One mechanism for many transformations: stock, held to the dtypes that it is given.
+"""One mechanism for many transformations: stock, made to keep the dtypes that it is given.
 
 Stock's function builds the transformation, and stock's update runs. Around it the state keeps its
-dtypes, and updates get those of the gradients. Where a gradient is wider or narrower than its
-param, stock's own promotion stands: which dtype is wanted there is the user's to say
-(https://github.com/google-deepmind/optax/issues/1098), with the opt-in patch ``every_transform``.
+dtypes, and updates are no wider than gradients and params. Where a gradient is wider or narrower
+than its param, stock's own promotion of the state stands: which dtype is wanted there is the user's
+choice (https://github.com/google-deepmind/optax/issues/1098), made by ``every_transform``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from optax_dtypefix._dtypes import (
     PyTree,
     cast,
     dtype_of,
-    have_one_structure,
     hold,
     is_inexact,
     leaves,
@@ -29,6 +28,8 @@ from optax_dtypefix._dtypes import (
     without_x64,
     working_dtype,
 )
+from optax_dtypefix._kinds import start_in_kind
+from optax_dtypefix._updates import asked_dtypes, cast_updates, kept_like
 from optax_dtypefix.patches._calls import called_like
 
 if TYPE_CHECKING:
@@ -40,13 +41,13 @@ class Steady:
     """A replacement for a function that builds a transformation.
 
     Attributes:
-      in_32_bits: whether stock computes in float64 by itself in 64-bit mode, and has to be kept
-        from it.
-      no_integers: whether stock raises on integer leaves, and has to be given float32 instead.
+      in_32_bits: whether stock computes in float64 by itself in 64-bit mode, and runs in 32-bit
+        mode instead.
+      no_integers: whether stock raises on integer leaves, and is given float32 instead.
       in_one_dtype: whether stock needs all leaves in one dtype, float32 or wider. Scalars of its
         state are kept in float32 then, arrays as stock has them.
-      any_gradients: whether it is held also where gradients have not the dtypes of their params,
-        and given all in one dtype there, because stock raises.
+      any_gradients: whether the state is also cast back where gradients have not the dtypes of
+        their params. Stock raises there, so all inputs are given to stock in one dtype.
     """
 
     in_32_bits: bool = False
@@ -55,20 +56,21 @@ class Steady:
     any_gradients: bool = False
 
     def __call__(self, stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Builds stock's transformation, held."""
-        return self.hold(stock(*args, **kwargs))
+        """Build stock's transformation, made to keep its dtypes."""
+        return self.hold(stock(*args, **kwargs), asked_dtypes(stock, args, kwargs))
 
-    def hold(self, tx: Any) -> Any:
-        """The same transformation with an ``init`` and an ``update`` that keep dtypes."""
+    def hold(self, tx: Any, asked: tuple[Any, ...] = ()) -> Any:
+        """Return the same transformation with an ``init`` and an ``update`` that keep dtypes."""
 
         @functools.wraps(tx.init)
         def init_fn(params: PyTree) -> PyTree:
-            return strengthen(self._start(tx, params))
+            return strengthen(start_in_kind(step, self._start(tx, params), params))
 
-        @functools.wraps(tx.update)
-        def update_fn(
+        def step(
             updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
-        ) -> tuple[PyTree, PyTree]:
+        ) -> tuple[PyTree, PyTree, bool]:
+            """Run stock, and say whether the new state has to have the dtypes of the old one."""
+
             def run(*given: PyTree) -> tuple[PyTree, PyTree]:
                 update = functools.partial(tx.update, **self._extra_args(params, extra_args))
                 result: tuple[PyTree, PyTree] = self._in_its_mode(update, *given)
@@ -77,17 +79,21 @@ class Steady:
             # An integer leaf that is given as a float may have a float for its gradient, too.
             given = (updates, state, params)
             numbers = _without_integers(*given) if self.no_integers else given
-            same = have_one_dtype(numbers[0], numbers[2])
+            same = have_one_dtype(numbers[0], numbers[2], state)
             if not (same or self.any_gradients):
-                new_updates, new_state = run(*given)
                 # Where init is not stock's, what stock makes of it would not be stock's either.
-                own_init = self.in_32_bits or self.in_one_dtype
-                new_updates = _hold_where_same(new_updates, updates, params)
-                return new_updates, hold(new_state, state) if own_init else new_state
+                return (*run(*given), self.in_32_bits or self.in_one_dtype)
             if self._needs_one_dtype(params) or not same:
                 numbers = in_one_dtype(*given)
-            new_updates, new_state = run(*numbers)
-            return self._hold_updates(new_updates, updates), hold(new_state, state)
+            return (*run(*numbers), True)
+
+        @functools.wraps(tx.update)
+        def update_fn(
+            updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
+        ) -> tuple[PyTree, PyTree]:
+            new_updates, new_state, keep = step(updates, state, params, **extra_args)
+            bounded = self._bound(new_updates, updates, params, state, asked)
+            return bounded, hold(new_state, state) if keep else new_state
 
         return tx._replace(init=init_fn, update=called_like(tx.update, update_fn))
 
@@ -95,7 +101,7 @@ class Steady:
         return self._with_wide_scalars(tx, self._in_its_mode(tx.init, params), params)
 
     def _extra_args(self, params: PyTree, extra_args: dict[str, Any]) -> dict[str, Any]:
-        """Those for stock; ``params`` are as the user gave them."""
+        """Return the extra arguments for stock; ``params`` are as the user gave them."""
         del params
         return extra_args
 
@@ -103,8 +109,16 @@ class Steady:
         del params
         return self.in_one_dtype
 
-    def _hold_updates(self, updates: PyTree, grads: PyTree) -> PyTree:
-        return hold(updates, grads)
+    def _bound(
+        self,
+        updates: PyTree,
+        grads: PyTree,
+        params: PyTree,
+        state: PyTree,
+        asked: tuple[Any, ...],
+    ) -> PyTree:
+        # Without params, the state says how wide they are.
+        return cast_updates(updates, grads, params, state if params is None else None, asked)
 
     def _with_wide_scalars(self, tx: Any, state: PyTree, params: PyTree) -> PyTree:
         if not self.in_one_dtype:
@@ -137,21 +151,15 @@ def standard_promotion() -> Iterator[None]:
             yield
 
 
-def have_one_dtype(grads: PyTree, params: PyTree) -> bool:
-    """Whether each gradient has the dtype of its param; also if there are no params to compare."""
-    pairs = zip(leaves(grads), leaves(params))
-    return all(dtype_of(grad) == dtype_of(param) for grad, param in pairs)
+def have_one_dtype(grads: PyTree, params: PyTree, state: PyTree = None) -> bool:
+    """Check that each gradient has the dtype of its param.
 
-
-def _hold_where_same(new: PyTree, grads: PyTree, params: PyTree) -> PyTree:
-    """The updates, those with the dtype of their gradient whose param has that dtype, too."""
-    if not have_one_structure(new, grads, params):
-        return new
-
-    def hold_leaf(leaf: Any, grad: Any, param: Any) -> Any:
-        return cast(leaf, dtype_of(grad)) if dtype_of(grad) == dtype_of(param) else leaf
-
-    return tree_map(hold_leaf, new, grads, params)
+    Without params, the first tree of the state that is like the gradients stands for them.
+    """
+    like = leaves(params)
+    if params is None and state is not None:
+        like = next(iter(kept_like(state, grads)), [])
+    return all(dtype_of(grad) == dtype_of(param) for grad, param in zip(leaves(grads), like))
 
 
 def in_one_dtype(grads: PyTree, state: PyTree, params: PyTree) -> tuple[PyTree, PyTree, PyTree]:

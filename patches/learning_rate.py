@@ -25,6 +25,7 @@ from optax_dtypefix._dtypes import (
     x64,
 )
 from optax_dtypefix._patch import Fault, Patch, Target
+from optax_dtypefix._updates import asked_dtypes
 from optax_dtypefix.patches import _demonstrate as demo
 from optax_dtypefix.patches._hyperparameters import arguments_of
 from optax_dtypefix.patches._steady import Steady
@@ -36,9 +37,9 @@ class _Scaled(Steady):
     def __call__(self, stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         arguments = arguments_of(stock, args, kwargs)
         name, rate = next(iter(arguments.items()))
-        tx = stock(*args, **kwargs)
+        tx, asked = stock(*args, **kwargs), asked_dtypes(stock, args, kwargs)
         if not (callable(rate) or hasattr(rate, "dtype")):
-            return self.hold(tx)
+            return self.hold(tx, asked)
 
         @functools.wraps(tx.update)
         def update_fn(
@@ -48,7 +49,7 @@ class _Scaled(Steady):
             result: tuple[PyTree, PyTree] = fitted.update(updates, state, params, **extra_args)
             return result
 
-        return self.hold(tx._replace(update=update_fn))
+        return self.hold(tx._replace(update=update_fn), asked)
 
 
 def _no_wider_than(tree: PyTree, rate: Any) -> Any:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Callable
 import jax
 import jax.numpy as jnp
 
-from optax_dtypefix._dtypes import PyTree, cast, dtype_of, hold, leaves, x64
+from optax_dtypefix._dtypes import PyTree, cast, dtype_of, leaves, x64
 from optax_dtypefix._patch import Fault, Patch, Target
+from optax_dtypefix._updates import cast_updates
 from optax_dtypefix.patches import _demonstrate as demo
 from optax_dtypefix.patches._deprecated import look_up
 from optax_dtypefix.patches._hyperparameters import arguments_of
@@ -64,10 +65,20 @@ _WITH_ANY_GRADIENTS = Steady(in_32_bits=True, in_one_dtype=True, any_gradients=T
 
 
 class _Lookahead(Steady):
-    """Its updates are a pair: for the fast params and for the slow ones."""
+    """Its params and updates are pairs: the fast ones and the slow ones."""
 
-    def _hold_updates(self, updates: Any, grads: PyTree) -> Any:
-        return updates._replace(fast=hold(updates.fast, grads), slow=hold(updates.slow, grads))
+    def _bound(
+        self,
+        updates: Any,
+        grads: PyTree,
+        params: PyTree,
+        state: PyTree,
+        asked: tuple[Any, ...],
+    ) -> Any:
+        del state
+        fast = cast_updates(updates.fast, grads, params.fast, asked=asked)
+        slow = cast_updates(updates.slow, grads, params.slow, asked=asked)
+        return updates._replace(fast=fast, slow=slow)
 
 
 class _Counting(Steady):
