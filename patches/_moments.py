@@ -20,22 +20,31 @@ from optax_dtypefix._dtypes import (
     dtype_of,
     is_half,
     leaves,
+    may_cast,
     tree_map,
     widen,
 )
 from optax_dtypefix._patch import Target
+from optax_dtypefix._updates import asked_dtypes, kept_like, update_dtypes
 from optax_dtypefix.patches._calls import called_like
 
 _TINY, _HUGE = 2.0**-24, 65504.0  # The smallest number above zero in float16, and the largest.
 
 
+@jax.custom_jvp
 def up_if_tiny(x: Any) -> Any:
-    """Up to a multiple of the smallest number, where float16 has no finer ones.
+    """Round up to a multiple of the smallest number, where float16 has no finer ones.
 
     A moment that is rounded to zero there, or that stays because each increment is, makes an update
     too large by orders of magnitude. This one is too small, if anything.
     """
     return jnp.where(x < 2.0**-14, jnp.ceil(x / _TINY) * _TINY, x)
+
+
+@up_if_tiny.defjvp
+def _straight_through(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
+    """Differentiate rounding as the identity, as a cast is: a step has the derivative 0."""
+    return up_if_tiny(*primals), tangents[0]
 
 
 def _nearest(x: Any) -> Any:
@@ -144,9 +153,9 @@ def is_float16(leaf: Any) -> bool:
 class InFloat32:
     """A replacement: stock, run in float32 in place of dtypes that are too narrow for it.
 
-    The state keeps the dtypes that it has. An update has the dtype of its gradient; where the param
-    is wider it is as wide, as in stock. Where no leaf of gradients, params and moments is narrow,
-    stock runs as it is.
+    The state keeps the dtypes that it has. An update is as wide as its gradient, its param and what
+    the user asked for, as in stock. Where no leaf of gradients, params and moments is narrow, stock
+    runs as it is.
 
     Attributes:
       family: what is built.
@@ -163,8 +172,8 @@ class InFloat32:
         return Target((self.family.module,), self.family.name, self, self.family.releases)
 
     def __call__(self, stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Builds stock's transformation, to be run in float32."""
-        tx = stock(*args, **kwargs)
+        """Build stock's transformation, to be run in float32."""
+        tx, asked = stock(*args, **kwargs), asked_dtypes(stock, args, kwargs)
 
         def init_fn(params: PyTree) -> Any:
             state = tx.init(params)
@@ -187,9 +196,21 @@ class InFloat32:
             new_updates, new_state = tx.update(
                 self._wide(updates), self._wide(state), self._wide(params), **extra_args
             )
-            return _round(new_updates, _types(updates, params)), store(new_state, state)
+            kept = None if params is not None else self._kept(state, updates)
+            dtypes = update_dtypes(new_updates, updates, params, kept, asked)
+            if dtypes is not None:
+                structure: Any = jax.tree_util.tree_structure(new_updates)
+                rounded = map(_round_leaf, leaves(new_updates), dtypes)
+                new_updates = structure.unflatten(rounded)
+            return new_updates, store(new_state, state)
 
         return tx._replace(init=init_fn, update=called_like(tx.update, update_fn))
+
+    def _kept(self, state: Any, updates: PyTree) -> Any:
+        """Return what tells the dtypes of the params, where the user passes in none."""
+        bare = state._replace(**dict.fromkeys(self.family.moments, ()))
+        # A moment that is wide by this patch alone tells nothing, unless there is no other.
+        return bare if self.wide_moments and kept_like(bare, updates) else state
 
     def _wide(self, tree: PyTree) -> PyTree:
         return tree_map(
@@ -229,34 +250,23 @@ def store(new: PyTree, old: PyTree) -> PyTree:
     return tree_map(stored, new, old, is_leaf=lambda node: node is None or is_known(node))
 
 
-def _types(grads: PyTree, params: PyTree) -> PyTree:
-    """Dtypes of the updates, as abstract leaves."""
-
-    def promoted(grad: Any, param: Any) -> Any:
-        if dtype_of(grad) == dtype_of(param):
-            return grad
-        return jax.ShapeDtypeStruct((), jnp.promote_types(dtype_of(grad), dtype_of(param)))
-
-    def places(tree: PyTree) -> Any:
-        return jax.tree_util.tree_structure(tree, is_leaf=lambda leaf: leaf is None)
-
-    # Stock looks at params in some only, which others may be given in another container.
-    if params is None or places(grads) != places(params):
-        return grads
-    return _map(promoted, grads, params)
-
-
 def _round(tree: PyTree, like: PyTree, rounding: Callable[[Any], Any] = _nearest) -> PyTree:
-    """Each leaf in the dtype of the same leaf of ``like``. What is finite stays so in float16."""
+    """Round each leaf to the dtype of the same leaf of ``like``, within its kind of number."""
 
     def rounded(leaf: Any, other: Any) -> Any:
         if not (hasattr(leaf, "dtype") and hasattr(other, "dtype")):
             return leaf
-        if is_float16(other) and not is_float16(leaf):
-            leaf = _within(rounding(leaf), _HUGE)
-        return cast(leaf, other.dtype)
+        within = may_cast(dtype_of(leaf), dtype_of(other))
+        return _round_leaf(leaf, other.dtype, rounding) if within else leaf
 
     return _map(rounded, tree, like)
+
+
+def _round_leaf(leaf: Any, dtype: Any, rounding: Callable[[Any], Any] = _nearest) -> Any:
+    """Round a leaf to a dtype. A number that is finite stays so in float16."""
+    if dtype == jnp.float16 and not is_float16(leaf):
+        leaf = _within(rounding(leaf), _HUGE)
+    return cast(leaf, dtype)
 
 
 def _map(function: Callable[..., Any], *trees: PyTree) -> PyTree:

@@ -358,3 +358,71 @@ def test_init_takes_shapes() -> None:
     shapes = {"w": jax.ShapeDtypeStruct((2,), jnp.float16)}
     adam = optax.adam(0.1).init(shapes)[0]
     assert (adam.mu["w"].shape, adam.mu["w"].dtype) == ((2,), jnp.dtype(jnp.float16))
+
+
+@pytest.mark.parametrize("gradient", [0.01, 0.02, -0.05])
+def test_a_derivative_through_steps_is_that_in_float32_or_infinite(gradient: float) -> None:
+    """Rounding up is differentiated as the identity: as a step it has the derivative 0."""
+
+    def three_updates(g: Any, dtype: Any) -> Any:
+        tx, params = optax.scale_by_adam(), jnp.ones((), dtype)
+        total, state = jnp.zeros((), jnp.float32), tx.init(params)
+        for _ in range(3):
+            update, state = tx.update(g.astype(dtype), state, params)
+            total += update.astype(jnp.float32)
+        return total
+
+    def derivative(dtype: Any) -> float:
+        _, tangent = jax.jvp(lambda g: three_updates(g, dtype), (at,), (jnp.ones(()),))
+        return float(tangent)
+
+    at = jnp.float32(gradient)
+    # Of a term in 1 / g: the moment of 0.01 is 1e-7, which is rounded up to a multiple of 6e-8.
+    assert abs(derivative(jnp.float16) - derivative(jnp.float32)) < 1 / abs(gradient)
+    # Backwards, the derivative by a float16 moment of 1e-7 is 5e6, and no float16.
+    backwards = float(jax.grad(lambda g: three_updates(g, jnp.float16))(at))
+    assert np.isinf(backwards) or abs(backwards - derivative(jnp.float32)) < 1 / abs(gradient)
+
+
+def test_a_state_in_float32_gives_float32_updates_without_params() -> None:
+    tx, grads = optax.scale_by_adam(), jnp.full((3,), 1e-3, jnp.float16)
+    updates, _ = tx.update(grads, tx.init(jnp.ones((3,), jnp.float32)))
+    assert updates.dtype == jnp.float32
+
+
+def test_a_moment_that_was_asked_for_in_float32_gives_float32_updates() -> None:
+    tx, params = optax.scale_by_adam(mu_dtype=jnp.float32), jnp.ones((3,), jnp.float16)
+    updates, _ = tx.update(params, tx.init(params), params)
+    assert updates.dtype == jnp.float32
+
+
+def test_an_integer_leaf_keeps_its_fractions() -> None:
+    tx = optax.scale_by_adam()
+    params = {"h": jnp.ones((3,), jnp.float16), "i": jnp.ones((3,), jnp.int32)}
+    updates, _ = tx.update(params, tx.init(params), params)
+    np.testing.assert_allclose(np.asarray(updates["i"], float), 1.0, rtol=1e-3)
+    assert updates["i"].dtype == jnp.float32
+
+
+@jax.tree_util.register_pytree_node_class
+class Converting:
+    """A node that makes arrays of its children: of a shape or dtype it cannot."""
+
+    def __init__(self, child: Any) -> None:
+        self.child = jnp.asarray(child)
+
+    def tree_flatten(self) -> Any:
+        return (self.child,), None
+
+    @classmethod
+    def tree_unflatten(cls, aux: Any, children: Any) -> Converting:
+        del aux
+        return cls(*children)
+
+
+@pytest.mark.parametrize("gradient", [jnp.float16, jnp.float32])
+def test_nothing_but_leaves_is_put_into_a_node(gradient: Any) -> None:
+    tx, params = optax.adam(0.1), Converting(jnp.ones((3,), jnp.float32))
+    grads = Converting(jnp.ones((3,), gradient))
+    updates, _ = tx.update(grads, tx.init(params), params)
+    np.testing.assert_allclose(updates.child, -0.1, rtol=1e-3)

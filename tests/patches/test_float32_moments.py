@@ -51,7 +51,7 @@ def build(family: Any) -> Any:
     return function(family)(**ARGUMENTS.get(family.name, {}))
 
 
-def run(tx: Any, gradients: Any, dtype: Any) -> tuple[Any, Any]:
+def run(tx: Any, gradients: Any, dtype: Any, asked: Any = None) -> tuple[Any, Any]:
     """Updates of one step each, in float64, for these gradients; and the last state."""
     gradients = jnp.asarray(gradients, dtype)
     params = jnp.ones_like(gradients[0])
@@ -62,7 +62,7 @@ def run(tx: Any, gradients: Any, dtype: Any) -> tuple[Any, Any]:
 
     scan = jax.jit(lambda g: jax.lax.scan(step, tx.init(params), g))
     state, updates = scan(gradients)
-    assert updates.dtype == dtype
+    assert updates.dtype == (asked or dtype)
     return np.asarray(updates).astype(np.float64), state
 
 
@@ -90,7 +90,7 @@ HALVES = pytest.mark.parametrize(
 @HALVES
 def test_adam_with_steady_gradients_does_not_stall(dtype: Any, precision: float) -> None:
     gradients = np.ones((5000, 1, 1))
-    updates, state = run(optax.scale_by_adam(mu_dtype=jnp.float32), gradients, dtype)
+    updates, state = run(optax.scale_by_adam(mu_dtype=jnp.float32), gradients, dtype, jnp.float32)
     exact, moment = adam(gradients)
     assert state.nu.dtype == jnp.float32
     np.testing.assert_allclose(state.nu, moment, rtol=1e-4)
@@ -102,7 +102,7 @@ def test_adam_with_steady_gradients_does_not_stall(dtype: Any, precision: float)
 def test_adam_follows_float64(size: float, dtype: Any, precision: float) -> None:
     """Also where the squares are below the smallest number of float16, or above its largest."""
     gradients = numbers(size, 300, dtype)
-    updates, state = run(optax.scale_by_adam(mu_dtype=jnp.float32), gradients, dtype)
+    updates, state = run(optax.scale_by_adam(mu_dtype=jnp.float32), gradients, dtype, jnp.float32)
     exact, moment = adam(gradients)
     np.testing.assert_allclose(state.nu, moment, rtol=1e-4)
     np.testing.assert_allclose(updates, exact, rtol=2 * precision, atol=2 * precision)
@@ -114,7 +114,7 @@ def test_amsgrad_follows_float64(dtype: Any, precision: float) -> None:
     tx = optax.scale_by_amsgrad if hasattr(optax, "scale_by_amsgrad") else None
     if tx is None:
         pytest.skip("amsgrad came with optax 0.1.4")
-    updates, state = run(tx(mu_dtype=jnp.float32), gradients, dtype)
+    updates, state = run(tx(mu_dtype=jnp.float32), gradients, dtype, jnp.float32)
     m = v = largest = np.zeros_like(gradients[0])
     for t, g in enumerate(gradients, 1):
         m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
@@ -261,7 +261,7 @@ LABELS = {"w": "a", "b": "b"}
 BUILDS: dict[str, Callable[[], Any]] = {
     "MultiSteps": lambda: optax.MultiSteps(optax.adam(0.1), 2),
     "inject_hyperparams": lambda: optax.inject_hyperparams(optax.adam)(0.1),
-    "mu_dtype": lambda: optax.adam(0.1, mu_dtype=jnp.float32),
+    "mu_dtype": lambda: optax.adam(0.1, mu_dtype=jnp.bfloat16),
     "masked": lambda: optax.masked(optax.adam(0.1), {"w": True, "b": False}),
     "chain": lambda: optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(0.1)),
     "lamb": lambda: optax.lamb(0.1),
@@ -284,3 +284,17 @@ def test_nothing_happens_unless_it_is_asked_for() -> None:
     with optax_dtypefix.disabled("float32_moments"):
         assert optax.scale_by_adam().init(params).nu["w"].dtype == jnp.bfloat16
     assert optax.scale_by_adam().init(params).nu["w"].dtype == jnp.float32
+
+
+def test_a_first_moment_in_float32_gives_float32_updates_as_on_stock() -> None:
+    params = tree_of(jnp.bfloat16)
+    tx = optax.adam(0.1, mu_dtype=jnp.float32)
+    updates, _ = tx.update(params, tx.init(params), params)
+    assert {leaf.dtype for leaf in leaves(updates)} == {np.dtype(np.float32)}
+
+
+def test_without_params_the_first_moment_gives_the_width_of_the_update() -> None:
+    for dtype in (jnp.bfloat16, jnp.float32):
+        tx, grads = optax.adam(0.1), tree_of(jnp.bfloat16)
+        updates, _ = tx.update(grads, tx.init(tree_of(dtype)))
+        assert {leaf.dtype for leaf in leaves(updates)} == {np.dtype(dtype)}
