@@ -84,12 +84,6 @@ EXEMPTIONS = (
         inside=("MultiSteps", "apply_if_finite"),
     ),
     Exemption(
-        ("optimistic_adam",),
-        "multiplies by the learning rate as it is, so by no schedule, against its annotation",
-        rates=("schedule",),
-        releases="<0.2.5",
-    ),
-    Exemption(
         ("reduce_on_plateau",),
         "needs the loss, and the wrapper takes no extra arguments in this release",
         inside=("inject_hyperparams",),

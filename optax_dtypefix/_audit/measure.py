@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 
+from optax_dtypefix._audit.regimes import Flat
 from optax_dtypefix._check import Problem, Violation
 from optax_dtypefix._dtypes import dtype_of, is_inexact, leaves, tree_map
 from optax_dtypefix._errors import in_words
+from optax_dtypefix._updates import update_dtypes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,23 +23,67 @@ if TYPE_CHECKING:
 PyTree = Any
 
 
-def violations(subject: Subject, regime: Regime, *, eager: bool = True) -> list[Violation]:
-    """What the subject breaks: traced under jit and in scan; as it is, also run once, eagerly."""
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What one cell does.
+
+    Attributes:
+      broken: what the subject breaks.
+      updates: the dtype of each update, cut to its bound (C2): on stock, what must be kept. Empty
+        if the subject raises.
+    """
+
+    broken: list[Violation]
+    updates: list[str]
+
+
+def measure(subject: Subject, regime: Regime, *, eager: bool = True) -> Outcome:
+    """Trace the subject under jit and in scan; as it is, also run it once, eagerly."""
     with regime.modes():
         try:
-            broken = list(problem_of(subject, regime).step())
+            tx = _Watched(subject.build())
+            broken = list(problem_of(subject, regime, tx).step())
             if eager and not subject.inside and subject.rate in ("", "float"):
                 broken += _eager(subject, regime)
         except Exception as error:  # Of the transformation; it is the outcome.
-            return [Violation("error", "", in_words(error))]
-    return broken
+            return Outcome([Violation("error", "", in_words(error))], [])
+        return Outcome(broken, tx.updates)
 
 
-def problem_of(subject: Subject, regime: Regime) -> Problem:
-    """The transformation, newly built, with the shapes of a regime."""
-    tx = subject.build()
+def problem_of(subject: Subject, regime: Regime, tx: Any = None) -> Problem:
+    """Pose the problem of a cell to the subject, newly built."""
     params, grads = _trees(subject, regime)
+    tx = _Watched(subject.build()) if tx is None else tx
     return Problem(tx, params, grads, _extra_args(subject, params, grads))
+
+
+class _Watched:
+    """A transformation that remembers the dtypes of its updates, and sees the nodes of the user."""
+
+    def __init__(self, tx: Any) -> None:
+        self._tx = tx
+        self.updates: list[str] = []
+
+    def init(self, params: PyTree) -> PyTree:
+        if isinstance(params, Flat):
+            return Flat.of(self._tx.init(params.tree()))
+        return self._tx.init(params)
+
+    def update(
+        self, grads: PyTree, state: PyTree, params: PyTree, **extra_args: Any
+    ) -> tuple[PyTree, PyTree]:
+        if isinstance(grads, Flat):
+            given = (_in_nodes(tree) for tree in (grads, state, params))
+            extra_args = {name: _in_nodes(value) for name, value in extra_args.items()}
+            updates, new_state = map(Flat.of, self._tx.update(*given, **extra_args))
+        else:
+            updates, new_state = self._tx.update(grads, state, params, **extra_args)
+        self.updates = list(map(str, update_dtypes(updates, grads, params, None) or ()))
+        return updates, new_state
+
+
+def _in_nodes(value: Any) -> Any:
+    return value.tree() if isinstance(value, Flat) else value
 
 
 def _trees(subject: Subject, regime: Regime) -> tuple[PyTree, PyTree]:
@@ -62,18 +109,24 @@ def _extra_args(subject: Subject, params: PyTree, grads: PyTree) -> dict[str, An
 
 
 def _eager(subject: Subject, regime: Regime) -> Iterator[Violation]:
-    tx = subject.build()
+    tx = _Watched(subject.build())
     shapes, grad_shapes = _trees(subject, regime)
     params = tree_map(lambda leaf: jnp.full(leaf.shape, 2, leaf.dtype), shapes)
     grads = tree_map(lambda leaf: jnp.full(leaf.shape, 1, leaf.dtype), grad_shapes)
     state = tx.init(params)
     extra_args = _extra_args(subject, params, grads)
     updates, new_state = tx.update(grads, state, params, **extra_args)
-    for what, tree, like in (("updates", updates, grads), ("state", new_state, state)):
-        got, wanted = (list(map(dtype_of, leaves(part))) for part in (tree, like))
-        if got != wanted:
-            yield Violation("eager", "", f"{what}: {wanted} become {got}")
+    bounded = update_dtypes(updates, grads, params, None)
+    state_dtypes = list(map(dtype_of, leaves(state)))
+    for what, tree, wanted in (("updates", updates, bounded), ("state", new_state, state_dtypes)):
+        got = list(map(dtype_of, leaves(tree)))
+        if wanted is not None and got != wanted:
+            yield Violation("eager", "", f"{what}: {_names(wanted)} become {_names(got)}")
     for leaf in leaves(updates):
         if is_inexact(leaf) and not bool(jnp.isfinite(leaf).all()):
             yield Violation("eager", "", "not finite, for finite gradients")
             return
+
+
+def _names(dtypes: list[Any]) -> str:
+    return ", ".join(map(str, dtypes))

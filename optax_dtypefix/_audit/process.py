@@ -7,7 +7,7 @@ import warnings
 from typing import Any
 
 from optax_dtypefix._api import status
-from optax_dtypefix._audit.measure import violations
+from optax_dtypefix._audit.measure import measure
 from optax_dtypefix._audit.regimes import REGIMES
 from optax_dtypefix._audit.transformations import (
     found as transformations,
@@ -39,10 +39,11 @@ def write_cells(path: str, *only: str) -> None:
             same_dtypes=[regime.name for regime in REGIMES if regime.same_dtypes],
         )
         for subject in found:
-            broken = {regime.name: violations(subject, regime) for regime in REGIMES}
+            cells = {regime.name: measure(subject, regime) for regime in REGIMES}
             write(
                 name=subject.name,
                 rate=subject.rate,
                 inside=subject.inside,
-                broken={name: [str(v) for v in those] for name, those in broken.items() if those},
+                broken={name: [*map(str, cell.broken)] for name, cell in cells.items()},
+                updates={name: cell.updates for name, cell in cells.items()},
             )

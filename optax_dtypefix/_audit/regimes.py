@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from optax_dtypefix._dtypes import x64
+from optax_dtypefix._dtypes import leaves, x64
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +25,7 @@ class Regime:
       grads: likewise; those of the params if not given.
       x64: whether ``jax_enable_x64`` is on.
       strict: whether ``jax_numpy_dtype_promotion`` is strict.
+      nodes: whether each leaf is in a node of the user's that takes nothing but arrays.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Regime:
     grads: tuple[Any, Any] | None = None
     x64: bool = False
     strict: bool = False
+    nodes: bool = False
 
     @property
     def same_dtypes(self) -> bool:
@@ -49,9 +51,52 @@ class Regime:
             yield
 
     def trees(self) -> tuple[Any, Any]:
-        """Abstract params and gradients."""
+        """Make abstract params and gradients."""
         params = _tree(self.params)
+        if self.nodes:
+            nodes = jax.tree_util.tree_map(lambda _: Node(0), params)
+            params = Flat(leaves(params), jax.tree_util.tree_structure(nodes))
         return params, params if self.grads is None else _tree(self.grads)
+
+
+@jax.tree_util.register_pytree_node_class
+class Node:
+    """A node of the user's whose constructor converts what it is given, as many do."""
+
+    def __init__(self, child: Any) -> None:
+        self.child = jnp.asarray(child)
+
+    def tree_flatten(self) -> tuple[Any, None]:
+        return (self.child,), None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, children: Any) -> Node:
+        return cls(*children)
+
+
+@jax.tree_util.register_pytree_node_class
+class Flat:
+    """The leaves of a tree with nodes that take nothing but arrays: shapes may stand for them."""
+
+    def __init__(self, flat: Any, structure: Any) -> None:
+        self.leaves = flat
+        self.structure = structure
+
+    @classmethod
+    def of(cls, tree: Any) -> Flat:
+        """Take a tree apart."""
+        return cls(*jax.tree_util.tree_flatten(tree))
+
+    def tree(self) -> Any:
+        """Put the tree together; the leaves are arrays."""
+        return self.structure.unflatten(self.leaves)
+
+    def tree_flatten(self) -> tuple[Any, Any]:
+        return tuple(self.leaves), self.structure
+
+    @classmethod
+    def tree_unflatten(cls, structure: Any, flat: Any) -> Flat:
+        return cls(list(flat), structure)
 
 
 def _tree(dtypes: tuple[Any, Any]) -> Any:
@@ -60,20 +105,26 @@ def _tree(dtypes: tuple[Any, Any]) -> Any:
 
 
 _F32, _BF16, _F16, _F64 = jnp.float32, jnp.bfloat16, jnp.float16, jnp.float64
+_I32, _C64 = jnp.int32, jnp.complex64
 
 REGIMES = (
     Regime("f32", (_F32, _F32)),
     Regime("bf16", (_BF16, _BF16)),
     Regime("f16", (_F16, _F16)),
     Regime("mixed", (_BF16, _F32)),
-    Regime("integer leaf", (_F32, jnp.int32)),
-    Regime("complex", (jnp.complex64, _F32)),
+    Regime("integer leaf", (_F32, _I32)),
+    Regime("integer matrix", (_I32, _F32)),
+    Regime("complex", (_C64, _F32)),
+    Regime("all complex", (_C64, _C64)),
     Regime("f32 x64", (_F32, _F32), x64=True),
     Regime("bf16 x64", (_BF16, _BF16), x64=True),
     Regime("f64 x64", (_F64, _F64), x64=True),
     Regime("strict", (_F32, _F32), strict=True),
+    Regime("nodes", (_F32, _F32), nodes=True),
     Regime("wider", (_BF16, _BF16), (_F32, _F32)),
     Regime("narrower", (_F32, _F32), (_BF16, _BF16)),
+    Regime("f16 grads", (_F32, _F32), (_F16, _F16)),
+    Regime("int8 grads", (_F32, _F32), (jnp.int8, jnp.int8)),
     Regime("f64 grads", (_F32, _F32), (_F64, _F64), x64=True),
 )
 """In the order of the columns: those with one dtype for params and gradients come first."""

@@ -27,6 +27,8 @@ LEGEND = (
     f"{BROKEN} broken   {BY_DESIGN} by design"
 )
 _WORST_FIRST = (BROKEN, OPT_IN, BY_DESIGN, FIXED, KEPT)
+_NO_RESULT = ("error: ", "no outcome: ")
+"""How messages begin where a transformation gives nothing."""
 _WRITE_CELLS = "optax_dtypefix._audit.process:write_cells"
 
 
@@ -41,8 +43,10 @@ class Row:
     messages: Mapping[str, Mapping[str, str]]
 
     def verdict(self, regime: str) -> str:
-        """What became of a cell."""
+        """Judge a cell. No reason excuses one in which patched optax is worse than stock."""
         broken = {way: regime in self.messages[way] for way in WAYS}
+        if self._worse(regime):
+            return BROKEN
         if not any(broken.values()):
             return KEPT
         if self.by_design(regime) is not None:
@@ -57,6 +61,12 @@ class Row:
         if not broken:
             return None
         return reason_for(self.name, self.rate, self.inside, regime, self.optax_version)
+
+    def _worse(self, regime: str) -> bool:
+        stock = self.messages["stock"].get(regime)
+        return any(
+            worse(stock, self.messages[way][regime]) for way in WAYS if regime in self.messages[way]
+        )
 
     @property
     def title(self) -> str:
@@ -218,21 +228,59 @@ def _wait(
         progress(done, sum(header["subjects"] for header in headers))
 
 
+def worse(stock: str | None, patched: str) -> bool:
+    """Whether a cell that is broken patched is so in a way in which it is not on stock (C0).
+
+    Args:
+      stock: what stock breaks there, if anything.
+      patched: what patched optax breaks.
+    """
+    if stock is None:
+        return True
+    return patched.startswith((*_NO_RESULT, "narrowed")) and not stock.startswith(_NO_RESULT)
+
+
+def narrowed(stock: Sequence[str], patched: Sequence[str]) -> str | None:
+    """Describe an update that cannot hold the numbers that the same update has on stock (C2).
+
+    Args:
+      stock: the dtype of each update on stock, cut to its bound; empty if stock raises.
+      patched: likewise on patched optax.
+    """
+    import jax.numpy as jnp
+
+    for was, now in zip(stock, patched):
+        if was != now and str(jnp.promote_types(was, now)) != now:
+            return f"narrowed: an update is {now}, and {was} on stock"
+    return None
+
+
 def _rows(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[Row]:
     by_key = {
-        way: {(e["name"], e["rate"], e["inside"]): e["broken"] for e in entries[1:]}
+        way: {(e["name"], e["rate"], e["inside"]): e for e in entries[1:]}
         for way, entries in found.items()
     }
     header = found["patched"][0]
     regimes, optax_version = header["regimes"], header["report"]["optax_version"]
-    nothing = {regime: ["no outcome: the process ended"] for regime in regimes}
+    ended: dict[str, Any] = {
+        "broken": {regime: ["no outcome: the process ended"] for regime in regimes},
+        "updates": {regime: [] for regime in regimes},
+    }
     for key in dict.fromkeys(key for rows in by_key.values() for key in rows):
-        yield Row(optax_version, *key, {way: _first(by_key[way].get(key, nothing)) for way in WAYS})
+        entries = {way: by_key[way].get(key, ended) for way in WAYS}
+        messages = {
+            way: dict(_first_messages(entries["stock"], entry)) for way, entry in entries.items()
+        }
+        yield Row(optax_version, *key, messages)
 
 
-def _first(broken: Mapping[str, Sequence[str]]) -> Mapping[str, str]:
-    """The first message of each regime."""
-    return {regime: messages[0] for regime, messages in broken.items()}
+def _first_messages(stock: Mapping[str, Any], entry: Mapping[str, Any]) -> Iterator[Any]:
+    """The first message of each regime that has one."""
+    for regime, broken in entry["broken"].items():
+        lost = narrowed(stock["updates"][regime], entry["updates"][regime])
+        said = [lost, *broken] if lost is not None else broken
+        if said:
+            yield regime, said[0]
 
 
 def _message(row: Row, regime: str) -> str:

@@ -1,4 +1,5 @@
-"""Writes, for every cell of the audit, what is broken and which program it is, as JSON lines.
+"""Writes, for every cell of the audit, what is broken, the dtypes of the updates, and which program
+it is, as JSON lines.
 
 Run as ``cells.py FILE [COMPILE.json]``. A program is told by the hash of what jax hands to XLA.
 With a list of cells, as ``[[name, rate, inside, regime], ...]``, only these are looked at, and
@@ -18,7 +19,7 @@ import optax_dtypefix  # noqa: F401  # isort: skip  # First, as in a training sc
 
 import jax
 
-from optax_dtypefix._audit.measure import problem_of, violations
+from optax_dtypefix._audit.measure import measure, problem_of
 from optax_dtypefix._audit.regimes import REGIMES, Regime
 from optax_dtypefix._audit.transformations import Subject, subjects
 from optax_dtypefix._demonstrations import import_optax
@@ -66,11 +67,11 @@ def main(path: str, wanted: str = "") -> None:
                 key = (subject.name, subject.rate, subject.inside, regime.name)
                 if cells is not None and key not in cells:
                     continue
-                broken = (
-                    [] if wanted else [str(v) for v in violations(subject, regime, eager=False)]
-                )
-                entry: dict[str, Any] = {"cell": key, "broken": broken, "program": None}
-                if not broken:
+                entry: dict[str, Any] = {"cell": key, "broken": [], "program": None}
+                if not wanted:
+                    outcome = measure(subject, regime, eager=False)
+                    entry |= {"broken": [*map(str, outcome.broken)], "updates": outcome.updates}
+                if not entry["broken"]:
                     try:
                         entry["program"] = hashed(program(subject, regime, compiled=bool(wanted)))
                     except Exception as error:  # It takes its own state only as init made it.
