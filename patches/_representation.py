@@ -89,3 +89,24 @@ class Representation:
 
 def _is_complex(leaf: Any) -> bool:
     return bool(jnp.issubdtype(dtype_of(leaf), jnp.complexfloating))
+
+
+def complex_places(*trees: PyTree) -> list[bool]:
+    """Say of each place of some trees of one structure whether a complex leaf is there in any."""
+    return [any(map(_is_complex, row)) for row in zip(*map(leaves, trees))]
+
+
+def in_parts(tree: PyTree, places: list[bool]) -> list[Any]:
+    """List the leaves of a tree, with a pair of real ones at each complex place."""
+
+    def parts(leaf: Any) -> Any:
+        if isinstance(leaf, jax.ShapeDtypeStruct):
+            return jax.eval_shape(lambda x: (jnp.real(x), jnp.imag(x)), leaf)
+        return jnp.real(leaf), jnp.imag(leaf)
+
+    return [parts(leaf) if split else leaf for leaf, split in zip(leaves(tree), places)]
+
+
+def joined(parts: list[Any]) -> list[Any]:
+    """Invert :func:`in_parts`."""
+    return [jax.lax.complex(*part) if isinstance(part, tuple) else part for part in parts]

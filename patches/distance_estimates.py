@@ -11,9 +11,13 @@ an integer leaf makes integers of them. Up to 0.2.3 they are float32, and update
 with them; ``beta ** count`` of a Python float and an int32 array is float64 in 64-bit mode, and
 spreads from there.
 
-Here stock runs, in 32-bit mode, on copies of its inputs in float32, or in float64 if one of them
-is: all in one dtype, so that nothing in it is promoted. No upstream issue was found for the
-scalars; those that are linked below are of the same family.
+Complex numbers stock squares as they are, where their sizes are meant, and compares by their real
+parts: dadapt_adamw hardly moves, and momo takes complex step sizes.
+
+Here stock runs, in 32-bit mode, on a list of the leaves in float32, or in float64 if one of them
+is: all in one dtype, so that nothing in it is promoted. A complex leaf is a pair of real ones
+there: the algorithms are made for real vectors. No upstream issue was found for the scalars; those
+that are linked below are of the same family.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from optax_dtypefix._dtypes import (
     cast,
     cast_like,
     dtype_of,
+    have_one_structure,
     hold,
     is_inexact,
     is_x64,
@@ -42,9 +47,12 @@ from optax_dtypefix._dtypes import (
     working_dtype,
     x64,
 )
+from optax_dtypefix._kinds import start_in_kind
 from optax_dtypefix._patch import Fault, Patch, Target
+from optax_dtypefix._updates import cast_updates, update_dtype
 from optax_dtypefix.patches import _demonstrate as demo
 from optax_dtypefix.patches._hyperparameters import arguments_of, array_in
+from optax_dtypefix.patches._representation import complex_places, in_parts, joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,43 +63,110 @@ _AVERAGES = ("exp_avg", "exp_avg_sq", "grad_sum")
 
 
 def _estimator(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """In place of a stock function, with the arguments of the installed release.
+    """Replace a stock function, with the arguments of the installed release.
 
     The state is stock's. Its scalars are float32, or float64 if all params are; its trees have the
     dtypes that stock gives them, but for the averages of Adam in float16, where the square of a
-    gradient is 0: float32 there. Updates have the dtypes of the gradients.
+    gradient is 0, and of integers: float32 there. Updates are as wide as gradients and params.
     """
     built = stock(*args, **kwargs)  # Checks the arguments, and has the type to return.
-    return _run_in_one_dtype(stock, built, arguments_of(stock, args, kwargs))
-
-
-def _run_in_one_dtype(stock: Callable[..., Any], built: Any, arguments: dict[str, Any]) -> Any:
-    def in_one(dtype: Any, state: Any = None) -> Any:
-        return stock(**_hyperparameters(arguments, dtype, state))
-
-    def init_fn(params: PyTree) -> Any:
-        half = tree_map(lambda p: jax.ShapeDtypeStruct(jnp.shape(p), jnp.bfloat16), params)
-        example = jax.eval_shape(built.init, half)
-        dtype = working_dtype(params)
-        state = without_x64(in_one(dtype).init, _in(params, dtype))
-        return _state_like(state, example, params)
+    arguments = arguments_of(stock, args, kwargs)
 
     def update_fn(
         updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, Any]:
-        if params is None:
-            return built.update(updates, state, params, **extra_args)  # type: ignore[no-any-return]
-        dtype = working_dtype((updates, state, params))
-        tx = in_one(dtype, state)
-        if extra_args.get("value") is not None:
-            extra_args["value"] = _value(extra_args["value"], dtype)
-        step = functools.partial(tx.update, **extra_args)
-        new_updates, new_state = without_x64(
-            step, _in(updates, dtype), _state_in(state, dtype), _in(params, dtype)
-        )
-        return cast_like(new_updates, updates), hold(new_state, state)
+        if params is None or not have_one_structure(updates, params, *_trees(state)):
+            result: tuple[PyTree, Any] = built.update(updates, state, params, **extra_args)
+            return result  # Stock raises, most often.
+        new_updates, new_state = _step(stock, arguments, state, (updates, params), extra_args)
+        return cast_updates(new_updates, updates, params), new_state
 
+    init_fn = functools.partial(_start, stock, arguments)
     return built._replace(init=init_fn, update=update_fn)
+
+
+def _start(stock: Callable[..., Any], arguments: dict[str, Any], params: PyTree) -> Any:
+    """Start a state in the dtypes that it is to have."""
+    dtype, places = working_dtype(params), complex_places(params)
+    numbers = _in(in_parts(params, places), dtype)
+    tx = stock(**_hyperparameters(arguments, dtype, params))
+    state = without_x64(tx.init, numbers)
+    # Some of stock's trees are float32 whatever the params are.
+    halves = [jax.ShapeDtypeStruct(np.shape(p), jnp.bfloat16) for p in leaves(params)]
+    example = jax.eval_shape(tx.init, halves)
+    scalars, adam = scalar_dtype(params), "exp_avg_sq" in getattr(state, "_fields", ())
+
+    def average(leaf: Any, like: Any, param: Any) -> Any:
+        param_dtype = dtype_of(param)
+        follows = like.dtype == jnp.bfloat16 and is_inexact(param)
+        if not follows or (adam and param_dtype == jnp.float16):
+            param_dtype = jnp.promote_types(param_dtype, jnp.float32)
+        return cast(leaf, param_dtype)
+
+    def tree(name: str, new: list[Any], like: list[Any]) -> Any:
+        if name in _COPIES:
+            return strengthen(params)
+        structure: Any = jax.tree_util.tree_structure(params)
+        return structure.unflatten(map(average, joined(new), like, leaves(params)))
+
+    def scalar(leaf: Any, _: Any) -> Any:
+        return cast(leaf, scalars if is_inexact(leaf) else dtype_of(leaf))
+
+    return _map_fields(tree, scalar, state, example)
+
+
+def _step(
+    stock: Callable[..., Any],
+    arguments: dict[str, Any],
+    state: Any,
+    given: tuple[PyTree, ...],
+    extra_args: dict[str, Any] | None = None,
+) -> tuple[PyTree, Any]:
+    """Take a step of stock on lists of leaves in one real dtype.
+
+    Args:
+      stock: builds the transformation.
+      arguments: those it is built with.
+      state: as ``_start`` made it, or as it was restored.
+      given: gradients, params and, for ``mechanize``, updates of the base optimizer, all of one
+        structure.
+      extra_args: of the update.
+
+    Returns:
+      Updates in that dtype, complex where a gradient or a param is, and the new state in the dtypes
+      of the old one.
+    """
+    updates, params, *_ = given
+    dtype, places = working_dtype((updates, state, params)), complex_places(*given)
+    more = dict(extra_args or {})
+    if more.get("value") is not None:
+        more["value"] = _value(more["value"], dtype)
+    hyperparameters = _hyperparameters(arguments, dtype, updates, state)
+
+    def scalar(leaf: Any) -> Any:
+        return cast(leaf, dtype) if is_inexact(leaf) else leaf
+
+    def numbers(tree: PyTree) -> list[Any]:
+        flat: list[Any] = _in(in_parts(tree, places), dtype)
+        return flat
+
+    def run(state: Any, grads: Any, params: Any, *base: Any) -> Any:
+        changed = {"base_optimizer": _constant(base[0])} if base else {}
+        return stock(**{**hyperparameters, **changed}).update(grads, state, params, **more)
+
+    encoded = _map_fields(lambda _, tree: numbers(tree), scalar, state)
+    new_updates, new_state = without_x64(run, encoded, *map(numbers, given))
+
+    def tree(name: str, new: list[Any], old: PyTree) -> Any:
+        if name == "init_params":  # It never changes.
+            return old
+        structure: Any = jax.tree_util.tree_structure(old)
+        tree = structure.unflatten(joined(new))
+        return cast_like(tree, old) if name == "x0" else tree  # Those were params.
+
+    new_state = _map_fields(tree, lambda leaf, _: leaf, new_state, state)
+    structure: Any = jax.tree_util.tree_structure(updates)
+    return structure.unflatten(joined(new_updates)), hold(new_state, state)
 
 
 def _dadapt_adamw(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -103,8 +178,8 @@ def _dadapt_adamw(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, Any]:
         new_updates, new_state = tx.update(updates, state, params, **extra_args)
-        sums = tree_map(lambda leaf: jnp.sum(jnp.abs(widen(leaf))), new_state.grad_sum)
-        divisor = jnp.asarray(sum(leaves(sums)))
+        sums = [jnp.sum(jnp.abs(widen(leaf))) for leaf in leaves(new_state.grad_sum)]
+        divisor = jnp.asarray(sum(sums))
         divisor *= 1 - cast(beta2, divisor.dtype) ** 0.5
         distance = jnp.where(divisor == 0, state.estim_lr, new_state.estim_lr)
         return new_updates, new_state._replace(estim_lr=distance)
@@ -113,46 +188,44 @@ def _dadapt_adamw(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _mechanize(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """As the others, around a base optimizer that sees the dtypes that it would have seen."""
+    """As the others, around a base optimizer that sees what it would have seen."""
     import optax
 
     built = stock(*args, **kwargs)
     arguments = arguments_of(stock, args, kwargs)
     base = optax.with_extra_args_support(arguments["base_optimizer"])
 
-    def around(base_update: Callable[..., Any]) -> Any:
-        inner = optax.GradientTransformation(lambda _: (), base_update)
-        given = {**arguments, "base_optimizer": inner}
-        return _run_in_one_dtype(stock, stock(**given), given)
-
     def init_fn(params: PyTree) -> Any:
-        if any(map(_is_complex, leaves(params))):  # Mechanic compares: it is not for them.
-            return built.init(params)
-        state = around(base.update).init(params)
-        return state._replace(base_optimizer_state=strengthen(base.init(params)))
+        state = _start(stock, {**arguments, "base_optimizer": _constant(())}, params)
+        base_state = strengthen(start_in_kind(base.update, base.init(params), params))
+        return state._replace(base_optimizer_state=base_state)
 
     def update_fn(
         updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, Any]:
-        if params is None or any(map(_is_complex, leaves(params))):  # Without params, it raises.
-            return built.update(updates, state, params)  # type: ignore[no-any-return]
+        if params is None or not have_one_structure(updates, params, state.x0):
+            return built.update(updates, state, params)  # type: ignore[no-any-return]  # It raises.
         before = state.base_optimizer_state
+        base_updates, after = base.update(updates, before, params, **extra_args)
         bare = state._replace(base_optimizer_state=())
-        dtype = working_dtype((updates, bare, params))
-        results: list[tuple[PyTree, PyTree]] = []
-
-        def base_update(*_: Any) -> tuple[PyTree, PyTree]:
-            if not results:
-                results.append(base.update(updates, before, params, **extra_args))
-            return _in(results[0][0], dtype), ()
-
-        if _in_32_bits(dtype):
-            base_update()  # In the mode of the user, before stock runs in the other.
-        new_updates, new_state = around(base_update).update(updates, bare, params)
-        after = hold(results[0][1], before, "mechanize: state of the base optimizer")
-        return new_updates, new_state._replace(base_optimizer_state=after)
+        new_updates, new_state = _step(stock, arguments, bare, (updates, params, base_updates))
+        # What the user asked the base optimizer for shows in its state and its updates.
+        bounded = cast_updates(base_updates, updates, params, before)
+        inputs = zip(*([dtype_of(x) for x in leaves(t)] for t in (updates, params, bounded)))
+        dtypes = [update_dtype(dtype_of(u), *row) for u, row in zip(leaves(new_updates), inputs)]
+        structure: Any = jax.tree_util.tree_structure(updates)
+        new_updates = structure.unflatten(map(cast, leaves(new_updates), dtypes))
+        held = hold(after, before, "mechanize: state of the base optimizer")
+        return new_updates, new_state._replace(base_optimizer_state=held)
 
     return built._replace(init=init_fn, update=update_fn)
+
+
+def _constant(updates: PyTree) -> Any:
+    """Build a base optimizer that gives one result."""
+    import optax
+
+    return optax.GradientTransformation(lambda _: (), lambda *_: (updates, ()))
 
 
 def _tree_norm(stock: Callable[..., Any], tree: PyTree) -> Any:
@@ -164,50 +237,15 @@ def _tree_norm(stock: Callable[..., Any], tree: PyTree) -> Any:
 
 
 def _in(tree: PyTree, dtype: Any) -> PyTree:
-    """Each leaf in a real dtype; complex ones as they are."""
-    return tree_map(lambda leaf: leaf if _is_complex(leaf) else cast(leaf, dtype), tree)
+    """Each leaf in a real dtype."""
+    return tree_map(lambda leaf: cast(leaf, dtype), tree)
 
 
-def _is_complex(leaf: Any) -> bool:
-    return bool(jnp.issubdtype(dtype_of(leaf), jnp.complexfloating))
-
-
-def _state_in(state: Any, dtype: Any) -> Any:
-    """A state with its trees and its scalars in one dtype; counts and flags as they are."""
-
-    def scalar(leaf: Any) -> Any:
-        return cast(leaf, dtype) if is_inexact(leaf) else leaf
-
-    return _map_fields(lambda _, tree: _in(tree, dtype), scalar, state)
-
-
-def _state_like(state: Any, example: Any, params: PyTree) -> Any:
-    """An initial state in the dtypes that it is to have.
-
-    Args:
-      state: of stock, on params that were all cast to one dtype.
-      example: the shapes and dtypes of stock's state for bfloat16 params: some of its trees are
-        float32 whatever the params are.
-      params: as they are.
-    """
-    scalars, adam = scalar_dtype(params), "exp_avg_sq" in getattr(state, "_fields", ())
-
-    def average(leaf: Any, like: Any, param: Any) -> Any:
-        dtype = dtype_of(param)
-        follows = like.dtype == jnp.bfloat16 and is_inexact(param)
-        if not follows or (adam and dtype == jnp.float16):
-            dtype = jnp.promote_types(dtype, jnp.float32)
-        return cast(leaf, dtype)
-
-    def tree(name: str, leaf: Any, like: Any) -> Any:
-        if name in _COPIES:
-            return cast_like(leaf, params)
-        return tree_map(average, leaf, like, params)
-
-    def scalar(leaf: Any, _: Any) -> Any:
-        return cast(leaf, scalars if is_inexact(leaf) else dtype_of(leaf))
-
-    return _map_fields(tree, scalar, state, example)
+def _trees(state: Any) -> list[PyTree]:
+    """List the trees of a state that are like the params."""
+    found: list[PyTree] = []
+    _map_fields(lambda _, tree: found.append(tree), lambda leaf: leaf, state)
+    return found
 
 
 def _map_fields(
@@ -224,15 +262,34 @@ def _map_fields(
     return type(state)(*mapped) if hasattr(state, "_fields") else tuple(mapped)
 
 
-def _hyperparameters(arguments: dict[str, Any], dtype: Any, state: Any = None) -> dict[str, Any]:
-    """The arguments, with arrays and, for a state, the results of schedules in one dtype."""
+def _hyperparameters(
+    arguments: dict[str, Any], dtype: Any, tree: PyTree, state: Any = None
+) -> dict[str, Any]:
+    """Convert the arguments to those for a list of leaves in one dtype.
+
+    Args:
+      arguments: with arrays, masks and schedules as the user gave them.
+      dtype: of arrays and, for a state, of the results of schedules.
+      tree: what a mask is made for: params in ``init``, then gradients.
+      state: before the step.
+    """
 
     def convert(name: str, value: Any) -> Any:
+        if name == "mask" and value is not None:
+            return _mask(value, tree)
         if callable(value) and name in ("learning_rate", "weight_decay") and state is not None:
             return _schedule(value, dtype, _count(name, state))
         return tree_map(lambda leaf: array_in(leaf, dtype), value)
 
     return {name: convert(name, value) for name, value in arguments.items()}
+
+
+def _mask(mask: Any, tree: PyTree) -> list[Any]:
+    """The entry of a mask for each leaf of a tree; the mask may be a prefix, or a function."""
+    made = mask(tree) if all(map(callable, leaves(mask))) and callable(mask) else mask
+    structure: Any = jax.tree_util.tree_structure(made)
+    below = map(leaves, structure.flatten_up_to(tree))
+    return [entry for entry, flat in zip(leaves(made), below) for _ in flat]
 
 
 def _schedule(schedule: Callable[[Any], Any], dtype: Any, count: Any) -> Callable[[Any], Any]:

@@ -7,12 +7,13 @@ stock's order of operations, so that float32 results have stock's bits.
 Why stock fails: ``beta ** count`` of a Python float and an int32 array is float64 in 64-bit mode,
 and spreads from there (up to 0.2.3). A distance d kept in bfloat16 does not move by less than d/256
 (from 0.2.4 on). And d is a quotient whose divisor, the sum of all gradients, is 0 as long as they
-are: 0/0 is nan, in every dtype and on every release.
+are: 0/0 is nan, in every dtype and on every release. For complex params the distance is the
+lexicographic maximum of complex quotients, and hardly grows. Here a complex leaf is a pair of real
+ones.
 """
 
 from __future__ import annotations
 
-import inspect
 from typing import Any, Callable
 
 import jax
@@ -22,8 +23,9 @@ from optax_dtypefix._check import equations
 from optax_dtypefix._dtypes import (
     PyTree,
     cast,
-    cast_like,
     dtype_of,
+    have_one_structure,
+    hold,
     in_dtype,
     increment,
     is_half,
@@ -35,21 +37,26 @@ from optax_dtypefix._dtypes import (
     x64,
 )
 from optax_dtypefix._patch import Fault, Patch, Target
+from optax_dtypefix._updates import cast_updates
 from optax_dtypefix.patches import _demonstrate as demo
+from optax_dtypefix.patches._hyperparameters import arguments_of
+from optax_dtypefix.patches._representation import complex_places, in_parts, joined
+
+_AVERAGES = ("exp_avg", "exp_avg_sq", "grad_sum")
+_TREES = (*_AVERAGES, "params0")
+_SCALARS = ("estim_lr", "numerator_weighted")
 
 
 def _prodigy(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """In place of ``optax.contrib.prodigy``, with the arguments of the installed release.
 
     The state is stock's ``ProdigyState``. Its trees have the dtypes of the params, but for float16,
-    where d g and its square are below the smallest number: float32 there. ``estim_lr`` and
-    ``numerator_weighted`` are float32, or float64 if all params are. Updates have the dtypes of the
-    gradients. ``update`` raises ``ValueError`` without params.
+    where d g and its square are below the smallest number, and for integers: float32 there.
+    ``estim_lr`` and ``numerator_weighted`` are float32, or float64 if all params are. Updates are
+    as wide as gradients and params. ``update`` raises ``ValueError`` without params.
     """
     built = stock(*args, **kwargs)  # Checks the arguments, and has the type to return.
-    bound = inspect.signature(stock).bind(*args, **kwargs)
-    bound.apply_defaults()
-    arguments = bound.arguments
+    arguments = arguments_of(stock, args, kwargs)
 
     def init_fn(params: PyTree) -> Any:
         import optax.contrib
@@ -72,15 +79,26 @@ def _prodigy(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     def update_fn(
         updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, Any]:
-        if params is None:
+        trees = {name: getattr(state, name) for name in _TREES}
+        if params is None or not have_one_structure(updates, params, *trees.values()):
             return built.update(updates, state, params)  # type: ignore[no-any-return]  # It raises.
         import optax
 
         del extra_args
         vdot = _widened_vdot if any(map(is_half, leaves(params))) else optax.tree_utils.tree_vdot
-        wide = widen(updates), widen(state), widen(params)
-        new_updates, new_state = _step(arguments, vdot, *wide)
-        return cast_like(new_updates, updates), cast_like(new_state, state)
+        places = complex_places(updates, params)
+        grads, old, *kept = (
+            widen(in_parts(tree, places)) for tree in (updates, params, *trees.values())
+        )
+        scalars = {name: _real(widen(getattr(state, name))) for name in _SCALARS}
+        wide_state = state._replace(**dict(zip(trees, kept)), **scalars)
+        new_updates, new_state = _step(arguments, vdot, grads, wide_state, old)
+
+        structure: Any = jax.tree_util.tree_structure(updates)
+        new_trees = (structure.unflatten(joined(getattr(new_state, name))) for name in _AVERAGES)
+        new_state = new_state._replace(params0=state.params0, **dict(zip(_AVERAGES, new_trees)))
+        new_updates = structure.unflatten(joined(new_updates))
+        return cast_updates(new_updates, updates, params), hold(new_state, state)
 
     return built._replace(init=init_fn, update=update_fn)
 
@@ -90,6 +108,11 @@ def _array_dtype(param: Any) -> Any:
     if param == jnp.float16 or not jnp.issubdtype(param, jnp.inexact):
         return jnp.float32
     return param
+
+
+def _real(leaf: Any) -> Any:
+    """A statistic of stock's state for complex params is complex."""
+    return jnp.real(leaf) if jnp.iscomplexobj(leaf) else leaf
 
 
 def _widened_vdot(left: PyTree, right: PyTree) -> Any:

@@ -22,7 +22,6 @@ import numpy as np
 from optax_dtypefix._dtypes import (
     PyTree,
     cast,
-    dtype_of,
     hold,
     is_inexact,
     scalar_dtype,
@@ -34,6 +33,7 @@ from optax_dtypefix._dtypes import (
     x64,
 )
 from optax_dtypefix._patch import Fault, Patch, Target
+from optax_dtypefix._updates import cast_updates
 from optax_dtypefix.patches import _demonstrate as demo
 from optax_dtypefix.patches._hyperparameters import arguments_of, array_in
 
@@ -42,8 +42,8 @@ def _reduce_on_plateau(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> 
     """In place of ``optax.contrib.reduce_on_plateau``, with the installed release's arguments.
 
     The state is stock's ``ReduceLROnPlateauState``. From 0.2.4 on its values and its scale are
-    float32, or float64 if all params are; before, they always are float32. Updates have the dtypes
-    of the gradients.
+    float32, or float64 if all params are; before, they always are float32. Updates are as wide as
+    gradients and params; without params, as the gradients.
     """
     built = stock(*args, **kwargs)  # Checks the arguments, and has the type to return.
     arguments = arguments_of(stock, args, kwargs)
@@ -69,8 +69,8 @@ def _reduce_on_plateau(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> 
         wide_state = tree_map(lambda leaf: cast(leaf, dtype) if is_inexact(leaf) else leaf, state)
         new_state = without_x64(step, wide_state, cast(value, dtype))
         scale = new_state.lr if old else new_state.scale
-        scaled = tree_map(lambda g: cast(scale * widen(g), dtype_of(g)), updates)
-        return scaled, hold(new_state, state)
+        scaled = tree_map(lambda g: scale * widen(g), updates)
+        return cast_updates(scaled, updates, params), hold(new_state, state)
 
     return built._replace(init=init_fn, update=update_fn)
 
