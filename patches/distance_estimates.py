@@ -78,7 +78,7 @@ def _estimator(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if params is None or not have_one_structure(updates, params, *_trees(state)):
             result: tuple[PyTree, Any] = built.update(updates, state, params, **extra_args)
             return result  # Stock raises, most often.
-        new_updates, new_state = _step(stock, arguments, state, (updates, params), extra_args)
+        new_updates, new_state = _step(stock, arguments, (updates, state, params), extra_args)
         return cast_updates(new_updates, updates, params), new_state
 
     init_fn = functools.partial(_start, stock, arguments)
@@ -118,30 +118,32 @@ def _start(stock: Callable[..., Any], arguments: dict[str, Any], params: PyTree)
 def _step(
     stock: Callable[..., Any],
     arguments: dict[str, Any],
-    state: Any,
-    given: tuple[PyTree, ...],
-    extra_args: dict[str, Any] | None = None,
+    given: tuple[PyTree, Any, PyTree],
+    extra_args: dict[str, Any],
+    base: Callable[[], PyTree] | None = None,
 ) -> tuple[PyTree, Any]:
     """Take a step of stock on lists of leaves in one real dtype.
 
     Args:
       stock: builds the transformation.
       arguments: those it is built with.
-      state: as ``_start`` made it, or as it was restored.
-      given: gradients, params and, for ``mechanize``, updates of the base optimizer, all of one
-        structure.
+      given: gradients, state and params, all trees of one structure.
       extra_args: of the update.
+      base: for ``mechanize``, gives the updates of the base optimizer.
 
     Returns:
       Updates in that dtype, complex where a gradient or a param is, and the new state in the dtypes
       of the old one.
     """
-    updates, params, *_ = given
-    dtype, places = working_dtype((updates, state, params)), complex_places(*given)
-    more = dict(extra_args or {})
-    if more.get("value") is not None:
-        more["value"] = _value(more["value"], dtype)
+    updates, state, params = given
+    dtype, places = working_dtype(given), complex_places(updates, params)
+    if extra_args.get("value") is not None:
+        extra_args = {**extra_args, "value": _value(extra_args["value"], dtype)}
     hyperparameters = _hyperparameters(arguments, dtype, updates, state)
+    if base is not None:
+        if _in_32_bits(dtype):
+            base()  # In the mode of the user, before stock runs in the other.
+        hyperparameters["base_optimizer"] = _base(lambda: numbers(base()))
 
     def scalar(leaf: Any) -> Any:
         return cast(leaf, dtype) if is_inexact(leaf) else leaf
@@ -150,12 +152,11 @@ def _step(
         flat: list[Any] = _in(in_parts(tree, places), dtype)
         return flat
 
-    def run(state: Any, grads: Any, params: Any, *base: Any) -> Any:
-        changed = {"base_optimizer": _constant(base[0])} if base else {}
-        return stock(**{**hyperparameters, **changed}).update(grads, state, params, **more)
+    def run(grads: Any, state: Any, params: Any) -> Any:
+        return stock(**hyperparameters).update(grads, state, params, **extra_args)
 
     encoded = _map_fields(lambda _, tree: numbers(tree), scalar, state)
-    new_updates, new_state = without_x64(run, encoded, *map(numbers, given))
+    new_updates, new_state = without_x64(run, numbers(updates), encoded, numbers(params))
 
     def tree(name: str, new: list[Any], old: PyTree) -> Any:
         if name == "init_params":  # It never changes.
@@ -196,7 +197,7 @@ def _mechanize(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     base = optax.with_extra_args_support(arguments["base_optimizer"])
 
     def init_fn(params: PyTree) -> Any:
-        state = _start(stock, {**arguments, "base_optimizer": _constant(())}, params)
+        state = _start(stock, {**arguments, "base_optimizer": _base(tuple)}, params)
         base_state = strengthen(start_in_kind(base.update, base.init(params), params))
         return state._replace(base_optimizer_state=base_state)
 
@@ -206,9 +207,20 @@ def _mechanize(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if params is None or not have_one_structure(updates, params, state.x0):
             return built.update(updates, state, params)  # type: ignore[no-any-return]  # It raises.
         before = state.base_optimizer_state
-        base_updates, after = base.update(updates, before, params, **extra_args)
         bare = state._replace(base_optimizer_state=())
-        new_updates, new_state = _step(stock, arguments, bare, (updates, params, base_updates))
+
+        @functools.cache
+        def base_step() -> tuple[PyTree, PyTree]:
+            result = base.update(updates, before, params, **extra_args)
+            wrong = complex_places(updates, params, result[0]) != complex_places(updates, params)
+            if wrong or not have_one_structure(result[0], params):
+                built.update(updates, state, params)  # It raises.
+            return result  # type: ignore[no-any-return]
+
+        given = updates, bare, params
+        new_updates, new_state = _step(stock, arguments, given, {}, lambda: base_step()[0])
+        base_updates, after = base_step()
+
         # What the user asked the base optimizer for shows in its state and its updates.
         bounded = cast_updates(base_updates, updates, params, before)
         inputs = zip(*([dtype_of(x) for x in leaves(t)] for t in (updates, params, bounded)))
@@ -221,11 +233,11 @@ def _mechanize(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return built._replace(init=init_fn, update=update_fn)
 
 
-def _constant(updates: PyTree) -> Any:
-    """Build a base optimizer that gives one result."""
+def _base(updates: Callable[[], PyTree]) -> Any:
+    """Build a base optimizer without a state of its own."""
     import optax
 
-    return optax.GradientTransformation(lambda _: (), lambda *_: (updates, ()))
+    return optax.GradientTransformation(lambda _: (), lambda *_: (updates(), ()))
 
 
 def _tree_norm(stock: Callable[..., Any], tree: PyTree) -> Any:
