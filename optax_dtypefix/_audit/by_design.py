@@ -42,37 +42,55 @@ class Exemption:
         )
 
 
+_COMPLEX = ("complex", "all complex")
+
 EXEMPTIONS = (
     Exemption(
         ("clip", "adopt", "scale_by_adopt", "sophia"),
         "clips between two bounds, and complex numbers have no order",
-        ("complex",),
+        _COMPLEX,
     ),
     Exemption(
         ("rprop", "scale_by_rprop", "sm3", "scale_by_sm3", "mechanize"),
         "compares numbers, and complex ones have no order",
-        ("complex",),
+        _COMPLEX,
     ),
     Exemption(
         ("momo", "momo_adam"),
         "takes the larger of two numbers, and complex ones have no order",
-        ("complex",),
+        _COMPLEX,
         releases="<0.2.5",
     ),
     Exemption(
         ("madgrad", "scale_by_madgrad"),
         "takes the real cube root",
-        ("complex",),
+        _COMPLEX,
     ),
     Exemption(
         ("hutchinson_estimator_diag_hessian",),
         "differentiates along random real directions",
-        ("complex",),
+        _COMPLEX,
     ),
     Exemption(
         ("lbfgs", "scale_by_backtracking_linesearch", "scale_by_zoom_linesearch"),
         "searches along a line, on which an integer cannot move",
-        ("integer leaf",),
+        ("integer leaf", "integer matrix"),
+    ),
+    Exemption(
+        (
+            *("identity", "freeze", "set_to_zero", "stateless", "stateless_with_tree_map"),
+            *("zero_nans", "scale_by_sign", "centralize", "add_decayed_weights", "scale_by_muon"),
+        ),
+        "passes integers on, whole as they are",
+        ("int8 grads",),
+    ),
+    Exemption(
+        (
+            *("adafactor", "scale_by_factored_rms", "sm3", "scale_by_sm3"),
+            *("galore", "scale_by_galore", "muon"),
+        ),
+        "puts more than arrays into nodes of the user's",
+        ("nodes",),
     ),
     Exemption(
         ("measure_with_ema",),

@@ -23,6 +23,7 @@ from optax_dtypefix._audit.results import narrowed, worse
 
 SAME_DTYPES = {regime.name for regime in REGIMES if regime.same_dtypes}
 HALVES = ("bf16", "f16", "mixed", "bf16 x64", "wider", "narrower", "f16 grads")
+INTEGERS = ("integer leaf", "integer matrix", "int8 grads")
 
 Cell = tuple[str, str, str, str]
 """Name, guise of the learning rate, wrapper, regime."""
@@ -62,7 +63,7 @@ MENDED = (
         names=("dadapt_adamw", "dog", "dowg", "momo", "momo_adam", "mechanize"),
     ),
     Mended("float16_eps", regimes=("f16",)),
-    Mended("inject_hyperparams", regimes=(*HALVES, "integer leaf"), inside=("inject_hyperparams",)),
+    Mended("inject_hyperparams", regimes=(*HALVES, *INTEGERS), inside=("inject_hyperparams",)),
     Mended("inject_hyperparams", names=("inject_hyperparams", "inject_stateful_hyperparams")),
     Mended(
         "global_norm",

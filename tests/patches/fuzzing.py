@@ -51,7 +51,7 @@ INTEGERS = [jnp.int32, jnp.int8, jnp.uint8]
 class Leaf(NamedTuple):
     shape: Any
     dtype: Any
-    wider: Any
+    grad: Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +62,12 @@ class Problem:
     grads: Any
     x64: bool
 
+    @property
+    def one_dtype(self) -> bool:
+        """Whether each gradient has the dtype of its param."""
+        pairs = zip(leaves(self.params), leaves(self.grads))
+        return all(param.dtype == grad.dtype for param, grad in pairs)
+
     @contextlib.contextmanager
     def modes(self) -> Any:
         with x64() if self.x64 else contextlib.nullcontext():
@@ -69,16 +75,16 @@ class Problem:
 
 
 @st.composite
-def problems(draw: Any, *, wider: bool = False) -> Problem:
-    """A tree of any shape, each leaf of its own dtype; gradients of others if they may be wider."""
+def problems(draw: Any) -> Problem:
+    """A tree of any shape, each leaf of its own dtype; gradients of others in every other tree."""
     in_64_bits = draw(st.booleans())
     floats = [*FLOATS, *([jnp.float64] if in_64_bits else [])]
     # An integer times a Python float is float64 in 64-bit mode, by JAX's own rules.
-    kinds = [*floats * 3, *RARE, *([] if in_64_bits else INTEGERS)]
+    integers = [] if in_64_bits else INTEGERS
     # A tree of one dtype is as likely as any mixed one.
-    few = draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=3))
-    dtypes = st.sampled_from(few)
-    leaf = st.builds(Leaf, SHAPES, dtypes, st.sampled_from(floats) if wider else st.none())
+    few = draw(st.lists(st.sampled_from([*floats * 3, *RARE, *integers]), min_size=1, max_size=3))
+    others = st.sampled_from([*floats, *integers]) if draw(st.booleans()) else st.none()
+    leaf = st.builds(Leaf, SHAPES, st.sampled_from(few), others)
     tree = draw(
         st.recursive(
             leaf | st.none(),
@@ -100,7 +106,7 @@ def problems(draw: Any, *, wider: bool = False) -> Problem:
             is_leaf=lambda node: isinstance(node, Leaf),
         )
 
-    grads = shapes(lambda leaf: (leaf.dtype in floats and leaf.wider) or leaf.dtype)
+    grads = shapes(lambda leaf: (leaf.dtype in floats and leaf.grad) or leaf.dtype)
     return Problem(shapes(lambda leaf: leaf.dtype), grads, in_64_bits)
 
 
@@ -131,6 +137,7 @@ class Draw:
     def __init__(self, draw: Any) -> None:
         self._draw = draw
         self._drawn: list[int] = []
+        self.asked: Any = None
         self._replayed: list[int] = []
 
     def of(self, *values: Any) -> Any:
@@ -155,6 +162,11 @@ class Draw:
     def number(self) -> Any:
         return self.rate(NUMBERS)
 
+    def dtype(self) -> Any:
+        """A dtype that the user asks for, or none."""
+        self.asked = self.of(None, jnp.float32)
+        return self.asked
+
     def call(self, package: Any, names: str, *args: Any, **kwargs: Any) -> Any:
         """One of the named functions that this release has."""
         return getattr(package, self.of(*present(package, names)))(*args, **kwargs)
@@ -163,7 +175,7 @@ class Draw:
         """An optimizer to be wrapped."""
         return self.of(
             lambda: optax.sgd(self.rate()),
-            lambda: optax.adam(self.rate(), mu_dtype=self.of(None, jnp.float32)),
+            lambda: optax.adam(self.rate(), mu_dtype=self.dtype()),
             lambda: optax.adafactor(0.1),
             lambda: optax.chain(optax.clip_by_global_norm(1.0), optax.trace(0.9)),
             drifting,
@@ -322,22 +334,22 @@ class Subject(NamedTuple):
     Attributes:
       build: makes a transformation.
       needs: what optax must have for it, as ``module.name``.
-      wider: whether the patch promises the contract for gradients of other dtypes too.
+      any_gradients: whether the state keeps its dtypes with gradients of other dtypes too.
       value: whether updates take the loss, and functions of params.
     """
 
     build: Callable[[Draw], Any]
     needs: str = "adam"
-    wider: bool = False
+    any_gradients: bool = False
     value: bool = False
 
 
 SUBJECTS = {
-    "multi_steps": Subject(multi_steps, wider=True),
-    "zero_nans": Subject(zero_nans, wider=True),
+    "multi_steps": Subject(multi_steps, any_gradients=True),
+    "zero_nans": Subject(zero_nans, any_gradients=True),
     "schedule_free": Subject(schedule_free, "contrib.schedule_free"),
     "zoom_linesearch": Subject(
-        zoom_linesearch, "scale_by_backtracking_linesearch", wider=True, value=True
+        zoom_linesearch, "scale_by_backtracking_linesearch", any_gradients=True, value=True
     ),
     "prodigy": Subject(prodigy, "contrib.prodigy"),
     "fromage": Subject(fromage),
@@ -350,7 +362,7 @@ SUBJECTS = {
     "distance_estimates": Subject(distance_estimates, "contrib.mechanize", value=True),
     "reduce_on_plateau": Subject(reduce_on_plateau, "contrib.reduce_on_plateau", value=True),
     "float32_moments": Subject(moments),
-    "every_transform": Subject(anything, wider=True),
+    "every_transform": Subject(anything, any_gradients=True),
 }
 
 

@@ -6,9 +6,10 @@ A few examples here; ``nox -s fuzz`` draws thousands.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import optax
 import pytest
 from fuzzing import SUBJECTS, Draw, Problem, is_there, loss, problems
@@ -17,13 +18,10 @@ from hypothesis import (
     given,
     strategies as st,
 )
+from support import float64_in, leaves
 
 import optax_dtypefix
-from optax_dtypefix.patches import (
-    IDS,
-    _demonstrate as demo,
-    load,
-)
+from optax_dtypefix.patches import IDS, load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,29 +48,115 @@ def patch_id(request: Any) -> Iterator[str]:
         optax_dtypefix.revert(request.param)
 
 
-def outcome(patch_id: str, tx: Any, problem: Problem) -> str | None:
+class Step(NamedTuple):
+    """One step, by shapes and dtypes.
+
+    Attributes:
+      structures: of the state before and after, of the gradients and of the updates.
+      before: shape, dtype and weak type of each leaf of the state.
+      after: likewise.
+      updates: the dtypes of the updates.
+      float64: the shapes of the float64 values that are computed inside.
+    """
+
+    structures: list[Any]
+    before: list[Any]
+    after: list[Any]
+    updates: list[Any]
+    float64: list[Any]
+
+
+def one_step(patch_id: str, tx: Any, problem: Problem) -> Step:
     extra: dict[str, Any] = {}
     if SUBJECTS[patch_id].value:
         tx, value = optax.with_extra_args_support(tx), jax.eval_shape(loss, problem.params)
-        extra = {"value": value, "loss": value, "grad": problem.grads, "value_fn": loss}
-    return demo.one_step(tx, problem.params, problem.grads, inside=True, **extra)
+        extra = {"value": value, "loss": value, "grad": problem.grads}
+    seen: list[Any] = []
+
+    def step(params: Any, grads: Any, extra: Any) -> Any:
+        functions = {"value_fn": loss} if extra else {}
+        state = tx.init(params)
+        updates, after = tx.update(grads, state, params, **extra, **functions)
+        trees = (state, after, grads, updates)
+        seen.append([jax.tree_util.tree_structure(tree) for tree in trees])
+        seen.extend([types_of(state), types_of(after), [u.dtype for u in leaves(updates)]])
+        return leaves((updates, after))
+
+    float64 = float64_in(step, problem.params, problem.grads, extra)
+    return Step(*seen, float64)
+
+
+def types_of(tree: Any) -> list[tuple[Any, ...]]:
+    return [
+        (jnp.shape(x), jnp.result_type(x), getattr(x, "weak_type", not hasattr(x, "dtype")))
+        for x in leaves(tree)
+    ]
+
+
+def bits(dtype: Any) -> int:
+    """The width of a dtype; a complex number counts as its parts, an integer not at all."""
+    return int(jnp.finfo(dtype).bits) if jnp.issubdtype(dtype, jnp.inexact) else 0
+
+
+def bound(*dtypes: Any) -> int:
+    """The most bits of an update (C2): 32 for integers alone, or for two kinds of halves."""
+    inexact = {jnp.dtype(dtype) for dtype in dtypes if bits(dtype)}
+    halves = {jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16)}
+    most = max(map(bits, inexact), default=32)
+    return max(most, 32) if halves <= inexact else most
+
+
+def holds(dtype: Any, other: Any) -> bool:
+    """Whether a dtype has the numbers of another, but for the rounding of an integer."""
+    return bool(dtype == other or jnp.promote_types(dtype, other) == dtype)
+
+
+def is_cut(update: Any, stock: Any, most: int) -> bool:
+    """Whether an update is stock's, cast to the bound within its kind."""
+    one_kind = jnp.iscomplexobj(update.type(0)) == jnp.iscomplexobj(stock.type(0))
+    return bits(stock) > bits(update) == most and one_kind
 
 
 @given(data=st.data())
 def test_any_tree_keeps_the_contract(patch_id: str, data: Any) -> None:
-    problem = data.draw(problems(wider=SUBJECTS[patch_id].wider))
+    problem = data.draw(problems())
     draw = Draw(data.draw)
+
+    def on_stock() -> Step | None:
+        """Its functions are not those of the patched one, and JAX shares no trace."""
+        try:
+            with optax_dtypefix.disabled():
+                return one_step(patch_id, SUBJECTS[patch_id].build(draw.again()), problem)
+        except Exception:  # An error of stock.
+            return None
+
     with problem.modes():
         tx = SUBJECTS[patch_id].build(draw)
         try:
-            broken = outcome(patch_id, tx, problem)
+            step = one_step(patch_id, tx, problem)
         except Exception as error:
-            with optax_dtypefix.disabled():
-                try:
-                    outcome(patch_id, SUBJECTS[patch_id].build(draw.again()), problem)
-                except Exception:  # It is an error of stock, too.
-                    event("raises, as stock does")
-                    return
-            raise AssertionError("stock does not raise") from error
-    event("keeps the contract")
-    assert broken is None
+            if on_stock() is not None:
+                raise AssertionError("stock does not raise") from error
+            event("raises, as stock does")
+            return
+        before, after, wanted, got = step.structures
+        assert (before, wanted) == (after, got)
+        if problem.one_dtype or SUBJECTS[patch_id].any_gradients:
+            assert step.before == step.after
+        inputs = leaves((problem.params, problem.grads))
+        if all(bits(leaf.dtype) < 64 for leaf in inputs):
+            assert not any(step.float64)  # A scalar, of shape (), costs nothing.
+
+        grads = [leaf.dtype for leaf in leaves(problem.grads)]
+        params = [leaf.dtype for leaf in leaves(problem.params)]
+        asked = [draw.asked] if draw.asked else []
+        most = [bound(*dtypes, *asked) for dtypes in zip(grads, params)]
+        rows = list(zip(step.updates, grads, most))
+        assert all(bits(update) <= limit for update, _, limit in rows)
+        if all(bits(update) == limit and holds(update, grad) for update, grad, limit in rows):
+            event("updates are as wide as can be")
+            return
+        stock = on_stock()
+        event("updates are as wide as stock's" if stock else "stock raises")
+        for was, (update, _, limit) in zip(stock.updates if stock else (), rows):
+            assert holds(update, was) or is_cut(update, was, limit)
