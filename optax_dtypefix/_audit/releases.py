@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
 
 _WHAT = """\
-Every public transformation of each release was measured in 13 regimes of dtypes and modes, with the
-learning rate as a number, a schedule, an array and a numpy scalar, alone and inside `MultiSteps`,
-`apply_if_finite` and `inject_hyperparams`: traced under `jit` and in `scan`, and run once. A number
-is how many of these cells break the contract or raise. In brackets: in the ten regimes in which
-params and gradients have the same dtypes.
+Every public transformation of each release was measured in {regimes} regimes of dtypes and modes,
+with the learning rate as a number, a schedule, an array and a numpy scalar, alone and inside
+`MultiSteps`, `apply_if_finite` and `inject_hyperparams`: traced under `jit` and in `scan`, and run
+once. A number is how many of these cells break the contract or raise; an update that is narrower
+than on stock breaks it. In brackets: in the {same_dtypes} regimes in which params and gradients
+have the same dtypes, where the state keeps its dtypes without `every_transform`, too.
 """
 
 
@@ -41,16 +42,17 @@ def main(folder: str, *paths: str) -> None:
 def _page(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield "# The contract on every transformation, release by release"
     yield ""
-    yield from _WHAT.splitlines()
+    counts = {name: len(records[-1][name]) for name in ("regimes", "same_dtypes")}
+    yield from _WHAT.format(**counts).splitlines()
     yield ""
     yield "| optax | jax | cells | stock | patched | with `every_transform` | by design |"
     yield "|---|---|---|---|---|---|---|"
     for record in records:
-        counts = [
+        broken = [
             f"{record['broken'][way]['all']} ({record['broken'][way]['same_dtypes']})"
             for way in WAYS
         ]
-        row = (record["optax_version"], record["jax_version"], str(record["cells"]), *counts)
+        row = (record["optax_version"], record["jax_version"], str(record["cells"]), *broken)
         yield f"| {' | '.join((*row, str(len(record['by_design']))))} |"
     yield ""
     yield "![Share of broken cells, stock and patched, for each transformation](audit.svg)"
