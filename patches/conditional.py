@@ -1,9 +1,11 @@
 """conditional: what wraps a transformation in ``lax.cond`` takes one that changes dtypes.
 
-One branch returns what the inner transformation made of updates and state, the other returns zeros
-like the gradients and the state as it was. As soon as the inner one changes a dtype, the branches
-differ, and cond raises TypeError (https://github.com/google-deepmind/optax/issues/1207). Here stock
-gets an inner transformation that is held to the dtypes that it is given.
+One branch returns what the inner transformation made of updates and state, the other returns the
+gradients, or zeros like them, and the state as it was. As soon as the inner one changes a dtype,
+the branches differ, and cond raises TypeError (https://github.com/google-deepmind/optax/issues/1207).
+Here both branches give the dtypes of the inner transformation's updates, and its state keeps the
+dtypes that it has. Where the state would change from one kind of number to another, it begins in
+the second, or stock raises.
 """
 
 from __future__ import annotations
@@ -13,30 +15,85 @@ from typing import Any, Callable
 import jax
 import jax.numpy as jnp
 
-from optax_dtypefix._dtypes import PyTree, cast_like
+from optax_dtypefix._dtypes import (
+    PyTree,
+    cast,
+    dtype_of,
+    have_one_structure,
+    hold,
+    kind_of,
+    leaves,
+    strengthen,
+)
+from optax_dtypefix._kinds import start_in_kind
 from optax_dtypefix._patch import Fault, Patch, Target
-from optax_dtypefix._preserve import preserve_dtypes
+from optax_dtypefix._updates import cast_updates
 from optax_dtypefix.patches import _demonstrate as demo
+from optax_dtypefix.patches._branches import fit, in_agreement
 from optax_dtypefix.patches._steady import standard_promotion
 
 
 def _around(stock: Callable[..., Any], inner: Any, *args: Any, **kwargs: Any) -> Any:
     """In place of a function whose first argument is the inner transformation."""
-    tx = stock(preserve_dtypes(inner), *args, **kwargs)
+    import optax
 
-    def update_fn(*args: Any, **kwargs: Any) -> tuple[PyTree, PyTree]:
+    if hasattr(optax, "GradientTransformationExtraArgs"):  # From 0.1.5 on.
+        kind: Any = optax.GradientTransformationExtraArgs
+        inner = optax.with_extra_args_support(inner)
+    else:
+        kind = optax.GradientTransformation
+
+    def inner_init(params: PyTree) -> PyTree:
+        return strengthen(start_in_kind(inner.update, inner.init(params), params))
+
+    def stock_around(update: Callable[..., Any]) -> Any:
+        return stock(kind(inner_init, update), *args, **kwargs)
+
+    def update_fn(
+        updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
+    ) -> tuple[PyTree, PyTree]:
+        structure: Any = jax.tree_util.tree_structure(updates)
+        grads = leaves(updates)
+
+        def run(dtypes: list[Any]) -> tuple[PyTree, PyTree]:
+            final = dtypes
+
+            def inner_update(
+                _: PyTree, inner_state: PyTree, params: PyTree = None, **extra_args: Any
+            ) -> tuple[PyTree, PyTree]:
+                nonlocal final
+                # The user's own gradients, whatever dtypes the other branch has.
+                new_updates, new_state = inner.update(updates, inner_state, params, **extra_args)
+                held = hold(new_state, inner_state, f"{name}: state of the inner transformation")
+                if not have_one_structure(new_updates, updates):
+                    return new_updates, held  # cond reports it.
+                bounded = leaves(cast_updates(new_updates, updates, params, inner_state))
+                final = [_within_kind(dtype_of(u), dtype) for u, dtype in zip(bounded, dtypes)]
+                return structure.unflatten(fit(bounded, dtypes)), held
+
+            given = structure.unflatten(map(cast, grads, dtypes))
+            new_updates, new_state = stock_around(inner_update).update(
+                given, state, params, **extra_args
+            )
+            return structure.unflatten(map(cast, leaves(new_updates), final)), new_state
+
         with standard_promotion():
-            result: tuple[PyTree, PyTree] = tx.update(*args, **kwargs)
-            return result
+            return in_agreement(run, list(map(dtype_of, grads)))
 
-    return tx._replace(update=update_fn)
+    name = getattr(stock, "__name__", "conditional")
+    return stock_around(inner.update)._replace(update=update_fn)
+
+
+def _within_kind(inner: Any, common: Any) -> Any:
+    """Choose the inner transformation's dtype for both branches, unless the kind would change."""
+    return inner if kind_of(inner) == kind_of(common) else common
 
 
 def _periodic_update(
     stock: Callable[..., Any], new_tensors: PyTree, old_tensors: PyTree, *args: Any, **kwargs: Any
 ) -> PyTree:
     """In place of ``periodic_update``: the new tensors come in the dtypes of the old ones."""
-    return stock(cast_like(new_tensors, old_tensors), old_tensors, *args, **kwargs)
+    return stock(hold(new_tensors, old_tensors), old_tensors, *args, **kwargs)
 
 
 def _every_other(step: Any) -> Any:

@@ -1,15 +1,20 @@
-"""MultiSteps: one dtype inside, the dtypes of the user outside.
+"""MultiSteps: one dtype inside, the dtypes of the inner transformation outside.
 
 Stock ``MultiSteps.update`` builds two or three branches of ``lax.cond`` and trusts that they agree.
 They do if gradients, accumulator and inner updates share a dtype. So stock is run just that way:
-its inputs are brought to one dtype, its inner transformation is held to the dtypes that it is
-given, and its outputs are brought back. Where all agree already, nothing is cast, and the program
-is stock's.
+its inputs are cast to one dtype, and its outputs are cast back. The inner transformation is given
+what stock would give it, its state keeps its dtypes, and its updates come out as it made them,
+unless they are wider than gradients and params. Integers are accumulated in float32. Where all
+agree already, nothing is cast, and the program is stock's.
+
+Stock is given lists of leaves: it makes trees of ``jax.ShapeDtypeStruct``, which a pytree node of
+the user's need not take.
 """
 
 from __future__ import annotations
 
 import copy
+import dataclasses
 import inspect
 from typing import Any, Callable
 
@@ -17,25 +22,37 @@ import jax
 import jax.numpy as jnp
 
 from optax_dtypefix._dtypes import (
+    REAL,
     PyTree,
     cast,
-    cast_like,
     dtype_of,
+    have_one_structure,
     hold,
     is_weak,
+    kind_of,
     leaves,
     strengthen,
     tree_map,
     x64,
 )
+from optax_dtypefix._kinds import start_in_kind
 from optax_dtypefix._patch import Fault, Patch, Target
+from optax_dtypefix._updates import cast_updates
 from optax_dtypefix.patches import _demonstrate as demo
+from optax_dtypefix.patches._branches import fit, in_agreement, promoted
 from optax_dtypefix.patches._steady import standard_promotion
 
 
 def _init(stock: Callable[..., Any], self: Any, params: PyTree) -> Any:
-    """As stock, without weak types, which would turn strong in the first step."""
-    return strengthen(stock(self, params))
+    """As stock, without weak types, which would turn strong in the first step, and in floats."""
+    state = stock(self, params)
+
+    def inner_update(grads: PyTree, *args: PyTree) -> Any:
+        return self._opt.update(tree_map(_in_float, grads), *args)
+
+    inner_state = start_in_kind(inner_update, state.inner_opt_state, params)
+    acc_grads = tree_map(_in_float, state.acc_grads)
+    return strengthen(state._replace(inner_opt_state=inner_state, acc_grads=acc_grads))
 
 
 def _init_accumulator(stock: Callable[..., Any], self: Any, params: PyTree) -> Any:
@@ -50,22 +67,25 @@ def _init_accumulator(stock: Callable[..., Any], self: Any, params: PyTree) -> A
 
 
 def _accumulator_dtype(asked: Any, param: Any) -> Any:
-    """What a leaf is accumulated in, given ``accumulator_dtype`` and the dtype of the param.
+    """Choose the dtype of an accumulator by ``accumulator_dtype`` and the dtype of the param.
 
     float32, the default, means "no half precision": it must not narrow float64. A complex leaf
-    needs a complex accumulator whatever was asked, an integer leaf stays an integer.
+    needs a complex accumulator whatever was asked.
     """
-    if asked is None or not jnp.issubdtype(param, jnp.inexact):
-        return param
+    if asked is None:
+        return _float_dtype(param)
     if jnp.issubdtype(param, jnp.complexfloating) or asked == jnp.float32:
-        return _promoted(asked, param)
-    return asked
+        return promoted(asked, param)
+    return _float_dtype(asked)
 
 
-def _promoted(*dtypes: Any) -> Any:
-    """What they promote to, also where the user's arithmetic may not promote."""
-    with standard_promotion():
-        return jnp.result_type(*dtypes)
+def _float_dtype(dtype: Any) -> Any:
+    """Choose float32 in place of an integer dtype: a mean of integers is a float."""
+    return jnp.dtype(jnp.float32) if 0 <= kind_of(dtype) < REAL else dtype
+
+
+def _in_float(leaf: Any) -> Any:
+    return cast(leaf, _float_dtype(dtype_of(leaf)))
 
 
 def _update(
@@ -76,23 +96,18 @@ def _update(
     params: PyTree = None,
     **extra_args: Any,
 ) -> tuple[PyTree, Any]:
-    """Up to 0.2.7: stock runs with gradients and accumulator in the wider of their dtypes."""
-    mean = self._use_grad_mean
+    """Up to 0.2.7: a gradient, its accumulator and its update share one dtype inside stock."""
+    if not have_one_structure(updates, state.acc_grads):
+        return stock(self, updates, state, params, **extra_args)  # type: ignore[no-any-return]
+    # Stock shows the inner transformation what a gradient and its accumulator promote to.
+    shown = _accumulated(updates, state)
 
-    def working(grad: Any, acc: Any) -> Any:
-        dtype = _promoted(dtype_of(grad), dtype_of(acc))
-        return jnp.dtype(jnp.float32) if mean and not jnp.issubdtype(dtype, jnp.inexact) else dtype
+    def run(dtypes: list[Any]) -> tuple[PyTree, Any]:
+        twin = _Twin(self, updates, state, params, extra_args, shown, dtypes)
+        return twin.run(stock, dtypes, dtypes)
 
-    dtypes = tree_map(working, updates, state.acc_grads)
     with standard_promotion():
-        new_updates, new_state = stock(
-            _steady_twin(self, updates, state, extra_args),
-            tree_map(cast, updates, dtypes),
-            state._replace(acc_grads=tree_map(cast, state.acc_grads, dtypes)),
-            params,
-        )
-    acc_grads = cast_like(new_state.acc_grads, state.acc_grads)
-    return hold(new_updates, updates), new_state._replace(acc_grads=acc_grads)
+        return in_agreement(run, shown)
 
 
 def _update_accumulator(
@@ -104,56 +119,122 @@ def _update_accumulator(
     **extra_args: Any,
 ) -> tuple[PyTree, Any]:
     """From 0.2.8 on: stock accumulates in one dtype of its own, here one that loses nothing."""
-    twin = _steady_twin(self, updates, state, extra_args)
-    common = _common_dtype(state.acc_grads, updates)
-    twin._accumulator_dtype = common
-    twin._acc_update = _of_the_same_kind(self._acc_update)
+    if not have_one_structure(updates, state.acc_grads):
+        return stock(self, updates, state, params, **extra_args)  # type: ignore[no-any-return]
+    # Stock shows the inner transformation the dtypes of the gradients. Integers cannot hold a mean.
+    pairs = zip(map(dtype_of, leaves(updates)), _accumulated(updates, state))
+    shown = [grad if kind_of(grad) >= REAL else accumulated for grad, accumulated in pairs]
+    twin = _Twin(self, updates, state, params, extra_args, shown)
+    common = promoted(*twin.stored) if twin.stored else jnp.dtype(jnp.float32)
+    twin.copied._accumulator_dtype = common
+    twin.copied._acc_update = _of_the_same_kind(self._acc_update)
     with standard_promotion():
-        new_updates, new_state = stock(
-            twin,
-            updates,
-            state._replace(acc_grads=tree_map(lambda acc: cast(acc, common), state.acc_grads)),
-            params,
+        return twin.run(stock, shown, [common] * len(shown))
+
+
+def _accumulated(updates: PyTree, state: Any) -> list[Any]:
+    """List what gradients and their accumulators promote to, in floats."""
+    pairs = zip(leaves(updates), leaves(state.acc_grads))
+    return [_float_dtype(promoted(dtype_of(grad), dtype_of(acc))) for grad, acc in pairs]
+
+
+@dataclasses.dataclass(eq=False)
+class _Twin:
+    """A copy of a MultiSteps for one step, on lists of leaves.
+
+    Around it, gradients, state and updates are trees of the user's; inside, the user's inner
+    transformation is given such trees again.
+
+    Attributes:
+      original: the user's MultiSteps.
+      grads: in the structure of ``state.acc_grads``.
+      state: before the step.
+      params: may be None.
+      extra_args: of the step.
+      shown: the dtypes in which the inner transformation is given what was accumulated.
+      other: the dtypes of stock's other branch, or None if stock takes them from the inner
+        transformation.
+      stored: the dtypes of the accumulators after the step: as before, within their kinds.
+      copied: the copy, for stock.
+    """
+
+    original: Any
+    grads: PyTree
+    state: Any
+    params: PyTree
+    extra_args: dict[str, Any]
+    shown: list[Any]
+    other: list[Any] | None = None
+
+    def __post_init__(self) -> None:
+        accs = map(dtype_of, leaves(self.state.acc_grads))
+        pairs = zip(accs, _accumulated(self.grads, self.state))
+        self.stored = [acc if kind_of(acc) == kind_of(wide) else wide for acc, wide in pairs]
+        self._outer: Any = jax.tree_util.tree_structure(self.grads)
+        self._inner: Any = jax.tree_util.tree_structure(self.state.inner_opt_state)
+        # Of the updates. Without jit, stock may not come to the inner transformation.
+        self._structure, self._dtypes = self._outer, self.other or self.shown
+        self.copied = self._copied(self.original)
+
+    def _copied(self, multi_steps: Any) -> Any:
+        import optax
+
+        twin = copy.copy(multi_steps)
+        twin._opt = optax.GradientTransformation(multi_steps._opt.init, self._inner_update)
+        twin._every_k_schedule = lambda step: _like_the_counter(multi_steps._every_k_schedule(step))
+        if hasattr(multi_steps, "_should_skip_update_fn"):  # From 0.1.3 on.
+
+            def should_skip(_: Any, step: Any, __: Any) -> tuple[Any, PyTree]:
+                skip, skip_state = multi_steps._should_skip_update_fn(self.grads, step, self.params)
+                return skip, hold(skip_state, self.state.skip_state, "MultiSteps: skip_state")
+
+            twin._should_skip_update_fn = should_skip
+        return twin
+
+    def run(
+        self, stock: Callable[..., Any], grads: list[Any], acc_grads: list[Any]
+    ) -> tuple[PyTree, Any]:
+        """Run stock with gradients and accumulators of these dtypes."""
+        state = self.state._replace(
+            inner_opt_state=leaves(self.state.inner_opt_state),
+            acc_grads=list(map(cast, leaves(self.state.acc_grads), acc_grads)),
         )
-    acc_grads = cast_like(new_state.acc_grads, state.acc_grads)
-    return hold(new_updates, updates), new_state._replace(acc_grads=acc_grads)
+        new_updates, new_state = stock(
+            self.copied,
+            list(map(cast, leaves(self.grads), grads)),
+            state,
+            leaves(self.params),
+        )
+        stored = map(cast, new_state.acc_grads, self.stored)
+        return (
+            self._structure.unflatten(map(cast, new_updates, self._dtypes)),
+            new_state._replace(
+                inner_opt_state=self._inner.unflatten(new_state.inner_opt_state),
+                acc_grads=self._outer.unflatten(stored),
+            ),
+        )
 
-
-def _common_dtype(acc_grads: PyTree, updates: PyTree) -> Any:
-    """One dtype for all accumulators: complex if any gradient is, also after a real checkpoint."""
-    found = [dtype_of(acc) for acc in leaves(acc_grads)]
-    found += [jnp.complex64 for g in leaves(updates) if jnp.iscomplexobj(g)]
-    return _promoted(*found) if found else jnp.dtype(jnp.float32)
-
-
-def _steady_twin(self: Any, updates: PyTree, state: Any, extra_args: dict[str, Any]) -> Any:
-    """A copy of a MultiSteps whose parts keep the dtypes that they are given."""
-    import optax
-
-    inner = self._opt
-
-    def inner_update(
-        acc_grads: PyTree, inner_state: PyTree, params: PyTree = None
-    ) -> tuple[PyTree, PyTree]:
+    def _inner_update(
+        self, acc_grads: list[Any], inner_state: list[Any], params: list[Any]
+    ) -> tuple[list[Any], PyTree]:
         # Extra arguments are bound here, as stock hands callables to eval_shape (0.2.4,
         # https://github.com/google-deepmind/optax/pull/1122) or drops all of them (0.1.5, 0.1.7).
-        inner_updates, new_state = inner.update(acc_grads, inner_state, params, **extra_args)
+        grads = self._outer.unflatten(map(cast, acc_grads, self.shown))
+        state = self._inner.unflatten(inner_state)
+        structure: Any = jax.tree_util.tree_structure(self.params)
+        given = structure.unflatten(params)
+        new_updates, new_state = self.original._opt.update(grads, state, given, **self.extra_args)
+        held = hold(new_state, state, "MultiSteps: state of the inner transformation")
+        # Without params, what was accumulated says how wide they are.
+        like = self.grads if self.other is None else grads
+        bounded = cast_updates(new_updates, like, given, state)
+        self._structure = jax.tree_util.tree_structure(bounded)
+        flat = leaves(bounded)
+        self._dtypes = list(map(dtype_of, flat))
         return (
-            hold(inner_updates, acc_grads, "MultiSteps: updates of the inner transformation"),
-            hold(new_state, inner_state, "MultiSteps: state of the inner transformation"),
+            flat if self.other is None else fit(flat, self.other),
+            leaves(held) if have_one_structure(held, state) else held,
         )
-
-    twin = copy.copy(self)
-    twin._opt = optax.GradientTransformation(inner.init, inner_update)
-    twin._every_k_schedule = lambda step: _like_the_counter(self._every_k_schedule(step))
-    if hasattr(self, "_should_skip_update_fn"):  # From 0.1.3 on.
-
-        def should_skip(_: PyTree, step: Any, params: PyTree) -> tuple[Any, PyTree]:
-            skip, skip_state = self._should_skip_update_fn(updates, step, params)
-            return skip, hold(skip_state, state.skip_state, "MultiSteps: skip_state")
-
-        twin._should_skip_update_fn = should_skip
-    return twin
 
 
 def _like_the_counter(k_steps: Any) -> Any:

@@ -32,12 +32,6 @@ class Known:
 
 KNOWN = (
     Known(
-        "AccumulationTest::test_multi_steps_mixed_precision",
-        ">=0.2.5",
-        "for gradients of another dtype than the params, updates of MultiSteps have the dtype that "
-        "the transformation inside gives them. By the contract they have that of the gradients",
-    ),
-    Known(
         "InjectHyperparamsTest::test_hyperparam_default_dtype",
         ">=0.2.8",
         "hyperparameters in bfloat16, where b2 = 0.999 is 1: inject_hyperparams keeps float32",
