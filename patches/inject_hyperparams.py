@@ -2,17 +2,20 @@
 
 Stock keeps hyperparameters in the dtype of the params: of the first leaf up to 0.2.7, in the
 highest of all from 0.2.8 on. bfloat16 has 8 bits: below one it has the numbers 1 - k/256, so that
-b2 = 0.999 becomes 1, and 1 - b2^t, which adam divides by, 0. In float16, whose smallest number is
-6e-8, eps = 1e-8 becomes 0. An integer leaf makes integers of them, a complex one complex numbers.
-With ``hyperparam_dtype=float32`` they keep their values, and state and updates turn into float32.
+b2 = 0.999 becomes 1, and 1 - b2^t, which adam divides by, 0. An integer leaf makes integers of
+them, a complex one complex numbers. With ``hyperparam_dtype=float32`` they keep their values, and
+state and updates turn into float32.
 https://github.com/google-deepmind/optax/issues/1414 asks for another dtype; no upstream issue was
 found about the not-a-number, or about the dtypes of state and updates.
 
 Here stock does the bookkeeping, and sees neither params nor gradients but the dtype that
-hyperparameters shall have. The transformation inside runs with all half-precision leaves in
-float32: a float32 hyperparameter would promote just some of them, which lax.cond does not take.
-What it returns gets the dtypes of the user. So ``float16_eps`` does not see float16 there; moments
-are rounded to it as that patch rounds them.
+hyperparameters shall have. The transformation inside sees the user's own params, gradients and
+state. Where no param is narrower than the hyperparameters, they are handed over as stock does it.
+Else they are weakly typed, and take the dtype of the leaf that they meet, as a Python number does.
+There a gradient that is narrower than its param is handed over as wide as the param, since stock's
+hyperparameters would promote that gradient too.
+
+eps = 1e-8 is 0 in float16, for a Python number as for a hyperparameter: ``float16_eps`` fixes both.
 """
 
 from __future__ import annotations
@@ -26,30 +29,32 @@ import jax.numpy as jnp
 import numpy as np
 
 from optax_dtypefix._dtypes import (
+    REAL,
     PyTree,
     cast,
-    have_one_structure,
+    dtype_of,
     hold,
-    is_half,
     is_inexact,
     is_weak,
+    kind_of,
     leaves,
-    scalar_dtype,
     strengthen,
-    tree_map,
     widen,
+    working_dtype,
     x64,
 )
+from optax_dtypefix._kinds import start_in_kind
 from optax_dtypefix._patch import Fault, Patch, Target
+from optax_dtypefix._updates import cast_updates, kept_like
 from optax_dtypefix.patches import _demonstrate as demo
-from optax_dtypefix.patches._moments import is_float16, store
+from optax_dtypefix.patches._weak import weak
 
 
 def _inject_hyperparams(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """In place of ``inject_hyperparams``, with the arguments of the installed release.
 
     The state is stock's. Hyperparameters that are real floats are in ``hyperparam_dtype`` if that
-    is given, else in float32, or float64 if all params are; others are as in stock. A leaf of
+    is given, else in float32, or float64 if a param is; others are as in stock. A leaf of
     another dtype, of a restored state or set by the user, keeps it.
     """
     bound = inspect.signature(stock).bind(*args, **kwargs)
@@ -69,16 +74,25 @@ def _inject_hyperparams(stock: Callable[..., Any], *args: Any, **kwargs: Any) ->
         tx = built(*args, **kwargs)  # As above, and has the type to return.
 
         def stock_around(
-            dtype: Any, init: Callable[..., Any], update: Callable[..., Any] = lambda _: None
+            like: PyTree, init: Callable[..., Any], update: Callable[..., Any] = lambda _: None
         ) -> Any:
-            """Stock's transformation, which calls these two with the transformation inside."""
+            """Build stock's transformation, which calls these two with the one inside."""
             import optax
 
+            dtype, are_weak = working_dtype(like), _would_promote(like, asked)
+
+            def hand(name: str, value: Any) -> Any:
+                if name in static:
+                    return value
+                if are_weak and isinstance(value, np.generic) and _is_float(value):
+                    return float(value)
+                if not isinstance(value, jax.Array):
+                    return value
+                value = widen(_keep(value, dtype, asked))
+                return weak(value) if are_weak and _is_float(value) else value
+
             def factory(**hyperparams: Any) -> Any:
-                for name, value in hyperparams.items():
-                    if name not in static and isinstance(value, jax.Array):
-                        hyperparams[name] = widen(_keep(value, dtype, asked))
-                inner = inner_factory(**hyperparams)
+                inner = inner_factory(**{k: hand(k, value) for k, value in hyperparams.items()})
                 return optax.GradientTransformation(
                     lambda _: init(inner), lambda *_: update(_taking_extra_args(inner))
                 )
@@ -87,27 +101,31 @@ def _inject_hyperparams(stock: Callable[..., Any], *args: Any, **kwargs: Any) ->
             return stock(**{**arguments, "inner_factory": factory})(*args, **kwargs)
 
         def init_fn(params: PyTree) -> Any:
-            dtype = scalar_dtype(params)
-            state = stock_around(dtype, lambda inner: inner.init(params)).init(_tree_of(dtype))
+            around = stock_around(params, lambda inner: inner.init(params))
+            dtype = working_dtype(params)
+            state = around.init(_tree_of(dtype))
             kept = {name: _keep(value, dtype, asked) for name, value in state.hyperparams.items()}
             # Integers stay weakly typed: int64, in 64-bit mode, would turn counters into int64.
-            return strengthen(state._replace(hyperparams={}))._replace(hyperparams=kept)
+            state = strengthen(state._replace(hyperparams={}))._replace(hyperparams=kept)
+
+            def step(updates: PyTree, inner: PyTree, params: PyTree) -> tuple[PyTree, PyTree]:
+                updates, after = update_fn(updates, state._replace(inner_state=inner), params)
+                return updates, after.inner_state
+
+            return state._replace(inner_state=start_in_kind(step, state.inner_state, params))
 
         def update_fn(
             updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
         ) -> tuple[PyTree, Any]:
-            dtype = scalar_dtype(updates if params is None else params)
+            like = _params_like(updates, state.inner_state) if params is None else params
+            grads = _as_wide_as(like, updates) if _would_promote(like, asked) else updates
 
             def update(inner: Any) -> Any:
-                return inner.update(
-                    widen(updates),
-                    widen(state.inner_state),
-                    widen(params),
-                    **_on_widened(extra_args, params),
-                )
+                return inner.update(grads, state.inner_state, params, **extra_args)
 
-            like, around = _tree_of(dtype), stock_around(dtype, lambda _: None, update)
-            new_updates, new_state = around.update(like, state, like, **extra_args)
+            dtype = working_dtype(like)
+            proxy, around = _tree_of(dtype), stock_around(like, lambda _: None, update)
+            new_updates, new_state = around.update(proxy, state, proxy, **extra_args)
             schedules = getattr(state, "hyperparams_states", {})  # From 0.1.5 on.
             kept = {
                 name: _hold(
@@ -117,16 +135,12 @@ def _inject_hyperparams(stock: Callable[..., Any], *args: Any, **kwargs: Any) ->
                 )
                 for name, value in new_state.hyperparams.items()
             }
-            inner = hold(_store(new_state.inner_state, state.inner_state), state.inner_state)
             # What is left are the count, and the states of the user's schedules.
-            rest, old_rest = (
-                part._replace(hyperparams={}, inner_state=()) for part in (new_state, state)
-            )
-            if have_one_structure(rest, old_rest):
-                rest = tree_map(functools.partial(_hold, stateful=True), rest, old_rest)
-            # Those of lookahead are like its params, not like the gradients.
-            like = updates if have_one_structure(new_updates, updates) else params
-            return hold(new_updates, like), rest._replace(hyperparams=kept, inner_state=inner)
+            rest = hold(*(s._replace(hyperparams={}, inner_state=()) for s in (new_state, state)))
+            whose = "inject_hyperparams: state of the inner transformation"
+            inner = hold(new_state.inner_state, state.inner_state, whose)
+            bounded = cast_updates(new_updates, updates, params, state.inner_state)
+            return bounded, rest._replace(hyperparams=kept, inner_state=inner)
 
         return tx._replace(init=init_fn, update=update_fn)
 
@@ -154,6 +168,37 @@ def _taking_extra_args(tx: Any) -> Any:
 
     # From 0.1.5 on.
     return optax.with_extra_args_support(tx) if hasattr(optax, "with_extra_args_support") else tx
+
+
+def _params_like(grads: PyTree, state: PyTree) -> PyTree:
+    """Find what has the dtypes of the params where the user passes in none: moments, if any."""
+    return next(iter(kept_like(state, grads)), grads)
+
+
+def _would_promote(like: PyTree, asked: Any) -> bool:
+    """Check whether hyperparameters, strongly typed as stock has them, would promote a leaf."""
+    if asked is None:
+        dtype = working_dtype(like)
+    else:
+        dtype = jnp.promote_types(jax.dtypes.canonicalize_dtype(asked), jnp.float32)
+    bits = jnp.finfo(dtype).bits
+    return any(is_inexact(leaf) and jnp.finfo(dtype_of(leaf)).bits < bits for leaf in leaves(like))
+
+
+def _as_wide_as(params: PyTree, grads: PyTree) -> PyTree:
+    """Widen each real gradient that is narrower than its param."""
+    flat, others = leaves(grads), leaves(params)
+    if list(map(np.shape, flat)) != list(map(np.shape, others)):
+        return grads
+    structure: Any = jax.tree_util.tree_structure(grads)
+    return structure.unflatten(map(_as_wide_as_leaf, others, flat))
+
+
+def _as_wide_as_leaf(param: Any, grad: Any) -> Any:
+    if kind_of(dtype_of(param)) < REAL or kind_of(dtype_of(grad)) != REAL:
+        return grad
+    dtype = jnp.promote_types(dtype_of(grad), jnp.finfo(dtype_of(param)).dtype)
+    return grad if dtype_of(grad) == dtype else cast(grad, dtype)
 
 
 def _keep(value: Any, widest: Any, asked: Any) -> Any:
@@ -188,63 +233,8 @@ def _is_stateful(state: Any) -> bool:
     return state is not None and type(state).__name__ != "WrappedScheduleState"
 
 
-def _store(new: PyTree, old: PyTree) -> PyTree:
-    """The state of the transformation inside with moments rounded to float16, where it has that."""
-    rounded = any(map(is_float16, leaves(old))) and have_one_structure(new, old)
-    return store(new, old) if rounded else new
-
-
 def _is_float(value: Any) -> bool:
     return bool(jnp.issubdtype(value.dtype, jnp.floating))
-
-
-def _on_widened(extra_args: dict[str, Any], params: PyTree) -> dict[str, Any]:
-    """Extra arguments for a transformation that is given widened params.
-
-    Gradients and scalars are widened too. A function of the params still gets the dtypes of the
-    user, and what it returns is widened.
-    """
-    if not any(map(is_half, leaves(params))):
-        return extra_args
-
-    def widen_argument(value: Any) -> Any:
-        if callable(value):
-            return _Widened(value, params)
-        like_params = have_one_structure(value, params)
-        scalar = hasattr(value, "shape") and value.shape == ()
-        return tree_map(_widen_leaf, value) if like_params or scalar else value
-
-    return {name: widen_argument(value) for name, value in extra_args.items()}
-
-
-class _Widened:
-    """A function of the user: it is given params in their own dtypes, and its results widened."""
-
-    def __init__(self, function: Callable[..., Any], params: PyTree) -> None:
-        self._function, self._params = function, params
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        args = tuple(map(self._as_the_user_has_it, args))
-        kwargs = {name: self._as_the_user_has_it(value) for name, value in kwargs.items()}
-        return tree_map(_widen_leaf, self._function(*args, **kwargs))
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_function":  # Not there yet: it is being copied.
-            raise AttributeError(name)
-        return getattr(self._function, name)
-
-    def _as_the_user_has_it(self, value: Any) -> Any:
-        if not have_one_structure(value, self._params):
-            return value
-        kinds = [
-            [(jnp.shape(leaf), is_inexact(leaf)) for leaf in leaves(tree)]
-            for tree in (value, self._params)
-        ]
-        return hold(value, self._params) if kinds[0] == kinds[1] else value
-
-
-def _widen_leaf(leaf: Any) -> Any:
-    return widen(leaf) if hasattr(leaf, "dtype") else leaf
 
 
 def _inject(factory: str, *args: Any, **hyperparams: Any) -> Any:
@@ -256,17 +246,9 @@ def _inject(factory: str, *args: Any, **hyperparams: Any) -> Any:
 
 
 def _show_not_a_number() -> str | None:
-    return _first_update_of_adam(demo.ones(jnp.bfloat16))
-
-
-def _show_float16_eps() -> str | None:
-    return _first_update_of_adam(tree_map(jnp.zeros_like, demo.ones(jnp.float16)))
-
-
-def _first_update_of_adam(grads: PyTree) -> str | None:
-    tx = _inject("adam", 1e-2)
+    tx, grads = _inject("adam", 1e-2), demo.ones(jnp.bfloat16)
     updates, _ = jax.jit(tx.update)(grads, tx.init(grads), grads)
-    got, exact = float(updates["b"][0]), 0.0 - 1e-2 * float(grads["b"][0])
+    got, exact = float(updates["b"][0]), -1e-2
     if abs(got - exact) <= 1e-4:
         return None
     return f"the first update of adam is {got:g}, not {exact:g}"
@@ -339,9 +321,9 @@ PATCH = Patch(
     id="inject_hyperparams",
     summary=(
         "hyperparameters take the dtype of the params: in bfloat16 `b2=0.999` becomes 1 and "
-        "adam gives NaN from the first update on, in float16 `eps` becomes 0, an integer leaf "
-        "makes the learning rate 0 (up to 0.2.7); with `hyperparam_dtype=float32`, arrays or "
-        "schedules, state or updates turn into float32"
+        "adam gives NaN from the first update on, an integer leaf makes the learning rate 0 (up to "
+        "0.2.7); with `hyperparam_dtype=float32`, arrays or schedules, state or updates turn into "
+        "float32"
     ),
     faults=(
         # 0.999 in bfloat16 is 1, and adam divides by 1 - b2^t = 0.
@@ -350,15 +332,6 @@ PATCH = Patch(
             "adam on bfloat16 params: not-a-number from the first update on",
             ">=0.1.2",
             _show_not_a_number,
-            _ISSUE,
-            abstract=False,
-        ),
-        # 1e-8 in float16 is 0, and a zero gradient gives 0 / (sqrt(0) + 0).
-        Fault(
-            "float16_eps",
-            "adam on float16 params: a zero gradient gives not-a-number",
-            ">=0.1.2",
-            _show_float16_eps,
             _ISSUE,
             abstract=False,
         ),
