@@ -53,6 +53,7 @@ from optax_dtypefix._updates import cast_updates, update_dtype
 from optax_dtypefix.patches import _demonstrate as demo
 from optax_dtypefix.patches._hyperparameters import arguments_of, array_in
 from optax_dtypefix.patches._representation import complex_places, in_parts, joined
+from optax_dtypefix.patches._steady import standard_promotion
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,10 +91,10 @@ def _start(stock: Callable[..., Any], arguments: dict[str, Any], params: PyTree)
     dtype, places = working_dtype(params), complex_places(params)
     numbers = _in(in_parts(params, places), dtype)
     tx = stock(**_hyperparameters(arguments, dtype, params))
-    state = without_x64(tx.init, numbers)
-    # Some of stock's trees are float32 whatever the params are.
     halves = [jax.ShapeDtypeStruct(np.shape(p), jnp.bfloat16) for p in leaves(params)]
-    example = jax.eval_shape(tx.init, halves)
+    with standard_promotion():
+        state = without_x64(tx.init, numbers)
+        example = jax.eval_shape(tx.init, halves)  # Some trees of stock's always are float32.
     scalars, adam = scalar_dtype(params), "exp_avg_sq" in getattr(state, "_fields", ())
 
     def average(leaf: Any, like: Any, param: Any) -> Any:
@@ -156,7 +157,8 @@ def _step(
         return stock(**hyperparameters).update(grads, state, params, **extra_args)
 
     encoded = _map_fields(lambda _, tree: numbers(tree), scalar, state)
-    new_updates, new_state = without_x64(run, numbers(updates), encoded, numbers(params))
+    with standard_promotion():
+        new_updates, new_state = without_x64(run, numbers(updates), encoded, numbers(params))
 
     def tree(name: str, new: list[Any], old: PyTree) -> Any:
         if name == "init_params":  # It never changes.

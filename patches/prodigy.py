@@ -41,6 +41,7 @@ from optax_dtypefix._updates import cast_updates
 from optax_dtypefix.patches import _demonstrate as demo
 from optax_dtypefix.patches._hyperparameters import arguments_of
 from optax_dtypefix.patches._representation import complex_places, in_parts, joined
+from optax_dtypefix.patches._steady import standard_promotion
 
 _AVERAGES = ("exp_avg", "exp_avg_sq", "grad_sum")
 _TREES = (*_AVERAGES, "params0")
@@ -92,7 +93,8 @@ def _prodigy(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         )
         scalars = {name: _real(widen(getattr(state, name))) for name in _SCALARS}
         wide_state = state._replace(**dict(zip(trees, kept)), **scalars)
-        new_updates, new_state = _step(arguments, vdot, grads, wide_state, old)
+        with standard_promotion():
+            new_updates, new_state = _step(arguments, vdot, grads, wide_state, old)
 
         structure: Any = jax.tree_util.tree_structure(updates)
         new_trees = (structure.unflatten(joined(getattr(new_state, name))) for name in _AVERAGES)

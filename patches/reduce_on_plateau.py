@@ -36,6 +36,7 @@ from optax_dtypefix._patch import Fault, Patch, Target
 from optax_dtypefix._updates import cast_updates
 from optax_dtypefix.patches import _demonstrate as demo
 from optax_dtypefix.patches._hyperparameters import arguments_of, array_in
+from optax_dtypefix.patches._steady import standard_promotion
 
 
 def _reduce_on_plateau(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -67,9 +68,10 @@ def _reduce_on_plateau(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> 
             return tx.update((), state, None, **{"loss" if old else "value": value})[1]
 
         wide_state = tree_map(lambda leaf: cast(leaf, dtype) if is_inexact(leaf) else leaf, state)
-        new_state = without_x64(step, wide_state, cast(value, dtype))
-        scale = new_state.lr if old else new_state.scale
-        scaled = tree_map(lambda g: scale * widen(g), updates)
+        with standard_promotion():
+            new_state = without_x64(step, wide_state, cast(value, dtype))
+            scale = new_state.lr if old else new_state.scale
+            scaled = tree_map(lambda g: scale * widen(g), updates)
         return cast_updates(scaled, updates, params), hold(new_state, state)
 
     return built._replace(init=init_fn, update=update_fn)

@@ -310,3 +310,225 @@ def test_weight_decay_with_a_mask(name: str) -> None:
     for mask in ({"w": True, "b": False}, lambda tree: tree_map(lambda p: p.ndim > 1, tree)):
         tx = build(name, weight_decay=jnp.asarray(0.1, jnp.float32), mask=mask)
         assert_keeps_the_contract(tx, params)
+
+
+class Matrix:
+    """A node of a user's that converts its child, and checks the shape."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = jnp.asarray(array)
+        if self.array.ndim != 2:
+            raise ValueError(self.array.shape)
+
+
+jax.tree_util.register_pytree_node(
+    Matrix, lambda node: ((node.array,), None), lambda _, children: Matrix(*children)
+)
+
+
+def steps_of(tx: Any, params: Any, gradients: list[Any], losses: Any = None) -> Any:
+    """The updates and states of a few steps; the params move by the updates."""
+    state, found, update = tx.init(params), [], jax.jit(tx.update)
+    for k, grads in enumerate(gradients):
+        extra = {} if losses is None else {"value": jnp.float32(losses[k])}
+        updates, state = update(grads, state, params, **extra)
+        params = tree_map(lambda p, u: (p + u).astype(p.dtype), params, updates)
+        found.append((updates, state))
+    return found
+
+
+def gradients_in(dtype: Any, like: Any, count: int = 3) -> list[Any]:
+    """Gradients that every dtype has exactly: small integers."""
+    random = np.random.default_rng(0)
+    trees = [tree_map(lambda p: random.integers(-5, 6, p.shape), like) for _ in range(count)]
+    return [tree_map(lambda g: jnp.asarray(g, dtype), tree) for tree in trees]
+
+
+def losses_of(name: str) -> Any:
+    return [9.0, 7.0, 5.0] if name.startswith("momo") else None
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.int8])
+def test_narrow_gradients_of_float32_params(name: str, dtype: Any) -> None:
+    tx, params = build(name), tree_of(jnp.float32)
+    if name == "mechanize":  # The base optimizer sees the narrow ones, and halves them exactly.
+        tx = contrib.mechanize(optax.sgd(0.5))
+    expected = steps_of(tx, params, gradients_in(jnp.float32, params), losses_of(name))
+    found = steps_of(tx, params, gradients_in(dtype, params), losses_of(name))
+    for leaf, other in zip(leaves(found), leaves(expected)):
+        assert leaf.dtype == other.dtype
+        np.testing.assert_allclose(leaf, other, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_integer_param_has_float_updates(name: str) -> None:
+    params = tree_of(jnp.float32, jnp.int32)
+    found = steps_of(build(name), params, gradients_in(jnp.float32, params), losses_of(name))
+    for updates, state in found:
+        assert {leaf.dtype for leaf in leaves(updates)} == {jnp.dtype(jnp.float32)}
+        averages = leaves(fields(state, AVERAGES))
+        assert all(leaf.dtype == jnp.float32 for leaf in averages)
+
+
+@pytest.mark.skipif("dog" not in NAMES, reason="dog came with optax 0.2.3")
+def test_dog_trains_on_float16_gradients() -> None:
+    """On |x - 3|^2 / 2, the first updates are below the smallest number of float16."""
+    tx, x = contrib.dog(), jnp.zeros((4,), jnp.float32)
+    exact, total, distance = np.zeros(4), 0.0, 1e-6
+    state, update = tx.init(x), jax.jit(tx.update)
+    for _ in range(300):
+        updates, state = update((x - 3).astype(jnp.float16), state, x)
+        x += updates
+        gradient = (exact - 3).astype(np.float16).astype(np.float64)
+        distance = max(distance, np.sqrt((exact**2).sum()))
+        total += (gradient**2).sum()
+        exact = exact - distance / np.sqrt(total + EPS) * gradient
+    np.testing.assert_allclose(x, exact, rtol=1e-4)
+    assert np.abs(exact - 3).max() < 1e-2
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("name", NAMES)
+def test_nodes_that_convert_and_check(name: str, dtype: Any, wide: bool) -> None:
+    with x64() if wide else contextlib.nullcontext():
+        tx, plain = build(name), {"w": tree_of(dtype)["w"]}
+        gradients = gradients_in(dtype, plain)
+        expected = steps_of(tx, plain, gradients, losses_of(name))
+        wrapped = [{"w": Matrix(tree["w"])} for tree in (plain, *gradients)]
+        found = steps_of(tx, wrapped[0], wrapped[1:], losses_of(name))
+        assert isinstance(found[-1][0]["w"], Matrix)
+        for leaf, other in zip(leaves(found), leaves(expected)):
+            np.testing.assert_array_equal(leaf, other)
+
+
+def pairs(tree: Any) -> Any:
+    """The parts of complex leaves as leaves of their own."""
+    return {(n, f.__name__): f(leaf) for n, leaf in tree.items() for f in (jnp.real, jnp.imag)}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_complex_param_is_as_good_as_its_two_parts(name: str) -> None:
+    random = np.random.default_rng(0)
+
+    def tree() -> Any:
+        return {"z": jnp.asarray(random.normal(size=5) + 1j * random.normal(size=5), jnp.complex64)}
+
+    tx, params, gradients = build(name), tree(), [tree() for _ in range(3)]
+    found = steps_of(tx, params, gradients, losses_of(name))
+    parts = steps_of(tx, pairs(params), [*map(pairs, gradients)], losses_of(name))
+    for (updates, state), (wanted, other) in zip(found, parts):
+        assert updates["z"].dtype == jnp.complex64
+        for key, part in pairs(updates).items():
+            np.testing.assert_allclose(part, wanted[key], rtol=1e-5, atol=1e-7)
+        for field, value in fields(other, SCALARS[name]).items():
+            got = fields(state, SCALARS[name])[field]
+            assert got.dtype == jnp.float32
+            np.testing.assert_allclose(got, value, rtol=1e-5)
+        for trees in (AVERAGES, ("init_params", "x0")):
+            for kept in fields(state, trees).values():
+                assert kept["z"].dtype == jnp.complex64
+
+
+@pytest.mark.skipif("momo" not in NAMES, reason="momo came with optax 0.2.3")
+def test_momo_follows_the_paper_for_complex_params() -> None:
+    """In C as in R^2, on |z - goal|^2 and against float64."""
+    goal, start = np.asarray([1 + 2j, -3 + 1j]), np.asarray([-2 + 0.5j, 1 - 1j])
+
+    def inner(a: Any, b: Any) -> Any:
+        return (np.conj(a) * b).real.sum()
+
+    tx, z = contrib.momo(), jnp.asarray(start, jnp.complex64)
+    exact, d, mean, gamma, state, update = start, 0.0, 0.0, 0.0, tx.init(z), jax.jit(tx.update)
+    for k in range(20):
+        value = jnp.sum(jnp.abs(z - goal) ** 2).astype(jnp.float32)
+        updates, state = update((2 * (z - goal)).astype(jnp.complex64), state, z, value=value)
+        z += updates
+        gradient, beta = 2 * (exact - goal), 0.9 if k else 0.0
+        d = beta * d + (1 - beta) * gradient
+        mean = beta * mean + (1 - beta) * (np.abs(exact - goal) ** 2).sum()
+        gamma = beta * gamma + (1 - beta) * inner(gradient, exact)
+        rise = max(mean - gamma + inner(d, exact), 0.0)
+        exact = exact - min(1.0, rise / inner(d, d)) * d
+        np.testing.assert_allclose(z, exact, rtol=1e-3, atol=1e-3)
+
+
+def test_a_restored_state_of_stock_for_complex_params_keeps_its_dtypes() -> None:
+    """The scalars of stock are complex there."""
+    params = {"z": jnp.ones((3,), jnp.complex64)}
+    for name in NAMES:
+        tx = build(name)
+        state = tree_map(
+            lambda leaf: leaf.astype(jnp.complex64) if leaf.dtype == jnp.float32 else leaf,
+            tx.init(params),
+        )
+        if name == "mechanize":
+            state = state._replace(base_optimizer_state=tx.init(params).base_optimizer_state)
+        updates, new_state = jax.jit(tx.update)(params, state, params, **values(name))
+        assert bool(jnp.isfinite(updates["z"]).all())
+        assert [leaf.dtype for leaf in leaves(new_state)] == [leaf.dtype for leaf in leaves(state)]
+
+
+@pytest.mark.skipif("dog" not in NAMES, reason="dog came with optax 0.2.3")
+@pytest.mark.parametrize("name", ["dog", "dowg"])
+def test_a_mask_sees_what_the_user_passed_in(name: str) -> None:
+    params = {"a": Matrix(jnp.ones((2, 2), jnp.bfloat16)), "b": jnp.ones((3,), jnp.float32)}
+    zeros = tree_map(jnp.zeros_like, params)
+
+    def is_half(tree: Any) -> Any:
+        assert isinstance(tree["a"], Matrix)
+        return {name: leaves(tree[name])[0].dtype == jnp.bfloat16 for name in tree}
+
+    for mask in (is_half, {"a": True, "b": False}):
+        tx = build(name, learning_rate=1e4, weight_decay=0.5, mask=mask)
+        updates, _ = tx.update(zeros, tx.init(params), params)
+        assert bool((updates["a"].array < 0).all())
+        assert not updates["b"].any()
+
+
+def averaging(start: Any, seen: list[Any]) -> Any:
+    """A base optimizer whose state holds the mean of the gradients, and begins as it is told."""
+
+    def init(params: Any) -> Any:
+        return {"mean": tree_map(start, params), "count": jnp.zeros((), jnp.int32)}
+
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        seen.append([leaf.dtype for leaf in leaves((updates, params))])
+        mean = tree_map(lambda m, g: 0.5 * m + 0.5 * g, state["mean"], updates)
+        return tree_map(lambda m: -0.1 * m, mean), {"mean": mean, "count": state["count"] + 1}
+
+    return optax.GradientTransformation(init, update)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.complex64])
+@pytest.mark.parametrize(
+    "start",
+    [lambda _: 0, lambda _: jnp.zeros((), jnp.int32), lambda p: jnp.zeros(p.shape, jnp.float32)],
+    ids=["0", "int32", "float32"],
+)
+def test_the_state_of_a_base_optimizer_stays_in_its_kind(start: Any, dtype: Any) -> None:
+    seen: list[Any] = []
+    tx = contrib.mechanize(averaging(start, seen))
+    params = {"w": jnp.asarray([1.5, -0.5], dtype)}
+    gradients = [{"w": jnp.asarray([k + 0.25, 1 - k], dtype)} for k in range(3)]
+    if dtype == jnp.complex64:
+        gradients = [tree_map(lambda g: g * (1 + 2j), tree) for tree in gradients]
+    exact = np.zeros(2)
+    for tree, (_, state) in zip(gradients, steps_of(tx, params, gradients)):
+        exact = 0.5 * exact + 0.5 * np.asarray(tree["w"])
+        mean = state.base_optimizer_state["mean"]["w"]
+        assert mean.dtype == dtype
+        np.testing.assert_allclose(mean, exact, rtol=1e-6)
+        assert state.base_optimizer_state["count"].dtype == jnp.int32
+    assert seen
+    assert all(dtypes == [dtype, dtype] for dtypes in seen)
+    assert tx.init(params).base_optimizer_state["mean"]["w"].dtype == dtype
+
+
+def test_mechanize_is_as_wide_as_its_base_optimizer_was_asked_to_be() -> None:
+    params = tree_of(jnp.bfloat16)
+    for dtype in (jnp.float32, jnp.bfloat16):
+        tx = contrib.mechanize(optax.adam(0.1, mu_dtype=dtype))
+        updates, _ = tx.update(params, tx.init(params), params)
+        assert {leaf.dtype for leaf in leaves(updates)} == {jnp.dtype(dtype)}

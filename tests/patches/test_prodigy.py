@@ -131,3 +131,82 @@ def test_a_state_restored_from_stock_keeps_its_dtypes() -> None:
     _, new_state = jax.jit(tx.update)(params, restored, params)
     assert new_state.grad_sum["w"].dtype == jnp.float32
     assert new_state.estim_lr.dtype == jnp.bfloat16
+
+
+def walk_of(dtype: Any, params: Any, gradients: list[Any]) -> list[Any]:
+    """Updates and states along gradients in a dtype."""
+    tx = contrib.prodigy(estim_lr0=D0)
+    state, found, update = tx.init(params), [], jax.jit(tx.update)
+    for tree in gradients:
+        grads = tree_map(lambda g: jnp.asarray(g, dtype), tree)
+        updates, state = update(grads, state, params)
+        params = tree_map(lambda p, u: (p + u).astype(p.dtype), params, updates)
+        found.append((updates, state))
+    return found
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.int8])
+def test_narrow_gradients_of_float32_params(dtype: Any) -> None:
+    random, params = np.random.default_rng(0), tree_of(jnp.float32)
+    gradients = [tree_map(lambda p: random.integers(-5, 6, p.shape), params) for _ in range(3)]
+    expected = walk_of(jnp.float32, params, gradients)
+    for leaf, other in zip(leaves(walk_of(dtype, params, gradients)), leaves(expected)):
+        assert leaf.dtype == other.dtype
+        np.testing.assert_allclose(leaf, other, rtol=1e-6)
+
+
+def test_updates_far_below_the_numbers_of_float16() -> None:
+    """The first update is the first distance, 1e-9 here, in the direction of the gradient."""
+    tx, params = contrib.prodigy(estim_lr0=1e-9), {"w": jnp.ones((3,), jnp.float32)}
+    grads = {"w": jnp.asarray([1.0, -2.0, 3.0], jnp.float16)}
+    updates, _ = tx.update(grads, tx.init(params), params)
+    exact = -1e-9 * np.asarray([1.0, -1.0, 1.0]) * np.sqrt(1 - BETA2) / (1 - BETA1)
+    exact *= (1 - BETA1) / np.sqrt(1 - BETA2)
+    np.testing.assert_allclose(updates["w"], exact, rtol=1e-3)
+
+
+def test_an_integer_param_has_float_updates() -> None:
+    params = tree_of(jnp.float32, jnp.int32)
+    for updates, _ in walk_of(jnp.float32, params, [tree_of(jnp.float32, seed=2)] * 2):
+        assert {leaf.dtype for leaf in leaves(updates)} == {jnp.dtype(jnp.float32)}
+
+
+def test_complex_params_follow_the_paper() -> None:
+    """In C as in R^2: |z - goal|^2 / 2, with the parts of z in float64 as a reference."""
+    random = np.random.default_rng(0)
+    start, goal = (random.normal(size=4) + 1j * random.normal(size=4) for _ in range(2))
+    ends = [{"re": z.real, "im": z.imag} for z in (start, goal)]
+    exact, distances = reference(*ends, 0.0)
+    params = {"z": jnp.asarray(start, jnp.complex64)}
+    target = {"z": jnp.asarray(goal, jnp.complex64)}
+    tx = contrib.prodigy(1.0, estim_lr0=D0)
+    (got, state), found = distances_of(tx, params, target)
+    np.testing.assert_allclose(found, distances, rtol=1e-3)
+    np.testing.assert_allclose(got["z"], exact["re"] + 1j * exact["im"], atol=1e-2)
+    assert {leaf.dtype for leaf in leaves(state.exp_avg_sq)} == {jnp.dtype(jnp.complex64)}
+    assert found.dtype == jnp.float32
+
+
+class Matrix:
+    """A node of a user's that converts its child, and checks the shape."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = jnp.asarray(array)
+        if self.array.ndim != 2:
+            raise ValueError(self.array.shape)
+
+
+jax.tree_util.register_pytree_node(
+    Matrix, lambda node: ((node.array,), None), lambda _, children: Matrix(*children)
+)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+def test_nodes_that_convert_and_check(dtype: Any) -> None:
+    plain = {"w": tree_of(dtype)["w"]}
+    wrapped = {"w": Matrix(plain["w"])}
+    expected = walk_of(dtype, plain, [plain] * 2)
+    found = walk_of(dtype, wrapped, [wrapped] * 2)
+    assert isinstance(found[0][0]["w"], Matrix)
+    for leaf, other in zip(leaves(found), leaves(expected)):
+        np.testing.assert_array_equal(leaf, other)

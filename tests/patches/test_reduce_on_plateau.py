@@ -177,3 +177,45 @@ def test_a_loss_is_needed() -> None:
     tx, params = reduce_on_plateau(), tree_of(jnp.float32)
     with pytest.raises(TypeError):
         tx.update(params, tx.init(params), params)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.int8])
+def test_narrow_gradients_of_float32_params(dtype: Any) -> None:
+    """0.1 times a gradient is rounded to float32, as on stock."""
+    tx, params = reduce_on_plateau(patience=1), tree_of(jnp.float32)
+    grads = tree_map(lambda p: jnp.asarray(10 * p, dtype), params)
+    state = tx.init(params)
+    for _ in range(2):
+        updates, state = jax.jit(tx.update)(grads, state, params, **{LOSS: 1.0})
+    for name, grad in grads.items():
+        assert updates[name].dtype == jnp.float32
+        exact = 0.1 * np.asarray(grad).astype(np.float64)
+        np.testing.assert_allclose(updates[name], exact, rtol=1e-6)
+
+
+def test_without_params_updates_are_as_wide_as_gradients() -> None:
+    tx, params = reduce_on_plateau(), tree_of(jnp.bfloat16)
+    updates, _ = tx.update(params, tx.init(params), **{LOSS: 1.0})
+    assert {leaf.dtype for leaf in leaves(updates)} == {jnp.dtype(jnp.bfloat16)}
+
+
+class Matrix:
+    """A node of a user's that converts its child, and checks the shape."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = jnp.asarray(array)
+        if self.array.ndim != 2:
+            raise ValueError(self.array.shape)
+
+
+jax.tree_util.register_pytree_node(
+    Matrix, lambda node: ((node.array,), None), lambda _, children: Matrix(*children)
+)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_nodes_that_convert_and_check(wide: bool) -> None:
+    with x64() if wide else contextlib.nullcontext():
+        tx, params = reduce_on_plateau(patience=1), {"w": Matrix(tree_of(jnp.bfloat16)["w"])}
+        updates, _ = tx.update(params, tx.init(params), params, **{LOSS: 1.0})
+        assert updates["w"].array.dtype == jnp.bfloat16
