@@ -426,8 +426,8 @@ PATCH = Patch(
         ),
         Fault(
             "integer_leaf",
-            "an integer leaf turns into float32, or raises TypeError",
-            ">=0.1.2",
+            "an integer leaf turns the state into float32, or raises TypeError",
+            "<0.2.8",
             _show_integer_leaf,
         ),
         Fault(

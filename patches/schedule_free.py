@@ -21,7 +21,6 @@ import numpy as np
 from optax_dtypefix._dtypes import (
     PyTree,
     cast,
-    cast_like,
     dtype_of,
     hold,
     in_dtype,
@@ -33,8 +32,11 @@ from optax_dtypefix._dtypes import (
     tree_map,
     widen,
 )
+from optax_dtypefix._kinds import start_in_kind
 from optax_dtypefix._patch import Fault, Patch, Target
+from optax_dtypefix._updates import asked_dtypes, cast_updates
 from optax_dtypefix.patches import _demonstrate as demo
+from optax_dtypefix.patches._branches import promoted
 
 _STATISTICS = ("b1", "weight_sum", "max_lr")
 
@@ -43,7 +45,8 @@ def _schedule_free(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """In place of ``optax.contrib.schedule_free``, with the arguments of the installed release.
 
     The state is stock's ``ScheduleFreeState``; ``b1``, ``weight_sum`` and ``max_lr`` are float32,
-    or float64 if all params are. Updates have the dtypes of the gradients.
+    or float64 if all params are. Updates have stock's dtypes, bounded by gradients, params and a
+    ``state_dtype`` that the user asked for. ``z`` of an integer param is a float.
     """
     import optax
 
@@ -51,6 +54,10 @@ def _schedule_free(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     bound = inspect.signature(stock).bind(*args, **kwargs)
     bound.apply_defaults()
     arguments = bound.arguments
+    default = inspect.signature(stock).parameters["state_dtype"].default
+    asked = asked_dtypes(stock, args, kwargs)
+    if arguments["state_dtype"] is None:
+        arguments["state_dtype"] = default
     base = optax.with_extra_args_support(arguments["base_optimizer"])
 
     def stock_around(init: Callable[..., Any], update: Callable[..., Any], dtype: Any) -> Any:
@@ -60,13 +67,16 @@ def _schedule_free(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         }
         return stock(**{**arguments, **changed})
 
+    def base_init(params: PyTree) -> PyTree:
+        return start_in_kind(base.update, base.init(params), params)
+
     def init_fn(params: PyTree) -> Any:
         statistics = scalar_dtype(params)
         # Stock keeps its statistics in the lowest dtype of the params: int32 if one leaf is.
         wide = tree_map(lambda p: p if is_inexact(p) else cast(p, statistics), widen(params))
-        state = stock_around(lambda _: base.init(params), base.update, statistics).init(wide)
+        state = stock_around(lambda _: base_init(params), base.update, statistics).init(wide)
         if arguments["state_dtype"] is None:
-            state = state._replace(z=cast_like(state.z, params))
+            state = state._replace(z=_like_inexact(state.z, params))
         # They are stock's default float, float64 in 64-bit mode, if there is no leaf at all.
         scalars = {name: cast(getattr(state, name), statistics) for name in _STATISTICS}
         return strengthen(state._replace(**scalars))
@@ -87,17 +97,53 @@ def _schedule_free(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         )
         tx = stock_around(base.init, base_update, dtype_of(wide_state.max_lr))
         updates, new_state = tx.update(grads, wide_state, widen(params), **extra_args)
-        return cast_like(updates, grads), hold(new_state, state)
+        if default is None:  # In 0.2.3 the statistics are float32 in stock too, and so are updates.
+            updates = _in_stocks_dtypes(updates, state, params)
+        return cast_updates(updates, grads, params, asked=asked), hold(new_state, state)
 
     return built._replace(init=init_fn, update=update_fn)
 
 
+def _unless_asked(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """In place of what hands a ``state_dtype`` on to ``schedule_free``, also one it was not given.
+
+    None is what ``schedule_free`` is given then, which means the default there.
+    """
+    return stock(*args, **{"state_dtype": None, **kwargs})
+
+
 def _eval_params(stock: Callable[..., Any], state: Any, params: PyTree) -> PyTree:
-    """In place of ``schedule_free_eval_params``: float32 arithmetic, the dtypes of the params."""
+    """In place of ``schedule_free_eval_params``: float32 arithmetic, then stock's dtypes."""
+    evaluated = _eval_in_float32(stock, state, params)
+    return _in_stocks_dtypes(evaluated, state, params) if hasattr(state, "z") else evaluated
+
+
+def _eval_params_like_params(stock: Callable[..., Any], state: Any, params: PyTree) -> PyTree:
+    """Up to 0.2.3, where ``z`` is float32 unasked, average params have the dtypes of the params."""
+    return _like_inexact(_eval_in_float32(stock, state, params), params)
+
+
+def _eval_in_float32(stock: Callable[..., Any], state: Any, params: PyTree) -> PyTree:
     if not hasattr(state, "z"):
         return stock(state, params)  # Which says what is wrong.
-    wide_state = state._replace(b1=widen(state.b1), z=_z_for(state, params))
-    return cast_like(stock(wide_state, widen(params)), params)
+    return stock(state._replace(b1=widen(state.b1), z=_z_for(state, params)), widen(params))
+
+
+def _in_stocks_dtypes(tree: PyTree, state: Any, params: PyTree) -> PyTree:
+    """Cast what was computed in float32 to what a param and its ``z`` promote to."""
+    return tree_map(
+        lambda leaf, z, p: cast(leaf, promoted(dtype_of(z), dtype_of(p))) if is_half(p) else leaf,
+        tree,
+        state.z,
+        params,
+    )
+
+
+def _like_inexact(tree: PyTree, params: PyTree) -> PyTree:
+    """Cast each leaf to the dtype of its param, unless that is an integer: averages are floats."""
+    return tree_map(
+        lambda leaf, p: cast(leaf, dtype_of(p)) if is_inexact(p) else leaf, tree, params
+    )
 
 
 def _z_for(state: Any, params: PyTree) -> PyTree:
@@ -148,11 +194,6 @@ def _show_mixed_halves() -> str | None:
 
 def _show_array_learning_rate() -> str | None:
     tx = _build(learning_rate=np.asarray(0.1, np.float32))
-    return tx and demo.one_step(tx, demo.shapes(jnp.bfloat16))
-
-
-def _show_state_dtype() -> str | None:
-    tx = _build(state_dtype=jnp.float32)
     return tx and demo.one_step(tx, demo.shapes(jnp.bfloat16))
 
 
@@ -221,15 +262,12 @@ PATCH = Patch(
             ">=0.2.3",
             _show_array_learning_rate,
         ),
-        Fault(
-            "state_dtype",
-            "state_dtype=float32 gives float32 updates for bfloat16 params",
-            ">=0.2.3",
-            _show_state_dtype,
-        ),
     ),
     targets=(
         Target(_MODULES, "schedule_free", _schedule_free),
-        Target(_MODULES, "schedule_free_eval_params", _eval_params),
+        Target(_MODULES, "schedule_free_sgd", _unless_asked, "<0.2.4"),
+        Target(_MODULES, "schedule_free_adamw", _unless_asked, "<0.2.4"),
+        Target(_MODULES, "schedule_free_eval_params", _eval_params_like_params, "<0.2.4"),
+        Target(_MODULES, "schedule_free_eval_params", _eval_params, ">=0.2.4"),
     ),
 )

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from optax_dtypefix._check import equations
-from optax_dtypefix._dtypes import PyTree, is_inexact, tree_map
+from optax_dtypefix._dtypes import PyTree, have_one_structure, is_inexact, leaves, tree_map
 from optax_dtypefix._patch import Fault, Patch, Target
 from optax_dtypefix.patches import _demonstrate as demo
 
@@ -65,17 +65,25 @@ def _update_selecting_state(
 
     inner = self._opt
     k_steps = self._every_k_schedule(state.gradient_step)
+    structure: Any = jax.tree_util.tree_structure(state.inner_opt_state)
 
+    # Stock has a list of the leaves: no node of the user's need take a _Selected.
     def inner_update(
-        acc_grads: PyTree, inner_state: PyTree, params: PyTree = None, **extra_args: Any
+        acc_grads: PyTree, inner_leaves: list[Any], params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, PyTree]:
+        inner_state = structure.unflatten(inner_leaves)
         inner_updates, new_state = inner.update(acc_grads, inner_state, params, **extra_args)
+        if not have_one_structure(new_state, inner_state):
+            return inner_updates, new_state  # Stock raises.
         emit = state.mini_step == k_steps - 1
-        return inner_updates, tree_map(partial(_Selected, emit), new_state, inner_state)
+        return inner_updates, list(map(partial(_Selected, emit), leaves(new_state), inner_leaves))
 
     twin = copy.copy(self)
     twin._opt = optax.GradientTransformation(inner.init, inner_update)
-    return _update(stock, twin, updates, state, params, **extra_args)
+    on_lists = state._replace(inner_opt_state=leaves(state.inner_opt_state))
+    new_updates, new_state = _update(stock, twin, updates, on_lists, params, **extra_args)
+    inner_state = structure.unflatten(new_state.inner_opt_state)
+    return new_updates, new_state._replace(inner_opt_state=inner_state)
 
 
 class _Selected:

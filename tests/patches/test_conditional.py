@@ -77,6 +77,95 @@ def test_the_inner_transformation_may_be_named() -> None:
     assert_keeps_the_contract(tx, tree_of(jnp.bfloat16))
 
 
+MIXES = [
+    ("float32", "bfloat16"),
+    ("float32", "float16"),
+    ("float32", "int8"),
+    ("bfloat16", "float32"),
+    ("bfloat16", "float16"),
+]
+
+
+@pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
+@pytest.mark.parametrize(("params_dtype", "grads_dtype"), MIXES)
+@pytest.mark.parametrize("rate", [1e-2, 1e-9])
+def test_updates_are_those_of_the_inner_transformation(
+    wrap: Any, params_dtype: Any, grads_dtype: Any, rate: float
+) -> None:
+    """The second step of momentum, against float64."""
+    inner = optax.sgd(rate, momentum=0.5)
+    tx = wrap(inner)
+    params = {"w": jnp.zeros(3, params_dtype)}
+    grads = {"w": jnp.asarray([1, -2, 3], grads_dtype)}
+    expected, _ = inner.update(grads, inner.init(params), params)
+    state = tx.init(params)
+    updates, state = jax.jit(tx.update)(grads, state, params)
+    assert updates["w"].dtype == expected["w"].dtype
+    exact = -rate * np.asarray([1.0, -2.0, 3.0])
+    np.testing.assert_allclose(np.asarray(updates["w"]).astype(float), exact, rtol=4e-3)
+
+
+@pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
+def test_an_inner_state_that_starts_as_an_integer_holds_a_mean(wrap: Any) -> None:
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        del params
+        return grads, 0.5 * state + 0.5 * grads["w"].mean()
+
+    tx = wrap(optax.GradientTransformation(lambda _: 0, update))
+    params = {"w": jnp.ones(3)}
+    _, state = jax.jit(tx.update)(params, tx.init(params), params)
+    assert state.inner_state.dtype == jnp.float32
+    assert float(state.inner_state) == 0.5
+
+
+@pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
+def test_a_real_inner_state_does_not_lose_an_imaginary_part(wrap: Any) -> None:
+    """Nothing tells init that gradients are complex. Stock raises, and so does the patch."""
+
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        del params
+        return grads, 0.5 * state + 0.5 * grads["w"].mean()
+
+    tx = wrap(optax.GradientTransformation(lambda _: jnp.float32(0), update))
+    params = {"w": jnp.ones(3)}
+    with pytest.raises(TypeError):
+        tx.update({"w": jnp.full(3, 1 + 2j)}, tx.init(params), params)
+
+
+@pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
+def test_the_inner_transformation_sees_the_gradients_of_the_user(wrap: Any) -> None:
+    seen = []
+
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        seen.append((str(grads["w"].dtype), str(params["w"].dtype)))
+        return tree_map(lambda g: g.astype(jnp.float32), grads), state
+
+    tx = wrap(optax.GradientTransformation(lambda _: (), update))
+    params = {"w": jnp.ones(3, jnp.float32)}
+    updates, _ = tx.update({"w": jnp.ones(3, jnp.int8)}, tx.init(params), params)
+    assert {*seen} == {("int8", "float32")}
+    assert updates["w"].dtype == jnp.float32
+
+
+@pytest.mark.parametrize("name", [n for n in WRAPPERS if n in ("conditionally_transform",)])
+def test_passed_through_gradients_have_the_dtype_of_the_transformed(name: str) -> None:
+    tx = WRAPPERS[name](optax.scale(0.5))
+    params = {"w": jnp.ones(3, jnp.float32)}
+    grads = {"w": jnp.asarray([1, 2, 3], jnp.int8)}
+    state = tx.init(params)
+    for factor in (0.5, 1.0):
+        updates, state = jax.jit(tx.update)(grads, state, params)
+        assert updates["w"].dtype == jnp.float32
+        np.testing.assert_array_equal(updates["w"], factor * np.asarray([1, 2, 3]))
+
+
+def test_periodic_update_does_not_truncate() -> None:
+    """Stock raises for a float in place of an integer."""
+    new, old = {"w": jnp.full(3, 2.5)}, {"w": jnp.ones(3, jnp.int32)}
+    with pytest.raises(TypeError):
+        optax.periodic_update(new, old, jnp.asarray(0), 2)
+
+
 @pytest.mark.parametrize(("step", "expected"), [(0, 2.5), (1, 1.0)])
 def test_periodic_update_gives_the_dtypes_of_the_old_tensors(step: int, expected: float) -> None:
     new, old = {"w": jnp.full(3, 2.5, jnp.float32)}, {"w": jnp.ones(3, jnp.bfloat16)}

@@ -220,7 +220,7 @@ def test_a_state_restored_from_stock_keeps_its_dtypes() -> None:
 def test_half_precision_gradients_do_not_narrow_the_updates(
     half: Any, learning_rate: float, skip: bool
 ) -> None:
-    """200 steps of adam, each update against float64 from the same gradients: as near as stock's."""
+    """200 steps of adam, each update against float64 from the same gradients."""
     options = {"should_skip_update_fn": optax.skip_not_finite} if skip else {}
     tx = optax.MultiSteps(optax.adam(learning_rate), 2, **options)
     params = {"w": jnp.zeros(5, jnp.float32)}

@@ -101,3 +101,28 @@ def test_other_dtypes_recover(dtype: Any) -> None:
     for grads in (tree_map(lambda p: p * jnp.nan, params), ones, ones, ones):
         updates, state = tx.update(tree_map(lambda g: g.astype(dtype), grads), state, params)
     np.testing.assert_array_equal(np.asarray(updates["w"]).astype(np.complex64), -1.0)
+
+
+@jax.tree_util.register_pytree_node_class
+class Converting:
+    """A node of a user's that takes nothing but arrays."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = jnp.asarray(array)
+
+    def tree_flatten(self) -> Any:
+        return (self.array,), None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, children: Any) -> Any:
+        return cls(*children)
+
+
+def test_a_state_may_have_nodes_of_the_user() -> None:
+    tx = optax.MultiSteps(optax.trace(0.5), 2)
+    params = Converting(jnp.ones(3))
+    state = tx.init(params)
+    for grad in (np.nan, 1.0, 1.0, 1.0):
+        updates, state = jax.jit(tx.update)(Converting(jnp.full(3, grad)), state, params)
+    assert isinstance(state.inner_opt_state.trace, Converting)
+    assert isinstance(updates, Converting)
