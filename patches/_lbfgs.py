@@ -10,13 +10,15 @@ import jax.numpy as jnp
 
 from optax_dtypefix._dtypes import (
     PyTree,
-    cast_like,
     hold,
+    leaves,
     scalar_dtype,
-    tree_map,
     working_dtype,
 )
+from optax_dtypefix._kinds import start_in_kind
+from optax_dtypefix._updates import cast_updates
 from optax_dtypefix.patches._representation import Representation
+from optax_dtypefix.patches._steady import standard_promotion
 
 
 def scale_by_lbfgs_split(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -34,33 +36,44 @@ def _direction(tx: Any, *, split: bool) -> Any:
     trees = ("params", "updates", "diff_params_memory", "diff_updates_memory")
 
     def init_fn(params: PyTree) -> Any:
+        return start_in_kind(update_fn, zeros(params), params)
+
+    def zeros(params: PyTree) -> Any:
+        """Stock's state, which makes the zeros of the weights in float64 in 64-bit mode."""
         dtype = scalar_dtype(params)
         if jax.eval_shape(lambda p: tx.init(p).weights_memory, params).dtype == dtype:
             return tx.init(params)
-        shapes = jax.eval_shape(tx.init, params)
-        # Stock starts from zeros, and makes those of the weights in float64 in 64-bit mode.
-        weights = jax.ShapeDtypeStruct(shapes.weights_memory.shape, dtype)
-        shapes = shapes._replace(weights_memory=weights)
-        return tree_map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        structures: list[Any] = []
+
+        def start(params: PyTree) -> list[Any]:
+            state = tx.init(params)
+            state = state._replace(weights_memory=state.weights_memory.astype(dtype))
+            structures.append(jax.tree_util.tree_structure(state))
+            return leaves(state)
+
+        shapes = jax.eval_shape(start, params)
+        return structures[0].unflatten(jnp.zeros(leaf.shape, leaf.dtype) for leaf in shapes)
 
     def update_fn(updates: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:
         problem = Representation(working_dtype((params, updates)), split)
         if params is None or problem.leaves_as_it_is(params, updates, state.params):
-            new_updates, new_state = tx.update(updates, state, params)
+            with standard_promotion():
+                new_updates, new_state = tx.update(updates, state, params)
         else:
             # As the state will keep them: else rounding would count as a change of the gradient.
-            kept = cast_like(updates, state.updates)
+            kept = hold(updates, state.updates)
             encoded = {name: problem.encode(getattr(state, name)) for name in trees}
-            new_updates, new_state = tx.update(
-                problem.encode(kept), state._replace(**encoded), problem.encode(params)
-            )
+            with standard_promotion():
+                new_updates, new_state = tx.update(
+                    problem.encode(kept), state._replace(**encoded), problem.encode(params)
+                )
             new_updates = problem.decode(new_updates, updates)
             decoded = {
                 name: problem.decode(getattr(new_state, name), getattr(state, name))
                 for name in trees
             }
             new_state = new_state._replace(**decoded)
-        return cast_like(new_updates, updates), hold(new_state, state)
+        return cast_updates(new_updates, updates, params), hold(new_state, state)
 
     return tx._replace(init=init_fn, update=update_fn)
 

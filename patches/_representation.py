@@ -18,10 +18,10 @@ import jax.numpy as jnp
 from optax_dtypefix._dtypes import (
     PyTree,
     cast,
+    cast_like,
     dtype_of,
     is_inexact,
     leaves,
-    tree_map,
 )
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def real_dtype(tree: PyTree) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Representation:
-    """Trees in one real dtype.
+    """Trees in one real dtype, as lists: a pair is no leaf that a node of the user's may be given.
 
     Attributes:
       dtype: the real dtype; complex leaves have parts of that dtype.
@@ -55,8 +55,8 @@ class Representation:
             for leaf in leaves(trees)
         )
 
-    def encode(self, tree: PyTree, *, conjugate: bool = False) -> PyTree:
-        """The tree in the one dtype; the conjugate of its complex leaves on request."""
+    def encode(self, tree: PyTree, *, conjugate: bool = False) -> list[Any]:
+        """The leaves in the one dtype; the conjugates of complex ones on request."""
 
         def encode_leaf(leaf: Any) -> Any:
             if not _is_complex(leaf):
@@ -66,23 +66,24 @@ class Representation:
                 return cast(jnp.real(leaf), self.dtype), cast(jnp.imag(leaf), self.dtype)
             return cast(leaf, jnp.promote_types(self.dtype, jnp.complex64))
 
-        return tree_map(encode_leaf, tree)
+        return [encode_leaf(leaf) for leaf in leaves(tree)]
 
-    def decode(self, tree: PyTree, like: PyTree, *, conjugate: bool = False) -> PyTree:
-        """The inverse of :meth:`encode`, with the dtypes of ``like``."""
+    def decode(self, encoded: list[Any], like: PyTree, *, conjugate: bool = False) -> PyTree:
+        """The inverse of :meth:`encode`, with the structure of ``like``, still in the one dtype."""
 
-        def decode_leaf(like: Any, part: Any) -> Any:
+        def decode_leaf(part: Any) -> Any:
             leaf = jax.lax.complex(*part) if isinstance(part, tuple) else part
-            return cast(jnp.conj(leaf) if conjugate and _is_complex(leaf) else leaf, dtype_of(like))
+            return jnp.conj(leaf) if conjugate and _is_complex(leaf) else leaf
 
-        return tree_map(decode_leaf, like, tree)
+        structure: Any = jax.tree_util.tree_structure(like)
+        return structure.unflatten(map(decode_leaf, encoded))
 
     def on_encoded(self, function: Callable[..., Any], like: PyTree) -> Callable[..., Any]:
         """A function of params as one of encoded params, with the same signature."""
 
         @functools.wraps(function)
         def wrapper(params: PyTree, *args: Any, **kwargs: Any) -> Any:
-            return function(self.decode(params, like), *args, **kwargs)
+            return function(cast_like(self.decode(params, like), like), *args, **kwargs)
 
         return wrapper
 

@@ -79,10 +79,10 @@ class Steady:
             # An integer leaf that is given as a float may have a float for its gradient, too.
             given = (updates, state, params)
             numbers = _without_integers(*given) if self.no_integers else given
-            same = have_one_dtype(numbers[0], numbers[2], state)
+            same = have_one_dtype(numbers[0], self._like_params(numbers[2], state, updates))
             if not (same or self.any_gradients):
                 # Where init is not stock's, what stock makes of it would not be stock's either.
-                return (*run(*given), self.in_32_bits or self.in_one_dtype)
+                return (*run(*given), self.in_one_dtype)
             if self._needs_one_dtype(params) or not same:
                 numbers = in_one_dtype(*given)
             return (*run(*numbers), True)
@@ -103,7 +103,14 @@ class Steady:
     def _extra_args(self, params: PyTree, extra_args: dict[str, Any]) -> dict[str, Any]:
         """Return the extra arguments for stock; ``params`` are as the user gave them."""
         del params
-        return extra_args
+        return {
+            name: in_the_present_mode(value) if callable(value) else value
+            for name, value in extra_args.items()
+        }
+
+    def _like_params(self, params: PyTree, state: PyTree, grads: PyTree) -> list[Any]:
+        """Return a leaf for each param. Without params, what the state keeps for them."""
+        return leaves(params) if params is not None else next(iter(kept_like(state, grads)), [])
 
     def _needs_one_dtype(self, params: PyTree) -> bool:
         del params
@@ -151,15 +158,24 @@ def standard_promotion() -> Iterator[None]:
             yield
 
 
-def have_one_dtype(grads: PyTree, params: PyTree, state: PyTree = None) -> bool:
-    """Check that each gradient has the dtype of its param.
+def in_the_present_mode(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the user's own function, for a call by stock, whose promotion may be another."""
+    mode = getattr(jax.config, "jax_numpy_dtype_promotion", "standard")
+    if mode == "standard":
+        return function
 
-    Without params, the first tree of the state that is like the gradients stands for them.
-    """
-    like = leaves(params)
-    if params is None and state is not None:
-        like = next(iter(kept_like(state, grads)), [])
-    return all(dtype_of(grad) == dtype_of(param) for grad, param in zip(leaves(grads), like))
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        with jax.numpy_dtype_promotion(mode):
+            return function(*args, **kwargs)
+
+    return wrapper
+
+
+def have_one_dtype(grads: PyTree, params: PyTree) -> bool:
+    """Check that each gradient has the dtype of its param, if there are params."""
+    pairs = zip(leaves(grads), leaves(params))
+    return all(dtype_of(grad) == dtype_of(param) for grad, param in pairs)
 
 
 def in_one_dtype(grads: PyTree, state: PyTree, params: PyTree) -> tuple[PyTree, PyTree, PyTree]:

@@ -18,7 +18,6 @@ import numpy as np
 
 from optax_dtypefix._dtypes import (
     PyTree,
-    cast_like,
     in_dtype,
     increment,
     scalar_dtype,
@@ -26,6 +25,7 @@ from optax_dtypefix._dtypes import (
     widen,
 )
 from optax_dtypefix._patch import Fault, Patch, Target
+from optax_dtypefix._updates import cast_updates
 from optax_dtypefix.patches import _demonstrate as demo
 
 
@@ -56,7 +56,7 @@ def _scheduled(
     ) -> tuple[PyTree, Any]:
         tx = build(in_dtype(schedule, scalar_dtype(params)), min_norm)
         new_updates, state = tx.update(widen(updates), state, widen(params), **extra_args)
-        return cast_like(new_updates, updates), state
+        return cast_updates(new_updates, updates, params), state
 
     return build(schedule, min_norm)._replace(update=update_fn)
 

@@ -5,8 +5,9 @@ than the largest number, 65504, so that a norm above 255 is infinite and g / inf
 every update into zero and says nothing. And 1e-4^2 = 1e-8 is less than half the smallest number,
 6e-8: a small norm is 0. In bfloat16, with 8 bits, 256 + 1 == 256: the sum over many leaves stops.
 
-Here stock runs on float32 copies of the half-precision leaves, and updates have the dtypes of the
-gradients. A norm that is called by itself has stock's dtype, rounded once. It could be float32, but
+Here stock runs on float32 copies of the half-precision leaves, and updates have stock's dtypes:
+those of the gradients, or promoted with the params where stock multiplies with a norm of theirs. A
+norm that is called by itself has stock's dtype, rounded once. It could be float32, but
 ``g / optax.global_norm(grads)`` would then be float32 too, and a bfloat16 train step that scans on
 stock would raise. So a float16 norm above 65504 is infinite still, and a squared one above 255:
 whoever needs them takes the norm of float32 copies. What clips or scales does not suffer from it.
@@ -39,6 +40,7 @@ from optax_dtypefix._dtypes import (
     working_dtype,
 )
 from optax_dtypefix._patch import Fault, Patch, Target
+from optax_dtypefix._updates import cast_updates, update_dtype
 from optax_dtypefix.patches import _demonstrate as demo
 from optax_dtypefix.patches._deprecated import look_up
 
@@ -51,6 +53,11 @@ def _transformation(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any
     return _run_on(widen, stock, args, kwargs)
 
 
+def _transformation_by_params(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """In place of a transformation that multiplies with a norm of the params, too."""
+    return _run_on(widen, stock, args, kwargs, by_params=True)
+
+
 def _transformation_in_one_dtype(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """0.1.2: for one that takes no leaves of different dtypes."""
     return _run_on(_in_widest, stock, args, kwargs)
@@ -61,6 +68,8 @@ def _run_on(
     stock: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
+    *,
+    by_params: bool = False,
 ) -> Any:
     def update_fn(updates: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:
         dtype = scalar_dtype(updates)
@@ -70,7 +79,7 @@ def _run_on(
 
         tx = stock(*map(number, args), **{name: number(value) for name, value in kwargs.items()})
         new_updates, new_state = tx.update(widen(updates), state, widen(params))
-        return _like(new_updates, updates), new_state
+        return cast_updates(new_updates, updates, params if by_params else None), new_state
 
     return stock(*args, **kwargs)._replace(update=update_fn)
 
@@ -129,10 +138,10 @@ def _widened(
 
 
 def _like(tree: PyTree, like: PyTree) -> PyTree:
-    """Leaves in the dtypes of others. Integers have no fractions: there stock's stays."""
+    """Leaves no wider than others, within their kind of number."""
     structure: Any = jax.tree_util.tree_structure(tree)  # A tuple may have come back as a list.
     return structure.unflatten(
-        cast(leaf, dtype_of(other)) if is_inexact(other) else leaf
+        cast(leaf, update_dtype(dtype_of(leaf), dtype_of(other)))
         for leaf, other in zip(leaves(tree), leaves(like))
     )
 
@@ -297,15 +306,6 @@ def _show_mixed_updates() -> str | None:
     return tx and demo.one_step(tx, demo.shapes(jnp.bfloat16, jnp.float32))
 
 
-def _show_wider_params() -> str | None:
-    import optax
-
-    params, grads = demo.shapes(jnp.float32), demo.shapes(jnp.bfloat16)
-    return demo.one_step(optax.scale_by_trust_ratio(), params, grads) or demo.one_step(
-        optax.adaptive_grad_clip(0.1), params, grads
-    )
-
-
 def _show_array_max_norm() -> str | None:
     import optax
 
@@ -466,13 +466,6 @@ PATCH = Patch(
             ">=0.2.3",
             _show_mixed_updates,
         ),
-        # bfloat16 times the norm of float32 params.
-        Fault(
-            "wider_params",
-            "scale_by_trust_ratio, adaptive_grad_clip: updates as wide as params that are wider",
-            ">=0.1.2",
-            _show_wider_params,
-        ),
     ),
     targets=(
         Target(("optax._src.linear_algebra",), "global_norm", _norm, "<0.2.7"),  # Then tree_norm.
@@ -486,10 +479,10 @@ PATCH = Patch(
         Target(_CLIPPING, "clip_by_global_norm", _transformation_in_one_dtype, "<0.1.3"),
         Target(_CLIPPING, "clip_by_global_norm", _transformation, ">=0.1.3"),
         Target(_CLIPPING, "clip_by_block_rms", _transformation),
-        Target(_CLIPPING, "adaptive_grad_clip", _transformation),
+        Target(_CLIPPING, "adaptive_grad_clip", _transformation_by_params),
         Target(_CLIPPING, "per_example_global_norm_clip", _per_example, ">=0.1.3"),
         Target(_CLIPPING, "per_example_layer_norm_clip", _per_example, ">=0.1.8"),
-        Target(("optax._src.transform",), "scale_by_trust_ratio", _transformation),
+        Target(("optax._src.transform",), "scale_by_trust_ratio", _transformation_by_params),
         Target(("optax._src.transform",), "normalize_by_update_norm", _transformation, ">=0.2.3"),
         Target(_PROJECTIONS, "projection_l2_ball", _projection, ">=0.2.4"),
         Target(_PROJECTIONS, "projection_l2_sphere", _projection, ">=0.2.4"),

@@ -5,11 +5,17 @@ numpy scalar is strong: the product is float32, or float64 under x64
 (https://github.com/google-deepmind/optax/issues/1405). Here the product is computed as the rate
 has it, but never wider than float32 for leaves that are not, and rounded to the dtype of the leaf.
 ``scale_by_schedule`` casts what its schedule returns, and needs no help.
+
+``sm3`` and ``optimistic_adam`` negate and add their learning rate when they are built, or refuse a
+schedule by name. Here they take a schedule as their sisters do. In sm3 a schedule scales what
+``scale_by_sm3`` gives, with the state of ``scale_by_schedule``. optimistic_adam is built from stock
+in each step, with the rate of that step by the count of its adam, so that its state is stock's.
 """
 
 from __future__ import annotations
 
 import functools
+import warnings
 from typing import Any, Callable
 
 import jax.numpy as jnp
@@ -52,6 +58,42 @@ class _Scaled(Steady):
         return self.hold(tx._replace(update=update_fn), asked)
 
 
+class _OptimisticAdam(_Scaled):
+    """Takes a schedule, too."""
+
+    def __call__(self, stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        arguments = arguments_of(stock, args, kwargs)
+        schedule = arguments["learning_rate"]
+        if not callable(schedule):
+            return super().__call__(stock, *args, **kwargs)
+        tx = stock(**{**arguments, "learning_rate": 0.0})
+
+        @functools.wraps(tx.update)
+        def update_fn(
+            updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
+        ) -> tuple[PyTree, PyTree]:
+            rate = _no_wider_than(updates, schedule(state[0].count))
+            fitted = stock(**{**arguments, "learning_rate": rate})
+            result: tuple[PyTree, PyTree] = fitted.update(updates, state, params, **extra_args)
+            return result
+
+        return self.hold(tx._replace(update=update_fn), asked_dtypes(stock, args, kwargs))
+
+
+def _sm3(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """In place of ``sm3``, whose learning rate may be a schedule, too."""
+    import optax
+
+    arguments = arguments_of(stock, args, kwargs)
+    schedule = arguments["learning_rate"]
+    if not callable(schedule):
+        return stock(*args, **kwargs)
+    return optax.chain(
+        optax.scale_by_sm3(arguments["momentum"]),
+        optax.scale_by_schedule(lambda count: -schedule(count)),
+    )
+
+
 def _no_wider_than(tree: PyTree, rate: Any) -> Any:
     """The rate, or what a schedule gives, in float32 if it is a float64 that no leaf is.
 
@@ -86,6 +128,25 @@ def _show_weight_decay() -> str | None:
     return demo.one_step(tx, demo.shapes(jnp.bfloat16))
 
 
+def _halving(count: Any) -> Any:
+    return jnp.asarray(0.1, jnp.float32) / (count + 1)
+
+
+def _show_schedule_of_sm3() -> str | None:
+    import optax
+
+    return demo.one_step(optax.sm3(_halving), demo.shapes(jnp.float32))
+
+
+def _show_schedule_of_optimistic_adam() -> str | None:
+    import optax
+
+    build = getattr(optax, "optimistic_adam", None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Deprecated from 0.2.6 on.
+        return build and demo.one_step(build(_halving), demo.shapes(jnp.float32))
+
+
 _ARRAY = "https://github.com/google-deepmind/optax/issues/1405"
 _ADDING = ("optax.transforms._adding", "optax._src.transform")
 _SCALED = _Scaled()
@@ -94,7 +155,8 @@ PATCH = Patch(
     id="learning_rate",
     summary=(
         "a learning rate or weight decay that is an array or a numpy scalar: float32 updates "
-        "for bfloat16 params, float64 ones for float32 under x64"
+        "for bfloat16 params, float64 ones for float32 under x64; a schedule in `sm3` or "
+        "`optimistic_adam`: `TypeError`"
     ),
     independent=True,
     faults=(
@@ -119,11 +181,29 @@ PATCH = Patch(
             _show_weight_decay,
             _ARRAY,
         ),
+        Fault(
+            "schedule_of_sm3",
+            "a schedule as learning rate of sm3: TypeError",
+            ">=0.1.2",
+            _show_schedule_of_sm3,
+        ),
+        Fault(
+            "schedule_of_optimistic_adam",
+            "a schedule as learning rate of optimistic_adam: TypeError, later ValueError",
+            ">=0.2.4",
+            _show_schedule_of_optimistic_adam,
+        ),
     ),
     targets=(
         Target(("optax._src.transform",), "scale", _SCALED),
         Target(_ADDING, "add_decayed_weights", _SCALED),
-        Target(("optax._src.alias",), "optimistic_adam", _SCALED, ">=0.2.4"),
+        Target(
+            ("optax._src.alias",),
+            "sm3",
+            _sm3,
+            knows=frozenset({"learning_rate", "momentum"}),
+        ),
+        Target(("optax._src.alias",), "optimistic_adam", _OptimisticAdam(), ">=0.2.4"),
         Target(("optax.contrib._madgrad",), "scale_by_madgrad", _SCALED, ">=0.2.7"),
     ),
 )

@@ -9,25 +9,38 @@ Where stock agrees with the dtypes that it is given, nothing is cast, and the pr
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import TYPE_CHECKING, Any, Callable
 
 import jax
 import jax.numpy as jnp
 
-from optax_dtypefix._dtypes import PyTree, cast, dtype_of, leaves, x64
+from optax_dtypefix._dtypes import PyTree, cast, dtype_of, is_number, leaves, x64
 from optax_dtypefix._patch import Fault, Patch, Target
 from optax_dtypefix._updates import cast_updates
 from optax_dtypefix.patches import _demonstrate as demo
 from optax_dtypefix.patches._deprecated import look_up
 from optax_dtypefix.patches._hyperparameters import arguments_of
 from optax_dtypefix.patches._moments import at_params_like
-from optax_dtypefix.patches._steady import Steady
+from optax_dtypefix.patches._steady import Steady, standard_promotion
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 _HELD = Steady()
+
+
+def _schedule(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """In place of a function that builds a schedule; the other schedules are made of these."""
+    schedule = stock(*args, **kwargs)
+
+    @functools.wraps(schedule)
+    def in_standard_promotion(count: Any) -> Any:
+        with standard_promotion():
+            return schedule(count)
+
+    return in_standard_promotion
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +50,7 @@ class _Row:
     modules: tuple[str, ...]
     releases: str
     names: str
-    replacement: Steady = _HELD
+    replacement: Callable[..., Any] = _HELD
 
     def targets(self) -> Iterator[Target]:
         for name in self.names.split():
@@ -57,6 +70,8 @@ _DADAPT = ("optax.contrib._dadapt_adamw", "optax.contrib.dadapt_adamw")
 _ADEMAMIX = ("optax.contrib._ademamix",)
 _MUON = ("optax.contrib._muon",)
 _COCOB = ("optax.contrib._cocob", "optax.contrib.cocob")
+_SCHEDULES = ("optax.schedules._schedule", "optax._src.schedule")
+_JOIN = ("optax.schedules._join", "optax._src.schedule")
 _COMPLEX = ("optax.contrib._complex_valued", "optax.contrib.complex_valued")
 
 _IN_32_BITS = Steady(in_32_bits=True)
@@ -81,6 +96,30 @@ class _Lookahead(Steady):
         return updates._replace(fast=fast, slow=slow)
 
 
+class _Flatten(Steady):
+    """Its state keeps one vector for all params."""
+
+    def _like_params(self, params: PyTree, state: PyTree, grads: PyTree) -> list[Any]:
+        like = super()._like_params(params, state, grads)
+        flat = leaves(grads)
+        return like or self._vectors(state, flat)[:1] * len(flat)
+
+    def _bound(
+        self,
+        updates: PyTree,
+        grads: PyTree,
+        params: PyTree,
+        state: PyTree,
+        asked: tuple[Any, ...],
+    ) -> PyTree:
+        kept = self._vectors(state, leaves(grads)) if params is None else []
+        return cast_updates(updates, grads, params, None, (*asked, *map(dtype_of, kept)))
+
+    def _vectors(self, state: PyTree, grads: list[Any]) -> list[Any]:
+        size = sum(map(jnp.size, grads))
+        return [leaf for leaf in leaves(state) if is_number(leaf) and jnp.shape(leaf) == (size,)]
+
+
 class _Counting(Steady):
     """Its counter is int64 in 64-bit mode."""
 
@@ -93,10 +132,12 @@ class _Hessian(Steady):
     """An estimator of the Hessian, which differentiates ``obj_fn`` at the params.
 
     It draws its directions in one dtype for all leaves. Where the params have several, it works on
-    params in one dtype, and the objective is still given those of the user.
+    params in one dtype, and the objective is still given those of the user. In 32-bit mode stock
+    draws other directions, and the objective is the user's: both stay in the user's mode.
     """
 
     def _extra_args(self, params: PyTree, extra_args: dict[str, Any]) -> dict[str, Any]:
+        extra_args = super()._extra_args(params, extra_args)
         objective = extra_args.get("obj_fn")
         if objective is None:
             return extra_args
@@ -120,7 +161,7 @@ class _Sophia(Steady):
         return super().__call__(stock, **arguments)
 
 
-_HESSIAN = _Hessian(in_32_bits=True, no_integers=True)
+_HESSIAN = _Hessian(no_integers=True)
 _NO_INTEGERS = Steady(no_integers=True)
 
 _ROWS = (
@@ -156,7 +197,7 @@ _ROWS = (
     _Row(_ADDING, "==0.2.3", "add_noise", Steady(in_32_bits=True, no_integers=True)),
     _Row(_PRIVACY, ">=0.1.2", "differentially_private_aggregate"),
     _Row(_ACCUMULATION, ">=0.1.2", "trace ema"),
-    _Row(_LAYOUTS, ">=0.1.2", "flatten"),
+    _Row(_LAYOUTS, ">=0.1.2", "flatten", _Flatten()),
     _Row(("optax._src.lookahead",), ">=0.1.2", "lookahead", _Lookahead()),
     _Row(("optax.transforms._monitoring",), ">=0.2.7", "measure_with_ema"),
     _Row(_SAM, ">=0.1.8", "sam normalize"),
@@ -175,6 +216,10 @@ _ROWS = (
     _Row(("optax.contrib._adopt",), ">=0.2.5", "scale_by_adopt"),
     _Row(_MUON, ">=0.2.5", "scale_by_muon", _IN_32_BITS),
     _Row(_MUON, ">=0.2.7", "scale_by_shape"),
+    _Row(_SCHEDULES, ">=0.1.2", "polynomial_schedule piecewise_constant_schedule", _schedule),
+    _Row(_SCHEDULES, ">=0.1.2", "exponential_decay cosine_decay_schedule", _schedule),
+    _Row(_SCHEDULES, ">=0.1.2", "piecewise_interpolate_schedule", _schedule),
+    _Row(_JOIN, ">=0.1.2", "join_schedules", _schedule),
     _Row(("optax.contrib._sophia",), ">=0.2.5", "hutchinson_estimator_diag_hessian", _HESSIAN),
     _Row(("optax.contrib._sophia",), ">=0.2.5", "scale_by_sophia", _Sophia(no_integers=True)),
     _Row(("optax.contrib._galore",), ">=0.2.7", "scale_by_galore", Steady(any_gradients=True)),
@@ -209,6 +254,15 @@ def _show_strict_promotion() -> str | None:
 
     with jax.numpy_dtype_promotion("strict"):
         return demo.one_step(optax.scale_by_adam(), demo.shapes(jnp.float32))
+
+
+def _show_strict_schedule() -> str | None:
+    import optax
+
+    schedule = optax.warmup_cosine_decay_schedule(0.0, 0.1, 2, 10)
+    with jax.numpy_dtype_promotion("strict"):
+        jax.eval_shape(schedule, jax.ShapeDtypeStruct((), jnp.int32))
+    return None
 
 
 def _show_float64_inside() -> str | None:
@@ -246,16 +300,16 @@ _DTYPES = "https://github.com/google-deepmind/optax/issues/1207"
 PATCH = Patch(
     id="promotion",
     summary=(
-        "some 50 transformations: integer leaves turn into float32, leaves of mixed trees are "
-        "promoted, strict dtype promotion raises; adafactor, sm3, novograd, radam and others "
-        "promote bfloat16, and float32 under x64 (up to 0.2.3)"
+        "some 50 transformations: the state of integer leaves turns into float32, leaves of mixed "
+        "trees are promoted, strict dtype promotion raises, in schedules too; adafactor, sm3, "
+        "novograd, radam and others promote bfloat16, and float32 under x64 (up to 0.2.3)"
     ),
     independent=True,
     faults=(
         # mu = b1 * mu + (1 - b1) * g: an int32 times a Python float is float32.
         Fault(
             "integer_leaf",
-            "an integer leaf turns into float32 in state and updates",
+            "what the state keeps of an integer leaf turns into float32 in the first step",
             ">=0.1.2",
             _show_integer_leaf,
             _DTYPES,
@@ -281,6 +335,13 @@ PATCH = Patch(
             "strict dtype promotion raises TypePromotionError inside optax",
             ">=0.1.2",
             _show_strict_promotion,
+        ),
+        # count / float(decay_steps): as above.
+        Fault(
+            "strict_schedule",
+            "strict dtype promotion raises TypePromotionError in cosine, warm-up and others",
+            ">=0.1.2",
+            _show_strict_schedule,
         ),
         # 1 - step**-0.8 is a strong float64 where step is an int32 under x64.
         Fault(

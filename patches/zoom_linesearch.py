@@ -21,7 +21,6 @@ import jax.numpy as jnp
 from optax_dtypefix._dtypes import (
     PyTree,
     cast,
-    cast_like,
     dtype_of,
     hold,
     is_inexact,
@@ -33,11 +32,13 @@ from optax_dtypefix._dtypes import (
     x64,
 )
 from optax_dtypefix._patch import Fault, Patch, Target
+from optax_dtypefix._updates import cast_updates
 from optax_dtypefix.patches import (
     _demonstrate as demo,
     _lbfgs,
 )
 from optax_dtypefix.patches._representation import Representation, real_dtype
+from optax_dtypefix.patches._steady import in_the_present_mode, standard_promotion
 
 _ARRAYS = ("params", "updates", "grad", "safe_grad")
 """Fields of the search's state that are trees like the params; all others are scalars."""
@@ -151,25 +152,31 @@ def _scale_by_linesearch(
         value_dtype = jnp.result_type(float) if transposes else problem.dtype
         value, value_fn = cast(value, value_dtype), _giving(value_dtype, value_fn)
         if problem.leaves_as_it_is(params, updates, grad):
-            new_updates, new_state = tx.update(
-                updates, state, params, value=value, grad=grad, value_fn=value_fn, **extra_args
-            )
+            with standard_promotion():
+                new_updates, new_state = tx.update(
+                    updates, state, params, value=value, grad=grad, value_fn=value_fn, **extra_args
+                )
         else:
-            new_updates, new_state = tx.update(
-                problem.encode(updates),
-                state._replace(grad=problem.encode(state.grad)),
-                problem.encode(params),
-                value=value,
-                grad=problem.encode(grad, conjugate=split and raw_grad),
-                value_fn=problem.on_encoded(value_fn, params),
-                **extra_args,
-            )
+            if state.grad is not None:
+                encoded = state._replace(grad=problem.encode(state.grad))
+            else:
+                encoded = state
+            with standard_promotion():
+                new_updates, new_state = tx.update(
+                    problem.encode(updates),
+                    encoded,
+                    problem.encode(params),
+                    value=value,
+                    grad=problem.encode(grad, conjugate=split and raw_grad),
+                    value_fn=problem.on_encoded(value_fn, params),
+                    **extra_args,
+                )
             new_updates = problem.decode(new_updates, updates)
             if new_state.grad is not None:
                 # Of pairs, stock takes the true gradient: JAX's is the conjugate of that.
                 new_grad = problem.decode(new_state.grad, params, conjugate=split)
                 new_state = new_state._replace(grad=new_grad)
-        return cast_like(new_updates, updates), hold(new_state, state)
+        return cast_updates(new_updates, updates, params), hold(new_state, state)
 
     return tx._replace(init=init_fn, update=update_fn)
 
@@ -182,10 +189,11 @@ def _info(leaf: Any, params: PyTree) -> Any:
 
 def _giving(dtype: Any, value_fn: Callable[..., Any]) -> Callable[..., Any]:
     """The function with its value in a dtype, and with its signature, which stock looks at."""
+    in_mode = in_the_present_mode(value_fn)
 
     @functools.wraps(value_fn)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return jnp.asarray(value_fn(*args, **kwargs), dtype)
+        return jnp.asarray(in_mode(*args, **kwargs), dtype)
 
     return wrapper
 

@@ -82,6 +82,19 @@ def test_a_schedule_in_64_bit_mode_brings_no_float64() -> None:
         assert set(float64_in(step, params)) == {()}
 
 
+@pytest.mark.parametrize("grads", ["bfloat16", "float16"])
+@pytest.mark.parametrize("rate", [warm_up, 0.02], ids=["schedule", "number"])
+def test_float32_params_with_narrow_gradients_get_float32_updates(grads: Any, rate: Any) -> None:
+    params, narrow = tree_of(jnp.float32), tree_of(grads, seed=1)
+    tx = optax.fromage(rate)
+    got, _ = tx.update(narrow, tx.init(params), params)
+    wide = tree_map(lambda leaf: leaf.astype(jnp.float32), narrow)
+    expected, _ = tx.update(wide, tx.init(params), params)
+    for name, leaf in got.items():
+        assert leaf.dtype == jnp.float32
+        np.testing.assert_allclose(leaf, expected[name], rtol=1e-5, atol=1e-8)
+
+
 def test_a_number_is_stocks_own() -> None:
     with_number = optax.fromage(0.1).init({"w": jnp.ones(3)})
     assert len(with_number) == 3

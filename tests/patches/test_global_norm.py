@@ -348,6 +348,37 @@ def test_an_array_as_argument_keeps_the_contract(build: Any) -> None:
             assert not float64_in(lambda g: build().update(g, build().init(g), g), tree_of(dtype))
 
 
+BY_PARAMS = {
+    "scale_by_trust_ratio": lambda: optax.scale_by_trust_ratio(),
+    "adaptive_grad_clip": lambda: optax.adaptive_grad_clip(0.1),
+}
+
+
+@pytest.mark.parametrize("build", BY_PARAMS.values(), ids=BY_PARAMS)
+@pytest.mark.parametrize("narrow", [*HALVES, jnp.int8])
+def test_what_multiplies_with_a_norm_of_float32_params_gives_float32(
+    build: Any, narrow: Any
+) -> None:
+    params = tree_of(jnp.float32)
+    grads = tree_map(lambda leaf: (5 * leaf).astype(narrow), tree_of(jnp.float32, seed=1))
+    expected = updates_of(build(), tree_map(lambda g: g.astype(jnp.float32), grads), params)
+    for leaf, other in zip(leaves(updates_of(build(), grads, params)), leaves(expected)):
+        assert leaf.dtype == jnp.float32
+        np.testing.assert_allclose(leaf, other, rtol=1e-6)
+
+
+def test_what_looks_at_no_params_gives_the_dtype_of_the_gradients() -> None:
+    for tx in (optax.clip_by_global_norm(1.0), optax.clip_by_block_rms(0.1)):
+        updates = updates_of(tx, tree_of(jnp.bfloat16), tree_of(jnp.float32))
+        assert {leaf.dtype for leaf in leaves(updates)} == {jnp.dtype(jnp.bfloat16)}
+
+
+def test_integers_are_clipped_to_fractions() -> None:
+    grads = {"w": jnp.asarray([3, 4], jnp.int8)}
+    updates = updates_of(optax.clip_by_global_norm(1.0), grads, {"w": jnp.ones(2)})
+    np.testing.assert_allclose(updates["w"], [0.6, 0.8], rtol=1e-6)
+
+
 def test_lamb_and_lars_are_finite_in_float16() -> None:
     params, grads = scaled(400, jnp.float16), scaled(400, jnp.float16, seed=1)
     for tx in (optax.lamb(1e-3), optax.lars(1e-3)):

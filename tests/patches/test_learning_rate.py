@@ -2,11 +2,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support import assert_keeps_the_contract, float64_in, tree_of
+from support import assert_keeps_the_contract, float64_in, tree_map, tree_of
 
 from optax_dtypefix._dtypes import x64
 
@@ -49,6 +50,77 @@ def test_the_rate_is_not_rounded_before_it_is_used() -> None:
     updates, _ = tx.update(params, tx.init(params), params)
     np.testing.assert_array_equal(updates["w"], np.float32(-0.1) * np.float32(1))
     np.testing.assert_array_equal(updates["b"], jnp.asarray(-np.float32(0.1) * 3, jnp.bfloat16))
+
+
+def halving(count: Any) -> Any:
+    return jnp.asarray(0.1, jnp.float32) / (count + 1)
+
+
+def updates_of(tx: Any, params: Any) -> list[Any]:
+    state, found = tx.init(params), []
+    for seed in range(4):
+        updates, state = jax.jit(tx.update)(tree_of(params["w"].dtype, seed=seed), state, params)
+        found.append(tree_map(lambda leaf: np.asarray(leaf, np.float64), updates))
+    return found
+
+
+BY_SCHEDULE = {
+    "sm3": lambda rate: optax.sm3(rate, momentum=0.8),
+    "optimistic_adam": lambda rate: optax.optimistic_adam(rate, b1=0.8),
+}
+BY_SCHEDULE = {name: build for name, build in BY_SCHEDULE.items() if hasattr(optax, name)}
+
+
+@pytest.mark.filterwarnings("ignore:`optimistic_adam`:DeprecationWarning")
+@pytest.mark.parametrize("build", BY_SCHEDULE.values(), ids=BY_SCHEDULE)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_schedule_scales_each_step(build: Any, dtype: str) -> None:
+    """Both are linear in the rate, and no moment depends on it."""
+    tolerance = {"float32": 1e-6, "bfloat16": 2**-7, "float16": 2**-10}[dtype]
+    params = tree_of(dtype)
+    assert_keeps_the_contract(build(halving), params)
+    whole = updates_of(build(1.0), params)
+    for count, (got, expected) in enumerate(zip(updates_of(build(halving), params), whole)):
+        for name, leaf in got.items():
+            rate = 0.1 / (count + 1)
+            np.testing.assert_allclose(leaf, rate * expected[name], rtol=tolerance, atol=1e-7)
+
+
+@pytest.mark.skipif("optimistic_adam" not in BY_SCHEDULE, reason="it came with optax 0.2.4")
+@pytest.mark.filterwarnings("ignore:`optimistic_adam`:DeprecationWarning")
+def test_optimistic_adam_by_a_schedule_keeps_its_state_and_its_optimism() -> None:
+    params, grads = tree_of("float32"), tree_of("float32", seed=1)
+    tx = optax.optimistic_adam(halving, 0.5)
+    state = tx.init(params)
+    plain = optax.optimistic_adam(0.1, 0.5)
+    expected, plain_state = plain.update(grads, plain.init(params), params)
+    updates, state = tx.update(grads, state, params)
+    assert jax.tree_util.tree_structure(state) == jax.tree_util.tree_structure(plain_state)
+    np.testing.assert_allclose(updates["w"], expected["w"], rtol=1e-6)
+    # In the second step with the rate of that step: (alpha + beta) g - beta g'.
+    half = optax.optimistic_adam(0.05, 0.5)
+    expected, _ = half.update(params, plain_state, params)
+    updates, _ = tx.update(params, state, params)
+    np.testing.assert_allclose(updates["w"], expected["w"], rtol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:`optimistic_adam`:DeprecationWarning")
+@pytest.mark.parametrize("build", BY_SCHEDULE.values(), ids=BY_SCHEDULE)
+def test_a_schedule_brings_no_float64(build: Any) -> None:
+    with x64():
+        tx = build(lambda count: jnp.asarray(0.1, jnp.float64) / (count + 1))
+        params = tree_of("float32")
+        assert_keeps_the_contract(tx, params)
+        assert {*float64_in(tx.update, params, tx.init(params), params)} <= {()}
+
+
+@pytest.mark.parametrize("grads", ["bfloat16", "float16", "int8"])
+def test_float32_params_with_narrow_gradients_get_float32_updates(grads: str) -> None:
+    tx = optax.sgd(jnp.asarray(0.1, jnp.float32))
+    params = {"w": jnp.ones(2)}
+    updates, _ = tx.update({"w": jnp.asarray([3, -1], grads)}, tx.init(params), params)
+    assert updates["w"].dtype == jnp.float32
+    np.testing.assert_allclose(updates["w"], [-0.3, 0.1], rtol=1e-6)
 
 
 def test_a_float32_rate_of_float32_params_keeps_its_bits() -> None:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import copy
+import inspect
+import sys
 from typing import Any
 
 import jax
@@ -8,8 +11,9 @@ import numpy as np
 import optax
 import pytest
 from packaging.version import Version
-from support import assert_keeps_the_contract, float64_in, leaves, tree_map, tree_of
+from support import assert_keeps_the_contract, float64_in, leaves, tree_map, tree_of, types
 
+import optax_dtypefix
 from optax_dtypefix._dtypes import x64
 
 RELEASE = Version(optax.__version__)
@@ -48,8 +52,9 @@ def test_a_deprecated_name_is_that_of_the_patched_function() -> None:
     tx = optax.differentially_private_aggregate(1.0, 0.1, 0)
     params = tree_of("float32", "int32")
     batch = tree_map(lambda leaf: jnp.stack([leaf, leaf]), params)
-    updates, _ = tx.update(batch, tx.init(params), params)
-    assert updates["b"].dtype == jnp.int32
+    with jax.numpy_dtype_promotion("strict"):  # Stock raises.
+        updates, _ = tx.update(batch, tx.init(params), params)
+    assert {leaf.dtype for leaf in leaves(updates)} == {jnp.dtype(jnp.float32)}
 
 
 @pytest.mark.parametrize("name", AVAILABLE)
@@ -89,7 +94,8 @@ def test_float_leaves_beside_an_integer_leaf_are_right() -> None:
         updates, state = tx.update(grad, state, params)
     expected = adam_in_numpy([np.asarray(grad["w"], np.float64) for grad in grads])
     np.testing.assert_allclose(updates["w"], expected, rtol=1e-5)
-    assert updates["b"].dtype == jnp.int32
+    assert updates["b"].dtype == jnp.float32
+    assert types(state) == types(tx.init(params))
 
 
 def rectified_adam_in_numpy(grads: list[Any], *, b1: float = 0.9, b2: float = 0.999) -> Any:
@@ -168,11 +174,13 @@ def test_gradients_wider_than_params_are_left_to_the_user() -> None:
     ids=["scale", "scale_by_schedule", "adam", "add_decayed_weights"],
 )
 def test_a_leaf_keeps_its_dtype_beside_one_with_a_wider_gradient(build: Any) -> None:
-    """So ``lbfgs`` gave float32 for an integer leaf, which ``scale(-1.0)`` ends."""
-    tx, params = build(), tree_of(jnp.bfloat16, jnp.int32)
+    tx, params = build(), tree_of(jnp.float32, jnp.bfloat16)
+    updates, _ = tx.update(tree_of(jnp.float32, jnp.bfloat16), tx.init(params), params)
+    assert updates["b"].dtype == jnp.bfloat16
+    params = tree_of(jnp.bfloat16, jnp.int32)
     updates, _ = tx.update(tree_of(jnp.float32, jnp.int32), tx.init(params), params)
-    assert updates["b"].dtype == jnp.int32
     assert updates["w"].dtype == jnp.float32, "whose gradient is wider: stock's promotion stands"
+    assert updates["b"].dtype in (jnp.float32, jnp.int32)
 
 
 def test_the_signature_is_stocks() -> None:
@@ -209,3 +217,193 @@ def test_sophia_takes_an_estimator_of_the_users_own(dtype: str) -> None:
     )
     assert updates["w"].dtype == jnp.dtype(dtype)
     assert np.all(np.abs(np.asarray(updates["w"], np.float32)) > 0.05)
+
+
+NARROW = ("bfloat16", "float16", "int8")
+
+
+@pytest.mark.parametrize("name", [name for name in AVAILABLE if name != "centralize"])
+@pytest.mark.parametrize("grads", NARROW)
+def test_narrow_gradients_of_float32_params_get_float32_updates(name: str, grads: str) -> None:
+    """Stock's own: against the same step with the same gradients in float32."""
+    tx, params = getattr(optax, name)(), tree_of("float32")
+    narrow = tree_map(lambda leaf: (3 * leaf).astype(grads), tree_of("float32", seed=1))
+    got, _ = tx.update(narrow, tx.init(params), params)
+    wide = tree_map(lambda leaf: leaf.astype(jnp.float32), narrow)
+    expected, _ = tx.update(wide, tx.init(params), params)
+    # Some of stock's squares are computed in the dtype of the gradient.
+    tolerance = {"bfloat16": 0.02, "float16": 0.002, "int8": 1e-6}[grads]
+    for leaf, other in zip(leaves(got), leaves(expected)):
+        assert leaf.dtype == jnp.float32
+        np.testing.assert_allclose(leaf, other, rtol=tolerance, atol=tolerance)
+
+
+def test_a_small_weight_decay_survives_a_float32_momentum() -> None:
+    """1e-6 of the param is less than half a unit of the update in bfloat16."""
+    params, grads = tree_of("bfloat16"), tree_of("bfloat16", seed=1)
+
+    def updates(decay: float) -> Any:
+        tx = optax.adamw(1.0, mu_dtype=jnp.float32, weight_decay=decay)
+        return tx.update(grads, tx.init(params), params)[0]
+
+    decayed, plain = updates(1e-6), updates(0.0)
+    for name, leaf in decayed.items():
+        assert leaf.dtype == jnp.float32
+        assert np.any(np.asarray(leaf) != np.asarray(plain[name]))
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int8"])
+def test_the_mean_of_an_integer_is_no_integer(dtype: str) -> None:
+    tx, metric = optax.ema(0.9), {"a": jnp.asarray(7, dtype)}
+    state = tx.init(metric)
+    for _ in range(100):
+        updates, state = tx.update(metric, state)
+    np.testing.assert_allclose(updates["a"], 7, rtol=1e-5)
+
+
+def test_integer_gradients_without_params_are_scaled() -> None:
+    tx = optax.sgd(0.1)
+    signs = {"w": jnp.asarray([1, -1], jnp.int8)}
+    updates, _ = tx.update(signs, tx.init({"w": jnp.ones(2)}))
+    np.testing.assert_allclose(updates["w"], [-0.1, 0.1], rtol=1e-6)
+
+
+def mean_of(start: Any) -> Any:
+    """A transformation of the user's: its state, one number, becomes the mean of the gradients."""
+
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        del params
+        mean = sum(jnp.mean(leaf) for leaf in leaves(grads)) / len(leaves(grads))
+        return grads, 0.5 * state + mean
+
+    return optax.GradientTransformation(lambda _: start, update)
+
+
+def holders() -> dict[str, Any]:
+    """What wraps a transformation, and how often that is run in three steps."""
+    found = {"flatten": (optax.flatten, 3)}
+    contrib = getattr(optax, "contrib", None)
+    if hasattr(contrib, "split_real_and_imaginary"):
+        found["split"] = (contrib.split_real_and_imaginary, 3)
+    if hasattr(contrib, "sam"):
+        found["sam"] = (lambda tx: contrib.sam(tx, optax.sgd(0.1), sync_period=2), 1)
+    return found
+
+
+@pytest.mark.parametrize(("hold", "runs"), holders().values(), ids=holders())
+@pytest.mark.parametrize("start", [0, jnp.zeros([], jnp.int32)], ids=["python", "int32"])
+def test_a_state_that_starts_as_an_integer_holds_a_mean(hold: Any, runs: int, start: Any) -> None:
+    tx, params = hold(mean_of(start)), {"w": jnp.full(4, 0.25)}
+    state = tx.init(params)
+    for _ in range(3):
+        _, state = tx.update(params, state, params)
+    expected = sum(0.25 * 0.5**i for i in range(runs))
+    assert any(np.allclose(leaf, expected) for leaf in leaves(state) if np.ndim(leaf) == 0)
+
+
+def test_a_state_that_starts_real_keeps_an_imaginary_part() -> None:
+    tx, params = optax.flatten(mean_of(jnp.zeros([]))), {"w": jnp.full(4, 1 + 2j, jnp.complex64)}
+    state = tx.init(params)
+    for _ in range(2):
+        _, state = tx.update(params, state, params)
+    assert any(np.allclose(leaf, 1.5 + 3j) for leaf in leaves(state))
+
+
+@pytest.mark.parametrize("grads", ["bfloat16", "float32"])
+def test_flatten_without_params_knows_their_width_by_its_vector(grads: str) -> None:
+    """float32 params with half-precision gradients, and the other way round: stock's float32."""
+    other = "float32" if grads == "bfloat16" else "bfloat16"
+    tx = optax.flatten(optax.trace(0.9))
+    state = tx.init(tree_of(other))
+    for _ in range(2):
+        updates, state = tx.update(tree_of(grads), state)
+    assert {leaf.dtype for leaf in leaves((updates, state))} == {jnp.dtype(jnp.float32)}
+
+
+SCHEDULES = {
+    "cosine": lambda: optax.cosine_decay_schedule(0.1, 10),
+    "linear": lambda: optax.linear_schedule(0.1, 0.2, 10),
+    "exponential": lambda: optax.exponential_decay(0.1, 10, 0.5),
+    "piecewise": lambda: optax.piecewise_constant_schedule(0.1, {2: 0.5}),
+    "one cycle": lambda: optax.cosine_onecycle_schedule(10, 0.1),
+    "warm-up": lambda: optax.warmup_cosine_decay_schedule(0.0, 0.1, 2, 10),
+    "join": lambda: optax.join_schedules([optax.constant_schedule(0.1)] * 2, [2]),
+    "sgdr": lambda: optax.sgdr_schedule(
+        [{"init_value": 0.0, "peak_value": 0.1, "warmup_steps": 2, "decay_steps": 4}] * 2
+    ),
+}
+
+
+@pytest.mark.parametrize("build", SCHEDULES.values(), ids=SCHEDULES)
+def test_a_schedule_of_optax_takes_strict_promotion(build: Any) -> None:
+    schedule, count = build(), jnp.asarray(3, jnp.int32)
+    expected = schedule(count)
+    tx, params = optax.adamw(schedule), tree_of("float32")
+    with jax.numpy_dtype_promotion("strict"):
+        assert schedule(count) == expected
+        tx.update(params, tx.init(params), params)
+
+
+def test_a_schedule_can_be_copied_and_keeps_its_name() -> None:
+    schedule = optax.cosine_decay_schedule(0.1, 10)
+    assert copy.deepcopy(schedule) is schedule
+    stock = optax_dtypefix.original(optax.cosine_decay_schedule)(0.1, 10)
+    assert schedule.__qualname__ == stock.__qualname__
+    assert inspect.signature(schedule) == inspect.signature(stock)
+
+
+needs_sophia = pytest.mark.skipif(Version("0.2.5") > RELEASE, reason="sophia came with optax 0.2.5")
+
+
+@needs_sophia
+def test_the_objective_of_sophia_runs_in_the_users_mode() -> None:
+    wide = []
+
+    def objective(params: Any) -> Any:
+        wide.append(jnp.result_type(float) == jnp.float64)
+        label = jnp.asarray(2**40, jnp.int64)  # More than 32 bits hold.
+        return jnp.sum(params["w"] ** 4) * (label // 2**40).astype(jnp.float32)
+
+    with x64():
+        tx, params = optax.contrib.sophia(0.1), {"w": jnp.ones(3, jnp.float32)}
+        updates, state = tx.update(params, tx.init(params), params, obj_fn=objective)
+        assert all(wide)
+        assert wide
+        assert {leaf.dtype for leaf in leaves(updates)} == {jnp.dtype(jnp.float32)}
+        np.testing.assert_allclose(state[0].nu["w"], 0.01 * 12, rtol=1e-5)
+
+
+@needs_sophia
+@pytest.mark.parametrize("enabled", [False, True])
+def test_the_directions_of_the_estimator_are_stocks(enabled: bool) -> None:
+    """The estimate of a Hessian without a diagonal is a sum of products of the directions."""
+    sophia = sys.modules["optax.contrib._sophia"]
+    build = sophia.hutchinson_estimator_diag_hessian
+
+    def objective(params: Any) -> Any:
+        x = params["w"]
+        return jnp.sum(x * jnp.roll(x, 1) * jnp.arange(1, 17, dtype=x.dtype))
+
+    with x64(enabled):
+        params = {"w": jnp.ones(16, jnp.float32)}
+
+        def estimate(build: Any) -> Any:
+            tx = build(jax.random.PRNGKey(1))
+            return tx.update(params, tx.init(params), params, obj_fn=objective)[0]["w"]
+
+        expected = estimate(optax_dtypefix.original(build))
+        np.testing.assert_array_equal(estimate(build), expected)
+
+
+@needs_sophia
+def test_the_objective_of_sophia_runs_in_strict_promotion() -> None:
+    modes = []
+
+    def objective(params: Any) -> Any:
+        modes.append(jax.config.jax_numpy_dtype_promotion)
+        return jnp.sum(params["w"] ** 2)
+
+    with jax.numpy_dtype_promotion("strict"):
+        tx, params = optax.contrib.sophia(0.1), {"w": jnp.ones(3)}
+        tx.update(params, tx.init(params), params, obj_fn=objective)
+    assert set(modes) == {"strict"}
