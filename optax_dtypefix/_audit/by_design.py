@@ -85,6 +85,12 @@ EXEMPTIONS = (
         ("int8 grads",),
     ),
     Exemption(
+        ("snapshot",),
+        "passes integers on, whole as they are",
+        ("int8 grads",),
+        inside=("apply_if_finite",),
+    ),
+    Exemption(
         (
             *("adafactor", "scale_by_factored_rms", "sm3", "scale_by_sm3"),
             *("galore", "scale_by_galore", "muon"),
