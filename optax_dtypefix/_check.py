@@ -120,16 +120,20 @@ class Problem:
         self._static = {k: v for k, v in extra_args.items() if k not in abstract}
         self._tx = tx
         self._state_asks = state_asks
-        self._inputs = jax.tree_util.tree_map(_shape, (params, grads, abstract))
+        # A node of the user's may take nothing but arrays: it is given none of these shapes.
+        flat, self._structure = jax.tree_util.tree_flatten((params, grads, abstract))
+        self._inputs = list(map(_shape, flat))
 
     def step(self) -> Iterator[Violation]:
         """What one step breaks, in ``lax.scan``. Raises what ``tx`` raises."""
-        seen: list[tuple[PyTree, PyTree, PyTree]] = []
+        seen: list[list[Violation]] = []
 
-        def scan(inputs: PyTree) -> PyTree:
+        def scan(flat: list[Any]) -> PyTree:
+            inputs = self._structure.unflatten(flat)
+
             def body(state: PyTree, _: None) -> tuple[PyTree, PyTree]:
                 updates, new_state = self._update(state, inputs)
-                seen.append(jax.tree_util.tree_map(_Type, (state, new_state, updates)))
+                seen.append(list(self._steadiness(state, new_state, updates, inputs)))
                 return new_state, updates
 
             return jax.lax.scan(body, self._tx.init(inputs[0]), None, length=2)
@@ -143,31 +147,41 @@ class Problem:
             refused = f"does not take the state: {in_words(error)}"
             jaxpr = jax.make_jaxpr(self._once)(self._inputs)
         # If a weak type changes, the body is traced again, with the weak type gone.
-        yield from self._steadiness(*seen[0])
+        yield from seen[0]
         if not self._brings(_DOUBLE) and float64_inside(jaxpr.jaxpr):
             yield Violation("float64", "", "computed inside, although no input is float64")
         if refused is not None:
             yield Violation("scan", "", refused)
 
-    def functions(self) -> tuple[Callable[..., PyTree], Callable[..., PyTree], PyTree]:
-        """``init(inputs)``, ``update(state, inputs)``, and the abstract inputs of both."""
-        return lambda inputs: self._tx.init(inputs[0]), self._update, self._inputs
+    def functions(self) -> tuple[Callable[..., PyTree], Callable[..., PyTree], list[Any]]:
+        """Return ``init(inputs)``, ``update(state, inputs)``, and the abstract inputs of both."""
+
+        def init(flat: list[Any]) -> PyTree:
+            return self._tx.init(self._structure.unflatten(flat)[0])
+
+        def update(state: PyTree, flat: list[Any]) -> tuple[PyTree, PyTree]:
+            return self._update(state, self._structure.unflatten(flat))
+
+        return init, update, self._inputs
 
     def cond(self) -> Iterator[Violation]:
         """Whether ``lax.cond`` takes the state: updated in one branch, as it was in the other."""
 
-        def cond(inputs: PyTree) -> PyTree:
+        def cond(flat: list[Any]) -> list[Any]:
+            inputs = self._structure.unflatten(flat)
+
             def update(state: PyTree) -> PyTree:
                 return self._update(state, inputs)[1]
 
-            return jax.lax.cond(True, update, lambda state: state, self._tx.init(inputs[0]))
+            return leaves(jax.lax.cond(True, update, lambda state: state, self._tx.init(inputs[0])))
 
         try:
             jax.eval_shape(cond, self._inputs)
         except TypeError as error:
             yield Violation("cond", "", f"does not take the state: {in_words(error)}")
 
-    def _once(self, inputs: PyTree) -> tuple[PyTree, PyTree]:
+    def _once(self, flat: list[Any]) -> tuple[PyTree, PyTree]:
+        inputs = self._structure.unflatten(flat)
         return self._update(self._tx.init(inputs[0]), inputs)
 
     def _update(self, state: PyTree, inputs: PyTree) -> tuple[PyTree, PyTree]:
@@ -177,7 +191,9 @@ class Problem:
         )
         return result
 
-    def _steadiness(self, state: PyTree, new_state: PyTree, updates: PyTree) -> Iterator[Violation]:
+    def _steadiness(
+        self, state: PyTree, new_state: PyTree, updates: PyTree, inputs: PyTree
+    ) -> Iterator[Violation]:
         before: Any = jax.tree_util.tree_structure(state)
         after: Any = jax.tree_util.tree_structure(new_state)
         if before != after:
@@ -186,16 +202,16 @@ class Problem:
             for (path, was), (_, now) in zip(_with_paths(state), _with_paths(new_state)):
                 if was != now:
                     yield Violation("state", path, f"turns from {was} into {now}")
-        yield from self._widths(updates, state)
+        yield from self._widths(updates, state, inputs)
         for kind, dtypes in (("float64", _DOUBLE), ("int64", _LONG)):
             for path, leaf in () if self._brings(dtypes) else _with_paths(new_state):
                 if leaf.dtype in dtypes:
                     message = f"{leaf} in the state, although no input is {kind}"
                     yield Violation(kind, path, message)
 
-    def _widths(self, updates: PyTree, state: PyTree) -> Iterator[Violation]:
+    def _widths(self, updates: PyTree, state: PyTree, inputs: PyTree) -> Iterator[Violation]:
         """Compare each update with its bound: wider, or of a kind that loses the fraction."""
-        params, grads, _ = self._inputs
+        params, grads, _ = inputs
         dtypes = update_dtypes(updates, grads, params, state if self._state_asks else None)
         if dtypes is None:
             has: Any = jax.tree_util.tree_structure(updates)
@@ -205,14 +221,14 @@ class Problem:
         # Those of lookahead are like its params: leaves for the gradients, and others after them.
         rows = zip(leaves(grads), leaves(params), _with_paths(updates), dtypes)
         for grad, param, (path, update), bound in rows:
-            inputs = f"a {grad.dtype} gradient of a {param.dtype} param"
+            given = f"a {grad.dtype} gradient of a {param.dtype} param"
             if update.dtype != bound:
-                yield Violation("updates", path, f"{update.dtype} for {inputs}: {bound} will do")
+                yield Violation("updates", path, f"{update.dtype} for {given}: {bound} will do")
             elif kind_of(bound) < REAL <= max(kind_of(grad.dtype), kind_of(param.dtype)):
-                yield Violation("updates", path, f"{update.dtype} for {inputs} loses the fraction")
+                yield Violation("updates", path, f"{update.dtype} for {given} loses the fraction")
 
     def _brings(self, dtypes: tuple[Any, ...]) -> bool:
-        return any(leaf.dtype in dtypes for leaf in jax.tree_util.tree_leaves(self._inputs))
+        return any(leaf.dtype in dtypes for leaf in self._inputs)
 
 
 class _Type:
@@ -256,9 +272,9 @@ def equations(jaxpr: Any) -> Iterator[Any]:
                     yield from equations(inner)
 
 
-def _with_paths(tree: PyTree) -> list[tuple[str, Any]]:
+def _with_paths(tree: PyTree) -> list[tuple[str, _Type]]:
     flat, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return [(jax.tree_util.keystr(path), leaf) for path, leaf in flat]
+    return [(jax.tree_util.keystr(path), _Type(leaf)) for path, leaf in flat]
 
 
 def _is_abstract(value: Any) -> bool:

@@ -224,3 +224,30 @@ def test_int64_that_nobody_brought_is_named() -> None:
         assert kinds(report) == ["int64"]
         assert "int64[] in the state, although no input is int64" in str(report)
         assert optax_dtypefix.check(tx, shapes(jnp.int64)).ok
+
+
+@jax.tree_util.register_pytree_node_class
+class Converting:
+    """A node that makes arrays of its children, so that no shape can stand for one."""
+
+    def __init__(self, child: Any) -> None:
+        self.child = jnp.asarray(child)
+
+    def tree_flatten(self) -> Any:
+        return (self.child,), None
+
+    @classmethod
+    def tree_unflatten(cls, aux: Any, children: Any) -> Converting:
+        del aux
+        return cls(*children)
+
+
+def test_a_node_that_takes_nothing_but_arrays() -> None:
+    params = {"w": Converting(jnp.ones((3,), jnp.bfloat16))}
+    assert optax_dtypefix.check(optax.adam(0.1), params).ok
+
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        return tree_map(lambda g: g.astype(jnp.float32), grads), state
+
+    (found,) = optax_dtypefix.check(transformation(update), params)
+    assert found.kind == "updates"
