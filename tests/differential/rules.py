@@ -1,0 +1,232 @@
+"""The rules: a patched update is never worse than stock's, in kind, width and value."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import functools
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+RANDOM = ("add_noise", "noisy_sgd", "dpsgd", "differentially_private_aggregate", "sophia")
+"""What draws random numbers, which depend on the dtype: compared with no reference."""
+
+DIFFERENCES = ("schedule_free", "mechanize", "sam", "lookahead", "keep_params_nonnegative")
+"""Whose updates are new params less old ones, so that the params' rounding is in them."""
+
+ULPS = {"half": 4, "wide": 512}
+"""How many units of the last place an update may be further off than stock's.
+
+One of float16 is 8,192 of float32. In float32, ``1 - b2**t`` alone is off by 500 for ``b2=0.999``.
+"""
+
+NUDGED = 4
+"""How many times as much it may be further off as inputs off by one unit make the reference."""
+
+
+def decoded(leaf: Any) -> Any:
+    dtype, shape, content = leaf
+    return jnp.dtype(dtype), np.frombuffer(base64.b64decode(content), np.complex128).reshape(shape)
+
+
+def kind(dtype: Any) -> int:
+    """Bool below integer below float below complex."""
+    return next(
+        i
+        for i, of in enumerate((np.bool_, np.integer, np.floating, np.complexfloating))
+        if jnp.issubdtype(dtype, of)
+    )
+
+
+def width(dtype: Any) -> int:
+    """Bits of the dtype, of one part of it if it is complex."""
+    return int(dtype.itemsize * 8 // (2 if kind(dtype) == 3 else 1))
+
+
+def bound(spec: Any, i: int, stock: Any) -> Any:
+    """The dtype that C2 allows for the update of a leaf."""
+    leaf = spec["leaves"][i]
+    wanted = [jnp.dtype(leaf["grad"]), jnp.dtype(leaf["param"])]
+    wanted += [
+        jnp.dtype(of["dtype"])
+        for key, of in {**spec["arguments"], **spec["options"]}.items()
+        if isinstance(of, dict) and "dtype" in of and key != "hyperparam_dtype"
+    ]
+    dtype = wanted[0]
+    for other in wanted[1:]:
+        dtype = jnp.promote_types(dtype, other)
+    if kind(dtype) < 2 <= kind(stock):  # An integer param keeps stock's float update.
+        dtype = jnp.dtype(jnp.float32)
+    return dtype
+
+
+def expected(spec: Any, i: int, stock: Any) -> Any:
+    """The narrower one of stock's dtype and the bound: the rounding of this is allowed."""
+    limit = bound(spec, i, stock)
+    return limit if width(limit) < width(stock) else stock
+
+
+def eps(dtype: Any) -> float:
+    return float(jnp.finfo(dtype).eps) if kind(dtype) >= 2 else 0.0
+
+
+def of_state(spec: Any, i: int, stock: Any) -> float:
+    """The rounding of the state of a leaf, which keeps the dtype that it has after ``init``."""
+    param = spec["leaves"][i]["param"]
+    asked = [
+        of["dtype"] for of in spec["arguments"].values() if isinstance(of, dict) and "dtype" in of
+    ]
+    return max([0.0, *(eps(jnp.dtype(d)) for d in (param, *asked) if d in stock["state"])])
+
+
+def finite(outcome: Any) -> bool:
+    return "error" not in outcome and all(
+        np.isfinite(decoded(leaf)[1]).all() for step in outcome["steps"] for leaf in step
+    )
+
+
+def dtypes_broken(spec: Any, step: int, i: int, stock: Any, patched: Any) -> list[str]:
+    limit = bound(spec, i, stock)
+    shown = f"step {step} leaf {i}: stock {stock}, patched {patched}, bound {limit}"
+    if kind(patched) < kind(stock):
+        return [f"lower kind: {shown}"]
+    if kind(patched) < 2:
+        return []
+    if width(patched) < min(width(stock), width(limit)):
+        return [f"narrower: {shown}"]
+    if width(patched) > max(width(stock), width(limit)):
+        return [f"wider: {shown}"]
+    return []
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """A leaf of the updates of one step, the dtype it should have, and what rounding it has."""
+
+    step: int
+    leaf: int
+    dtype: Any
+    unit: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Errors:
+    """What an update may be off for one leaf at one step, beside units of the last place.
+
+    Attributes:
+      stock: how far stock is off, element by element.
+      nudged: how far the reference moves with inputs off by one unit of the last place.
+    """
+
+    stock: Any
+    nudged: Any = 0.0
+
+
+def values_broken(spec: Any, place: Place, both: Any, exact: Any, errors: Errors) -> list[str]:
+    stock, patched = both
+    unit = place.unit
+    unit *= ULPS["half" if unit > 1e-4 else "wide"]
+    tolerance = unit * np.abs(exact) + NUDGED * errors.nudged
+    if kind(place.dtype) >= 2:
+        tolerance = tolerance + 2 * float(jnp.finfo(place.dtype).smallest_subnormal)
+    if any(name in spec["name"] + spec["wrapper"] for name in DIFFERENCES):
+        tolerance = tolerance + 3 * unit  # Params are about that large at most.
+    error = np.abs(patched[1] - exact)
+    worst = np.unravel_index(np.argmax(error - errors.stock - tolerance), exact.shape)
+    if error[worst] <= errors.stock[worst] + tolerance[worst]:
+        return []
+    return [
+        f"value: step {place.step} leaf {place.leaf}: reference {_number(exact[worst])}, "
+        f"stock {_number(stock[1][worst])} ({stock[0]}), "
+        f"patched {_number(patched[1][worst])} ({patched[0]}), "
+        f"error of stock {errors.stock[worst]:.1e}, tolerance {tolerance[worst]:.1e}"
+    ]
+
+
+def _number(value: Any) -> str:
+    return f"{value:.6g}" if value.imag else f"{value.real:.6g}"
+
+
+def broken(spec: Any, workers: Any) -> tuple[str, list[str]]:
+    """What became of a spec, in a word, and which rules were broken."""
+    stock, patched = workers.stock_and_patched(spec)
+    if not finite(stock):
+        return f"stock: {stock['error']}" if "error" in stock else "stock is not finite", []
+    if "error" in patched:
+        return "compared", [f"raises: {patched['error']}"]
+    if not finite(patched):
+        return "compared", ["not finite"]
+    if list(map(len, stock["steps"])) != list(map(len, patched["steps"])):
+        return "compared", ["number of leaves"]
+    pairs = [
+        [(decoded(a), decoded(b)) for a, b in zip(*both)]
+        for both in zip(stock["steps"], patched["steps"])
+    ]
+    found = [
+        text
+        for step, leaves in enumerate(pairs)
+        for i, ((a, x), (b, y)) in enumerate(leaves)
+        for text in dtypes_broken(spec, step, i, a, b)
+        + ([] if x.shape == y.shape else [f"shape: {x.shape} is {y.shape}"])
+    ]
+    if any(len(leaves) != len(spec["leaves"]) for leaves in pairs):
+        return "other leaves", found[:1]
+    if found or any(spec["name"].endswith(name) for name in RANDOM):
+        return "dtypes compared", found[:1]
+    if all(np.array_equal(x, y) for leaves in pairs for (_, x), (_, y) in leaves):
+        return "same bits", []
+    return values(spec, workers, pairs, stock)
+
+
+def values(spec: Any, workers: Any, pairs: Any, stock: Any) -> tuple[str, list[str]]:
+    """Compares the values with those of the reference, where there is one."""
+    exact = workers.reference(spec)
+    if not finite(exact):
+        return "no reference", []
+    units = [eps(expected(spec, i, pairs[0][i][0][0])) for i in range(len(spec["leaves"]))]
+    # Errors of the first step are of the update, those of later ones may be of the state too.
+    roundings = [max(unit, of_state(spec, i, stock)) for i, unit in enumerate(units)]
+
+    @functools.cache
+    def nudged(later: bool) -> list[Any]:
+        nudges = roundings if later else units
+        runs = [workers.reference(spec, nudges=nudges, run=run) for run in (1, 2)]
+        return [run for run in runs if finite(run)]
+
+    @functools.cache
+    def others() -> list[Any]:
+        """Stock and reference on other numbers, and not compiled: stock may be right by luck."""
+        eager = {**spec, "mode": "traced"} if spec["mode"] == "jit" else spec
+        specs = [{**eager, "near": near} for near in range(eager is spec, 5)]
+        runs = [(workers.stock(other), workers.reference(other)) for other in specs]
+        return [run for run in runs if all(map(finite, run))]
+
+    for step, leaves in enumerate(pairs):
+        for i, (a, b) in enumerate(leaves):
+
+            def at(outcome: Any, step: int = step, i: int = i) -> Any:
+                return decoded(outcome["steps"][step][i])[1]
+
+            of = at(exact)
+            place = Place(step, i, expected(spec, i, a[0]), (roundings if step else units)[i])
+            errors = Errors(np.abs(a[1] - of))
+            found = values_broken(spec, place, (a, b), of, errors)
+            if found:
+                moved = [np.abs(at(run) - of) for run in nudged(step > 0)]
+                typical = [_spread(np.abs(at(x) - at(y)), of) for x, y in others()]
+                errors = Errors(
+                    np.max([errors.stock, *(2 * error for error in typical)], axis=0),
+                    np.max([np.zeros_like(errors.stock), *moved], axis=0),
+                )
+                found = values_broken(spec, place, (a, b), of, errors)
+            if found:
+                return "compared", found
+    return "compared", []
+
+
+def _spread(error: Any, exact: Any) -> Any:
+    """An error that any element may have, in proportion to its size."""
+    size = np.abs(exact)
+    return np.maximum(error, error.max() * size / max(size.max(), 1e-300))
