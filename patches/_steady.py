@@ -98,6 +98,8 @@ class Steady:
         return tx._replace(init=init_fn, update=called_like(tx.update, update_fn))
 
     def _start(self, tx: Any, params: PyTree) -> PyTree:
+        if self.no_integers:  # As each step is given them.
+            _, _, params = _without_integers((), (), params)
         return self._with_wide_scalars(tx, self._in_its_mode(tx.init, params), params)
 
     def _extra_args(self, params: PyTree, extra_args: dict[str, Any]) -> dict[str, Any]:

@@ -349,7 +349,7 @@ def test_an_array_as_argument_keeps_the_contract(build: Any) -> None:
 
 
 BY_PARAMS = {
-    "scale_by_trust_ratio": lambda: optax.scale_by_trust_ratio(),
+    "scale_by_trust_ratio": optax.scale_by_trust_ratio,
     "adaptive_grad_clip": lambda: optax.adaptive_grad_clip(0.1),
 }
 

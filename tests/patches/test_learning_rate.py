@@ -83,7 +83,9 @@ def test_a_schedule_scales_each_step(build: Any, dtype: str) -> None:
     for count, (got, expected) in enumerate(zip(updates_of(build(halving), params), whole)):
         for name, leaf in got.items():
             rate = 0.1 / (count + 1)
-            np.testing.assert_allclose(leaf, rate * expected[name], rtol=tolerance, atol=1e-7)
+            # Of optimistic_adam, two directions of about 1 may cancel.
+            atol = tolerance * rate
+            np.testing.assert_allclose(leaf, rate * expected[name], rtol=tolerance, atol=atol)
 
 
 @pytest.mark.skipif("optimistic_adam" not in BY_SCHEDULE, reason="it came with optax 0.2.4")

@@ -305,3 +305,99 @@ def test_rounding_is_not_taken_for_curvature(dtype: str) -> None:
         params = optax.apply_updates(params, updates)
     # Downhill on a line, six steps of 0.1: no curvature was seen, so none is divided by.
     np.testing.assert_allclose(np.asarray(params, np.float32), -0.6 * slope, rtol=0.2)
+
+
+@needs_lbfgs
+@pytest.mark.parametrize("grads", ["bfloat16", "float16", "int8"])
+def test_narrow_gradients_of_float32_params_give_float32_directions(grads: str) -> None:
+    """Stock's own: those of the same gradients in float32."""
+    tx = optax.scale_by_lbfgs()
+    slopes = [jnp.asarray(slope, grads) for slope in ([3, -2, 1], [2, -1, 1])]
+    params = [jnp.ones(3), jnp.ones(3) * 1.1]
+
+    def directions(slopes: list[Any]) -> list[Any]:
+        state, found = tx.init(params[0]), []
+        for slope, point in zip(slopes, params):
+            direction, state = tx.update(slope, state, point)
+            found.append(direction)
+        return found
+
+    wide = directions([slope.astype(jnp.float32) for slope in slopes])
+    for direction, expected in zip(directions(slopes), wide):
+        assert direction.dtype == jnp.float32
+        np.testing.assert_allclose(direction, expected, rtol=1e-6)
+
+
+@needs_backtracking
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_search_along_a_narrow_direction_gives_float32_updates(dtype: str) -> None:
+    tx, params = optax.scale_by_backtracking_linesearch(5), jnp.full(4, 3.0)
+    slope = jax.grad(loss)(params)
+    updates, _ = tx.update(
+        (-0.3 * slope).astype(dtype),
+        tx.init(params),
+        params,
+        value=loss(params),
+        grad=slope,
+        value_fn=loss,
+    )
+    assert updates.dtype == jnp.float32
+
+
+@needs_lbfgs
+@pytest.mark.parametrize("enabled", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_strict_promotion_is_the_users_alone(enabled: bool, dtype: str) -> None:
+    modes = []
+
+    def own_loss(params: Any) -> Any:
+        modes.append(str(jax.config.jax_numpy_dtype_promotion))
+        return jnp.sum(params * params)
+
+    with x64(enabled), jax.numpy_dtype_promotion("strict"):
+        tx, params = optax.lbfgs(), jnp.ones(4, dtype)
+        state = tx.init(params)
+        value, slope = jax.value_and_grad(own_loss)(params)
+        updates, _ = tx.update(slope, state, params, value=value, grad=slope, value_fn=own_loss)
+    assert updates.dtype == jnp.dtype(dtype)
+    assert all("strict" in mode.lower() for mode in modes)
+
+
+@jax.tree_util.register_pytree_node_class
+class Vectors:
+    """A node that takes arrays alone."""
+
+    def __init__(self, real: Any, turning: Any) -> None:
+        self.parts = jnp.asarray(real), jnp.asarray(turning)
+
+    def tree_flatten(self) -> Any:
+        return self.parts, None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, parts: Any) -> Any:
+        return cls(*parts)
+
+
+@needs_lbfgs
+@pytest.mark.parametrize("enabled", [False, True])
+def test_a_node_that_converts_its_leaves_is_given_arrays(enabled: bool) -> None:
+    """Complex leaves as pairs, and shapes in 64-bit mode, were put into it."""
+
+    def own_loss(params: Any) -> Any:
+        real, turning = params.parts
+        far = turning - (1 + 2j)
+        return jnp.sum((real - 1) ** 2) + jnp.sum(jnp.real(far * jnp.conj(far)))
+
+    with x64(enabled):
+        tx = optax.lbfgs()
+        params = Vectors(jnp.zeros(2, jnp.float32), jnp.zeros(2, jnp.complex64))
+        state = tx.init(params)
+        for _ in range(3):
+            value, slope = jax.value_and_grad(own_loss)(params)
+            slope = tree_map(jnp.conj, slope)
+            updates, state = tx.update(
+                slope, state, params, value=value, grad=slope, value_fn=own_loss
+            )
+            params = optax.apply_updates(params, updates)
+        np.testing.assert_allclose(params.parts[0], 1, rtol=1e-3)
+        np.testing.assert_allclose(params.parts[1], 1 + 2j, rtol=1e-3)
