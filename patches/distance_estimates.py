@@ -397,6 +397,11 @@ def _show_integer_leaf() -> str | None:
     return _first_scalar_not_float32(demo.shapes(jnp.float32, jnp.int32))
 
 
+def _show_complex_params() -> str | None:
+    params = demo.shapes(jnp.complex64)
+    return _show(jnp.complex64) or _first_scalar_not_float32(params)
+
+
 _SCALARS = ("estim_lr", "estim_dist", "max_dist", "estim_sq_dist", "barf", "s")
 
 
@@ -539,6 +544,13 @@ PATCH = Patch(
             ">=0.1.7",
             _show_mixed_tree,
             _TREES,
+        ),
+        # The maximum of complex numbers is that by their real parts; lax.clamp takes no others.
+        Fault(
+            "complex_params",
+            "complex params make the scalars complex: dadapt_adamw hardly moves, mechanize raises",
+            ">=0.1.7",
+            _show_complex_params,
         ),
         Fault(
             "promoted_updates",

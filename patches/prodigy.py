@@ -229,6 +229,14 @@ def _show_narrow_scalars() -> str | None:
     return None
 
 
+def _show_complex_params() -> str | None:
+    prodigy = demo.contrib("prodigy")
+    if prodigy is None:
+        return None
+    dtype = jax.eval_shape(prodigy().init, demo.shapes(jnp.complex64)).estim_lr.dtype
+    return _show(jnp.complex64) or (None if dtype == jnp.float32 else f"estim_lr is {dtype}")
+
+
 def _show_zero_gradient() -> str | None:
     prodigy = demo.contrib("prodigy")
     if prodigy is None:
@@ -308,6 +316,12 @@ PATCH = Patch(
             ">=0.1.8",
             _show_mixed_tree,
             "https://github.com/google-deepmind/optax/issues/1207",
+        ),
+        Fault(
+            "complex_params",
+            "complex params make the distance estimate complex, and it hardly grows",
+            ">=0.1.8",
+            _show_complex_params,
         ),
         Fault(
             "zero_gradient",

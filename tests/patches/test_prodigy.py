@@ -157,7 +157,7 @@ def test_narrow_gradients_of_float32_params(dtype: Any) -> None:
 
 def test_updates_far_below_the_numbers_of_float16() -> None:
     """The first update is the first distance, 1e-9 here, in the direction of the gradient."""
-    tx, params = contrib.prodigy(estim_lr0=1e-9), {"w": jnp.ones((3,), jnp.float32)}
+    tx, params = contrib.prodigy(1.0, estim_lr0=1e-9), {"w": jnp.ones((3,), jnp.float32)}
     grads = {"w": jnp.asarray([1.0, -2.0, 3.0], jnp.float16)}
     updates, _ = tx.update(grads, tx.init(params), params)
     exact = -1e-9 * np.asarray([1.0, -1.0, 1.0]) * np.sqrt(1 - BETA2) / (1 - BETA1)
