@@ -247,6 +247,7 @@ def test_a_node_that_takes_nothing_but_arrays() -> None:
     assert optax_dtypefix.check(optax.adam(0.1), params).ok
 
     def update(grads: Any, state: Any, params: Any = None) -> Any:
+        del params
         return tree_map(lambda g: g.astype(jnp.float32), grads), state
 
     (found,) = optax_dtypefix.check(transformation(update), params)
