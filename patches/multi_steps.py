@@ -173,7 +173,8 @@ class _Twin:
         self._outer: Any = jax.tree_util.tree_structure(self.grads)
         self._inner: Any = jax.tree_util.tree_structure(self.state.inner_opt_state)
         # Of the updates. Without jit, stock may not come to the inner transformation.
-        self._structure, self._dtypes = self._outer, self.other or self.shown
+        self._structure: Any = self._outer
+        self._dtypes = self.other or self.shown
         self.copied = self._copied(self.original)
 
     def _copied(self, multi_steps: Any) -> Any:
