@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from optax_dtypefix._audit.regimes import Flat
 from optax_dtypefix._check import Problem, Violation
-from optax_dtypefix._dtypes import dtype_of, is_inexact, leaves, tree_map
+from optax_dtypefix._dtypes import COMPLEX, dtype_of, is_inexact, kind_of, leaves, tree_map
 from optax_dtypefix._errors import in_words
 from optax_dtypefix._updates import update_dtypes
 
@@ -78,8 +78,19 @@ class _Watched:
             updates, new_state = map(Flat.of, self._tx.update(*given, **extra_args))
         else:
             updates, new_state = self._tx.update(grads, state, params, **extra_args)
-        self.updates = list(map(str, update_dtypes(updates, grads, params, None) or ()))
+        dtypes = update_dtypes(updates, grads, params, None) or ()
+        self.updates = [*map(_kept, dtypes, leaves(grads), leaves(params))]
         return updates, new_state
+
+
+def _kept(dtype: Any, grad: Any, param: Any) -> str:
+    """Name what must be kept of an update: of a complex one for real numbers, its real part.
+
+    On stock a complex leaf makes hyperparameters complex, and with them the updates of all leaves.
+    """
+    if max(map(kind_of, map(dtype_of, (grad, param)))) < COMPLEX == kind_of(dtype):
+        return str(jnp.finfo(dtype).dtype)
+    return str(dtype)
 
 
 def _in_nodes(value: Any) -> Any:
