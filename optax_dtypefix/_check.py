@@ -121,8 +121,9 @@ class Problem:
         self._tx = tx
         self._state_asks = state_asks
         # A node of the user's may take nothing but arrays: it is given none of these shapes.
-        flat, self._structure = jax.tree_util.tree_flatten((params, grads, abstract))
-        self._inputs = list(map(_shape, flat))
+        trees = (params, grads, abstract)
+        self._structure: Any = jax.tree_util.tree_structure(trees)
+        self._inputs = list(map(_shape, leaves(trees)))
 
     def step(self) -> Iterator[Violation]:
         """What one step breaks, in ``lax.scan``. Raises what ``tx`` raises."""
@@ -221,11 +222,12 @@ class Problem:
         # Those of lookahead are like its params: leaves for the gradients, and others after them.
         rows = zip(leaves(grads), leaves(params), _with_paths(updates), dtypes)
         for grad, param, (path, update), bound in rows:
-            given = f"a {grad.dtype} gradient of a {param.dtype} param"
+            given = f"gradient {grad.dtype}, param {param.dtype}"
             if update.dtype != bound:
-                yield Violation("updates", path, f"{update.dtype} for {given}: {bound} will do")
+                message = f"{update.dtype}, wider than {bound} ({given})"
+                yield Violation("updates", path, message)
             elif kind_of(bound) < REAL <= max(kind_of(grad.dtype), kind_of(param.dtype)):
-                yield Violation("updates", path, f"{update.dtype} for {given} loses the fraction")
+                yield Violation("updates", path, f"{update.dtype} loses fractions ({given})")
 
     def _brings(self, dtypes: tuple[Any, ...]) -> bool:
         return any(leaf.dtype in dtypes for leaf in self._inputs)

@@ -52,7 +52,9 @@ def test_a_drift_is_named_from_what_to_what() -> None:
     report = optax_dtypefix.check(drifting(), shapes(jnp.bfloat16))
     assert kinds(report) == ["state", "updates", "scan", "cond"]
     assert "state['w']: turns from bfloat16[3] into float32[3]" in str(report)
-    assert "updates['w']: float32 for a bfloat16 gradient of a bfloat16 param" in str(report)
+    assert "updates['w']: float32, wider than bfloat16 (gradient bfloat16, param bfloat16)" in str(
+        report
+    )
     with pytest.raises(optax_dtypefix.OptaxDtypeFixError, match="turns from bfloat16"):
         report.raise_if_broken()
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from optax_dtypefix._audit.regimes import Flat
 from optax_dtypefix._check import Problem, Violation
 from optax_dtypefix._dtypes import COMPLEX, dtype_of, is_inexact, kind_of, leaves, tree_map
 from optax_dtypefix._errors import in_words
@@ -58,26 +57,19 @@ def problem_of(subject: Subject, regime: Regime, tx: Any = None) -> Problem:
 
 
 class _Watched:
-    """A transformation that remembers the dtypes of its updates, and sees the nodes of the user."""
+    """A transformation that remembers the dtypes of its updates."""
 
     def __init__(self, tx: Any) -> None:
         self._tx = tx
         self.updates: list[str] = []
 
     def init(self, params: PyTree) -> PyTree:
-        if isinstance(params, Flat):
-            return Flat.of(self._tx.init(params.tree()))
         return self._tx.init(params)
 
     def update(
         self, grads: PyTree, state: PyTree, params: PyTree, **extra_args: Any
     ) -> tuple[PyTree, PyTree]:
-        if isinstance(grads, Flat):
-            given = (_in_nodes(tree) for tree in (grads, state, params))
-            extra_args = {name: _in_nodes(value) for name, value in extra_args.items()}
-            updates, new_state = map(Flat.of, self._tx.update(*given, **extra_args))
-        else:
-            updates, new_state = self._tx.update(grads, state, params, **extra_args)
+        updates, new_state = self._tx.update(grads, state, params, **extra_args)
         dtypes = update_dtypes(updates, grads, params, None) or ()
         self.updates = [*map(_kept, dtypes, leaves(grads), leaves(params))]
         return updates, new_state
@@ -93,17 +85,15 @@ def _kept(dtype: Any, grad: Any, param: Any) -> str:
     return str(dtype)
 
 
-def _in_nodes(value: Any) -> Any:
-    return value.tree() if isinstance(value, Flat) else value
-
-
 def _trees(subject: Subject, regime: Regime) -> tuple[PyTree, PyTree]:
     params, grads = regime.trees()
     return params, tree_map(_batch, grads) if subject.per_example else grads
 
 
 def _batch(leaf: Any) -> Any:
-    return jax.ShapeDtypeStruct((2, *leaf.shape), leaf.dtype)
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct((2, *leaf.shape), leaf.dtype)
+    return jnp.stack([leaf, leaf])
 
 
 def loss(params: PyTree) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from optax_dtypefix._dtypes import leaves, x64
+from optax_dtypefix._dtypes import x64
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,11 +51,10 @@ class Regime:
             yield
 
     def trees(self) -> tuple[Any, Any]:
-        """Make abstract params and gradients."""
+        """Make params and gradients: abstract ones, and arrays in nodes that take no shapes."""
         params = _tree(self.params)
         if self.nodes:
-            nodes = jax.tree_util.tree_map(lambda _: Node(0), params)
-            params = Flat(leaves(params), jax.tree_util.tree_structure(nodes))
+            params = jax.tree_util.tree_map(lambda p: Node(jnp.zeros(p.shape, p.dtype)), params)
         return params, params if self.grads is None else _tree(self.grads)
 
 
@@ -72,31 +71,6 @@ class Node:
     @classmethod
     def tree_unflatten(cls, _: None, children: Any) -> Node:
         return cls(*children)
-
-
-@jax.tree_util.register_pytree_node_class
-class Flat:
-    """The leaves of a tree with nodes that take nothing but arrays: shapes may stand for them."""
-
-    def __init__(self, flat: Any, structure: Any) -> None:
-        self.leaves = flat
-        self.structure = structure
-
-    @classmethod
-    def of(cls, tree: Any) -> Flat:
-        """Take a tree apart."""
-        return cls(*jax.tree_util.tree_flatten(tree))
-
-    def tree(self) -> Any:
-        """Put the tree together; the leaves are arrays."""
-        return self.structure.unflatten(self.leaves)
-
-    def tree_flatten(self) -> tuple[Any, Any]:
-        return tuple(self.leaves), self.structure
-
-    @classmethod
-    def tree_unflatten(cls, structure: Any, flat: Any) -> Flat:
-        return cls(list(flat), structure)
 
 
 def _tree(dtypes: tuple[Any, Any]) -> Any:
