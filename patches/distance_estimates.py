@@ -105,9 +105,9 @@ def _start(stock: Callable[..., Any], arguments: dict[str, Any], params: PyTree)
         return cast(leaf, param_dtype)
 
     def tree(name: str, new: list[Any], like: list[Any]) -> Any:
-        if name in _COPIES:
-            return strengthen(params)
         structure: Any = jax.tree_util.tree_structure(params)
+        if name in _COPIES:  # Some releases begin with zeros, and copy in the first step.
+            return cast_like(structure.unflatten(joined(new)), params)
         return structure.unflatten(map(average, joined(new), like, leaves(params)))
 
     def scalar(leaf: Any, _: Any) -> Any:
@@ -161,11 +161,9 @@ def _step(
         new_updates, new_state = without_x64(run, numbers(updates), encoded, numbers(params))
 
     def tree(name: str, new: list[Any], old: PyTree) -> Any:
-        if name == "init_params":  # It never changes.
-            return old
         structure: Any = jax.tree_util.tree_structure(old)
         tree = structure.unflatten(joined(new))
-        return cast_like(tree, old) if name == "x0" else tree  # Those were params.
+        return cast_like(tree, old) if name in _COPIES else tree
 
     new_state = _map_fields(tree, lambda leaf, _: leaf, new_state, state)
     structure: Any = jax.tree_util.tree_structure(updates)
