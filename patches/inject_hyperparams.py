@@ -310,7 +310,10 @@ def _show_mixed_halves() -> str | None:
 
 
 def _show_complex_leaf() -> str | None:
-    return demo.one_step(_inject("sgd", 0.1), demo.shapes(jnp.float32, jnp.complex64))
+    tx, params = _inject("sgd", 0.1), demo.shapes(jnp.float32, jnp.complex64)
+    updates, _ = jax.eval_shape(lambda p: tx.update(p, tx.init(p), p), params)
+    found = updates["w"].dtype
+    return None if found == jnp.float32 else f"the update of a float32 param is {found}"
 
 
 _KNOWN = frozenset({"inner_factory", "static_args", "hyperparam_dtype"})

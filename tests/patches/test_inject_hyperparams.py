@@ -404,8 +404,8 @@ class _Model:
 
 
 @pytest.mark.skipif(
-    not hasattr(optax, "GradientTransformationExtraArgs"),
-    reason="extra arguments came with optax 0.1.5",
+    Version(optax.__version__) < Version("0.1.9"),
+    reason="stock's inject_hyperparams takes no extra arguments",
 )
 @pytest.mark.parametrize(
     ("call", "function"),
