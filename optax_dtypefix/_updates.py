@@ -23,20 +23,21 @@ from optax_dtypefix._dtypes import (
 
 
 @functools.cache
-def update_dtype(stock: Any, *inputs: Any) -> Any:
+def update_dtype(stock: Any, *inputs: Any, asked: tuple[Any, ...] = ()) -> Any:
     """Decide the dtype of an update.
 
-    The bound is the promoted real dtype of the inputs; integers count as float32. A dtype of stock
-    within the bound stands. A wider one becomes the bound, within its kind: a complex update stays
-    complex, and an integer one stays as it is.
+    The bound is the promoted real dtype of the inputs, float32 if all of them are integers, or a
+    wider one that the user asked for. A dtype of stock within the bound stands. A wider one becomes
+    the bound, within its kind: a complex update stays complex, and an integer one stays as it is.
 
     Args:
       stock: the dtype that stock gives the update.
-      *inputs: the dtypes of the gradient, of its param, and those that the user asked for.
+      *inputs: the dtypes of the gradient and of its param.
+      asked: the dtypes that the user asked for.
     """
     if kind_of(stock) < REAL:
         return stock
-    bound = _widest_real(inputs)
+    bound = _widest_real((_widest_real(inputs), *asked))
     if jnp.finfo(stock).bits <= jnp.finfo(bound).bits:
         return stock
     return jnp.promote_types(bound, jnp.complex64) if kind_of(stock) == COMPLEX else bound
@@ -89,13 +90,14 @@ def update_dtypes(
     if like is None:
         return None
     columns = [like, _aligned(grads, flat), _aligned(params, flat)]
-    inputs = [[*(dtype_of(x) for x in row if x is not None), *asked] for row in zip(*columns)]
-    dtypes = [update_dtype(dtype_of(u), *row) for u, row in zip(flat, inputs)]
-    if state is not None and any(dtype_of(u) != dtype for u, dtype in zip(flat, dtypes)):
-        for moments in kept_like(state, updates):
-            inputs = [[*row, dtype_of(leaf)] for row, leaf in zip(inputs, moments)]
-        dtypes = [update_dtype(dtype_of(u), *row) for u, row in zip(flat, inputs)]
-    return dtypes
+    inputs = [[dtype_of(x) for x in row if x is not None] for row in zip(*columns)]
+    given = list(map(dtype_of, flat))
+    dtypes = [update_dtype(dtype, *row, asked=asked) for dtype, row in zip(given, inputs)]
+    if state is None or dtypes == given:
+        return dtypes
+    kept = [tuple(map(dtype_of, row)) for row in zip(*kept_like(state, updates))]
+    rows = zip(given, inputs, kept or [()] * len(given))
+    return [update_dtype(dtype, *row, asked=(*asked, *also)) for dtype, row, also in rows]
 
 
 def _aligned(tree: PyTree, like: list[Any]) -> list[Any]:

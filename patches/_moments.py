@@ -18,7 +18,9 @@ from optax_dtypefix._dtypes import (
     cast,
     cast_like,
     dtype_of,
+    have_one_structure,
     is_half,
+    is_inexact,
     leaves,
     may_cast,
     tree_map,
@@ -202,9 +204,15 @@ class InFloat32:
                 structure: Any = jax.tree_util.tree_structure(new_updates)
                 rounded = map(_round_leaf, leaves(new_updates), dtypes)
                 new_updates = structure.unflatten(rounded)
-            return new_updates, store(new_state, state)
+            return new_updates, store(new_state, self._promoted(state, updates, asked))
 
         return tx._replace(init=init_fn, update=called_like(tx.update, update_fn))
+
+    def _promoted(self, state: Any, grads: PyTree, asked: tuple[Any, ...]) -> Any:
+        """Widen moments of wider gradients, as stock does; the user's ``mu_dtype`` stands."""
+        names = self.family.moments if asked else state._fields
+        wider = {name: _no_narrower(getattr(state, name), grads) for name in names}
+        return state._replace(**wider)
 
     def _kept(self, state: Any, updates: PyTree) -> Any:
         """Return what tells the dtypes of the params, where the user passes in none."""
@@ -220,6 +228,18 @@ class InFloat32:
     def _concerns(self, state: Any, *trees: PyTree) -> bool:
         moments = [getattr(state, name, None) for name in self.family.moments]
         return any(map(self.is_narrow, leaves((moments, trees))))
+
+
+def _no_narrower(moments: PyTree, grads: PyTree) -> PyTree:
+    """Cast each half-precision moment to the dtype of its gradient, if that is wider."""
+    if not have_one_structure(moments, grads):
+        return moments
+    structure: Any = jax.tree_util.tree_structure(moments)
+    pairs = zip(leaves(moments), leaves(grads))
+    return structure.unflatten(
+        cast(m, dtype_of(g)) if is_half(m) and is_inexact(g) and not is_half(g) else m
+        for m, g in pairs
+    )
 
 
 def at_params_like(params: PyTree, objective: Callable[..., Any]) -> Callable[..., Any]:

@@ -74,22 +74,29 @@ def _inject_hyperparams(stock: Callable[..., Any], *args: Any, **kwargs: Any) ->
         tx = built(*args, **kwargs)  # As above, and has the type to return.
 
         def stock_around(
-            like: PyTree, init: Callable[..., Any], update: Callable[..., Any] = lambda _: None
+            like: PyTree,
+            init: Callable[..., Any],
+            update: Callable[..., Any] = lambda _: None,
+            convert: Callable[..., Any] = weak,
         ) -> Any:
-            """Build stock's transformation, which calls these two with the one inside."""
+            """Build stock's transformation, which calls these two with the one inside.
+
+            ``convert`` makes of a hyperparameter what the user's code is given where a strongly
+            typed one would promote.
+            """
             import optax
 
-            dtype, are_weak = working_dtype(like), _would_promote(like, asked)
+            dtype, promotes = working_dtype(like), _would_promote(like, asked)
 
             def hand(name: str, value: Any) -> Any:
                 if name in static:
                     return value
-                if are_weak and isinstance(value, np.generic) and _is_float(value):
+                if promotes and isinstance(value, np.generic) and _is_float(value):
                     return float(value)
                 if not isinstance(value, jax.Array):
                     return value
                 value = widen(_keep(value, dtype, asked))
-                return weak(value) if are_weak and _is_float(value) else value
+                return convert(value) if promotes and _is_float(value) else value
 
             def factory(**hyperparams: Any) -> Any:
                 inner = inner_factory(**{k: hand(k, value) for k, value in hyperparams.items()})
@@ -123,28 +130,44 @@ def _inject_hyperparams(stock: Callable[..., Any], *args: Any, **kwargs: Any) ->
             def update(inner: Any) -> Any:
                 return inner.update(grads, state.inner_state, params, **extra_args)
 
+            def run(*convert: Callable[..., Any]) -> tuple[PyTree, Any]:
+                around = stock_around(like, lambda _: None, update, *convert)
+                result: tuple[PyTree, Any] = around.update(proxy, state, proxy, **extra_args)
+                return result
+
             dtype = working_dtype(like)
-            proxy, around = _tree_of(dtype), stock_around(like, lambda _: None, update)
-            new_updates, new_state = around.update(proxy, state, proxy, **extra_args)
-            schedules = getattr(state, "hyperparams_states", {})  # From 0.1.5 on.
-            kept = {
-                name: _hold(
-                    _keep(value, dtype, asked),
-                    state.hyperparams.get(name, value),
-                    stateful=_is_stateful(schedules.get(name)),
-                )
-                for name, value in new_state.hyperparams.items()
-            }
-            # What is left are the count, and the states of the user's schedules.
-            rest = hold(*(s._replace(hyperparams={}, inner_state=()) for s in (new_state, state)))
-            whose = "inject_hyperparams: state of the inner transformation"
-            inner = hold(new_state.inner_state, state.inner_state, whose)
+            proxy = _tree_of(dtype)
+            try:
+                new_updates, new_state = run()
+            except TypeError:
+                if not _would_promote(like, asked):
+                    raise
+                # The functions of jax.lax promote nothing. On stock they are given this dtype.
+                new_updates, new_state = run(functools.partial(cast, dtype=_narrowest(like)))
             bounded = cast_updates(new_updates, updates, params, state.inner_state)
-            return bounded, rest._replace(hyperparams=kept, inner_state=inner)
+            return bounded, _state_after(new_state, state, dtype, asked)
 
         return tx._replace(init=init_fn, update=update_fn)
 
     return wrapped_transform
+
+
+def _state_after(new_state: Any, state: Any, widest: Any, asked: Any) -> Any:
+    """Cast what a step made of a state back to the dtypes that the state had."""
+    schedules = getattr(state, "hyperparams_states", {})  # From 0.1.5 on.
+    kept = {
+        name: _hold(
+            _keep(value, widest, asked),
+            state.hyperparams.get(name, value),
+            stateful=_is_stateful(schedules.get(name)),
+        )
+        for name, value in new_state.hyperparams.items()
+    }
+    # What is left are the count, and the states of the user's schedules.
+    rest = hold(*(s._replace(hyperparams={}, inner_state=()) for s in (new_state, state)))
+    whose = "inject_hyperparams: state of the inner transformation"
+    inner = hold(new_state.inner_state, state.inner_state, whose)
+    return rest._replace(hyperparams=kept, inner_state=inner)
 
 
 class _Signature:
@@ -183,6 +206,12 @@ def _would_promote(like: PyTree, asked: Any) -> bool:
         dtype = jnp.promote_types(jax.dtypes.canonicalize_dtype(asked), jnp.float32)
     bits = jnp.finfo(dtype).bits
     return any(is_inexact(leaf) and jnp.finfo(dtype_of(leaf)).bits < bits for leaf in leaves(like))
+
+
+def _narrowest(tree: PyTree) -> Any:
+    return min(
+        (dtype_of(x) for x in leaves(tree) if is_inexact(x)), key=lambda d: jnp.finfo(d).bits
+    )
 
 
 def _as_wide_as(params: PyTree, grads: PyTree) -> PyTree:

@@ -51,7 +51,7 @@ class _Scaled(Steady):
         def update_fn(
             updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
         ) -> tuple[PyTree, PyTree]:
-            fitted = stock(**{**arguments, name: _no_wider_than(updates, rate)})
+            fitted = stock(**{**arguments, name: _no_wider_than((updates, params), rate)})
             result: tuple[PyTree, PyTree] = fitted.update(updates, state, params, **extra_args)
             return result
 
@@ -72,7 +72,7 @@ class _OptimisticAdam(_Scaled):
         def update_fn(
             updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
         ) -> tuple[PyTree, PyTree]:
-            rate = _no_wider_than(updates, schedule(state[0].count))
+            rate = _no_wider_than((updates, params), schedule(state[0].count))
             fitted = stock(**{**arguments, "learning_rate": rate})
             result: tuple[PyTree, PyTree] = fitted.update(updates, state, params, **extra_args)
             return result

@@ -64,9 +64,6 @@ _ACCUMULATION = ("optax.transforms._accumulation", "optax._src.transform")
 _PRIVACY = ("optax.contrib._privacy", "optax.contrib.privacy", "optax._src.privacy")
 _LAYOUTS = ("optax.transforms._layouts", "optax._src.wrappers")
 _SAM = ("optax.contrib._sam", "optax.contrib.sam")
-_MECHANIC = ("optax.contrib._mechanic", "optax.contrib.mechanic", "optax._src.contrib.mechanic")
-_PLATEAU = ("optax.contrib._reduce_on_plateau", "optax.contrib.reduce_on_plateau")
-_DADAPT = ("optax.contrib._dadapt_adamw", "optax.contrib.dadapt_adamw")
 _ADEMAMIX = ("optax.contrib._ademamix",)
 _MUON = ("optax.contrib._muon",)
 _COCOB = ("optax.contrib._cocob", "optax.contrib.cocob")
@@ -172,6 +169,7 @@ _ROWS = (
         " scale_by_trust_ratio scale_by_param_block_norm scale_by_param_block_rms apply_every"
         " centralize",
     ),
+    _Row(_TRANSFORM, ">=0.1.2", "scale_by_schedule", _NO_INTEGERS),
     _Row(_TRANSFORM, ">=0.1.4", "scale_by_adamax scale_by_amsgrad scale_by_optimistic_gradient"),
     _Row(_TRANSFORM, ">=0.1.4,<0.2.4", "scale_by_novograd", _WITH_ANY_GRADIENTS),
     _Row(
@@ -201,10 +199,6 @@ _ROWS = (
     _Row(("optax._src.lookahead",), ">=0.1.2", "lookahead", _Lookahead()),
     _Row(("optax.transforms._monitoring",), ">=0.2.7", "measure_with_ema"),
     _Row(_SAM, ">=0.1.8", "sam normalize"),
-    _Row(_MECHANIC, ">=0.1.7", "mechanize"),
-    _Row(_DADAPT, ">=0.1.8", "dadapt_adamw"),
-    _Row(_PLATEAU, ">=0.1.8", "reduce_on_plateau", _NO_INTEGERS),
-    _Row(("optax.contrib._momo",), ">=0.2.3", "momo momo_adam"),
     _Row(_COMPLEX, ">=0.1.8", "split_real_and_imaginary"),
     _Row(_COCOB, ">=0.1.8,<0.2.3", "cocob", _IN_ONE_DTYPE),
     _Row(_COCOB, "==0.2.3", "scale_by_cocob", _IN_ONE_DTYPE),
@@ -231,6 +225,13 @@ def _show_integer_leaf() -> str | None:
     import optax
 
     return demo.one_step(optax.scale_by_adam(), demo.shapes(jnp.float32, jnp.int32))
+
+
+def _show_integer_gradients() -> str | None:
+    import optax
+
+    tx = optax.scale_by_schedule(lambda _: 0.1)
+    return demo.one_step(tx, demo.shapes(jnp.float32), demo.shapes(jnp.int8))
 
 
 def _show_mixed_leaves() -> str | None:
@@ -313,6 +314,13 @@ PATCH = Patch(
             ">=0.1.2",
             _show_integer_leaf,
             _DTYPES,
+        ),
+        # The rate is cast to the dtype of the gradient: 0.1 is 0 in int8.
+        Fault(
+            "integer_gradients",
+            "a schedule as learning rate makes every update for an int8 gradient 0",
+            ">=0.1.2",
+            _show_integer_gradients,
         ),
         # One flat vector for all leaves has the widest dtype of them.
         Fault(

@@ -684,3 +684,21 @@ def test_a_weak_scalar_takes_the_dtype_of_what_it_meets(in_x64: bool) -> None:
         _, scanned = jax.lax.scan(lambda c, x: (c, times(x)), 0, jnp.ones(2, jnp.float32))
         assert scanned.dtype == jnp.bfloat16
         assert weak(scalar) == scalar
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
+def test_functions_that_promote_nothing_take_a_hyperparameter(dtype: Any) -> None:
+    """On stock a hyperparameter has the dtype of the params, and ``jax.lax`` multiplies them."""
+
+    def factory(learning_rate: Any) -> Any:
+        def update(grads: Any, state: Any, params: Any = None) -> Any:
+            del params
+            return tree_map(lambda g: jax.lax.mul(g, jnp.broadcast_to(rate, g.shape)), grads), state
+
+        rate = jnp.asarray(learning_rate)
+        return optax.GradientTransformation(lambda _: (), update)
+
+    tx, params = optax.inject_hyperparams(factory)(learning_rate=0.1), jnp.ones((3,), dtype)
+    updates, _ = tx.update(params, tx.init(params), params)
+    assert updates.dtype == dtype
+    np.testing.assert_allclose(np.asarray(updates, float), 0.1, rtol=4e-3)
