@@ -1,12 +1,11 @@
 """Builds what a spec describes: the transformation, its params and gradients.
 
 Stock, patched and reference workers import this module alike. In the reference, marked by
-``exact``, every number is a float64 or a complex128, and dtypes that the user asks for likewise.
+``exact``, every number is as wide as that, and so are dtypes that the user asks for.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from typing import Any, Callable
 
@@ -22,51 +21,10 @@ tree_map = jax.tree_util.tree_map
 Spec = dict[str, Any]
 
 
-@jax.tree_util.register_pytree_node_class
-class Converts:
-    """A node whose constructor makes arrays of its children."""
-
-    def __init__(self, *children: Any) -> None:
-        self.children = tuple(map(jnp.asarray, children))
-
-    def tree_flatten(self) -> Any:
-        return self.children, None
-
-    @classmethod
-    def tree_unflatten(cls, aux: Any, children: Any) -> Converts:
-        del aux
-        return cls(*children)
-
-
-@jax.tree_util.register_pytree_node_class
-@dataclasses.dataclass
-class Validates:
-    """A node that wants vectors or more."""
-
-    children: tuple[Any, ...]
-
-    def __post_init__(self) -> None:
-        if any(len(child.shape) < 1 for child in self.children):
-            raise ValueError("a child has no axis")
-
-    def tree_flatten(self) -> Any:
-        return self.children, None
-
-    @classmethod
-    def tree_unflatten(cls, aux: Any, children: Any) -> Validates:
-        del aux
-        return cls(tuple(children))
-
-
-NODES: dict[str, Callable[[list[Any]], Any]] = {
-    "dict": lambda children: dict(zip("wbc", children)),
-    "converts": lambda children: Converts(*children),
-    "validates": lambda children: Validates(tuple(children)),
-}
-
-
-def exact_dtype(dtype: Any) -> Any:
-    return jnp.dtype(jnp.complex128 if jnp.issubdtype(dtype, np.complexfloating) else jnp.float64)
+def exact_dtype(dtype: Any, exact: str = "float64") -> Any:
+    parts = 1 + bool(jnp.issubdtype(dtype, np.complexfloating))
+    bits = int(exact[-2:]) * parts
+    return np.dtype(f"{'complex' if parts == 2 else 'float'}{bits}")
 
 
 def _values(rng: Any, shape: Any, dtype: Any, scale: float, *, zeros: bool, near: Any) -> Any:
@@ -92,16 +50,16 @@ class Problem:
 
     Args:
       spec: what is drawn.
-      exact: whether leaves are as wide as can be.
+      exact: how wide all leaves are, in the reference; else empty.
       nudges: for each leaf, by how much its values are off, relatively and at random.
       run: which random errors those are.
     """
 
-    def __init__(self, spec: Spec, *, exact: bool, nudges: Any = None, run: int = 0) -> None:
+    def __init__(self, spec: Spec, *, exact: str, nudges: Any = None, run: int = 0) -> None:
         self.spec, self.exact = spec, exact
         self.nudge = min(max(nudges), float(np.finfo(np.float32).eps)) if nudges else 0.0
         self.run = run
-        self.treedef = NODES[spec["node"]]
+        self.treedef = third_party.NODES[spec["node"]]
         self._params, self._grads = [], []
         for i, leaf in enumerate(spec["leaves"]):
             rng = np.random.default_rng([spec["seed"], i])
@@ -128,7 +86,9 @@ class Problem:
                 self._grads[-1].append(self._array(values * off(batch), grad))
 
     def _array(self, values: Any, dtype: Any) -> Any:
-        return jnp.asarray(np.asarray(values), exact_dtype(dtype) if self.exact else dtype)
+        return jnp.asarray(
+            np.asarray(values), exact_dtype(dtype, self.exact) if self.exact else dtype
+        )
 
     def params(self, step: int) -> Any:
         return self.treedef([leaf[step] for leaf in self._params])
@@ -138,7 +98,7 @@ class Problem:
 
     def extra_args(self, step: int) -> dict[str, Any]:
         names = audited._EXTRA_ARGS.get(self.spec["name"].rpartition(".")[2], ())
-        dtype = jnp.float64 if self.exact else jnp.float32
+        dtype = self.exact or "float32"
         every = {
             **dict.fromkeys(("value", "loss"), jnp.asarray(2.0 + 0.5 * step, dtype)),
             **dict.fromkeys(("value_fn", "obj_fn"), _loss),
@@ -158,16 +118,16 @@ def functions() -> dict[str, Callable[..., Any]]:
     return {**{k: v for k, v in audited.found().items() if k not in WRAPPERS}, **own}
 
 
-def value(encoded: Any, *, exact: bool) -> Any:
+def value(encoded: Any, *, exact: str) -> Any:
     """An argument from JSON."""
     if not isinstance(encoded, dict):
         return encoded
     ((kind, of),) = encoded.items()
     if kind == "dtype":
-        return exact_dtype(of) if exact else jnp.dtype(of)
+        return exact_dtype(of, exact) if exact else jnp.dtype(of)
     if kind == "numpy":
         return np.float64(of)
-    number = jnp.asarray(np.float32(of), jnp.float64 if exact else jnp.float32)
+    number = jnp.asarray(np.float32(of), exact or "float32")
     return number if kind == "array" else lambda count: number * (1 + count)
 
 

@@ -1,7 +1,8 @@
-"""Transformations that users might write: they drift, change kind, and look at dtypes."""
+"""What users might write: transformations that drift, change kind or look at dtypes, and nodes."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Callable
 
 import jax
@@ -112,6 +113,50 @@ def labelled_by_dtype(learning_rate: Any = 0.1) -> Any:
     names = ("bfloat16", "float16", "float32", "float64", "complex64", "int32", "int8")
     optimizers = {name: optax.sgd(learning_rate * k, 0.9) for k, name in enumerate(names, 1)}
     return optax.multi_transform(optimizers, _names)
+
+
+@jax.tree_util.register_pytree_node_class
+class Converts:
+    """A node whose constructor makes arrays of its children."""
+
+    def __init__(self, *children: Any) -> None:
+        self.children = tuple(map(jnp.asarray, children))
+
+    def tree_flatten(self) -> Any:
+        return self.children, None
+
+    @classmethod
+    def tree_unflatten(cls, aux: Any, children: Any) -> Converts:
+        del aux
+        return cls(*children)
+
+
+@jax.tree_util.register_pytree_node_class
+@dataclasses.dataclass
+class Validates:
+    """A node that wants vectors or more."""
+
+    children: tuple[Any, ...]
+
+    def __post_init__(self) -> None:
+        if any(len(child.shape) < 1 for child in self.children):
+            raise ValueError("a child has no axis")
+
+    def tree_flatten(self) -> Any:
+        return self.children, None
+
+    @classmethod
+    def tree_unflatten(cls, aux: Any, children: Any) -> Validates:
+        del aux
+        return cls(tuple(children))
+
+
+NODES: dict[str, Callable[[list[Any]], Any]] = {
+    # In the order of the keys, which is that of the leaves.
+    "dict": lambda children: dict(zip("bwz", children)),
+    "converts": lambda children: Converts(*children),
+    "validates": lambda children: Validates(tuple(children)),
+}
 
 
 ALL: dict[str, Callable[..., Any]] = {
