@@ -258,14 +258,23 @@ def without_x64(function: Callable[..., Any], *args: PyTree) -> PyTree:
             return function(*args)
     # Before, constants of a trace go into the compiled program as wide as the mode has them at the
     # end of the trace, and do not fit their operations. So they are made to fit.
+    # On lists of leaves, as a node of the user's may take nothing but arrays.
+    given: Any = jax.tree_util.tree_structure(args)
+    results_in: list[Any] = []
+
+    def flat_function(*flat: Any) -> list[Any]:
+        result = function(*given.unflatten(flat))
+        results_in.append(jax.tree_util.tree_structure(result))
+        return leaves(result)
+
     with x64(False):
-        closed, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
+        closed = jax.make_jaxpr(flat_function)(*leaves(args))
     _fit_literals(closed.jaxpr)
     inputs = [*zip(closed.consts, closed.jaxpr.constvars), *zip(leaves(args), closed.jaxpr.invars)]
     fitted = [cast(value, variable.aval.dtype) for value, variable in inputs]
     consts, flat_args = fitted[: len(closed.consts)], fitted[len(closed.consts) :]
     results = jax.core.eval_jaxpr(closed.jaxpr, consts, *flat_args)
-    return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(shapes), results)
+    return results_in[0].unflatten(results)
 
 
 def _fit_literals(jaxpr: Any) -> None:

@@ -64,7 +64,7 @@ def start_in_kind(update: Callable[..., Any], state: PyTree, params: PyTree) -> 
 def _start(leaf: Any, after: Any, *, double: bool) -> Any:
     if not is_number(leaf) or kind_of(after) <= kind_of(dtype_of(leaf)):
         return leaf
-    if not double and jnp.finfo(after).bits == 64:  # 64-bit mode widened the result.
+    if kind_of(after) >= REAL and not double and jnp.finfo(after).bits == 64:  # By 64-bit mode.
         after = jnp.complex64 if kind_of(after) == COMPLEX else jnp.float32
     return cast(leaf, after)
 

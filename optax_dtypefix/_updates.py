@@ -65,10 +65,11 @@ def cast_updates(
     Args:
       updates: stock's, in any node of the user's.
       grads: the gradients that they were computed from.
-      params: the params, if the user passed them in.
-      state: the state before the step, where the arguments of the transformation are not known. An
-        update is then also as wide as a leaf of the state that is kept for its param: with
-        ``mu_dtype=float32`` the first moment says so.
+      params: the params, if the user passed them in. Else what the state keeps for them tells their
+        dtypes. Where there is nothing like that, a param may be float32.
+      state: the state before the step, where the params or the arguments of the transformation are
+        not known. An update is then also as wide as a leaf of the state that is kept for its param:
+        with ``mu_dtype=float32`` the first moment says so.
       asked: dtypes that the user asked for by arguments.
 
     Returns:
@@ -90,14 +91,21 @@ def update_dtypes(
     if like is None:
         return None
     columns = [like, _aligned(grads, flat), _aligned(params, flat)]
-    inputs = [[dtype_of(x) for x in row if x is not None] for row in zip(*columns)]
+    inputs = [tuple(dtype_of(x) for x in row if x is not None) for row in zip(*columns)]
     given = list(map(dtype_of, flat))
+
+    def kept() -> list[tuple[Any, ...]]:
+        trees = [] if state is None else kept_like(state, updates)
+        return [tuple(map(dtype_of, row)) for row in zip(*trees)]
+
+    if params is None:  # They may be float32.
+        unknown = kept() or [(jnp.dtype(jnp.float32),)] * len(flat)
+        inputs = [(*row, *more) for row, more in zip(inputs, unknown)]
     dtypes = [update_dtype(dtype, *row, asked=asked) for dtype, row in zip(given, inputs)]
-    if state is None or dtypes == given:
+    if params is None or state is None or dtypes == given:
         return dtypes
-    kept = [tuple(map(dtype_of, row)) for row in zip(*kept_like(state, updates))]
-    rows = zip(given, inputs, kept or [()] * len(given))
-    return [update_dtype(dtype, *row, asked=(*asked, *also)) for dtype, row, also in rows]
+    rows = zip(given, inputs, kept() or [()] * len(flat))
+    return [update_dtype(dtype, *row, asked=(*asked, *more)) for dtype, row, more in rows]
 
 
 def _aligned(tree: PyTree, like: list[Any]) -> list[Any]:

@@ -7,6 +7,7 @@ Both stand before ``promotion`` in the catalogue, so around it: it would round s
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 from typing import Any, Callable
 
@@ -14,13 +15,13 @@ import jax
 import jax.numpy as jnp
 
 from optax_dtypefix._dtypes import (
+    REAL,
     PyTree,
     cast,
     cast_like,
     dtype_of,
-    have_one_structure,
     is_half,
-    is_inexact,
+    kind_of,
     leaves,
     may_cast,
     tree_map,
@@ -29,6 +30,7 @@ from optax_dtypefix._dtypes import (
 from optax_dtypefix._patch import Target
 from optax_dtypefix._updates import asked_dtypes, kept_like, update_dtypes
 from optax_dtypefix.patches._calls import called_like
+from optax_dtypefix.patches._steady import have_one_dtype
 
 _TINY, _HUGE = 2.0**-24, 65504.0  # The smallest number above zero in float16, and the largest.
 
@@ -204,15 +206,10 @@ class InFloat32:
                 structure: Any = jax.tree_util.tree_structure(new_updates)
                 rounded = map(_round_leaf, leaves(new_updates), dtypes)
                 new_updates = structure.unflatten(rounded)
-            return new_updates, store(new_state, self._promoted(state, updates, asked))
+            step = functools.partial(tx.update, **extra_args)
+            return new_updates, store(new_state, _as_stock_promotes(step, updates, state, params))
 
         return tx._replace(init=init_fn, update=called_like(tx.update, update_fn))
-
-    def _promoted(self, state: Any, grads: PyTree, asked: tuple[Any, ...]) -> Any:
-        """Widen moments of wider gradients, as stock does; the user's ``mu_dtype`` stands."""
-        names = self.family.moments if asked else state._fields
-        wider = {name: _no_narrower(getattr(state, name), grads) for name in names}
-        return state._replace(**wider)
 
     def _kept(self, state: Any, updates: PyTree) -> Any:
         """Return what tells the dtypes of the params, where the user passes in none."""
@@ -230,15 +227,24 @@ class InFloat32:
         return any(map(self.is_narrow, leaves((moments, trees))))
 
 
-def _no_narrower(moments: PyTree, grads: PyTree) -> PyTree:
-    """Cast each half-precision moment to the dtype of its gradient, if that is wider."""
-    if not have_one_structure(moments, grads):
-        return moments
-    structure: Any = jax.tree_util.tree_structure(moments)
-    pairs = zip(leaves(moments), leaves(grads))
+def _as_stock_promotes(
+    update: Callable[..., Any], updates: PyTree, state: Any, params: PyTree
+) -> Any:
+    """Cast the half-precision leaves of a state to the dtypes that stock gives them in this step.
+
+    Stock promotes some of them where a gradient is wider than its param.
+    """
+    like = params if params is not None else next(iter(kept_like(state, updates)), updates)
+    if have_one_dtype(updates, like):
+        return state
+    try:
+        after = jax.eval_shape(lambda *a: leaves(update(*a)[1]), updates, state, params)
+    except Exception:  # Stock does not run there, so there is nothing to be as wide as.
+        return state
+    structure: Any = jax.tree_util.tree_structure(state)
     return structure.unflatten(
-        cast(m, dtype_of(g)) if is_half(m) and is_inexact(g) and not is_half(g) else m
-        for m, g in pairs
+        cast(leaf, new.dtype) if is_half(leaf) and kind_of(new.dtype) == REAL else leaf
+        for leaf, new in zip(leaves(state), after)
     )
 
 

@@ -46,6 +46,8 @@ class Steady:
       no_integers: whether stock raises on integer leaves, and is given float32 instead.
       in_one_dtype: whether stock needs all leaves in one dtype, float32 or wider. Scalars of its
         state are kept in float32 then, arrays as stock has them.
+      wraps: whether a transformation of the user's is inside, whose arguments are not known. What
+        its state keeps for a param tells how wide an update may be.
       any_gradients: whether the state is also cast back where gradients have not the dtypes of
         their params. Stock raises there, so all inputs are given to stock in one dtype.
     """
@@ -53,6 +55,7 @@ class Steady:
     in_32_bits: bool = False
     no_integers: bool = False
     in_one_dtype: bool = False
+    wraps: bool = False
     any_gradients: bool = False
 
     def __call__(self, stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -127,7 +130,8 @@ class Steady:
         asked: tuple[Any, ...],
     ) -> PyTree:
         # Without params, the state says how wide they are.
-        return cast_updates(updates, grads, params, state if params is None else None, asked)
+        kept = state if params is None or self.wraps else None
+        return cast_updates(updates, grads, params, kept, asked)
 
     def _with_wide_scalars(self, tx: Any, state: PyTree, params: PyTree) -> PyTree:
         if not self.in_one_dtype:

@@ -47,6 +47,7 @@ from optax_dtypefix._kinds import start_in_kind
 from optax_dtypefix._patch import Fault, Patch, Target
 from optax_dtypefix._updates import cast_updates, kept_like
 from optax_dtypefix.patches import _demonstrate as demo
+from optax_dtypefix.patches._steady import have_one_dtype
 from optax_dtypefix.patches._weak import weak
 
 
@@ -145,15 +146,20 @@ def _inject_hyperparams(stock: Callable[..., Any], *args: Any, **kwargs: Any) ->
                 # The functions of jax.lax promote nothing. On stock they are given this dtype.
                 new_updates, new_state = run(functools.partial(cast, dtype=_narrowest(like)))
             bounded = cast_updates(new_updates, updates, params, state.inner_state)
-            return bounded, _state_after(new_state, state, dtype, asked)
+            keep = have_one_dtype(updates, like)
+            return bounded, _state_after(new_state, state, dtype, asked, keep=keep)
 
         return tx._replace(init=init_fn, update=update_fn)
 
     return wrapped_transform
 
 
-def _state_after(new_state: Any, state: Any, widest: Any, asked: Any) -> Any:
-    """Cast what a step made of a state back to the dtypes that the state had."""
+def _state_after(new_state: Any, state: Any, widest: Any, asked: Any, *, keep: bool) -> Any:
+    """Cast what a step made of a state back to the dtypes that the state had.
+
+    Where gradients have not the dtypes of the params, the inner state is what the user's
+    transformation makes of it, as without ``inject_hyperparams``.
+    """
     schedules = getattr(state, "hyperparams_states", {})  # From 0.1.5 on.
     kept = {
         name: _hold(
@@ -166,7 +172,8 @@ def _state_after(new_state: Any, state: Any, widest: Any, asked: Any) -> Any:
     # What is left are the count, and the states of the user's schedules.
     rest = hold(*(s._replace(hyperparams={}, inner_state=()) for s in (new_state, state)))
     whose = "inject_hyperparams: state of the inner transformation"
-    inner = hold(new_state.inner_state, state.inner_state, whose)
+    inner = new_state.inner_state
+    inner = hold(inner, state.inner_state, whose) if keep else inner
     return rest._replace(hyperparams=kept, inner_state=inner)
 
 

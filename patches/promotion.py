@@ -15,13 +15,22 @@ from typing import TYPE_CHECKING, Any, Callable
 import jax
 import jax.numpy as jnp
 
-from optax_dtypefix._dtypes import PyTree, cast, dtype_of, is_number, leaves, x64
+from optax_dtypefix._dtypes import (
+    PyTree,
+    cast,
+    dtype_of,
+    is_inexact,
+    is_number,
+    leaves,
+    x64,
+)
 from optax_dtypefix._patch import Fault, Patch, Target
 from optax_dtypefix._updates import cast_updates
 from optax_dtypefix.patches import _demonstrate as demo
 from optax_dtypefix.patches._deprecated import look_up
 from optax_dtypefix.patches._hyperparameters import arguments_of
 from optax_dtypefix.patches._moments import at_params_like
+from optax_dtypefix.patches._representation import real_dtype
 from optax_dtypefix.patches._steady import Steady, standard_promotion
 
 if TYPE_CHECKING:
@@ -87,9 +96,8 @@ class _Lookahead(Steady):
         state: PyTree,
         asked: tuple[Any, ...],
     ) -> Any:
-        del state
-        fast = cast_updates(updates.fast, grads, params.fast, asked=asked)
-        slow = cast_updates(updates.slow, grads, params.slow, asked=asked)
+        fast = cast_updates(updates.fast, grads, params.fast, state, asked)
+        slow = cast_updates(updates.slow, grads, params.slow, state, asked)
         return updates._replace(fast=fast, slow=slow)
 
 
@@ -109,12 +117,16 @@ class _Flatten(Steady):
         state: PyTree,
         asked: tuple[Any, ...],
     ) -> PyTree:
-        kept = self._vectors(state, leaves(grads)) if params is None else []
-        return cast_updates(updates, grads, params, None, (*asked, *map(dtype_of, kept)))
+        kept = list(map(dtype_of, self._vectors(state, leaves(grads))))
+        if params is not None:  # A vector in their common dtype says nothing of a single one.
+            widest = real_dtype(params)
+            kept = [dtype for dtype in kept if jnp.finfo(dtype).bits > jnp.finfo(widest).bits]
+        return cast_updates(updates, grads, params, None, (*asked, *kept))
 
     def _vectors(self, state: PyTree, grads: list[Any]) -> list[Any]:
         size = sum(map(jnp.size, grads))
-        return [leaf for leaf in leaves(state) if is_number(leaf) and jnp.shape(leaf) == (size,)]
+        found = (leaf for leaf in leaves(state) if is_number(leaf) and is_inexact(leaf))
+        return [leaf for leaf in found if jnp.shape(leaf) == (size,)]
 
 
 class _Counting(Steady):
@@ -160,6 +172,7 @@ class _Sophia(Steady):
 
 _HESSIAN = _Hessian(no_integers=True)
 _NO_INTEGERS = Steady(no_integers=True)
+_AROUND = Steady(wraps=True)
 
 _ROWS = (
     _Row(
@@ -198,8 +211,9 @@ _ROWS = (
     _Row(_LAYOUTS, ">=0.1.2", "flatten", _Flatten()),
     _Row(("optax._src.lookahead",), ">=0.1.2", "lookahead", _Lookahead()),
     _Row(("optax.transforms._monitoring",), ">=0.2.7", "measure_with_ema"),
-    _Row(_SAM, ">=0.1.8", "sam normalize"),
-    _Row(_COMPLEX, ">=0.1.8", "split_real_and_imaginary"),
+    _Row(_SAM, ">=0.1.8", "sam", _AROUND),
+    _Row(_SAM, ">=0.1.8", "normalize"),
+    _Row(_COMPLEX, ">=0.1.8", "split_real_and_imaginary", _AROUND),
     _Row(_COCOB, ">=0.1.8,<0.2.3", "cocob", _IN_ONE_DTYPE),
     _Row(_COCOB, "==0.2.3", "scale_by_cocob", _IN_ONE_DTYPE),
     _Row(_COCOB, ">=0.2.4", "scale_by_cocob"),

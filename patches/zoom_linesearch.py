@@ -157,6 +157,8 @@ def _scale_by_linesearch(
                     updates, state, params, value=value, grad=grad, value_fn=value_fn, **extra_args
                 )
         else:
+            if split:  # The gradient of a complex param may be real.
+                updates, grad = (_as_complex_as(params, tree) for tree in (updates, grad))
             if state.grad is not None:
                 encoded = state._replace(grad=problem.encode(state.grad))
             else:
@@ -179,6 +181,17 @@ def _scale_by_linesearch(
         return cast_updates(new_updates, updates, params), hold(new_state, state)
 
     return tx._replace(init=init_fn, update=update_fn)
+
+
+def _as_complex_as(params: PyTree, tree: PyTree) -> PyTree:
+    """Make a real leaf complex where its param is complex: each travels as two parts then."""
+
+    def leaf(param: Any, leaf: Any) -> Any:
+        real = jnp.iscomplexobj(param) and not jnp.iscomplexobj(leaf)
+        return cast(leaf, jnp.promote_types(dtype_of(leaf), jnp.complex64)) if real else leaf
+
+    structure: Any = jax.tree_util.tree_structure(tree)
+    return structure.unflatten(map(leaf, leaves(params), leaves(tree)))
 
 
 def _info(leaf: Any, params: PyTree) -> Any:
