@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _ANY = {"deadline": None, "suppress_health_check": list(hypothesis.HealthCheck)}
 _NO_SHRINKING = [phase for phase in hypothesis.Phase if phase is not hypothesis.Phase.shrink]
 hypothesis.settings.register_profile(
-    "few", max_examples=8, derandomize=True, phases=_NO_SHRINKING, **_ANY
+    "few", max_examples=6, derandomize=True, phases=_NO_SHRINKING, **_ANY
 )
 hypothesis.settings.register_profile("many", max_examples=2000, **_ANY)
 hypothesis.settings.load_profile("few")
