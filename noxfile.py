@@ -172,11 +172,13 @@ def upstream(session: nox.Session, optax: str) -> None:
 @nox.session
 @nox.parametrize("optax", [nox.param(optax, id=optax) for optax in AUDITED])
 def fuzz(session: nox.Session, optax: str) -> None:
-    """Thousands of trees with any hyperparameters for each patch."""
+    """Thousands of trees with any hyperparameters for each patch, and beside stock."""
     jax, *held_back = JAX_OF_ITS_TIME[optax]
     _install(session, optax, jax, *held_back, "pytest-xdist")
-    many = ("--hypothesis-profile=many", "-n", "auto", "tests/patches/test_properties.py")
-    session.run("python", "-m", "pytest", *many, *session.posargs)
+    many = ("--hypothesis-profile=many", "-n", "auto", *session.posargs)
+    # Apart, as each of the two has processes of its own.
+    for tests in ("tests/patches/test_properties.py", "tests/differential"):
+        session.run("python", "-m", "pytest", *many, tests)
 
 
 @nox.session

@@ -97,8 +97,6 @@ def _schedule_free(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         )
         tx = stock_around(base.init, base_update, dtype_of(wide_state.max_lr))
         updates, new_state = tx.update(grads, wide_state, widen(params), **extra_args)
-        if default is None:  # In 0.2.3 the statistics are float32 in stock too, and so are updates.
-            updates = _in_stocks_dtypes(updates, state, params)
         return cast_updates(updates, grads, params, asked=asked), hold(new_state, state)
 
     return built._replace(init=init_fn, update=update_fn)
