@@ -72,6 +72,21 @@ EXEMPTIONS = (
         _COMPLEX,
     ),
     Exemption(
+        ("sophia", "hutchinson_estimator_diag_hessian"),
+        "draws its directions as stock does, in float64 under x64",
+        ("f32 x64", "bf16 x64"),
+    ),
+    Exemption(
+        ("sophia",),
+        "needs the objective for a step, which init has not: so a moment of integers is one",
+        ("integer leaf", "integer matrix"),
+    ),
+    Exemption(
+        ("cocob", "optimistic_adam_v2"),
+        "keeps updates that come as floats from another transformation, which init cannot see",
+        ("integer leaf", "integer matrix"),
+    ),
+    Exemption(
         ("lbfgs", "scale_by_backtracking_linesearch", "scale_by_zoom_linesearch"),
         "searches along a line, on which an integer cannot move",
         ("integer leaf", "integer matrix"),
