@@ -49,6 +49,7 @@ def one_step(
     grads: PyTree = None,
     *,
     inside: bool = False,
+    state_asks: bool = False,
     **extra_args: Any,
 ) -> str | None:
     """Traces ``init`` and one ``update`` and describes the first leaf that breaks the contract.
@@ -58,11 +59,13 @@ def one_step(
       params: tree of arrays or ``jax.ShapeDtypeStruct``.
       grads: likewise; like the params if not given.
       inside: whether float64 arithmetic inside counts too, if no input is float64.
+      state_asks: whether an update may be as wide as the state that is kept for its param.
       **extra_args: passed to ``update``, abstractly where they are arrays or shapes.
 
     Returns:
       None if state and updates keep their shapes, dtypes and weak types.
     """
-    problem = Problem(tx, params, params if grads is None else grads, extra_args)
+    grads = params if grads is None else grads
+    problem = Problem(tx, params, grads, extra_args, state_asks=state_asks)
     found = (str(v) for v in problem.step() if inside or v.kind != "float64")
     return next(found, None)

@@ -77,9 +77,12 @@ def _run_on(
         def number(value: Any) -> Any:
             return cast(value, dtype) if hasattr(value, "dtype") and is_inexact(value) else value
 
+        promotes = any(hasattr(value, "dtype") for value in (*args, *kwargs.values()))
         tx = stock(*map(number, args), **{name: number(value) for name, value in kwargs.items()})
         new_updates, new_state = tx.update(widen(updates), state, widen(params))
-        return cast_updates(new_updates, updates, params if by_params else None), new_state
+        # Stock gives an update the dtype of its gradient, unless an array or the params promote it.
+        like = params if params is not None and (by_params or promotes) else updates
+        return cast_updates(new_updates, updates, like), new_state
 
     return stock(*args, **kwargs)._replace(update=update_fn)
 
