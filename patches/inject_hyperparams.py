@@ -140,7 +140,7 @@ def _inject_hyperparams(stock: Callable[..., Any], *args: Any, **kwargs: Any) ->
             proxy = _tree_of(dtype)
             try:
                 new_updates, new_state = run()
-            except TypeError:
+            except (TypeError, ValueError):  # The second by XLA, from old jax.
                 if not _would_promote(like, asked):
                     raise
                 # The functions of jax.lax promote nothing. On stock they are given this dtype.
