@@ -11,6 +11,9 @@ from support import assert_keeps_the_contract, float64_in, tree_map, tree_of
 
 from optax_dtypefix._dtypes import x64
 
+# Of optax 0.1.2, which calls functions of jax by their old names.
+pytestmark = pytest.mark.filterwarnings("ignore:jax.tree_:FutureWarning")
+
 RATES = {
     "array": lambda: jnp.asarray(0.1, jnp.float32),
     "numpy array": lambda: np.asarray(0.1, np.float32),

@@ -18,7 +18,10 @@ from optax_dtypefix._dtypes import x64
 
 RELEASE = Version(optax.__version__)
 # Of optax 0.1.2, which calls functions of jax by their old names.
-pytestmark = pytest.mark.filterwarnings("ignore:jax.tree_:FutureWarning")
+# Of optax 0.1.2, which calls functions of jax by their old names.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:jax.tree_:FutureWarning", "ignore:jax.numpy.DeviceArray:DeprecationWarning"
+)
 
 NAMES = (
     *("scale_by_adam", "scale_by_adamax", "scale_by_amsgrad", "scale_by_belief", "scale_by_yogi"),
