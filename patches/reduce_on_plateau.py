@@ -92,7 +92,7 @@ def _show(dtype: Any, *more: Any, loss: Any = jnp.float32, **arguments: Any) -> 
     if built is None:
         return None
     tx, name = built
-    value = {name: jax.ShapeDtypeStruct((), loss)}
+    value: dict[str, Any] = {name: jax.ShapeDtypeStruct((), loss)}
     return demo.one_step(tx, demo.shapes(dtype, *more), inside=loss != jnp.float64, **value)
 
 
