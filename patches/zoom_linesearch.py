@@ -251,13 +251,6 @@ def _one_step(tx: Any, params: PyTree, **options: Any) -> str | None:
     return demo.one_step(tx, params, value=value, grad=grads, value_fn=_loss, **options)
 
 
-def _zoom_or_none() -> Any:
-    import optax
-
-    build = getattr(optax, "scale_by_zoom_linesearch", None)
-    return build and build(max_linesearch_steps=3)
-
-
 def _lbfgs_or_none() -> Any:
     import optax
 
