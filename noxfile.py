@@ -18,7 +18,7 @@ nox.options.sessions = ["lint", "tests"]
 
 _BEFORE_NUMPY_2 = ("numpy<2", "scipy<1.13")
 
-JAX_OF_ITS_TIME = {
+MATCHING_JAX = {
     "0.1.2": ("0.4.13", *_BEFORE_NUMPY_2),
     "0.1.3": ("0.4.13", *_BEFORE_NUMPY_2),
     "0.1.4": ("0.4.13", *_BEFORE_NUMPY_2),
@@ -74,10 +74,10 @@ UPSTREAM = {
 
 LOWEST = ("wrapt==1.14.0", "packaging==20.0", "pytest<9")  # pytest 9 wants a newer packaging.
 
-_RELEASES = [nox.param(optax, id=optax) for optax in JAX_OF_ITS_TIME]
+_RELEASES = [nox.param(optax, id=optax) for optax in MATCHING_JAX]
 _ON_NEWEST_JAX = [
     nox.param(optax, id=optax)
-    for optax, (jax, *_) in JAX_OF_ITS_TIME.items()
+    for optax, (jax, *_) in MATCHING_JAX.items()
     if jax != NEWEST_JAX and optax not in DO_NOT_IMPORT_WITH_IT
 ]
 
@@ -108,7 +108,7 @@ def tests(session: nox.Session) -> None:
 @nox.session
 def lowest(session: nox.Session) -> None:
     """The lower bounds of all dependencies at once."""
-    optax, (jax, *held_back) = next(iter(JAX_OF_ITS_TIME.items()))
+    optax, (jax, *held_back) = next(iter(MATCHING_JAX.items()))
     _install(session, optax, jax, *held_back, *LOWEST)
     _test(session)
 
@@ -117,18 +117,18 @@ def lowest(session: nox.Session) -> None:
 def long_runs(session: nox.Session) -> None:
     """3,000 steps in half precision, beside float64, on the newest optax."""
     session.install("-e", ".[test]")
-    session.run("python", "-m", "pytest", "tests/long_runs")
+    session.run("python", "-m", "pytest", "tests/evidence/long_runs")
 
 
 @nox.session
 @nox.parametrize("optax", _RELEASES)
 def release(session: nox.Session, optax: str) -> None:
     """One release of optax with the jax of its time."""
-    jax, *held_back = JAX_OF_ITS_TIME[optax]
+    jax, *held_back = MATCHING_JAX[optax]
     _install(session, optax, jax, *held_back)
     some = (*FAULTS, "tests/patches/test_properties.py")
     tests = ("tests/patches",) if optax in ALL_PATCHES_ON else some
-    _test(session, *tests, "tests/engine/test_import_order.py", "tests/trajectories")
+    _test(session, *tests, "tests/engine/test_import_order.py", "tests/evidence/trajectories")
 
 
 @nox.session
@@ -143,29 +143,29 @@ def newest_jax(session: nox.Session, optax: str) -> None:
 @nox.parametrize("optax", [nox.param(optax, id=optax) for optax in AUDITED])
 def audit(session: nox.Session, optax: str) -> None:
     """The contract on every transformation, and programs where stock keeps it: minutes."""
-    jax, *held_back = JAX_OF_ITS_TIME[optax]
+    jax, *held_back = MATCHING_JAX[optax]
     _install(session, optax, jax, *held_back)
-    session.run("python", "-m", "pytest", "tests/audit")
+    session.run("python", "-m", "pytest", "tests/evidence/audit")
 
 
 @nox.session
 @nox.parametrize("optax", [nox.param(optax, id=optax) for optax in DOWNSTREAM])
 def downstream(session: nox.Session, optax: str) -> None:
     """With the libraries that users of optax run: flax, equinox, optimistix, orbax and others."""
-    jax, *held_back = JAX_OF_ITS_TIME[optax]
+    jax, *held_back = MATCHING_JAX[optax]
     _install(session, optax, jax, *held_back, *DOWNSTREAM[optax], extras="test,downstream")
     # Old libraries use what JAX deprecates, some when they are imported.
-    session.run("python", "-m", "pytest", "-W", "ignore", "tests/downstream")
+    session.run("python", "-m", "pytest", "-W", "ignore", "tests/evidence/downstream")
 
 
 @nox.session
 @nox.parametrize("optax", [nox.param(optax, id=optax) for optax in UPSTREAM])
 def upstream(session: nox.Session, optax: str) -> None:
     """The tests of optax itself, on stock and with the shim: none may fail with the shim alone."""
-    jax, *held_back = JAX_OF_ITS_TIME[optax]
+    jax, *held_back = MATCHING_JAX[optax]
     _install(session, optax, jax, *held_back, *UPSTREAM[optax])
     record = () if session.posargs else ("--json", f"docs/upstream/{optax}.json")
-    session.run("python", "tests/upstream/compare.py", *record, *session.posargs)
+    session.run("python", "tests/evidence/upstream/compare.py", *record, *session.posargs)
     session.run("python", "docs/write_upstream.py")
 
 
@@ -173,11 +173,11 @@ def upstream(session: nox.Session, optax: str) -> None:
 @nox.parametrize("optax", [nox.param(optax, id=optax) for optax in AUDITED])
 def fuzz(session: nox.Session, optax: str) -> None:
     """Thousands of trees with any hyperparameters for each patch, and beside stock."""
-    jax, *held_back = JAX_OF_ITS_TIME[optax]
+    jax, *held_back = MATCHING_JAX[optax]
     _install(session, optax, jax, *held_back, "pytest-xdist")
     many = ("--hypothesis-profile=many", "-n", "auto", *session.posargs)
     # Apart, as each of the two has processes of its own.
-    for tests in ("tests/patches/test_properties.py", "tests/differential"):
+    for tests in ("tests/patches/test_properties.py", "tests/evidence/differential"):
         session.run("python", "-m", "pytest", *many, tests)
 
 
@@ -185,9 +185,9 @@ def fuzz(session: nox.Session, optax: str) -> None:
 @nox.parametrize("optax", [nox.param(optax, id=optax) for optax in AUDITED])
 def benchmarks(session: nox.Session, optax: str) -> None:
     """Times steps, imports and calls into docs/benchmarks/: nothing else should run."""
-    jax, *held_back = JAX_OF_ITS_TIME[optax]
+    jax, *held_back = MATCHING_JAX[optax]
     _install(session, optax, jax, *held_back)
-    newest, (its_jax, *_) = list(JAX_OF_ITS_TIME.items())[-1]
+    newest, (its_jax, *_) = list(MATCHING_JAX.items())[-1]
     upgraded = Path(session.create_tmp()).resolve() / "upgraded"
     python = str(upgraded / "bin" / "python")
     session.run("uv", "venv", "--clear", str(upgraded), external=True)
@@ -206,26 +206,26 @@ def page_of_benchmarks(session: nox.Session) -> None:
 
 @nox.session
 def record_trajectories(session: nox.Session) -> None:
-    """Writes where they lead on stock optax, for tests/trajectories."""
-    optax, (jax, *held_back) = list(JAX_OF_ITS_TIME.items())[-1]
+    """Writes where they lead on stock optax, for tests/evidence/trajectories."""
+    optax, (jax, *held_back) = list(MATCHING_JAX.items())[-1]
     _install(session, optax, jax, *held_back)
-    with open(f"tests/trajectories/stock-{optax}.jsonl", "w", encoding="utf-8") as file:
+    with open(f"tests/evidence/trajectories/stock-{optax}.jsonl", "w", encoding="utf-8") as file:
         environment = {"OPTAX_DTYPEFIX": "off", "JAX_PLATFORMS": "cpu"}
-        session.run("python", "tests/trajectories/runs.py", stdout=file, env=environment)
+        session.run("python", "tests/evidence/trajectories/runs.py", stdout=file, env=environment)
 
 
 @nox.session
 def page_of_long_runs(session: nox.Session) -> None:
     """Writes docs/long-runs.md and draws docs/long-runs.svg."""
     session.install("-e", ".[test]", "matplotlib")
-    session.run("python", "tests/long_runs/page.py", "docs")
+    session.run("python", "tests/evidence/long_runs/page.py", "docs")
 
 
 @nox.session
 @nox.parametrize("optax", _RELEASES)
 def record(session: nox.Session, optax: str) -> None:
     """Writes the audit of one release to docs/audit/; ``picture`` draws all of them."""
-    jax, *held_back = JAX_OF_ITS_TIME[optax]
+    jax, *held_back = MATCHING_JAX[optax]
     _install(session, optax, jax, *held_back)
     with open(f"docs/audit/{optax}.json", "w", encoding="utf-8") as file:
         session.run("python", "-m", "optax_dtypefix", "audit", "--json", stdout=file)
@@ -235,8 +235,8 @@ def record(session: nox.Session, optax: str) -> None:
 def picture(session: nox.Session) -> None:
     """Draws docs/audit.svg and writes docs/audit.md, from what ``record`` wrote."""
     session.install("-e", ".")
-    records = [f"docs/audit/{optax}.json" for optax in JAX_OF_ITS_TIME]
-    session.run("python", "-m", "optax_dtypefix._audit.releases", "docs", *records)
+    records = [f"docs/audit/{optax}.json" for optax in MATCHING_JAX]
+    session.run("python", "docs/write_audit.py", "docs", *records)
 
 
 @nox.session
@@ -259,8 +259,8 @@ def package(session: nox.Session) -> None:
     session.run("check-wheel-contents", *map(str, dist.glob("*.whl")))
     with session.chdir(dist):
         session.run("optax-dtypefix", "doctor")
-        pairs = f"assert TESTED == {tuple(JAX_OF_ITS_TIME)}"
-        session.run("python", "-c", f"from optax_dtypefix._release import TESTED; {pairs}")
+        pairs = f"assert TESTED == {tuple(MATCHING_JAX)}"
+        session.run("python", "-c", f"from optax_dtypefix.patches import TESTED; {pairs}")
 
 
 def _install(session: nox.Session, optax: str, jax: str, *more: str, extras: str = "test") -> None:

@@ -52,7 +52,7 @@ def calls() -> dict[str, float]:
     import jax.numpy as jnp
     import optax
 
-    from optax_dtypefix._wrapper import PatchedFunction
+    from optax_dtypefix._engine.wrapper import PatchedFunction
 
     def seconds(function: Any, *args: Any, times: int = 30) -> float:
         function(*args)

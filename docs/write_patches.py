@@ -12,13 +12,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from optax_dtypefix._release import TESTED, Release
-from optax_dtypefix.patches import IDS, load
+from optax_dtypefix._engine.release import Release
+from optax_dtypefix.patches import IDS, TESTED, load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from optax_dtypefix._patch import Patch
+    from optax_dtypefix._engine.patch import Patch
 
 ROOT = Path(__file__).parents[1]
 
@@ -77,9 +77,10 @@ def in_words(releases: Sequence[str]) -> str:
 
 def until_when(patch: Patch) -> str:
     """From which release on it is not needed any more."""
-    if not patch.fixed_in:
+    fixed_in = patch.fixed_in(list(map(Release, TESTED)))
+    if not fixed_in:
         return f"It is needed up to {TESTED[-1]}, the newest release that was tested."
-    return f"From optax {patch.fixed_in} on it is not needed."
+    return f"From optax {fixed_in} on it is not needed."
 
 
 def readme(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Writes docs/upstream.md: what tests/upstream/compare.py found on each release.
+"""Writes docs/upstream.md: what tests/evidence/upstream/compare.py found on each release.
 
 Run as ``python docs/write_upstream.py``.
 """
@@ -28,7 +28,8 @@ on stock optax, and with the shim loaded before them. No test that passes on sto
 |---|---|---|---|---|---|---|"""
 
 KNOWN = """
-Those that fail only with the shim do so by intention, and `tests/upstream/known.py` has the reason:
+Those that fail only with the shim do so by intention. `tests/evidence/upstream/known.py` has the
+reasons:
 """
 
 TAIL = """

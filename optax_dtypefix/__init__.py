@@ -7,7 +7,7 @@ switches a patch off from the shell.
 
 from typing import TYPE_CHECKING
 
-from optax_dtypefix._api import (
+from ._api import (
     apply as apply,
     disabled as disabled,
     is_applied as is_applied,
@@ -15,33 +15,33 @@ from optax_dtypefix._api import (
     revert as revert,
     status as status,
 )
-from optax_dtypefix._errors import (
+from ._errors import (
     OptaxDtypeFixError as OptaxDtypeFixError,
     OptaxDtypeFixWarning as OptaxDtypeFixWarning,
 )
 
 if TYPE_CHECKING:
-    from optax_dtypefix._check import (
+    from ._contract.check import (
         Check as Check,
         Violation as Violation,
         check as check,
     )
-    from optax_dtypefix._preserve import preserve_dtypes as preserve_dtypes
-    from optax_dtypefix._processes import (
-        assert_same_on_all_processes as assert_same_on_all_processes,
-    )
-    from optax_dtypefix._report import (
+    from ._contract.preserve import preserve_dtypes as preserve_dtypes
+    from ._engine.report import (
         PatchStatus as PatchStatus,
         Report as Report,
         State as State,
     )
+    from ._multihost import (
+        assert_same_on_all_processes as assert_same_on_all_processes,
+    )
 else:
     # What only some programs use, and jax with it, is imported when it is asked for.
     _LATER = {
-        **dict.fromkeys(("Check", "Violation", "check"), "_check"),
-        "preserve_dtypes": "_preserve",
-        "assert_same_on_all_processes": "_processes",
-        **dict.fromkeys(("PatchStatus", "Report", "State"), "_report"),
+        **dict.fromkeys(("Check", "Violation", "check"), "_contract.check"),
+        "preserve_dtypes": "_contract.preserve",
+        "assert_same_on_all_processes": "_multihost",
+        **dict.fromkeys(("PatchStatus", "Report", "State"), "_engine.report"),
     }
 
     def __getattr__(name):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Callable
 
-from optax_dtypefix._environment import SETTINGS
-from optax_dtypefix._import_hook import after_import, is_imported
+from ._engine.import_hook import after_import, is_imported
+from ._settings import SETTINGS
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from types import ModuleType
 
-    from optax_dtypefix._engine import Engine
-    from optax_dtypefix._report import Report
+    from ._engine.engine import Engine
+    from ._engine.report import Report
 
 
 def status() -> Report:
@@ -78,13 +78,13 @@ def original(function: Callable[..., Any]) -> Callable[..., Any]:
     Bound methods come back bound to the same instance, and a ``functools.partial`` of a patched
     function as a partial of the stock one.
     """
-    from optax_dtypefix._wrapper import stock_of
+    from ._engine.wrapper import stock_of
 
     return stock_of(function)
 
 
 def _engine() -> Engine:
-    from optax_dtypefix._optax import ENGINE
+    from ._optax import ENGINE
 
     return ENGINE
 

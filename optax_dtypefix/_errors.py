@@ -18,7 +18,7 @@ class OptaxDtypeFixError(RuntimeError):
     """A malformed setting, or, in strict mode, something wanted that could not be done."""
 
 
-def complain(message: str, *, strict: bool) -> None:
+def warn_or_raise(message: str, *, strict: bool) -> None:
     """Says that something wanted could not be done.
 
     Raises:
@@ -31,7 +31,7 @@ def complain(message: str, *, strict: bool) -> None:
     except OptaxDtypeFixWarning:
         # Under ``-W error`` the exception would break the user's ``import optax``, which only
         # strict mode may do.
-        from optax_dtypefix._log import LOGGER
+        from ._logging import LOGGER
 
         LOGGER.warning(message)
 
@@ -51,12 +51,6 @@ def warn_the_user(warning: Warning) -> None:
         module=frame.f_globals.get("__name__", "sys"),
         registry=frame.f_globals.setdefault("__warningregistry__", {}),
     )
-
-
-def in_words(error: Exception) -> str:
-    """Type and first line of an error: JAX's go on for pages."""
-    lines = str(error).splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def _frame_of_the_user() -> FrameType:

@@ -5,10 +5,10 @@ It brings wrapt and all that patching needs: ``import optax_dtypefix`` must not 
 
 from __future__ import annotations
 
-from optax_dtypefix._engine import Engine
-from optax_dtypefix._environment import SETTINGS
-from optax_dtypefix._log import set_up_logging
-from optax_dtypefix.patches import IDS, load
+from ._engine.engine import Engine
+from ._logging import set_up_logging
+from ._settings import SETTINGS
+from .patches import IDS, TESTED, load
 
 set_up_logging(SETTINGS.log_level)
-ENGINE = Engine("optax", IDS, load, SETTINGS)
+ENGINE = Engine("optax", IDS, load, SETTINGS, TESTED)

@@ -29,40 +29,57 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from optax_dtypefix._dtypes import (
+from .._contract.dtypes import (
     PyTree,
     cast,
+    cast_back,
     cast_like,
+    compute_dtype,
     dtype_of,
-    have_one_structure,
-    hold,
+    half_to_float32,
     is_inexact,
-    is_x64,
     leaves,
-    scalar_dtype,
-    strengthen,
+    same_structure,
+    statistics_dtype,
+    strip_weak_type,
     tree_map,
-    widen,
-    without_x64,
-    working_dtype,
-    x64,
 )
-from optax_dtypefix._kinds import start_in_kind
-from optax_dtypefix._patch import Fault, Patch, Target
-from optax_dtypefix._updates import cast_updates, update_dtype
-from optax_dtypefix.patches import _demonstrate as demo
-from optax_dtypefix.patches._hyperparameters import arguments_of, array_in
-from optax_dtypefix.patches._representation import complex_places, in_parts, joined
-from optax_dtypefix.patches._steady import standard_promotion
+from .._contract.kinds import start_in_kind
+from .._contract.updates import cast_updates, update_dtype
+from .._contract.x64 import is_x64, without_x64, x64
+from .._engine.patch import Patch
+from ._support import reproduce as demo
+from ._support.arguments import arguments_of, array_in
+from ._support.keep_dtypes import standard_promotion
+from ._support.representation import complex_places, in_parts, joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_DADAPT = ("optax.contrib._dadapt_adamw", "optax.contrib.dadapt_adamw")
+_DOG = ("optax.contrib._dog",)
+_MOMO = ("optax.contrib._momo",)
+_MECHANIC = ("optax.contrib._mechanic", "optax.contrib.mechanic", "optax._src.contrib.mechanic")
+
+PATCH = Patch(
+    "distance_estimates",
+    summary="`dadapt_adamw`, `dog`, `dowg`, `momo`, `momo_adam`, `mechanize`: drift to float64 or "
+    "float32 (up to 0.2.3); scalars in the lowest dtype of the params, so that sums stall "
+    "in bfloat16, are NaN in float16 and integers with an integer leaf (from 0.2.4); NaN "
+    "for a zero gradient (`dadapt_adamw`)",
+    allow_missing_targets=True,
+)
+
 
 # Fields of stock's states that have a leaf for each leaf of the params; all others are scalars.
 _COPIES = ("init_params", "x0")
 _AVERAGES = ("exp_avg", "exp_avg_sq", "grad_sum")
 
 
+@PATCH.wraps("dog", _DOG, ">=0.2.3")
+@PATCH.wraps("dowg", _DOG, ">=0.2.3")
+@PATCH.wraps("momo", _MOMO, ">=0.2.3")
+@PATCH.wraps("momo_adam", _MOMO, ">=0.2.3")
 def _estimator(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Replace a stock function, with the arguments of the installed release.
 
@@ -76,7 +93,7 @@ def _estimator(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     def update_fn(
         updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, Any]:
-        if params is None or not have_one_structure(updates, params, *_trees(state)):
+        if params is None or not same_structure(updates, params, *_trees(state)):
             result: tuple[PyTree, Any] = built.update(updates, state, params, **extra_args)
             return result  # Stock raises, most often.
         new_updates, new_state = _step(stock, arguments, (updates, state, params), extra_args)
@@ -88,14 +105,14 @@ def _estimator(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 def _start(stock: Callable[..., Any], arguments: dict[str, Any], params: PyTree) -> Any:
     """Start a state in the dtypes that it is to have."""
-    dtype, places = working_dtype(params), complex_places(params)
+    dtype, places = compute_dtype(params), complex_places(params)
     numbers = _in(in_parts(params, places), dtype)
     tx = stock(**_hyperparameters(arguments, dtype, params))
     halves = [jax.ShapeDtypeStruct(np.shape(p), jnp.bfloat16) for p in leaves(params)]
     with standard_promotion():
         state = without_x64(tx.init, numbers)
         example = jax.eval_shape(tx.init, halves)  # Some trees of stock's always are float32.
-    scalars, adam = scalar_dtype(params), "exp_avg_sq" in getattr(state, "_fields", ())
+    scalars, adam = statistics_dtype(params), "exp_avg_sq" in getattr(state, "_fields", ())
 
     def average(leaf: Any, like: Any, param: Any) -> Any:
         param_dtype = dtype_of(param)
@@ -137,7 +154,7 @@ def _step(
       of the old one.
     """
     updates, state, params = given
-    dtype, places = working_dtype(given), complex_places(updates, params)
+    dtype, places = compute_dtype(given), complex_places(updates, params)
     if extra_args.get("value") is not None:
         extra_args = {**extra_args, "value": _value(extra_args["value"], dtype)}
     hyperparameters = _hyperparameters(arguments, dtype, updates, state)
@@ -167,9 +184,10 @@ def _step(
 
     new_state = _map_fields(tree, lambda leaf, _: leaf, new_state, state)
     structure: Any = jax.tree_util.tree_structure(updates)
-    return structure.unflatten(joined(new_updates)), hold(new_state, state)
+    return structure.unflatten(joined(new_updates)), cast_back(new_state, state)
 
 
+@PATCH.wraps("dadapt_adamw", _DADAPT, ">=0.1.8")
 def _dadapt_adamw(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """As the others; and the distance stays as it is as long as all gradients were 0."""
     tx = _estimator(stock, *args, **kwargs)
@@ -179,7 +197,7 @@ def _dadapt_adamw(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, Any]:
         new_updates, new_state = tx.update(updates, state, params, **extra_args)
-        sums = [jnp.sum(jnp.abs(widen(leaf))) for leaf in leaves(new_state.grad_sum)]
+        sums = [jnp.sum(jnp.abs(half_to_float32(leaf))) for leaf in leaves(new_state.grad_sum)]
         divisor = jnp.asarray(sum(sums))
         divisor *= 1 - cast(beta2, divisor.dtype) ** 0.5
         distance = jnp.where(divisor == 0, state.estim_lr, new_state.estim_lr)
@@ -188,6 +206,7 @@ def _dadapt_adamw(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return tx._replace(update=update_fn)
 
 
+@PATCH.wraps("mechanize", _MECHANIC)
 def _mechanize(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """As the others, around a base optimizer that sees what it would have seen."""
     import optax
@@ -198,13 +217,13 @@ def _mechanize(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
     def init_fn(params: PyTree) -> Any:
         state = _start(stock, {**arguments, "base_optimizer": _base(tuple)}, params)
-        base_state = strengthen(start_in_kind(base.update, base.init(params), params))
+        base_state = strip_weak_type(start_in_kind(base.update, base.init(params), params))
         return state._replace(base_optimizer_state=base_state)
 
     def update_fn(
         updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, Any]:
-        if params is None or not have_one_structure(updates, params, state.x0):
+        if params is None or not same_structure(updates, params, state.x0):
             return built.update(updates, state, params)  # type: ignore[no-any-return]  # It raises.
         before = state.base_optimizer_state
         bare = state._replace(base_optimizer_state=())
@@ -213,7 +232,7 @@ def _mechanize(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         def base_step() -> tuple[PyTree, PyTree]:
             result = base.update(updates, before, params, **extra_args)
             wrong = complex_places(updates, params, result[0]) != complex_places(updates, params)
-            if wrong or not have_one_structure(result[0], params):
+            if wrong or not same_structure(result[0], params):
                 built.update(updates, state, params)  # It raises.
             return result  # type: ignore[no-any-return]
 
@@ -227,7 +246,7 @@ def _mechanize(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         dtypes = [update_dtype(dtype_of(u), *row) for u, row in zip(leaves(new_updates), inputs)]
         structure: Any = jax.tree_util.tree_structure(updates)
         new_updates = structure.unflatten(map(cast, leaves(new_updates), dtypes))
-        held = hold(after, before, "mechanize: state of the base optimizer")
+        held = cast_back(after, before, "mechanize: state of the base optimizer")
         return new_updates, new_state._replace(base_optimizer_state=held)
 
     return built._replace(init=init_fn, update=update_fn)
@@ -240,6 +259,7 @@ def _base(updates: Callable[[], PyTree]) -> Any:
     return optax.GradientTransformation(lambda _: (), lambda *_: (updates(), ()))
 
 
+@PATCH.wraps("_tree_norm", _MECHANIC, "==0.1.7")
 def _tree_norm(stock: Callable[..., Any], tree: PyTree) -> Any:
     """In place of the norm of ``mechanize`` in 0.1.7, which newer jax cannot run."""
     try:
@@ -333,13 +353,11 @@ _NAMES = ("dadapt_adamw", "dog", "dowg", "momo", "momo_adam", "mechanize")
 
 
 def _optimizers(
-    names: tuple[str, ...] = _NAMES, **arguments: Any
+    optax: Any, names: tuple[str, ...] = _NAMES, **arguments: Any
 ) -> Iterator[tuple[str, Any, dict[str, Any]]]:
     """Name, transformation and extra arguments of each optimizer that the release has."""
-    import optax
-
     for name in names:
-        build = demo.contrib(name)
+        build = demo.contrib(optax, name)
         if build is not None:
             base = (optax.sgd(0.1),) if name == "mechanize" else ()
             value = {"value": jax.ShapeDtypeStruct((), jnp.float32)}
@@ -347,117 +365,23 @@ def _optimizers(
 
 
 def _show(
-    dtype: Any, *more: Any, names: tuple[str, ...] = _NAMES, inside: bool = False, **arguments: Any
+    optax: Any,
+    dtype: Any,
+    *more: Any,
+    names: tuple[str, ...] = _NAMES,
+    inside: bool = False,
+    **arguments: Any,
 ) -> str | None:
-    for name, tx, extra in _optimizers(names, **arguments):
+    for name, tx, extra in _optimizers(optax, names, **arguments):
         found = demo.one_step(tx, demo.shapes(dtype, *more), inside=inside, **extra)
         if found is not None:
             return f"{name}: {found}"
     return None
 
 
-def _show_weak_types() -> str | None:
-    return _show(jnp.float32, names=("dog", "dowg"))
-
-
-def _show_promoted_updates() -> str | None:
-    return _show(jnp.bfloat16)
-
-
-def _show_float64() -> str | None:
-    with x64():
-        return _show(jnp.float32, inside=True)
-
-
-def _show_float64_params() -> str | None:
-    with x64():
-        return _show(jnp.float64)
-
-
-def _show_mixed_tree() -> str | None:
-    return _show(jnp.bfloat16, jnp.float32)
-
-
-def _show_mixed_halves() -> str | None:
-    return _show(jnp.bfloat16, jnp.float16)
-
-
-def _show_array_learning_rate() -> str | None:
-    rate = np.asarray(0.1, np.float32)
-    return _show(jnp.bfloat16, names=_NAMES[:-1], learning_rate=rate)
-
-
-def _show_narrow_scalars() -> str | None:
-    return _first_scalar_not_float32(demo.shapes(jnp.bfloat16))
-
-
-def _show_integer_leaf() -> str | None:
-    return _first_scalar_not_float32(demo.shapes(jnp.float32, jnp.int32))
-
-
-def _show_complex_params() -> str | None:
-    params = demo.shapes(jnp.complex64)
-    return _show(jnp.complex64) or _first_scalar_not_float32(params)
-
-
-_SCALARS = ("estim_lr", "estim_dist", "max_dist", "estim_sq_dist", "barf", "s")
-
-
-def _first_scalar_not_float32(params: PyTree) -> str | None:
-    for optimizer, tx, _ in _optimizers():
-        state = jax.eval_shape(tx.init, params)
-        for part in (state, *state):
-            for name in set(_SCALARS) & set(getattr(part, "_fields", ())):
-                found = getattr(part, name).dtype
-                if found != jnp.float32:
-                    return f"{optimizer}: {name} is {found}"
-    return None
-
-
-def _show_stalled_sum() -> str | None:
-    dog = demo.contrib("dog")
-    if dog is None:
-        return None
-    tx, params, steps = dog(), demo.ones(jnp.bfloat16), 600
-
-    def step(state: Any, _: None) -> tuple[Any, None]:
-        return tx.update(params, state, params)[1], None
-
-    state, _ = jax.jit(lambda: jax.lax.scan(step, tx.init(params), None, length=steps))()
-    (got,) = (float(part.sum_sq_norm_grads) for part in state if len(part) > 1)
-    exact = steps * 16.0  # |g|^2 = 16 at each step.
-    if abs(got - exact) > 0.01 * exact:
-        return f"the sum of squared norms is {got:g} after {steps} steps, not {exact:g}"
-    return None
-
-
-def _show_float16() -> str | None:
-    return _first_not_finite("dadapt_adamw", jnp.float16, 1.0)
-
-
-def _show_zero_gradient() -> str | None:
-    return _first_not_finite("dadapt_adamw", jnp.float32, 0.0)
-
-
-def _first_not_finite(name: str, dtype: Any, gradient: float) -> str | None:
-    params = demo.ones(dtype)
-    grads = tree_map(lambda p: jnp.full_like(p, gradient), params)
-    for _, tx, _ in _optimizers((name,)):
-
-        def run(tx: Any = tx) -> Any:
-            updates, state = grads, tx.init(params)
-            for _ in range(3):
-                updates, state = tx.update(grads, state, params)
-            return updates, state
-
-        if not all(bool(jnp.isfinite(leaf).all()) for leaf in leaves(jax.jit(run)())):
-            return f"{name}: not finite after 3 gradients of {gradient:g}"
-    return None
-
-
-def _probe_zero_gradient() -> str | None:
+def _probe_zero_gradient(optax: Any) -> str | None:
     """The new distance is the maximum of the old one and a quotient, whatever its divisor is."""
-    dadapt_adamw = demo.contrib("dadapt_adamw")
+    dadapt_adamw = demo.contrib(optax, "dadapt_adamw")
     if dadapt_adamw is None:
         return None
     tx = dadapt_adamw()
@@ -475,9 +399,148 @@ def _probe_zero_gradient() -> str | None:
     return None
 
 
-def _show_python_value() -> str | None:
+@PATCH.fault("==0.2.3")
+def weak_types(optax: Any) -> str | None:
+    """Dog and dowg: the types of the state change in the first step; it compiles twice."""
+    return _show(optax, jnp.float32, names=("dog", "dowg"))
+
+
+@PATCH.fault(">=0.1.7,<0.2.5", issue=1051)
+def promoted_updates(optax: Any) -> str | None:
+    """float32 updates or state for bfloat16 params."""
+    return _show(optax, jnp.bfloat16)
+
+
+@PATCH.fault(">=0.1.7,<0.2.4", issue=1051)
+def float64(optax: Any) -> str | None:
+    """float32 params in 64-bit mode: float64 in state, updates or arithmetic."""
+    with x64():
+        return _show(optax, jnp.float32, inside=True)
+
+
+@PATCH.fault(">=0.1.7,<0.2.4", issue=1051)
+def float64_params(optax: Any) -> str | None:
+    """float64 params: the float32 state turns into float64, or lax.clamp raises."""
+    with x64():
+        return _show(optax, jnp.float64)
+
+
+@PATCH.fault(">=0.1.7", issue=1207)
+def mixed_tree(optax: Any) -> str | None:
+    """Leaves of different dtypes: the state drifts, or updates are promoted."""
+    return _show(optax, jnp.bfloat16, jnp.float32)
+
+
+@PATCH.fault(">=0.1.7")
+def mixed_halves(optax: Any) -> str | None:
+    """bfloat16 and float16 leaves in one tree: ValueError, or float32 updates."""
+    return _show(optax, jnp.bfloat16, jnp.float16)
+
+
+@PATCH.fault(">=0.1.8")
+def array_learning_rate(optax: Any) -> str | None:
+    """A float32 number as learning rate gives float32 updates for bfloat16 params."""
+    rate = np.asarray(0.1, np.float32)
+    return _show(optax, jnp.bfloat16, names=_NAMES[:-1], learning_rate=rate)
+
+
+@PATCH.fault(">=0.2.4")
+def narrow_scalars(optax: Any) -> str | None:
+    """Distances, sums and averages are kept in the lowest dtype of the params."""
+    return _first_scalar_not_float32(optax, demo.shapes(jnp.bfloat16))
+
+
+@PATCH.fault(">=0.2.4")
+def integer_leaf(optax: Any) -> str | None:
+    """An integer leaf in the params turns the scalars into integers."""
+    return _first_scalar_not_float32(optax, demo.shapes(jnp.float32, jnp.int32))
+
+
+@PATCH.fault(">=0.1.7")
+def complex_params(optax: Any) -> str | None:
+    """Complex params make the scalars complex: dadapt_adamw hardly moves, mechanize raises.
+
+    The maximum of complex numbers is that by their real parts; lax.clamp takes no others.
+    """
+    params = demo.shapes(jnp.complex64)
+    return _show(optax, jnp.complex64) or _first_scalar_not_float32(optax, params)
+
+
+_SCALARS = ("estim_lr", "estim_dist", "max_dist", "estim_sq_dist", "barf", "s")
+
+
+def _first_scalar_not_float32(optax: Any, params: PyTree) -> str | None:
+    for optimizer, tx, _ in _optimizers(optax):
+        state = jax.eval_shape(tx.init, params)
+        for part in (state, *state):
+            for name in set(_SCALARS) & set(getattr(part, "_fields", ())):
+                found = getattr(part, name).dtype
+                if found != jnp.float32:
+                    return f"{optimizer}: {name} is {found}"
+    return None
+
+
+@PATCH.fault(">=0.2.3", abstract=False)
+def stalled_sum(optax: Any) -> str | None:
+    """With bfloat16 params dog's sum of squared gradients stops growing after 256 steps.
+
+    A term of 16 is half a unit in the last place of 256 * 16 = 4096 in bfloat16.
+    """
+    dog = demo.contrib(optax, "dog")
+    if dog is None:
+        return None
+    tx, params, steps = dog(), demo.ones(jnp.bfloat16), 600
+
+    def step(state: Any, _: None) -> tuple[Any, None]:
+        return tx.update(params, state, params)[1], None
+
+    state, _ = jax.jit(lambda: jax.lax.scan(step, tx.init(params), None, length=steps))()
+    (got,) = (float(part.sum_sq_norm_grads) for part in state if len(part) > 1)
+    exact = steps * 16.0  # |g|^2 = 16 at each step.
+    if abs(got - exact) > 0.01 * exact:
+        return f"the sum of squared norms is {got:g} after {steps} steps, not {exact:g}"
+    return None
+
+
+@PATCH.fault(">=0.2.4", abstract=False)
+def float16(optax: Any) -> str | None:
+    """float16 params: dadapt_adamw is nan in its first steps, and so is mechanize.
+
+    estim_lr0 = 1e-6 and eps = 1e-8 are 0 in float16, whose smallest number is 6e-8.
+    """
+    return _first_not_finite(optax, "dadapt_adamw", jnp.float16, 1.0)
+
+
+@PATCH.fault(">=0.1.8", abstract=False, probe=_probe_zero_gradient)
+def zero_gradient(optax: Any) -> str | None:
+    """dadapt_adamw: a zero gradient in the first step: 0/0, nan from then on.
+
+    The divisor of the distance is the sum of all gradients: 0 / 0.
+    """
+    return _first_not_finite(optax, "dadapt_adamw", jnp.float32, 0.0)
+
+
+def _first_not_finite(optax: Any, name: str, dtype: Any, gradient: float) -> str | None:
+    params = demo.ones(dtype)
+    grads = tree_map(lambda p: jnp.full_like(p, gradient), params)
+    for _, tx, _ in _optimizers(optax, (name,)):
+
+        def run(tx: Any = tx) -> Any:
+            updates, state = grads, tx.init(params)
+            for _ in range(3):
+                updates, state = tx.update(grads, state, params)
+            return updates, state
+
+        if not all(bool(jnp.isfinite(leaf).all()) for leaf in leaves(jax.jit(run)())):
+            return f"{name}: not finite after 3 gradients of {gradient:g}"
+    return None
+
+
+@PATCH.fault(">=0.2.5,<0.2.7", issue=1500)
+def python_value(optax: Any) -> str | None:
+    """Momo with a Python number as value: AttributeError."""
     params = demo.shapes(jnp.float32)
-    for name, tx, _ in _optimizers(("momo", "momo_adam")):
+    for name, tx, _ in _optimizers(optax, ("momo", "momo_adam")):
         try:
             jax.eval_shape(lambda p, tx=tx: tx.update(p, tx.init(p), p, value=1.0), params)
         except AttributeError as error:
@@ -485,128 +548,5 @@ def _show_python_value() -> str | None:
     return None
 
 
-_DADAPT = ("optax.contrib._dadapt_adamw", "optax.contrib.dadapt_adamw")
-_DOG = ("optax.contrib._dog",)
-_MOMO = ("optax.contrib._momo",)
-_MECHANIC = ("optax.contrib._mechanic", "optax.contrib.mechanic", "optax._src.contrib.mechanic")
 _FAMILY = "https://github.com/google-deepmind/optax/issues/1051"
 _TREES = "https://github.com/google-deepmind/optax/issues/1207"
-
-PATCH = Patch(
-    id="distance_estimates",
-    summary=(
-        "`dadapt_adamw`, `dog`, `dowg`, `momo`, `momo_adam`, `mechanize`: drift to float64 or "
-        "float32 (up to 0.2.3); scalars in the lowest dtype of the params, so that sums stall "
-        "in bfloat16, are NaN in float16 and integers with an integer leaf (from 0.2.4); NaN "
-        "for a zero gradient (`dadapt_adamw`)"
-    ),
-    independent=True,
-    faults=(
-        Fault(
-            "narrow_scalars",
-            "distances, sums and averages are kept in the lowest dtype of the params",
-            ">=0.2.4",
-            _show_narrow_scalars,
-        ),
-        # A term of 16 is half a unit in the last place of 256 * 16 = 4096 in bfloat16.
-        Fault(
-            "stalled_sum",
-            "with bfloat16 params dog's sum of squared gradients stops growing after 256 steps",
-            ">=0.2.3",
-            _show_stalled_sum,
-            abstract=False,
-        ),
-        Fault(
-            "integer_leaf",
-            "an integer leaf in the params turns the scalars into integers",
-            ">=0.2.4",
-            _show_integer_leaf,
-        ),
-        # estim_lr0 = 1e-6 and eps = 1e-8 are 0 in float16, whose smallest number is 6e-8.
-        Fault(
-            "float16",
-            "float16 params: dadapt_adamw is nan in its first steps, and so is mechanize",
-            ">=0.2.4",
-            _show_float16,
-            abstract=False,
-        ),
-        Fault(
-            "mixed_halves",
-            "bfloat16 and float16 leaves in one tree: ValueError, or float32 updates",
-            ">=0.1.7",
-            _show_mixed_halves,
-        ),
-        Fault(
-            "mixed_tree",
-            "leaves of different dtypes: the state drifts, or updates are promoted",
-            ">=0.1.7",
-            _show_mixed_tree,
-            _TREES,
-        ),
-        # The maximum of complex numbers is that by their real parts; lax.clamp takes no others.
-        Fault(
-            "complex_params",
-            "complex params make the scalars complex: dadapt_adamw hardly moves, mechanize raises",
-            ">=0.1.7",
-            _show_complex_params,
-        ),
-        Fault(
-            "promoted_updates",
-            "float32 updates or state for bfloat16 params",
-            ">=0.1.7,<0.2.5",
-            _show_promoted_updates,
-            _FAMILY,
-        ),
-        Fault(
-            "float64",
-            "float32 params in 64-bit mode: float64 in state, updates or arithmetic",
-            ">=0.1.7,<0.2.4",
-            _show_float64,
-            _FAMILY,
-        ),
-        Fault(
-            "float64_params",
-            "float64 params: the float32 state turns into float64, or lax.clamp raises",
-            ">=0.1.7,<0.2.4",
-            _show_float64_params,
-            _FAMILY,
-        ),
-        Fault(
-            "weak_types",
-            "dog and dowg: the types of the state change in the first step; it compiles twice",
-            "==0.2.3",
-            _show_weak_types,
-        ),
-        Fault(
-            "array_learning_rate",
-            "a float32 number as learning rate gives float32 updates for bfloat16 params",
-            ">=0.1.8",
-            _show_array_learning_rate,
-        ),
-        # The divisor of the distance is the sum of all gradients: 0 / 0.
-        Fault(
-            "zero_gradient",
-            "dadapt_adamw: a zero gradient in the first step: 0/0, nan from then on",
-            ">=0.1.8",
-            _show_zero_gradient,
-            abstract=False,
-            probe=_probe_zero_gradient,
-        ),
-        Fault(
-            "python_value",
-            "momo with a Python number as value: AttributeError",
-            ">=0.2.5,<0.2.7",
-            _show_python_value,
-            "https://github.com/google-deepmind/optax/issues/1500",
-        ),
-    ),
-    targets=(
-        Target(_MECHANIC, "mechanize", _mechanize),
-        Target(_MECHANIC, "_tree_norm", _tree_norm, "==0.1.7"),
-        Target(_DADAPT, "dadapt_adamw", _dadapt_adamw, ">=0.1.8"),
-        Target(_DOG, "dog", _estimator, ">=0.2.3"),
-        Target(_DOG, "dowg", _estimator, ">=0.2.3"),
-        Target(_MOMO, "momo", _estimator, ">=0.2.3"),
-        Target(_MOMO, "momo_adam", _estimator, ">=0.2.3"),
-    ),
-)

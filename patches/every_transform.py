@@ -19,13 +19,20 @@ from typing import Any, Callable
 import jax.numpy as jnp
 import numpy as np
 
-from optax_dtypefix._dtypes import PyTree, hold, strengthen
-from optax_dtypefix._kinds import start_in_kind
-from optax_dtypefix._patch import Fault, Patch, Target
-from optax_dtypefix._updates import cast_updates
-from optax_dtypefix.patches import _demonstrate as demo
+from .._contract.dtypes import PyTree, cast_back, strip_weak_type
+from .._contract.kinds import start_in_kind
+from .._contract.updates import cast_updates
+from .._engine.patch import Patch
+from ._support import reproduce as demo
+
+PATCH = Patch(
+    "every_transform",
+    summary="any transformation, your own included, drifts with gradients wider than the params",
+    opt_in=True,
+)
 
 
+@PATCH.wraps("GradientTransformation.__new__", ("optax._src.base",))
 def _new(stock: Callable[..., Any], cls: Any, *args: Any, **kwargs: Any) -> Any:
     """In place of ``GradientTransformation.__new__``."""
     init, update = stock(cls, *args, **kwargs)
@@ -64,7 +71,7 @@ class _Init(_Held):
     def __call__(self, *args: Any, **kwargs: Any) -> PyTree:
         state = self.__wrapped__(*args, **kwargs)
         params = next(iter((*args, *kwargs.values())), None)
-        return strengthen(start_in_kind(self._update, state, params))
+        return strip_weak_type(start_in_kind(self._update, state, params))
 
 
 class _Update(_Held):
@@ -75,18 +82,22 @@ class _Update(_Held):
             given = inspect.signature(self.__wrapped__).bind(*args, **kwargs).args
         updates, state, *rest = given
         params = rest[0] if rest else kwargs.get("params")
-        return cast_updates(new_updates, updates, params, state), hold(new_state, state)
+        return cast_updates(new_updates, updates, params, state), cast_back(new_state, state)
 
 
-def _show_wider_gradients() -> str | None:
-    import optax
+@PATCH.fault(">=0.1.2", issue=1207)
+def wider_gradients(optax: Any) -> str | None:
+    """float32 gradients turn the state of bfloat16 params into float32.
 
+    momentum = 0.9 * bfloat16 + float32: the sum is float32.
+    """
     params, grads = demo.shapes(jnp.bfloat16), demo.shapes(jnp.float32)
     return demo.one_step(optax.trace(0.9), params, grads)
 
 
-def _show_own_transformation() -> str | None:
-    import optax
+@PATCH.fault(">=0.1.2", issue=1207)
+def own_transformation(optax: Any) -> str | None:
+    """A transformation of the user's own that drifts."""
 
     def update(grads: PyTree, state: PyTree, params: PyTree = None) -> tuple[PyTree, PyTree]:
         del params
@@ -97,27 +108,3 @@ def _show_own_transformation() -> str | None:
 
 
 _DTYPES = "https://github.com/google-deepmind/optax/issues/1207"
-
-PATCH = Patch(
-    id="every_transform",
-    summary=("any transformation, your own included, drifts with gradients wider than the params"),
-    opt_in=True,
-    faults=(
-        # momentum = 0.9 * bfloat16 + float32: the sum is float32.
-        Fault(
-            "wider_gradients",
-            "float32 gradients turn the state of bfloat16 params into float32",
-            ">=0.1.2",
-            _show_wider_gradients,
-            _DTYPES,
-        ),
-        Fault(
-            "own_transformation",
-            "a transformation of the user's own that drifts",
-            ">=0.1.2",
-            _show_own_transformation,
-            _DTYPES,
-        ),
-    ),
-    targets=(Target(("optax._src.base",), "GradientTransformation.__new__", _new),),
-)

@@ -24,10 +24,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from optax_dtypefix._check import equations
-from optax_dtypefix._dtypes import PyTree, leaves
-from optax_dtypefix._patch import Fault, Patch
-from optax_dtypefix.patches._moments import FAMILIES, InFloat32, built, is_float16
+from .._contract.dtypes import PyTree, leaves
+from .._contract.jaxpr import equations
+from .._engine.patch import Patch
+from ._support.in_float32 import MOMENT_TRANSFORMS, InFloat32, available, is_float16
+
+PATCH = Patch(
+    "float16_eps",
+    summary="in float16, `eps` and small squares are 0, and squares above 65504 are inf: NaN for a "
+    "zero gradient, infinite updates for a tiny one, none ever again after a large one; "
+    "adam, rmsprop, adafactor, novograd and others",
+    allow_missing_targets=True,
+)
 
 
 def _steps(tx: Any, *gradients: float) -> tuple[list[float], Any]:
@@ -47,57 +55,100 @@ def _steps(tx: Any, *gradients: float) -> tuple[list[float], Any]:
 
 
 def _show_not_finite(gradient: float, *names: str) -> str | None:
-    for name, tx in built(*names).items():
+    for name, tx in available(*names).items():
         wrong = [size for size in _steps(tx, gradient, gradient)[0] if not math.isfinite(size)]
         if wrong:
             return f"{name}: the update for a gradient of {gradient:g} is {wrong[0]}"
     return None
 
 
-def _show_zero_gradient() -> str | None:
+@PATCH.fault(">=0.1.2", issue=1754, abstract=False)
+def zero_gradient(optax: Any) -> str | None:
+    """Adam, amsgrad, adabelief: a gradient that is zero gives not-a-number.
+
+    m = v = 0, and eps = 1e-8 is less than half of 6e-8: 0 / (sqrt(0) + 0).
+    """
     return _show_not_finite(0.0, "scale_by_adam", "scale_by_amsgrad", "scale_by_belief")
 
 
-def _show_rmsprop() -> str | None:
+@PATCH.fault(">=0.1.2", issue=1784, abstract=False)
+def rmsprop(optax: Any) -> str | None:
+    """Rmsprop, centered or not: a gradient that is zero gives not-a-number.
+
+    0 * rsqrt(0 + 0).
+    """
     return _show_not_finite(0.0, "scale_by_rms", "scale_by_stddev")
 
 
-def _show_novograd() -> str | None:
+@PATCH.fault(">=0.1.4", issue=1789, abstract=False)
+def novograd(optax: Any) -> str | None:
+    """Novograd, adan: a gradient that is zero gives not-a-number.
+
+    The norm of a layer is 0 here: 0 / (sqrt(0) + 0).
+    """
     return _show_not_finite(0.0, "scale_by_novograd", "scale_by_adan")
 
 
-def _show_adafactor() -> str | None:
+@PATCH.fault(">=0.1.2", abstract=False)
+def adafactor(optax: Any) -> str | None:
+    """Adafactor: a gradient that is zero gives not-a-number.
+
+    epsilon = 1e-30 is 0, so the moment is: 0 * 0 ** -0.5. No upstream issue was found for this
+    one and those below.
+    """
     return _show_not_finite(0.0, "scale_by_factored_rms")
 
 
-def _show_contrib() -> str | None:
+@PATCH.fault(">=0.2.3", abstract=False)
+def contrib(optax: Any) -> str | None:
+    """Acprop, ademamix, cocob: a gradient that is zero gives not-a-number.
+
+    As in adam; in cocob the largest gradient so far, which starts at eps = 1e-8, is 0.
+    """
     names = ("scale_by_acprop", "scale_by_ademamix", "scale_by_cocob")
     return _show_not_finite(0.0, *names)
 
 
-def _show_tiny_gradient() -> str | None:
+@PATCH.fault(">=0.1.2", abstract=False)
+def tiny_gradient(optax: Any) -> str | None:
+    """Adam, adafactor: a gradient below 2e-4 gives an infinite update.
+
+    (1e-4)^2 is 1e-8, which is 0: m / (sqrt(0) + 0).
+    """
     return _show_not_finite(1e-4, "scale_by_adam", "scale_by_rms", "scale_by_factored_rms")
 
 
-def _show_lost_gradient() -> str | None:
-    for name, tx in built("scale_by_sm3").items():
+@PATCH.fault(">=0.1.2", abstract=False)
+def lost_gradient(optax: Any) -> str | None:
+    """sm3: a gradient below 2e-4 gives no update.
+
+    As above, but sm3 takes 1 / sqrt(0) for 0. Exact is 0.1 g / sqrt(g^2 + 1e-8).
+    """
+    for name, tx in available("scale_by_sm3").items():
         (size,), _ = _steps(tx, 1e-4)
         if not 0.07 < size < 0.072:
             return f"{name}: the first update for a gradient of 1e-4 is {size:g}, not 0.071"
     return None
 
 
-def _show_overflow() -> str | None:
-    for name, tx in built("scale_by_adam", "scale_by_rms", "scale_by_rss").items():
+@PATCH.fault(">=0.1.2", abstract=False)
+def overflow(optax: Any) -> str | None:
+    """After one gradient above 255 the updates are zero for good.
+
+    300^2 is 90000, above 65504: inf, and 0.999 * inf is inf.
+    """
+    for name, tx in available("scale_by_adam", "scale_by_rms", "scale_by_rss").items():
         sizes, state = _steps(tx, 300.0, *[1.0] * 10)
         if not all(bool(jnp.isfinite(leaf).all()) for leaf in leaves(state)):
             return f"{name}: after one gradient of 300 the updates are {sizes[-1]:g} for good"
     return None
 
 
-def _show_float16_arithmetic() -> str | None:
+@PATCH.fault(">=0.1.2", issue=1754)
+def float16_arithmetic(optax: Any) -> str | None:
+    """Moments of float16 gradients are squared and divided by in float16."""
     params = jax.ShapeDtypeStruct((3, 4), jnp.float16)
-    for name, tx in built("scale_by_adam", "scale_by_rms", "scale_by_factored_rms").items():
+    for name, tx in available("scale_by_adam", "scale_by_rms", "scale_by_factored_rms").items():
         jaxpr = jax.make_jaxpr(lambda p, tx=tx: tx.update(p, tx.init(p), p))(params)
         for equation in equations(jaxpr.jaxpr):
             what = equation.primitive.name
@@ -109,90 +160,6 @@ def _show_float16_arithmetic() -> str | None:
 _INVERSES = ("div", "rsqrt", "pow")
 _ISSUES = "https://github.com/google-deepmind/optax/issues/"
 
-PATCH = Patch(
-    id="float16_eps",
-    summary=(
-        "in float16, `eps` and small squares are 0, and squares above 65504 are inf: NaN for a "
-        "zero gradient, infinite updates for a tiny one, none ever again after a large one; "
-        "adam, rmsprop, adafactor, novograd and others"
-    ),
-    independent=True,
-    faults=(
-        Fault(
-            "float16_arithmetic",
-            "moments of float16 gradients are squared and divided by in float16",
-            ">=0.1.2",
-            _show_float16_arithmetic,
-            _ISSUES + "1754",
-        ),
-        # m = v = 0, and eps = 1e-8 is less than half of 6e-8: 0 / (sqrt(0) + 0).
-        Fault(
-            "zero_gradient",
-            "adam, amsgrad, adabelief: a gradient that is zero gives not-a-number",
-            ">=0.1.2",
-            _show_zero_gradient,
-            _ISSUES + "1754",
-            abstract=False,
-        ),
-        # 0 * rsqrt(0 + 0).
-        Fault(
-            "rmsprop",
-            "rmsprop, centered or not: a gradient that is zero gives not-a-number",
-            ">=0.1.2",
-            _show_rmsprop,
-            _ISSUES + "1784",
-            abstract=False,
-        ),
-        # The norm of a layer is 0 here: 0 / (sqrt(0) + 0).
-        Fault(
-            "novograd",
-            "novograd, adan: a gradient that is zero gives not-a-number",
-            ">=0.1.4",
-            _show_novograd,
-            _ISSUES + "1789",
-            abstract=False,
-        ),
-        # epsilon = 1e-30 is 0, so the moment is: 0 * 0 ** -0.5. No upstream issue was found for
-        # this one and those below.
-        Fault(
-            "adafactor",
-            "adafactor: a gradient that is zero gives not-a-number",
-            ">=0.1.2",
-            _show_adafactor,
-            abstract=False,
-        ),
-        # As in adam; in cocob the largest gradient so far, which starts at eps = 1e-8, is 0.
-        Fault(
-            "contrib",
-            "acprop, ademamix, cocob: a gradient that is zero gives not-a-number",
-            ">=0.2.3",
-            _show_contrib,
-            abstract=False,
-        ),
-        # (1e-4)^2 is 1e-8, which is 0: m / (sqrt(0) + 0).
-        Fault(
-            "tiny_gradient",
-            "adam, adafactor: a gradient below 2e-4 gives an infinite update",
-            ">=0.1.2",
-            _show_tiny_gradient,
-            abstract=False,
-        ),
-        # As above, but sm3 takes 1 / sqrt(0) for 0. Exact is 0.1 g / sqrt(g^2 + 1e-8).
-        Fault(
-            "lost_gradient",
-            "sm3: a gradient below 2e-4 gives no update",
-            ">=0.1.2",
-            _show_lost_gradient,
-            abstract=False,
-        ),
-        # 300^2 is 90000, above 65504: inf, and 0.999 * inf is inf.
-        Fault(
-            "overflow",
-            "after one gradient above 255 the updates are zero for good",
-            ">=0.1.2",
-            _show_overflow,
-            abstract=False,
-        ),
-    ),
-    targets=tuple(InFloat32(family, is_float16).target() for family in FAMILIES),
-)
+
+for _transform in MOMENT_TRANSFORMS:
+    InFloat32(_transform, is_float16).wrap_in(PATCH)

@@ -17,22 +17,33 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from optax_dtypefix._dtypes import dtype_of, is_half, leaves
-from optax_dtypefix._patch import Fault, Patch
-from optax_dtypefix.patches._moments import FAMILIES, InFloat32, built
+from .._contract.dtypes import dtype_of, is_half, leaves
+from .._engine.patch import Patch
+from ._support.in_float32 import MOMENT_TRANSFORMS, InFloat32, available
 
-_FAMILIES = tuple(family for family in FAMILIES if family.moments)
+PATCH = Patch(
+    "float32_moments",
+    summary="second moments in half precision stall: with bfloat16 params adam's updates become "
+    "1.4 times too large, adagrad's sum stops at 256",
+    opt_in=True,
+    allow_missing_targets=True,
+)
 
 
-def _show_narrow_moments() -> str | None:
+_WITH_MOMENTS = tuple(transform for transform in MOMENT_TRANSFORMS if transform.moments)
+
+
+@PATCH.fault(">=0.1.2", issue=1552)
+def narrow_moments(optax: Any) -> str | None:
+    """Second moments of half-precision params are kept in half precision."""
     params = jax.ShapeDtypeStruct((3, 4), jnp.bfloat16)
-    for family in _FAMILIES:
-        for tx in () if family.name in _WITH_ARGUMENTS else built(family.name).values():
+    for transform in _WITH_MOMENTS:
+        for tx in () if transform.name in _WITH_ARGUMENTS else available(transform.name).values():
             state = jax.eval_shape(tx.init, params)
-            for name in family.moments:
+            for name in transform.moments:
                 narrow = [leaf for leaf in leaves(getattr(state, name)) if is_half(leaf)]
                 if narrow:
-                    return f"{family.name} keeps {name} in {dtype_of(narrow[0])}"
+                    return f"{transform.name} keeps {name} in {dtype_of(narrow[0])}"
     return None
 
 
@@ -48,27 +59,36 @@ def _last_update(tx: Any, gradients: Any) -> float:
     return float(updates[-1])
 
 
-def _show_stalled_moment() -> str | None:
-    import optax
+@PATCH.fault(">=0.1.2", issue=1552, abstract=False)
+def stalled_moment(optax: Any) -> str | None:
+    """Adam: with bfloat16 params and steady gradients updates are 1.4 times too large.
 
+    v = 0.5 has neighbours 2^-8 apart above it: 0.001 (1 - 0.5) = 0.0005 is rounded away.
+    """
     got = _last_update(optax.scale_by_adam(mu_dtype=jnp.float32), jnp.ones(5000))
     if not 0.99 < got < 1.01:
         return f"after 5000 gradients of 1 the update is {got:.3g}, not 1"
     return None
 
 
-def _show_stalled_sum() -> str | None:
-    import optax
+@PATCH.fault(">=0.1.2", abstract=False)
+def stalled_sum(optax: Any) -> str | None:
+    """Adagrad: with bfloat16 params the sum of squares stops growing.
 
+    The numbers above 256 are 2 apart: 256 + 1 is 256.
+    """
     got, exact = _last_update(optax.scale_by_rss(), jnp.ones(1000)), 1000.1**-0.5
     if not 0.99 < got / exact < 1.01:
         return f"after 1000 gradients of 1 the update is {got:.3g}, not {exact:.3g}"
     return None
 
 
-def _show_stalled_factors() -> str | None:
-    import optax
+@PATCH.fault(">=0.2.4", abstract=False)
+def stalled_factors(optax: Any) -> str | None:
+    """Adafactor: with bfloat16 params the factors of the second moment stall.
 
+    As in adam, but with a decay that tends to 1. Up to 0.2.3 the factors are float32.
+    """
     tx = optax.scale_by_factored_rms(min_dim_size_to_factor=2)
     got = _last_update(tx, jnp.where(jnp.arange(2000) < 100, 1.0, 2.0))
     if not 0.99 < got < 1.01:
@@ -79,47 +99,6 @@ def _show_stalled_factors() -> str | None:
 _WITH_ARGUMENTS = ("scale_by_madgrad",)
 _ISSUE = "https://github.com/google-deepmind/optax/issues/1552"
 
-PATCH = Patch(
-    id="float32_moments",
-    summary=(
-        "second moments in half precision stall: with bfloat16 params adam's updates become 1.4 "
-        "times too large, adagrad's sum stops at 256"
-    ),
-    independent=True,
-    faults=(
-        Fault(
-            "narrow_moments",
-            "second moments of half-precision params are kept in half precision",
-            ">=0.1.2",
-            _show_narrow_moments,
-            _ISSUE,
-        ),
-        # v = 0.5 has neighbours 2^-8 apart above it: 0.001 (1 - 0.5) = 0.0005 is rounded away.
-        Fault(
-            "stalled_moment",
-            "adam: with bfloat16 params and steady gradients updates are 1.4 times too large",
-            ">=0.1.2",
-            _show_stalled_moment,
-            _ISSUE,
-            abstract=False,
-        ),
-        # The numbers above 256 are 2 apart: 256 + 1 is 256.
-        Fault(
-            "stalled_sum",
-            "adagrad: with bfloat16 params the sum of squares stops growing",
-            ">=0.1.2",
-            _show_stalled_sum,
-            abstract=False,
-        ),
-        # As in adam, but with a decay that tends to 1. Up to 0.2.3 the factors are float32.
-        Fault(
-            "stalled_factors",
-            "adafactor: with bfloat16 params the factors of the second moment stall",
-            ">=0.2.4",
-            _show_stalled_factors,
-            abstract=False,
-        ),
-    ),
-    targets=tuple(InFloat32(f, is_half, wide_moments=True).target() for f in _FAMILIES),
-    opt_in=True,
-)
+
+for _transform in _WITH_MOMENTS:
+    InFloat32(_transform, is_half, wide_moments=True).wrap_in(PATCH)

@@ -16,24 +16,39 @@ from typing import Any, Callable
 import jax.numpy as jnp
 import numpy as np
 
-from optax_dtypefix._dtypes import (
+from .._contract.dtypes import (
     PyTree,
-    in_dtype,
-    increment,
-    scalar_dtype,
+    cast_learning_rate,
+    half_to_float32,
+    safe_increment,
+    statistics_dtype,
     tree_map,
-    widen,
 )
-from optax_dtypefix._patch import Fault, Patch, Target
-from optax_dtypefix._updates import cast_updates
-from optax_dtypefix.patches import _demonstrate as demo
+from .._contract.updates import cast_updates
+from .._engine.patch import Patch
+from ._support import reproduce as demo
+
+PATCH = Patch(
+    "fromage",
+    summary="`TypeError` for a schedule (up to 0.2.5); float32 updates for half-precision params "
+    "(from 0.2.6)",
+)
 
 
+@PATCH.wraps(
+    "fromage",
+    ("optax._src.alias",),
+    ">=0.2.7",
+    known_parameters=frozenset({"learning_rate", "min_norm"}),
+)
 def _with_stock(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """From 0.2.7 on: stock, run in float32 for half-precision leaves."""
     return _scheduled(stock, stock, args, kwargs)
 
 
+@PATCH.wraps(
+    "fromage", ("optax._src.alias",), known_parameters=frozenset({"learning_rate", "min_norm"})
+)
 def _with_parts(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Up to 0.2.6: put together from stock's parts if the learning rate is a schedule."""
     return _scheduled(stock, _from_parts, args, kwargs)
@@ -54,8 +69,10 @@ def _scheduled(
     def update_fn(
         updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, Any]:
-        tx = build(in_dtype(schedule, scalar_dtype(params)), min_norm)
-        new_updates, state = tx.update(widen(updates), state, widen(params), **extra_args)
+        tx = build(cast_learning_rate(schedule, statistics_dtype(params)), min_norm)
+        new_updates, state = tx.update(
+            half_to_float32(updates), state, half_to_float32(params), **extra_args
+        )
         return cast_updates(new_updates, updates, params), state
 
     return build(schedule, min_norm)._replace(update=update_fn)
@@ -92,7 +109,7 @@ def _add_scheduled_weights(schedule: Callable[[Any], Any]) -> Any:
             raise ValueError("fromage needs the params: call update(grads, state, params)")
         weight = schedule(state.count)
         updates = tree_map(lambda u, p: u + weight * p, updates, params)
-        return updates, state_class(count=increment(state.count))
+        return updates, state_class(count=safe_increment(state.count))
 
     return optax.GradientTransformation(init_fn, update_fn)
 
@@ -101,21 +118,21 @@ def _strong_schedule(count: Any) -> Any:
     return jnp.asarray(0.1, jnp.float32) * jnp.minimum(1.0, (count + 1) / 10.0)
 
 
-def _show_schedule() -> str | None:
-    import optax
-
+@PATCH.fault("<0.2.6", issue=1323)
+def schedule(optax: Any) -> str | None:
+    """A schedule as learning rate: TypeError."""
     return demo.one_step(optax.fromage(_strong_schedule), demo.shapes(jnp.float32))
 
 
-def _show_promoted_updates() -> str | None:
-    import optax
-
+@PATCH.fault(">=0.1.2", issue=1323)
+def promoted_updates(optax: Any) -> str | None:
+    """With a schedule, bfloat16 and float16 params get float32 updates, or a TypeError."""
     return demo.one_step(optax.fromage(_strong_schedule), demo.shapes(jnp.bfloat16))
 
 
-def _show_frozen_decay() -> str | None:
-    import optax
-
+@PATCH.fault("==0.2.6", issue=1359, abstract=False)
+def frozen_decay(optax: Any) -> str | None:
+    """With a schedule, the shrinkage of the weights stays that of the first step."""
     try:
         tx = optax.fromage(lambda count: jnp.where(count == 0, 0.0, 1.0))
     except TypeError:  # A schedule is not taken at all: that fault is named above.
@@ -132,50 +149,3 @@ def _show_frozen_decay() -> str | None:
 
 
 _PULL = "https://github.com/google-deepmind/optax/pull/1359"
-
-PATCH = Patch(
-    id="fromage",
-    summary=(
-        "`TypeError` for a schedule (up to 0.2.5); float32 updates for half-precision params "
-        "(from 0.2.6)"
-    ),
-    faults=(
-        Fault(
-            "schedule",
-            "a schedule as learning rate: TypeError",
-            "<0.2.6",
-            _show_schedule,
-            "https://github.com/google-deepmind/optax/issues/1323",
-        ),
-        Fault(
-            "promoted_updates",
-            "with a schedule, bfloat16 and float16 params get float32 updates, or a TypeError",
-            ">=0.1.2",
-            _show_promoted_updates,
-            "https://github.com/google-deepmind/optax/issues/1323",
-        ),
-        Fault(
-            "frozen_decay",
-            "with a schedule, the shrinkage of the weights stays that of the first step",
-            "==0.2.6",
-            _show_frozen_decay,
-            _PULL,
-            abstract=False,
-        ),
-    ),
-    targets=(
-        Target(
-            ("optax._src.alias",),
-            "fromage",
-            _with_parts,
-            knows=frozenset({"learning_rate", "min_norm"}),
-        ),
-        Target(
-            ("optax._src.alias",),
-            "fromage",
-            _with_stock,
-            ">=0.2.7",
-            knows=frozenset({"learning_rate", "min_norm"}),
-        ),
-    ),
-)

@@ -26,45 +26,64 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from optax_dtypefix._check import equations
-from optax_dtypefix._dtypes import (
+from .._contract.dtypes import (
     PyTree,
     cast,
+    compute_dtype,
     dtype_of,
+    half_to_float32,
     is_half,
     is_inexact,
     leaves,
-    scalar_dtype,
+    statistics_dtype,
     tree_map,
-    widen,
-    working_dtype,
 )
-from optax_dtypefix._patch import Fault, Patch, Target
-from optax_dtypefix._updates import cast_updates, update_dtype
-from optax_dtypefix.patches import _demonstrate as demo
-from optax_dtypefix.patches._deprecated import look_up
+from .._contract.jaxpr import equations
+from .._contract.updates import cast_updates, update_dtype
+from .._engine.patch import Patch
+from ._support import reproduce as demo
+from ._support.deprecated import deprecated_attribute
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_CLIPPING = ("optax.transforms._clipping", "optax._src.clipping")
+_TREE_MATH = ("optax.tree_utils._tree_math",)
+_PROJECTIONS = ("optax.projections._projections",)
 
+PATCH = Patch(
+    "global_norm",
+    summary="`global_norm`, `clip_by_global_norm`, `clip_by_block_rms`, `adaptive_grad_clip`, "
+    "`scale_by_trust_ratio` (`lamb`, `lars`, `fromage`), `normalize_by_update_norm`, "
+    "per-example clipping and tree norms: a float16 norm above 255 makes updates 0 or NaN, "
+    "bfloat16 norms of many leaves are too small",
+    allow_missing_targets=True,
+)
+
+
+@PATCH.wraps("clip_by_global_norm", _CLIPPING, ">=0.1.3")
+@PATCH.wraps("clip_by_block_rms", _CLIPPING)
+@PATCH.wraps("normalize_by_update_norm", ("optax._src.transform",), ">=0.2.3")
 def _transformation(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """In place of a transformation that divides by a norm."""
-    return _run_on(widen, stock, args, kwargs)
+    return _run_on(half_to_float32, stock, args, kwargs)
 
 
+@PATCH.wraps("adaptive_grad_clip", _CLIPPING)
+@PATCH.wraps("scale_by_trust_ratio", ("optax._src.transform",))
 def _transformation_by_params(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """In place of a transformation that multiplies with a norm of the params, too."""
-    return _run_on(widen, stock, args, kwargs, by_params=True)
+    return _run_on(half_to_float32, stock, args, kwargs, by_params=True)
 
 
+@PATCH.wraps("clip_by_global_norm", _CLIPPING, "<0.1.3")
 def _transformation_in_one_dtype(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """0.1.2: for one that takes no leaves of different dtypes."""
     return _run_on(_in_widest, stock, args, kwargs)
 
 
 def _run_on(
-    widen: Callable[[PyTree], PyTree],
+    half_to_float32: Callable[[PyTree], PyTree],
     stock: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -72,14 +91,14 @@ def _run_on(
     by_params: bool = False,
 ) -> Any:
     def update_fn(updates: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:
-        dtype = scalar_dtype(updates)
+        dtype = statistics_dtype(updates)
 
         def number(value: Any) -> Any:
             return cast(value, dtype) if hasattr(value, "dtype") and is_inexact(value) else value
 
         promotes = any(hasattr(value, "dtype") for value in (*args, *kwargs.values()))
         tx = stock(*map(number, args), **{name: number(value) for name, value in kwargs.items()})
-        new_updates, new_state = tx.update(widen(updates), state, widen(params))
+        new_updates, new_state = tx.update(half_to_float32(updates), state, half_to_float32(params))
         # Stock gives an update the dtype of its gradient, unless an array or the params promote it.
         like = params if params is not None and (by_params or promotes) else updates
         return cast_updates(new_updates, updates, like), new_state
@@ -89,12 +108,19 @@ def _run_on(
 
 def _in_widest(tree: PyTree) -> PyTree:
     """Every leaf as wide as the widest one, and float32 at least."""
-    widest = working_dtype(tree)
+    widest = compute_dtype(tree)
     return tree_map(
         lambda leaf: cast(leaf, jnp.result_type(leaf, widest)) if is_inexact(leaf) else leaf, tree
     )
 
 
+@PATCH.wraps("global_norm", ("optax._src.linear_algebra",), "<0.2.7")
+@PATCH.wraps("tree_l2_norm", _TREE_MATH, ">=0.1.8,<0.2.5")
+@PATCH.wraps("tree_l1_norm", _TREE_MATH, ">=0.2.3,<0.2.5")
+@PATCH.wraps("tree_norm", _TREE_MATH, ">=0.2.5")
+@PATCH.wraps("safe_norm", ("optax._src.numerics",))
+@PATCH.wraps("safe_root_mean_squares", ("optax._src.numerics",))
+@PATCH.wraps("unitwise_norm", _CLIPPING, ">=0.2.3")
 def _norm(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """In place of a function that gives a norm, which keeps its dtype."""
     tree, norm = _widened(stock, args, kwargs)
@@ -104,23 +130,29 @@ def _norm(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return cast(norm, jnp.finfo(jnp.result_type(*leaves(tree), *arrays)).dtype)
 
 
+@PATCH.wraps("projection_l2_ball", _PROJECTIONS, ">=0.2.4")
+@PATCH.wraps("projection_l2_sphere", _PROJECTIONS, ">=0.2.4")
+@PATCH.wraps("projection_l1_ball", _PROJECTIONS, ">=0.2.4")
 def _projection(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """In place of a function from a tree to a tree."""
     tree, projected = _widened(stock, args, kwargs)
     return _like(projected, tree)
 
 
+@PATCH.wraps("per_example_global_norm_clip", _CLIPPING, ">=0.1.3")
+@PATCH.wraps("per_example_layer_norm_clip", _CLIPPING, ">=0.1.8")
 def _per_example(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """In place of a function from a batch of gradients to their clipped sums and a count."""
     grads, (clipped, count) = _widened(stock, args, kwargs)
     return _like(clipped, grads), count
 
 
+@PATCH.wraps("__getattr__", ("optax.tree_utils",), ">=0.2.5")
 def _deprecated_name(stock: Callable[..., Any], name: str) -> Any:
     """From 0.2.5 on: old names are partial objects, made of stock's ``tree_norm`` at import."""
     import optax
 
-    found = look_up(stock, "optax.tree_utils", name)
+    found = deprecated_attribute(stock, "optax.tree_utils", name)
     if name in ("tree_l1_norm", "tree_l2_norm") and isinstance(found, functools.partial):
         return functools.partial(optax.tree_utils.tree_norm, **found.keywords)
     return found
@@ -132,7 +164,7 @@ def _widened(
     """The first argument of a call, by whatever name, and what stock gives for it in float32."""
     names = ("updates", "tree", "grads", "x")
     tree = args[0] if args else next((kwargs[name] for name in names if name in kwargs), None)
-    wide = widen(tree)
+    wide = half_to_float32(tree)
 
     def swap(value: Any) -> Any:
         return wide if value is tree else value
@@ -164,36 +196,53 @@ def _wrong(what: str, got: Any, expected: float) -> str | None:
     return f"{what} is {float(got):g}, not {expected:g}"
 
 
-def _show_many_leaves() -> str | None:
-    import optax
-
-    with _no_warnings():
-        return _wrong("the norm of 1,000 leaves of 1", optax.global_norm(_many()), 1000**0.5)
-
-
-def _show_overflow() -> str | None:
-    import optax
-
-    with _no_warnings():
-        return _wrong("the norm", optax.global_norm(_large()), 800)
-
-
-def _show_underflow() -> str | None:
-    import optax
-
-    with _no_warnings():
-        return _wrong("the norm", optax.global_norm({"b": jnp.full((4,), 1e-4, jnp.float16)}), 2e-4)
-
-
-def _probe_sum() -> str | None:
-    import optax
-
+def _probe_sum(optax: Any) -> str | None:
     with _no_warnings():
         return _in_half(optax.global_norm, demo.shapes(jnp.bfloat16))
 
 
-def _show_tree_norms() -> str | None:
-    for name, norm in _tree_norms():
+def _probe_tree_norms(optax: Any) -> str | None:
+    outcomes = (_in_half(norm, demo.shapes(jnp.bfloat16)) for _, norm in _tree_norms(optax))
+    return next(filter(None, outcomes), None)
+
+
+@PATCH.fault(">=0.1.2", abstract=False, probe=_probe_sum)
+def many_leaves(optax: Any) -> str | None:
+    """The norm of many bfloat16 leaves is too small: clipped updates are too large.
+
+    256 + 1 == 256 in bfloat16: the sum of 1,000 ones stops at 256, the norm at 16.
+    """
+    with _no_warnings():
+        return _wrong("the norm of 1,000 leaves of 1", optax.global_norm(_many()), 1000**0.5)
+
+
+@PATCH.fault(">=0.1.2", abstract=False, probe=_probe_sum)
+def overflow(optax: Any) -> str | None:
+    """A float16 norm above 255 is infinite.
+
+    400^2 = 160000 is more than 65504, the largest float16 number.
+    """
+    with _no_warnings():
+        return _wrong("the norm", optax.global_norm(_large()), 800)
+
+
+@PATCH.fault(">=0.1.2", abstract=False, probe=_probe_sum)
+def underflow(optax: Any) -> str | None:
+    """A float16 norm of small numbers is 0.
+
+    1e-4^2 = 1e-8 is less than half of 6e-8, the smallest float16 number.
+    """
+    with _no_warnings():
+        return _wrong("the norm", optax.global_norm({"b": jnp.full((4,), 1e-4, jnp.float16)}), 2e-4)
+
+
+@PATCH.fault(">=0.1.8", abstract=False, probe=_probe_tree_norms)
+def tree_norms(optax: Any) -> str | None:
+    """tree_norm, tree_l2_norm and tree_l1_norm of many bfloat16 leaves are too small.
+
+    256 + 1 == 256 again, in squares or, for the norm of absolute values, as they are.
+    """
+    for name, norm in _tree_norms(optax):
         expected = 1000 if "l1" in name else 1000**0.5
         outcome = _wrong(f"{name} of 1,000 leaves of 1", norm(_many()), expected)
         if outcome is not None:
@@ -201,62 +250,60 @@ def _show_tree_norms() -> str | None:
     return None
 
 
-def _probe_tree_norms() -> str | None:
-    outcomes = (_in_half(norm, demo.shapes(jnp.bfloat16)) for _, norm in _tree_norms())
-    return next(filter(None, outcomes), None)
-
-
-def _tree_norms() -> list[tuple[str, Any]]:
-    import optax
-
+def _tree_norms(optax: Any) -> list[tuple[str, Any]]:
     module = getattr(optax, "tree_utils", None)
     names = ("tree_norm", "tree_l2_norm", "tree_l1_norm")
     with _no_warnings():
         return [(name, getattr(module, name)) for name in names if hasattr(module, name)]
 
 
-def _show_safe_norms() -> str | None:
-    import optax
+@PATCH.fault(">=0.1.2", abstract=False)
+def safe_norms(optax: Any) -> str | None:
+    """safe_norm and safe_root_mean_squares of float16 arrays are infinite.
 
+    400^2 is infinite, as above; in what follows x / inf = 0 and inf / inf is nan.
+    """
     x = _large()["b"]
     return _wrong("safe_norm", optax.safe_norm(x, 0.0), 800) or _wrong(
         "safe_root_mean_squares", optax.safe_root_mean_squares(x, 0.0), 400
     )
 
 
-def _show_unitwise_norm() -> str | None:
-    import optax
+@PATCH.fault(">=0.2.3", abstract=False)
+def unitwise_norm(optax: Any) -> str | None:
+    """unitwise_norm of float16 arrays is infinite."""
+    norm = getattr(getattr(optax, "transforms", None), "unitwise_norm", None)
+    return norm and _wrong("the norm", norm(_large()["b"])[0], 800)
 
-    unitwise_norm = getattr(getattr(optax, "transforms", None), "unitwise_norm", None)
-    return unitwise_norm and _wrong("the norm", unitwise_norm(_large()["b"])[0], 800)
 
-
-def _show_clip_by_global_norm() -> str | None:
-    import optax
-
+@PATCH.fault(">=0.1.2", abstract=False)
+def clip_by_global_norm(optax: Any) -> str | None:
+    """float16 gradients of a norm above 255 are clipped to zero."""
     return _wrong_update(optax.clip_by_global_norm(1.0), 0.5)
 
 
-def _show_clip_by_block_rms() -> str | None:
-    import optax
-
+@PATCH.fault(">=0.1.2", abstract=False)
+def clip_by_block_rms(optax: Any) -> str | None:
+    """float16 gradients above 255 are clipped to zero."""
     return _wrong_update(optax.clip_by_block_rms(1.0), 1)
 
 
-def _show_adaptive_grad_clip() -> str | None:
-    import optax
-
+@PATCH.fault(">=0.1.2", abstract=False)
+def adaptive_grad_clip(optax: Any) -> str | None:
+    """float16 gradients of a norm above 255 are clipped to zero, or to nan."""
     return _wrong_update(optax.adaptive_grad_clip(0.5), 200)
 
 
-def _show_trust_ratio() -> str | None:
-    import optax
-
+@PATCH.fault(">=0.1.2", abstract=False)
+def trust_ratio(optax: Any) -> str | None:
+    """scale_by_trust_ratio, and lamb and lars with it: nan for float16 norms above 255."""
     return _wrong_update(optax.scale_by_trust_ratio(), 400)
 
 
-def _show_normalize() -> str | None:
-    tx = _normalize()
+@PATCH.fault(">=0.2.3", abstract=False)
+def normalize_by_update_norm(optax: Any) -> str | None:
+    """float16 gradients of a norm above 255 become zero."""
+    tx = _normalize(optax)
     return tx and _wrong_update(tx, 0.5)
 
 
@@ -266,16 +313,14 @@ def _wrong_update(tx: Any, expected: float) -> str | None:
     return _wrong("an update", updates["b"][0], expected)
 
 
-def _normalize() -> Any:
-    import optax
-
+def _normalize(optax: Any) -> Any:
     normalize = getattr(optax, "normalize_by_update_norm", None)
     return normalize and normalize()
 
 
-def _show_per_example() -> str | None:
-    import optax
-
+@PATCH.fault(">=0.1.3", abstract=False)
+def per_example(optax: Any) -> str | None:
+    """float16 gradients of a norm above 255 are clipped to zero, example by example."""
     for name in ("per_example_global_norm_clip", "per_example_layer_norm_clip"):
         clip = getattr(optax, name, None)
         if clip is not None:
@@ -286,32 +331,43 @@ def _show_per_example() -> str | None:
     return None
 
 
-def _show_projections() -> str | None:
-    import optax
-
-    projections = getattr(optax, "projections", None)
+@PATCH.fault(">=0.2.4", abstract=False)
+def projections(optax: Any) -> str | None:
+    """float16 points of a norm above 255 are projected to zero."""
+    module = getattr(optax, "projections", None)
     for name in ("projection_l2_ball", "projection_l2_sphere"):
-        project = getattr(projections, name, None)
+        project = getattr(module, name, None)
         outcome = project and _wrong(name, project(_large())["b"][0], 0.5)
         if outcome is not None:
             return str(outcome)
     return None
 
 
-def _show_mixed_tree() -> str | None:
-    import optax
+@PATCH.fault("<0.1.3")
+def mixed_tree(optax: Any) -> str | None:
+    """clip_by_global_norm on leaves of different dtypes: TypeError.
 
+    t / norm has the wider dtype of the two, and ``lax.select`` takes one dtype only.
+    """
     return demo.one_step(optax.clip_by_global_norm(1.0), demo.shapes(jnp.bfloat16, jnp.float32))
 
 
-def _show_mixed_updates() -> str | None:
-    tx = _normalize()
+@PATCH.fault(">=0.2.3")
+def mixed_updates(optax: Any) -> str | None:
+    """normalize_by_update_norm on mixed trees: float32 updates for bfloat16 gradients.
+
+    bfloat16 divided by the norm of the whole tree, which is float32 if one leaf is.
+    """
+    tx = _normalize(optax)
     return tx and demo.one_step(tx, demo.shapes(jnp.bfloat16, jnp.float32))
 
 
-def _show_array_max_norm() -> str | None:
-    import optax
+@PATCH.fault(">=0.1.2")
+def array_max_norm(optax: Any) -> str | None:
+    """clip_by_global_norm with a float32 max_norm on half-precision gradients: TypeError.
 
+    As above, (t / norm) * max_norm.
+    """
     return demo.one_step(optax.clip_by_global_norm(np.float32(1)), demo.shapes(jnp.bfloat16))
 
 
@@ -331,164 +387,3 @@ def _no_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
-
-
-_CLIPPING = ("optax.transforms._clipping", "optax._src.clipping")
-_TREE_MATH = ("optax.tree_utils._tree_math",)
-_PROJECTIONS = ("optax.projections._projections",)
-
-PATCH = Patch(
-    id="global_norm",
-    summary=(
-        "`global_norm`, `clip_by_global_norm`, `clip_by_block_rms`, `adaptive_grad_clip`, "
-        "`scale_by_trust_ratio` (`lamb`, `lars`, `fromage`), `normalize_by_update_norm`, "
-        "per-example clipping and tree norms: a float16 norm above 255 makes updates 0 or NaN, "
-        "bfloat16 norms of many leaves are too small"
-    ),
-    independent=True,
-    faults=(
-        # 256 + 1 == 256 in bfloat16: the sum of 1,000 ones stops at 256, the norm at 16.
-        Fault(
-            "many_leaves",
-            "the norm of many bfloat16 leaves is too small: clipped updates are too large",
-            ">=0.1.2",
-            _show_many_leaves,
-            abstract=False,
-            probe=_probe_sum,
-        ),
-        # 400^2 = 160000 is more than 65504, the largest float16 number.
-        Fault(
-            "overflow",
-            "a float16 norm above 255 is infinite",
-            ">=0.1.2",
-            _show_overflow,
-            abstract=False,
-            probe=_probe_sum,
-        ),
-        # 1e-4^2 = 1e-8 is less than half of 6e-8, the smallest float16 number.
-        Fault(
-            "underflow",
-            "a float16 norm of small numbers is 0",
-            ">=0.1.2",
-            _show_underflow,
-            abstract=False,
-            probe=_probe_sum,
-        ),
-        # 256 + 1 == 256 again, in squares or, for the norm of absolute values, as they are.
-        Fault(
-            "tree_norms",
-            "tree_norm, tree_l2_norm and tree_l1_norm of many bfloat16 leaves are too small",
-            ">=0.1.8",
-            _show_tree_norms,
-            abstract=False,
-            probe=_probe_tree_norms,
-        ),
-        # 400^2 is infinite, as above; in what follows x / inf = 0 and inf / inf is nan.
-        Fault(
-            "safe_norms",
-            "safe_norm and safe_root_mean_squares of float16 arrays are infinite",
-            ">=0.1.2",
-            _show_safe_norms,
-            abstract=False,
-        ),
-        Fault(
-            "unitwise_norm",
-            "unitwise_norm of float16 arrays is infinite",
-            ">=0.2.3",
-            _show_unitwise_norm,
-            abstract=False,
-        ),
-        Fault(
-            "clip_by_global_norm",
-            "float16 gradients of a norm above 255 are clipped to zero",
-            ">=0.1.2",
-            _show_clip_by_global_norm,
-            abstract=False,
-        ),
-        Fault(
-            "clip_by_block_rms",
-            "float16 gradients above 255 are clipped to zero",
-            ">=0.1.2",
-            _show_clip_by_block_rms,
-            abstract=False,
-        ),
-        Fault(
-            "adaptive_grad_clip",
-            "float16 gradients of a norm above 255 are clipped to zero, or to nan",
-            ">=0.1.2",
-            _show_adaptive_grad_clip,
-            abstract=False,
-        ),
-        Fault(
-            "trust_ratio",
-            "scale_by_trust_ratio, and lamb and lars with it: nan for float16 norms above 255",
-            ">=0.1.2",
-            _show_trust_ratio,
-            abstract=False,
-        ),
-        Fault(
-            "normalize_by_update_norm",
-            "float16 gradients of a norm above 255 become zero",
-            ">=0.2.3",
-            _show_normalize,
-            abstract=False,
-        ),
-        Fault(
-            "per_example",
-            "float16 gradients of a norm above 255 are clipped to zero, example by example",
-            ">=0.1.3",
-            _show_per_example,
-            abstract=False,
-        ),
-        Fault(
-            "projections",
-            "float16 points of a norm above 255 are projected to zero",
-            ">=0.2.4",
-            _show_projections,
-            abstract=False,
-        ),
-        # t / norm has the wider dtype of the two, and ``lax.select`` takes one dtype only.
-        Fault(
-            "mixed_tree",
-            "clip_by_global_norm on leaves of different dtypes: TypeError",
-            "<0.1.3",
-            _show_mixed_tree,
-            "https://github.com/google-deepmind/optax/commit/504406a0",
-        ),
-        # As above, (t / norm) * max_norm.
-        Fault(
-            "array_max_norm",
-            "clip_by_global_norm with a float32 max_norm on half-precision gradients: TypeError",
-            ">=0.1.2",
-            _show_array_max_norm,
-        ),
-        # bfloat16 divided by the norm of the whole tree, which is float32 if one leaf is.
-        Fault(
-            "mixed_updates",
-            "normalize_by_update_norm on mixed trees: float32 updates for bfloat16 gradients",
-            ">=0.2.3",
-            _show_mixed_updates,
-        ),
-    ),
-    targets=(
-        Target(("optax._src.linear_algebra",), "global_norm", _norm, "<0.2.7"),  # Then tree_norm.
-        Target(_TREE_MATH, "tree_l2_norm", _norm, ">=0.1.8,<0.2.5"),
-        Target(_TREE_MATH, "tree_l1_norm", _norm, ">=0.2.3,<0.2.5"),
-        Target(_TREE_MATH, "tree_norm", _norm, ">=0.2.5"),
-        Target(("optax.tree_utils",), "__getattr__", _deprecated_name, ">=0.2.5"),
-        Target(("optax._src.numerics",), "safe_norm", _norm),
-        Target(("optax._src.numerics",), "safe_root_mean_squares", _norm),
-        Target(_CLIPPING, "unitwise_norm", _norm, ">=0.2.3"),
-        Target(_CLIPPING, "clip_by_global_norm", _transformation_in_one_dtype, "<0.1.3"),
-        Target(_CLIPPING, "clip_by_global_norm", _transformation, ">=0.1.3"),
-        Target(_CLIPPING, "clip_by_block_rms", _transformation),
-        Target(_CLIPPING, "adaptive_grad_clip", _transformation_by_params),
-        Target(_CLIPPING, "per_example_global_norm_clip", _per_example, ">=0.1.3"),
-        Target(_CLIPPING, "per_example_layer_norm_clip", _per_example, ">=0.1.8"),
-        Target(("optax._src.transform",), "scale_by_trust_ratio", _transformation_by_params),
-        Target(("optax._src.transform",), "normalize_by_update_norm", _transformation, ">=0.2.3"),
-        Target(_PROJECTIONS, "projection_l2_ball", _projection, ">=0.2.4"),
-        Target(_PROJECTIONS, "projection_l2_sphere", _projection, ">=0.2.4"),
-        Target(_PROJECTIONS, "projection_l1_ball", _projection, ">=0.2.4"),
-    ),
-)

@@ -28,29 +28,50 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from optax_dtypefix._dtypes import (
+from .._contract.dtypes import (
     REAL,
     PyTree,
     cast,
+    cast_back,
+    compute_dtype,
     dtype_of,
-    hold,
+    half_to_float32,
     is_inexact,
     is_weak,
     kind_of,
     leaves,
-    strengthen,
-    widen,
-    working_dtype,
-    x64,
+    strip_weak_type,
 )
-from optax_dtypefix._kinds import start_in_kind
-from optax_dtypefix._patch import Fault, Patch, Target
-from optax_dtypefix._updates import cast_updates, kept_like
-from optax_dtypefix.patches import _demonstrate as demo
-from optax_dtypefix.patches._steady import have_one_dtype
-from optax_dtypefix.patches._weak import weak
+from .._contract.kinds import start_in_kind
+from .._contract.updates import cast_updates, kept_like
+from .._contract.x64 import x64
+from .._engine.patch import Patch
+from ._support import reproduce as demo
+from ._support.keep_dtypes import same_dtypes
+from ._support.weak_scalars import weak
+
+_KNOWN = frozenset({"inner_factory", "static_args", "hyperparam_dtype"})
+
+PATCH = Patch(
+    "inject_hyperparams",
+    summary="hyperparameters take the dtype of the params: in bfloat16 `b2=0.999` becomes 1 and "
+    "adam gives NaN from the first update on, an integer leaf makes the learning rate 0 (up to "
+    "0.2.7); with `hyperparam_dtype=float32`, arrays or schedules, state or updates turn into "
+    "float32",
+)
 
 
+@PATCH.wraps(
+    "inject_hyperparams",
+    ("optax.schedules._inject", "optax._src.schedule"),
+    known_parameters=_KNOWN,
+)
+@PATCH.wraps(
+    "inject_stateful_hyperparams",
+    ("optax.schedules._stateful",),
+    "==0.1.8",
+    known_parameters=_KNOWN,
+)
 def _inject_hyperparams(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """In place of ``inject_hyperparams``, with the arguments of the installed release.
 
@@ -87,7 +108,7 @@ def _inject_hyperparams(stock: Callable[..., Any], *args: Any, **kwargs: Any) ->
             """
             import optax
 
-            dtype, promotes = working_dtype(like), _would_promote(like, asked)
+            dtype, promotes = compute_dtype(like), _would_promote(like, asked)
 
             def hand(name: str, value: Any) -> Any:
                 if name in static:
@@ -96,7 +117,7 @@ def _inject_hyperparams(stock: Callable[..., Any], *args: Any, **kwargs: Any) ->
                     return float(value)
                 if not isinstance(value, jax.Array):
                     return value
-                value = widen(_keep(value, dtype, asked))
+                value = half_to_float32(_keep(value, dtype, asked))
                 return convert(value) if promotes and _is_float(value) else value
 
             def factory(**hyperparams: Any) -> Any:
@@ -110,11 +131,11 @@ def _inject_hyperparams(stock: Callable[..., Any], *args: Any, **kwargs: Any) ->
 
         def init_fn(params: PyTree) -> Any:
             around = stock_around(params, lambda inner: inner.init(params))
-            dtype = working_dtype(params)
+            dtype = compute_dtype(params)
             state = around.init(_tree_of(dtype))
             kept = {name: _keep(value, dtype, asked) for name, value in state.hyperparams.items()}
             # Integers stay weakly typed: int64, in 64-bit mode, would turn counters into int64.
-            state = strengthen(state._replace(hyperparams={}))._replace(hyperparams=kept)
+            state = strip_weak_type(state._replace(hyperparams={}))._replace(hyperparams=kept)
 
             def step(updates: PyTree, inner: PyTree, params: PyTree) -> tuple[PyTree, PyTree]:
                 updates, after = update_fn(updates, state._replace(inner_state=inner), params)
@@ -136,7 +157,7 @@ def _inject_hyperparams(stock: Callable[..., Any], *args: Any, **kwargs: Any) ->
                 result: tuple[PyTree, Any] = around.update(proxy, state, proxy, **extra_args)
                 return result
 
-            dtype = working_dtype(like)
+            dtype = compute_dtype(like)
             proxy = _tree_of(dtype)
             try:
                 new_updates, new_state = run()
@@ -146,7 +167,7 @@ def _inject_hyperparams(stock: Callable[..., Any], *args: Any, **kwargs: Any) ->
                 # The functions of jax.lax promote nothing. On stock they are given this dtype.
                 new_updates, new_state = run(functools.partial(cast, dtype=_narrowest(like)))
             bounded = cast_updates(new_updates, updates, params, state.inner_state)
-            keep = have_one_dtype(updates, like)
+            keep = same_dtypes(updates, like)
             return bounded, _state_after(new_state, state, dtype, asked, keep=keep)
 
         return tx._replace(init=init_fn, update=update_fn)
@@ -170,10 +191,10 @@ def _state_after(new_state: Any, state: Any, widest: Any, asked: Any, *, keep: b
         for name, value in new_state.hyperparams.items()
     }
     # What is left are the count, and the states of the user's schedules.
-    rest = hold(*(s._replace(hyperparams={}, inner_state=()) for s in (new_state, state)))
+    rest = cast_back(*(s._replace(hyperparams={}, inner_state=()) for s in (new_state, state)))
     whose = "inject_hyperparams: state of the inner transformation"
     inner = new_state.inner_state
-    inner = hold(inner, state.inner_state, whose) if keep else inner
+    inner = cast_back(inner, state.inner_state, whose) if keep else inner
     return rest._replace(hyperparams=kept, inner_state=inner)
 
 
@@ -208,7 +229,7 @@ def _params_like(grads: PyTree, state: PyTree) -> PyTree:
 def _would_promote(like: PyTree, asked: Any) -> bool:
     """Check whether hyperparameters, strongly typed as stock has them, would promote a leaf."""
     if asked is None:
-        dtype = working_dtype(like)
+        dtype = compute_dtype(like)
     else:
         dtype = jnp.promote_types(jax.dtypes.canonicalize_dtype(asked), jnp.float32)
     bits = jnp.finfo(dtype).bits
@@ -250,7 +271,7 @@ def _keep(value: Any, widest: Any, asked: Any) -> Any:
         return value
     if asked is not None:
         return cast(value, jax.dtypes.canonicalize_dtype(asked))
-    value = widen(value)
+    value = half_to_float32(value)
     return cast(value, widest) if value.dtype.itemsize > widest.itemsize else value
 
 
@@ -273,16 +294,19 @@ def _is_float(value: Any) -> bool:
     return bool(jnp.issubdtype(value.dtype, jnp.floating))
 
 
-def _inject(factory: str, *args: Any, **hyperparams: Any) -> Any:
-    import optax
-
+def _inject(optax: Any, factory: str, *args: Any, **hyperparams: Any) -> Any:
     dtype = hyperparams.pop("hyperparam_dtype", None)
     options = {} if dtype is None else {"hyperparam_dtype": dtype}
     return optax.inject_hyperparams(getattr(optax, factory), **options)(*args, **hyperparams)
 
 
-def _show_not_a_number() -> str | None:
-    tx, grads = _inject("adam", 1e-2), demo.ones(jnp.bfloat16)
+@PATCH.fault(">=0.1.2", issue=1414, abstract=False)
+def not_a_number(optax: Any) -> str | None:
+    """Adam on bfloat16 params: not-a-number from the first update on.
+
+    0.999 in bfloat16 is 1, and adam divides by 1 - b2^t = 0.
+    """
+    tx, grads = _inject(optax, "adam", 1e-2), demo.ones(jnp.bfloat16)
     updates, _ = jax.jit(tx.update)(grads, tx.init(grads), grads)
     got, exact = float(updates["b"][0]), -1e-2
     if abs(got - exact) <= 1e-4:
@@ -290,31 +314,43 @@ def _show_not_a_number() -> str | None:
     return f"the first update of adam is {got:g}, not {exact:g}"
 
 
-def _show_narrow_hyperparams() -> str | None:
-    return _dtype_is_not(jnp.float32, demo.shapes(jnp.bfloat16))
+@PATCH.fault(">=0.1.2", issue=1414)
+def narrow_hyperparams(optax: Any) -> str | None:
+    """Hyperparameters are rounded to the half precision of the params."""
+    return _dtype_is_not(optax, jnp.float32, demo.shapes(jnp.bfloat16))
 
 
-def _show_integer_leaf() -> str | None:
-    return _dtype_is_not(jnp.float32, demo.shapes(jnp.float32, jnp.int32))
+@PATCH.fault("<0.2.8")
+def integer_leaf(optax: Any) -> str | None:
+    """Hyperparameters become integers, a learning rate 0, if the first leaf is one.
+
+    0.1 in int32 is 0: nothing is trained, and nothing says so.
+    """
+    return _dtype_is_not(optax, jnp.float32, demo.shapes(jnp.float32, jnp.int32))
 
 
-def _dtype_is_not(dtype: Any, params: PyTree) -> str | None:
-    state = jax.eval_shape(_inject("sgd", 0.1).init, params)
+def _dtype_is_not(optax: Any, dtype: Any, params: PyTree) -> str | None:
+    state = jax.eval_shape(_inject(optax, "sgd", 0.1).init, params)
     found = state.hyperparams["learning_rate"].dtype
     return None if found == dtype else f"the learning rate is kept in {found}"
 
 
-def _show_hyperparam_dtype() -> str | None:
-    import optax
-
+@PATCH.fault(">=0.1.4", issue=1207)
+def hyperparam_dtype(optax: Any) -> str | None:
+    """hyperparam_dtype=float32 turns state and updates of bfloat16 params into float32."""
     if "hyperparam_dtype" not in inspect.signature(optax.inject_hyperparams).parameters:
         return None
-    tx = _inject("adam", 1e-2, hyperparam_dtype=jnp.float32)
+    tx = _inject(optax, "adam", 1e-2, hyperparam_dtype=jnp.float32)
     return demo.one_step(tx, demo.shapes(jnp.bfloat16))
 
 
-def _show_strong_array() -> str | None:
-    return demo.one_step(_inject("sgd", _warm_up), demo.shapes(jnp.bfloat16))
+@PATCH.fault(">=0.2.8")
+def strong_array(optax: Any) -> str | None:
+    """A schedule that returns a float32 array gives float32 updates for bfloat16 params.
+
+    A strong float32 scalar makes float32 of bfloat16: of the update, and of what uses it.
+    """
+    return demo.one_step(_inject(optax, "sgd", _warm_up), demo.shapes(jnp.bfloat16))
 
 
 def _warm_up(count: Any) -> Any:
@@ -322,140 +358,53 @@ def _warm_up(count: Any) -> Any:
     return jnp.asarray(0.1, jnp.float32) * jnp.minimum(1.0, (count + 1) / 10.0)
 
 
-def _show_float64_schedule() -> str | None:
+@PATCH.fault(">=0.2.8")
+def float64_schedule(optax: Any) -> str | None:
+    """In 64-bit mode, a schedule in float64 gives float64 updates for float32 params."""
     with x64():
-        tx = _inject("sgd", lambda count: jnp.asarray(0.1, jnp.float64) / (count + 1))
+        tx = _inject(optax, "sgd", lambda count: jnp.asarray(0.1, jnp.float64) / (count + 1))
         return demo.one_step(tx, demo.shapes(jnp.float32))
 
 
-def _show_numpy_scalar() -> str | None:
-    return demo.one_step(_inject("sgd", np.float32(0.1)), demo.shapes(jnp.bfloat16))
+@PATCH.fault(">=0.1.5")
+def numpy_scalar(optax: Any) -> str | None:
+    """A NumPy float32 as learning rate gives float32 updates for bfloat16 params."""
+    return demo.one_step(_inject(optax, "sgd", np.float32(0.1)), demo.shapes(jnp.bfloat16))
 
 
-def _show_wide_gradients() -> str | None:
+@PATCH.fault("<0.2.8")
+def wide_gradients(optax: Any) -> str | None:
+    """float32 gradients of bfloat16 params: the hyperparameters change dtype in a step.
+
+    init takes the dtype from the params, update from the gradients.
+    """
     params, grads = demo.shapes(jnp.bfloat16), demo.shapes(jnp.float32)
-    return demo.one_step(_inject("sgd", 0.1), params, grads)
+    return demo.one_step(_inject(optax, "sgd", 0.1), params, grads)
 
 
-def _show_mixed_tree() -> str | None:
-    return demo.one_step(_inject("sgd", 0.1), demo.shapes(jnp.bfloat16, jnp.float32))
+@PATCH.fault(">=0.1.2", issue=1207)
+def mixed_tree(optax: Any) -> str | None:
+    """bfloat16 and float32 leaves in one tree: float32 updates for bfloat16."""
+    return demo.one_step(_inject(optax, "sgd", 0.1), demo.shapes(jnp.bfloat16, jnp.float32))
 
 
-def _show_mixed_halves() -> str | None:
-    return demo.one_step(_inject("sgd", 0.1), demo.shapes(jnp.bfloat16, jnp.float16))
+@PATCH.fault(">=0.1.2")
+def mixed_halves(optax: Any) -> str | None:
+    """bfloat16 and float16 leaves in one tree: float32 updates, or ValueError."""
+    return demo.one_step(_inject(optax, "sgd", 0.1), demo.shapes(jnp.bfloat16, jnp.float16))
 
 
-def _show_complex_leaf() -> str | None:
-    tx, params = _inject("sgd", 0.1), demo.shapes(jnp.float32, jnp.complex64)
+@PATCH.fault(">=0.1.2")
+def complex_leaf(optax: Any) -> str | None:
+    """A complex leaf gives complex updates for the real ones.
+
+    The dtype of a complex leaf as that of the learning rate: complex * float is complex.
+    """
+    tx, params = _inject(optax, "sgd", 0.1), demo.shapes(jnp.float32, jnp.complex64)
     updates, _ = jax.eval_shape(lambda p: tx.update(p, tx.init(p), p), params)
     found = updates["w"].dtype
     return None if found == jnp.float32 else f"the update of a float32 param is {found}"
 
 
-_KNOWN = frozenset({"inner_factory", "static_args", "hyperparam_dtype"})
 _ISSUE = "https://github.com/google-deepmind/optax/issues/1414"
 _STEADY = "https://github.com/google-deepmind/optax/issues/1207"
-
-PATCH = Patch(
-    id="inject_hyperparams",
-    summary=(
-        "hyperparameters take the dtype of the params: in bfloat16 `b2=0.999` becomes 1 and "
-        "adam gives NaN from the first update on, an integer leaf makes the learning rate 0 (up to "
-        "0.2.7); with `hyperparam_dtype=float32`, arrays or schedules, state or updates turn into "
-        "float32"
-    ),
-    faults=(
-        # 0.999 in bfloat16 is 1, and adam divides by 1 - b2^t = 0.
-        Fault(
-            "not_a_number",
-            "adam on bfloat16 params: not-a-number from the first update on",
-            ">=0.1.2",
-            _show_not_a_number,
-            _ISSUE,
-            abstract=False,
-        ),
-        Fault(
-            "narrow_hyperparams",
-            "hyperparameters are rounded to the half precision of the params",
-            ">=0.1.2",
-            _show_narrow_hyperparams,
-            _ISSUE,
-        ),
-        # 0.1 in int32 is 0: nothing is trained, and nothing says so.
-        Fault(
-            "integer_leaf",
-            "hyperparameters become integers, a learning rate 0, if the first leaf is one",
-            "<0.2.8",
-            _show_integer_leaf,
-        ),
-        Fault(
-            "hyperparam_dtype",
-            "hyperparam_dtype=float32 turns state and updates of bfloat16 params into float32",
-            ">=0.1.4",
-            _show_hyperparam_dtype,
-            _STEADY,
-        ),
-        # A strong float32 scalar makes float32 of bfloat16: of the update, and of what uses it.
-        Fault(
-            "strong_array",
-            "a schedule that returns a float32 array gives float32 updates for bfloat16 params",
-            ">=0.2.8",
-            _show_strong_array,
-        ),
-        Fault(
-            "float64_schedule",
-            "in 64-bit mode, a schedule in float64 gives float64 updates for float32 params",
-            ">=0.2.8",
-            _show_float64_schedule,
-        ),
-        Fault(
-            "numpy_scalar",
-            "a NumPy float32 as learning rate gives float32 updates for bfloat16 params",
-            ">=0.1.5",
-            _show_numpy_scalar,
-        ),
-        # init takes the dtype from the params, update from the gradients.
-        Fault(
-            "wide_gradients",
-            "float32 gradients of bfloat16 params: the hyperparameters change dtype in a step",
-            "<0.2.8",
-            _show_wide_gradients,
-        ),
-        Fault(
-            "mixed_tree",
-            "bfloat16 and float32 leaves in one tree: float32 updates for bfloat16",
-            ">=0.1.2",
-            _show_mixed_tree,
-            _STEADY,
-        ),
-        Fault(
-            "mixed_halves",
-            "bfloat16 and float16 leaves in one tree: float32 updates, or ValueError",
-            ">=0.1.2",
-            _show_mixed_halves,
-        ),
-        # The dtype of a complex leaf as that of the learning rate: complex * float is complex.
-        Fault(
-            "complex_leaf",
-            "a complex leaf gives complex updates for the real ones",
-            ">=0.1.2",
-            _show_complex_leaf,
-        ),
-    ),
-    targets=(
-        Target(
-            ("optax.schedules._inject", "optax._src.schedule"),
-            "inject_hyperparams",
-            _inject_hyperparams,
-            knows=_KNOWN,
-        ),
-        # From 0.1.9 on it calls the other one.
-        Target(
-            ("optax.schedules._stateful",),
-            "inject_stateful_hyperparams",
-            _inject_hyperparams,
-            "==0.1.8",
-            knows=_KNOWN,
-        ),
-    ),
-)

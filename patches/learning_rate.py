@@ -21,23 +21,26 @@ from typing import Any, Callable
 import jax.numpy as jnp
 import numpy as np
 
-from optax_dtypefix._dtypes import (
-    PyTree,
-    cast,
-    is_inexact,
-    is_weak,
-    is_x64,
-    working_dtype,
-    x64,
+from .._contract.dtypes import PyTree, cast, compute_dtype, is_inexact, is_weak
+from .._contract.updates import asked_dtypes
+from .._contract.x64 import is_x64, x64
+from .._engine.patch import Patch
+from ._support import reproduce as demo
+from ._support.arguments import arguments_of
+from ._support.keep_dtypes import KeepDtypes
+
+_ADDING = ("optax.transforms._adding", "optax._src.transform")
+
+PATCH = Patch(
+    "learning_rate",
+    summary="a learning rate or weight decay that is an array or a numpy scalar: float32 updates "
+    "for bfloat16 params, float64 ones for float32 under x64; a schedule in `sm3` or "
+    "`optimistic_adam`: `TypeError`",
+    allow_missing_targets=True,
 )
-from optax_dtypefix._patch import Fault, Patch, Target
-from optax_dtypefix._updates import asked_dtypes
-from optax_dtypefix.patches import _demonstrate as demo
-from optax_dtypefix.patches._hyperparameters import arguments_of
-from optax_dtypefix.patches._steady import Steady
 
 
-class _Scaled(Steady):
+class _Scaled(KeepDtypes):
     """Steady, with the first argument of stock's function fitted to the leaves."""
 
     def __call__(self, stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -45,7 +48,7 @@ class _Scaled(Steady):
         name, rate = next(iter(arguments.items()))
         tx, asked = stock(*args, **kwargs), asked_dtypes(stock, args, kwargs)
         if not (callable(rate) or hasattr(rate, "dtype")):
-            return self.hold(tx, asked)
+            return self.cast_back(tx, asked)
 
         @functools.wraps(tx.update)
         def update_fn(
@@ -55,7 +58,7 @@ class _Scaled(Steady):
             result: tuple[PyTree, PyTree] = fitted.update(updates, state, params, **extra_args)
             return result
 
-        return self.hold(tx._replace(update=update_fn), asked)
+        return self.cast_back(tx._replace(update=update_fn), asked)
 
 
 class _OptimisticAdam(_Scaled):
@@ -77,9 +80,12 @@ class _OptimisticAdam(_Scaled):
             result: tuple[PyTree, PyTree] = fitted.update(updates, state, params, **extra_args)
             return result
 
-        return self.hold(tx._replace(update=update_fn), asked_dtypes(stock, args, kwargs))
+        return self.cast_back(tx._replace(update=update_fn), asked_dtypes(stock, args, kwargs))
 
 
+@PATCH.wraps(
+    "sm3", ("optax._src.alias",), known_parameters=frozenset({"learning_rate", "momentum"})
+)
 def _sm3(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """In place of ``sm3``, whose learning rate may be a schedule, too."""
     import optax
@@ -103,27 +109,27 @@ def _no_wider_than(tree: PyTree, rate: Any) -> Any:
         return lambda count: _no_wider_than(tree, rate(count))
     if is_weak(rate) or not (is_inexact(rate) and is_x64()):
         return rate
-    widest = working_dtype(tree)
+    widest = compute_dtype(tree)
     wider = jnp.finfo(rate.dtype).bits > jnp.finfo(widest).bits
     return cast(rate, widest) if wider and not jnp.iscomplexobj(rate) else rate
 
 
-def _show_array() -> str | None:
-    import optax
-
+@PATCH.fault(">=0.1.2", issue=1405)
+def array(optax: Any) -> str | None:
+    """A float32 array as learning rate: float32 updates for bfloat16 params."""
     return demo.one_step(optax.sgd(np.asarray(0.1, np.float32)), demo.shapes(jnp.bfloat16))
 
 
-def _show_numpy_scalar() -> str | None:
-    import optax
-
+@PATCH.fault(">=0.1.2", issue=1405)
+def numpy_scalar(optax: Any) -> str | None:
+    """A numpy float64 as learning rate: float64 updates for float32 params under x64."""
     with x64():
         return demo.one_step(optax.sgd(np.float64(0.1)), demo.shapes(jnp.float32))
 
 
-def _show_weight_decay() -> str | None:
-    import optax
-
+@PATCH.fault(">=0.1.2", issue=1405)
+def weight_decay(optax: Any) -> str | None:
+    """A float32 array as weight decay: float32 updates for bfloat16 params."""
     tx = optax.add_decayed_weights(np.asarray(0.1, np.float32))
     return demo.one_step(tx, demo.shapes(jnp.bfloat16))
 
@@ -132,15 +138,15 @@ def _halving(count: Any) -> Any:
     return jnp.asarray(0.1, jnp.float32) / (count + 1)
 
 
-def _show_schedule_of_sm3() -> str | None:
-    import optax
-
+@PATCH.fault(">=0.1.2")
+def schedule_of_sm3(optax: Any) -> str | None:
+    """A schedule as learning rate of sm3: TypeError."""
     return demo.one_step(optax.sm3(_halving), demo.shapes(jnp.float32))
 
 
-def _show_schedule_of_optimistic_adam() -> str | None:
-    import optax
-
+@PATCH.fault(">=0.2.4")
+def schedule_of_optimistic_adam(optax: Any) -> str | None:
+    """A schedule as learning rate of optimistic_adam: TypeError, later ValueError."""
     build = getattr(optax, "optimistic_adam", None)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Deprecated from 0.2.6 on.
@@ -148,62 +154,10 @@ def _show_schedule_of_optimistic_adam() -> str | None:
 
 
 _ARRAY = "https://github.com/google-deepmind/optax/issues/1405"
-_ADDING = ("optax.transforms._adding", "optax._src.transform")
 _SCALED = _Scaled()
 
-PATCH = Patch(
-    id="learning_rate",
-    summary=(
-        "a learning rate or weight decay that is an array or a numpy scalar: float32 updates "
-        "for bfloat16 params, float64 ones for float32 under x64; a schedule in `sm3` or "
-        "`optimistic_adam`: `TypeError`"
-    ),
-    independent=True,
-    faults=(
-        Fault(
-            "array",
-            "a float32 array as learning rate: float32 updates for bfloat16 params",
-            ">=0.1.2",
-            _show_array,
-            _ARRAY,
-        ),
-        Fault(
-            "numpy_scalar",
-            "a numpy float64 as learning rate: float64 updates for float32 params under x64",
-            ">=0.1.2",
-            _show_numpy_scalar,
-            _ARRAY,
-        ),
-        Fault(
-            "weight_decay",
-            "a float32 array as weight decay: float32 updates for bfloat16 params",
-            ">=0.1.2",
-            _show_weight_decay,
-            _ARRAY,
-        ),
-        Fault(
-            "schedule_of_sm3",
-            "a schedule as learning rate of sm3: TypeError",
-            ">=0.1.2",
-            _show_schedule_of_sm3,
-        ),
-        Fault(
-            "schedule_of_optimistic_adam",
-            "a schedule as learning rate of optimistic_adam: TypeError, later ValueError",
-            ">=0.2.4",
-            _show_schedule_of_optimistic_adam,
-        ),
-    ),
-    targets=(
-        Target(("optax._src.transform",), "scale", _SCALED),
-        Target(_ADDING, "add_decayed_weights", _SCALED),
-        Target(
-            ("optax._src.alias",),
-            "sm3",
-            _sm3,
-            knows=frozenset({"learning_rate", "momentum"}),
-        ),
-        Target(("optax._src.alias",), "optimistic_adam", _OptimisticAdam(), ">=0.2.4"),
-        Target(("optax.contrib._madgrad",), "scale_by_madgrad", _SCALED, ">=0.2.7"),
-    ),
-)
+
+PATCH.wraps("scale", ("optax._src.transform",))(_SCALED)
+PATCH.wraps("add_decayed_weights", _ADDING)(_SCALED)
+PATCH.wraps("optimistic_adam", ("optax._src.alias",), ">=0.2.4")(_OptimisticAdam())
+PATCH.wraps("scale_by_madgrad", ("optax.contrib._madgrad",), ">=0.2.7")(_SCALED)

@@ -21,28 +21,39 @@ from typing import Any, Callable
 import jax
 import jax.numpy as jnp
 
-from optax_dtypefix._dtypes import (
+from .._contract.dtypes import (
     REAL,
     PyTree,
     cast,
+    cast_back,
     dtype_of,
-    have_one_structure,
-    hold,
     is_weak,
     kind_of,
     leaves,
-    strengthen,
+    same_structure,
+    strip_weak_type,
     tree_map,
-    x64,
 )
-from optax_dtypefix._kinds import start_in_kind
-from optax_dtypefix._patch import Fault, Patch, Target
-from optax_dtypefix._updates import cast_updates
-from optax_dtypefix.patches import _demonstrate as demo
-from optax_dtypefix.patches._branches import fit, in_agreement, promoted
-from optax_dtypefix.patches._steady import standard_promotion
+from .._contract.kinds import start_in_kind
+from .._contract.updates import cast_updates
+from .._contract.x64 import x64
+from .._engine.patch import Patch
+from ._support import reproduce as demo
+from ._support.branches import fit, in_agreement, promoted
+from ._support.keep_dtypes import standard_promotion
+
+_LAYOUTS = ("optax.transforms._accumulation", "optax._src.wrappers")
+
+PATCH = Patch(
+    "multi_steps",
+    summary="`MultiSteps` raises `TypeError` or drifts if the inner optimizer changes a dtype, if "
+    "gradients are wider than params, or if the schedule is int64; an extra argument is "
+    "lost (0.1.5, 0.1.7) or may not be a function (0.2.4); 0.2.8 drops the imaginary part "
+    "of complex gradients and accumulates float64 in float32",
+)
 
 
+@PATCH.wraps("MultiSteps.init", _LAYOUTS, "<0.2.8")
 def _init(stock: Callable[..., Any], self: Any, params: PyTree) -> Any:
     """As stock, without weak types, which would turn strong in the first step, and in floats."""
     state = stock(self, params)
@@ -52,9 +63,10 @@ def _init(stock: Callable[..., Any], self: Any, params: PyTree) -> Any:
 
     inner_state = start_in_kind(inner_update, state.inner_opt_state, params)
     acc_grads = tree_map(_in_float, state.acc_grads)
-    return strengthen(state._replace(inner_opt_state=inner_state, acc_grads=acc_grads))
+    return strip_weak_type(state._replace(inner_opt_state=inner_state, acc_grads=acc_grads))
 
 
+@PATCH.wraps("MultiSteps.init", _LAYOUTS, ">=0.2.8")
 def _init_accumulator(stock: Callable[..., Any], self: Any, params: PyTree) -> Any:
     """As :func:`_init`, with an accumulator that can hold what is accumulated."""
     state = _init(stock, self, params)
@@ -88,6 +100,7 @@ def _in_float(leaf: Any) -> Any:
     return cast(leaf, _float_dtype(dtype_of(leaf)))
 
 
+@PATCH.wraps("MultiSteps.update", _LAYOUTS, "<0.2.8")
 def _update(
     stock: Callable[..., Any],
     self: Any,
@@ -97,19 +110,20 @@ def _update(
     **extra_args: Any,
 ) -> tuple[PyTree, Any]:
     """Up to 0.2.7: a gradient, its accumulator and its update share one dtype inside stock."""
-    if not have_one_structure(updates, state.acc_grads):
+    if not same_structure(updates, state.acc_grads):
         return stock(self, updates, state, params, **extra_args)  # type: ignore[no-any-return]
     # Stock shows the inner transformation what a gradient and its accumulator promote to.
     shown = _accumulated(updates, state)
 
     def run(dtypes: list[Any]) -> tuple[PyTree, Any]:
-        twin = _Twin(self, updates, state, params, extra_args, shown, dtypes)
-        return twin.run(stock, dtypes, dtypes)
+        patched_copy = _PatchedCopy(self, updates, state, params, extra_args, shown, dtypes)
+        return patched_copy.run(stock, dtypes, dtypes)
 
     with standard_promotion():
         return in_agreement(run, shown)
 
 
+@PATCH.wraps("MultiSteps.update", _LAYOUTS, ">=0.2.8")
 def _update_accumulator(
     stock: Callable[..., Any],
     self: Any,
@@ -119,17 +133,17 @@ def _update_accumulator(
     **extra_args: Any,
 ) -> tuple[PyTree, Any]:
     """From 0.2.8 on: stock accumulates in one dtype of its own, here one that loses nothing."""
-    if not have_one_structure(updates, state.acc_grads):
+    if not same_structure(updates, state.acc_grads):
         return stock(self, updates, state, params, **extra_args)  # type: ignore[no-any-return]
     # Stock shows the inner transformation the dtypes of the gradients. Integers cannot hold a mean.
     pairs = zip(map(dtype_of, leaves(updates)), _accumulated(updates, state))
     shown = [grad if kind_of(grad) >= REAL else accumulated for grad, accumulated in pairs]
-    twin = _Twin(self, updates, state, params, extra_args, shown)
-    common = promoted(*twin.stored) if twin.stored else jnp.dtype(jnp.float32)
-    twin.copied._accumulator_dtype = common
-    twin.copied._acc_update = _of_the_same_kind(self._acc_update)
+    patched_copy = _PatchedCopy(self, updates, state, params, extra_args, shown)
+    common = promoted(*patched_copy.stored) if patched_copy.stored else jnp.dtype(jnp.float32)
+    patched_copy.copied._accumulator_dtype = common
+    patched_copy.copied._acc_update = _of_the_same_kind(self._acc_update)
     with standard_promotion():
-        return twin.run(stock, shown, [common] * len(shown))
+        return patched_copy.run(stock, shown, [common] * len(shown))
 
 
 def _accumulated(updates: PyTree, state: Any) -> list[Any]:
@@ -139,7 +153,7 @@ def _accumulated(updates: PyTree, state: Any) -> list[Any]:
 
 
 @dataclasses.dataclass(eq=False)
-class _Twin:
+class _PatchedCopy:
     """A copy of a MultiSteps for one step, on lists of leaves.
 
     Around it, gradients, state and updates are trees of the user's; inside, the user's inner
@@ -180,17 +194,19 @@ class _Twin:
     def _copied(self, multi_steps: Any) -> Any:
         import optax
 
-        twin = copy.copy(multi_steps)
-        twin._opt = optax.GradientTransformation(multi_steps._opt.init, self._inner_update)
-        twin._every_k_schedule = lambda step: _like_the_counter(multi_steps._every_k_schedule(step))
+        patched_copy = copy.copy(multi_steps)
+        patched_copy._opt = optax.GradientTransformation(multi_steps._opt.init, self._inner_update)
+        patched_copy._every_k_schedule = lambda step: _like_the_counter(
+            multi_steps._every_k_schedule(step)
+        )
         if hasattr(multi_steps, "_should_skip_update_fn"):  # From 0.1.3 on.
 
             def should_skip(_: Any, step: Any, __: Any) -> tuple[Any, PyTree]:
                 skip, skip_state = multi_steps._should_skip_update_fn(self.grads, step, self.params)
-                return skip, hold(skip_state, self.state.skip_state, "MultiSteps: skip_state")
+                return skip, cast_back(skip_state, self.state.skip_state, "MultiSteps: skip_state")
 
-            twin._should_skip_update_fn = should_skip
-        return twin
+            patched_copy._should_skip_update_fn = should_skip
+        return patched_copy
 
     def run(
         self, stock: Callable[..., Any], grads: list[Any], acc_grads: list[Any]
@@ -225,7 +241,7 @@ class _Twin:
         structure: Any = jax.tree_util.tree_structure(self.params)
         given = structure.unflatten(params)
         new_updates, new_state = self.original._opt.update(grads, state, given, **self.extra_args)
-        held = hold(new_state, state, "MultiSteps: state of the inner transformation")
+        held = cast_back(new_state, state, "MultiSteps: state of the inner transformation")
         # Without params, what was accumulated says how wide they are.
         like = self.grads if self.other is None else grads
         bounded = cast_updates(new_updates, like, given, state)
@@ -234,7 +250,7 @@ class _Twin:
         self._dtypes = list(map(dtype_of, flat))
         return (
             flat if self.other is None else fit(flat, self.other),
-            leaves(held) if have_one_structure(held, state) else held,
+            leaves(held) if same_structure(held, state) else held,
         )
 
 
@@ -255,210 +271,113 @@ def _of_the_same_kind(accumulate: Callable[..., Any]) -> Callable[..., Any]:
     return acc_update
 
 
-def _show_inner_drift() -> str | None:
-    import optax
+@PATCH.fault(">=0.1.2", issue=1207)
+def inner_drift(optax: Any) -> str | None:
+    """An inner transformation that changes a dtype: TypeError from cond, or it drifts."""
+    return demo.one_step(optax.MultiSteps(demo.drifting(optax), 2), demo.shapes(jnp.bfloat16))
 
-    return demo.one_step(optax.MultiSteps(demo.drifting(), 2), demo.shapes(jnp.bfloat16))
 
-
-def _show_adafactor() -> str | None:
-    import optax
-
+@PATCH.fault(">=0.1.3,<0.2.4", issue=377)
+def adafactor(optax: Any) -> str | None:
+    """MultiSteps(adafactor) on bfloat16 params: TypeError from cond."""
     tx = optax.MultiSteps(optax.adafactor(1e-3), 2)
     # adafactor's own updates are float32 there, as its state is: ``promotion`` fixes that.
     return demo.one_step(tx, demo.shapes(jnp.bfloat16), state_asks=True)
 
 
-def _show_schedule_free() -> str | None:
-    import optax
-
-    schedule_free = demo.contrib("schedule_free")
-    if schedule_free is None:
+@PATCH.fault("==0.2.3", issue=1038)
+def schedule_free(optax: Any) -> str | None:
+    """MultiSteps(schedule_free) on bfloat16 params: TypeError from cond."""
+    build = demo.contrib(optax, "schedule_free")
+    if build is None:
         return None
-    tx = schedule_free(optax.sgd(0.1), learning_rate=0.1)
+    tx = build(optax.sgd(0.1), learning_rate=0.1)
     return demo.one_step(optax.MultiSteps(tx, 2), demo.shapes(jnp.bfloat16), state_asks=True)
 
 
-def _show_mixed_precision() -> str | None:
-    import optax
-
+@PATCH.fault("<0.2.8", issue=1039)
+def mixed_precision(optax: Any) -> str | None:
+    """float32 gradients on bfloat16 params: TypeError from cond, or the state drifts."""
     params, grads = demo.shapes(jnp.bfloat16), demo.shapes(jnp.float32)
     return demo.one_step(optax.MultiSteps(optax.adam(1e-3), 2), params, grads)
 
 
-def _show_int64_schedule() -> str | None:
-    import optax
-
+@PATCH.fault(">=0.1.8")
+def int64_schedule(optax: Any) -> str | None:
+    """An int64 every_k_schedule in 64-bit mode: TypeError from cond."""
     with x64():
         tx = optax.MultiSteps(optax.sgd(0.1), lambda step: jnp.asarray([2, 3], jnp.int64)[step % 2])
         return demo.one_step(tx, demo.shapes(jnp.float32))
 
 
-def _show_callable_extra_argument() -> str | None:
+@PATCH.fault("==0.2.4", issue=1122)
+def callable_extra_argument(optax: Any) -> str | None:
+    """An extra argument that is a function: TypeError."""
+
     def update(
         grads: PyTree, state: PyTree, params: PyTree = None, *, value_fn: Any = None
     ) -> tuple[PyTree, PyTree]:
         del params, value_fn
         return grads, state
 
-    return _show_extra_argument(update, value_fn=lambda params: params)
+    return _show_extra_argument(optax, update, value_fn=lambda params: params)
 
 
-def _show_required_extra_argument() -> str | None:
+@PATCH.fault(">=0.1.5,<0.1.8")
+def required_extra_argument(optax: Any) -> str | None:
+    """An extra argument that the inner transformation requires: TypeError."""
+
     def update(
         grads: PyTree, state: PyTree, params: PyTree = None, *, scale: Any
     ) -> tuple[PyTree, PyTree]:
         del params
         return tree_map(lambda g: g * scale, grads), state
 
-    return _show_extra_argument(update, scale=jax.ShapeDtypeStruct((), jnp.float32))
+    return _show_extra_argument(optax, update, scale=jax.ShapeDtypeStruct((), jnp.float32))
 
 
-def _show_extra_argument(update: Callable[..., Any], **extra_args: Any) -> str | None:
-    import optax
-
+def _show_extra_argument(optax: Any, update: Callable[..., Any], **extra_args: Any) -> str | None:
     if not hasattr(optax, "GradientTransformationExtraArgs"):
         return None
     inner = optax.GradientTransformationExtraArgs(lambda _: optax.EmptyState(), update)
     return demo.one_step(optax.MultiSteps(inner, 2), demo.shapes(jnp.float32), **extra_args)
 
 
-def _show_complex_accumulator() -> str | None:
-    import optax
-
+@PATCH.fault("==0.2.8", issue=1567)
+def complex_accumulator(optax: Any) -> str | None:
+    """Complex gradients lose their imaginary part."""
     state = jax.eval_shape(optax.MultiSteps(optax.sgd(0.1), 2).init, demo.shapes(jnp.complex64))
     dtype = state.acc_grads["w"].dtype
     return None if dtype == jnp.complex64 else f"complex64 gradients are accumulated in {dtype}"
 
 
-def _show_float64_accumulator() -> str | None:
-    import optax
-
+@PATCH.fault("==0.2.8", issue=1567)
+def float64_accumulator(optax: Any) -> str | None:
+    """float64 gradients are accumulated in float32."""
     with x64():
         state = jax.eval_shape(optax.MultiSteps(optax.sgd(0.1), 2).init, demo.shapes(jnp.float64))
     dtype = state.acc_grads["w"].dtype
     return None if dtype == jnp.float64 else f"float64 gradients are accumulated in {dtype}"
 
 
-def _show_accumulator_dtype_none() -> str | None:
-    import optax
-
+@PATCH.fault("==0.2.8", issue=1567)
+def accumulator_dtype_none(optax: Any) -> str | None:
+    """accumulator_dtype=None, as documented: TypeError."""
     if "accumulator_dtype" not in inspect.signature(optax.MultiSteps).parameters:
         return None
     tx = optax.MultiSteps(optax.sgd(0.1), 2, accumulator_dtype=None)
     return demo.one_step(tx, demo.shapes(jnp.bfloat16))
 
 
-def _show_strict_promotion() -> str | None:
-    import optax
-
+@PATCH.fault(">=0.1.2")
+def strict_promotion(optax: Any) -> str | None:
+    """Strict dtype promotion raises TypePromotionError inside MultiSteps."""
     with jax.numpy_dtype_promotion("strict"):
         return demo.one_step(optax.MultiSteps(optax.sgd(0.1), 2), demo.shapes(jnp.float32))
 
 
-def _show_integer_leaf() -> str | None:
-    import optax
-
+@PATCH.fault("<0.2.8")
+def integer_leaf(optax: Any) -> str | None:
+    """An integer leaf turns the state into float32, or raises TypeError."""
     tx = optax.MultiSteps(optax.sgd(1.0), 2)
     return demo.one_step(tx, demo.shapes(jnp.float32, jnp.int32))
-
-
-_LAYOUTS = ("optax.transforms._accumulation", "optax._src.wrappers")
-
-PATCH = Patch(
-    id="multi_steps",
-    summary=(
-        "`MultiSteps` raises `TypeError` or drifts if the inner optimizer changes a dtype, if "
-        "gradients are wider than params, or if the schedule is int64; an extra argument is "
-        "lost (0.1.5, 0.1.7) or may not be a function (0.2.4); 0.2.8 drops the imaginary part "
-        "of complex gradients and accumulates float64 in float32"
-    ),
-    faults=(
-        Fault(
-            "inner_drift",
-            "an inner transformation that changes a dtype: TypeError from cond, or it drifts",
-            ">=0.1.2",
-            _show_inner_drift,
-            "https://github.com/google-deepmind/optax/issues/1207",
-        ),
-        Fault(
-            "adafactor",
-            "MultiSteps(adafactor) on bfloat16 params: TypeError from cond",
-            ">=0.1.3,<0.2.4",
-            _show_adafactor,
-            "https://github.com/google-deepmind/optax/issues/377",
-        ),
-        Fault(
-            "schedule_free",
-            "MultiSteps(schedule_free) on bfloat16 params: TypeError from cond",
-            "==0.2.3",
-            _show_schedule_free,
-            "https://github.com/google-deepmind/optax/issues/1038",
-        ),
-        Fault(
-            "mixed_precision",
-            "float32 gradients on bfloat16 params: TypeError from cond, or the state drifts",
-            "<0.2.8",
-            _show_mixed_precision,
-            "https://github.com/google-deepmind/optax/pull/1039",
-        ),
-        Fault(
-            "int64_schedule",
-            "an int64 every_k_schedule in 64-bit mode: TypeError from cond",
-            ">=0.1.8",
-            _show_int64_schedule,
-        ),
-        Fault(
-            "callable_extra_argument",
-            "an extra argument that is a function: TypeError",
-            "==0.2.4",
-            _show_callable_extra_argument,
-            "https://github.com/google-deepmind/optax/pull/1122",
-        ),
-        Fault(
-            "required_extra_argument",
-            "an extra argument that the inner transformation requires: TypeError",
-            ">=0.1.5,<0.1.8",
-            _show_required_extra_argument,
-        ),
-        Fault(
-            "strict_promotion",
-            "strict dtype promotion raises TypePromotionError inside MultiSteps",
-            ">=0.1.2",
-            _show_strict_promotion,
-        ),
-        Fault(
-            "integer_leaf",
-            "an integer leaf turns the state into float32, or raises TypeError",
-            "<0.2.8",
-            _show_integer_leaf,
-        ),
-        Fault(
-            "complex_accumulator",
-            "complex gradients lose their imaginary part",
-            "==0.2.8",
-            _show_complex_accumulator,
-            "https://github.com/google-deepmind/optax/issues/1567",
-        ),
-        Fault(
-            "float64_accumulator",
-            "float64 gradients are accumulated in float32",
-            "==0.2.8",
-            _show_float64_accumulator,
-            "https://github.com/google-deepmind/optax/issues/1567",
-        ),
-        Fault(
-            "accumulator_dtype_none",
-            "accumulator_dtype=None, as documented: TypeError",
-            "==0.2.8",
-            _show_accumulator_dtype_none,
-            "https://github.com/google-deepmind/optax/issues/1567",
-        ),
-    ),
-    targets=(
-        Target(_LAYOUTS, "MultiSteps.init", _init, "<0.2.8"),
-        Target(_LAYOUTS, "MultiSteps.update", _update, "<0.2.8"),
-        Target(_LAYOUTS, "MultiSteps.init", _init_accumulator, ">=0.2.8"),
-        Target(_LAYOUTS, "MultiSteps.update", _update_accumulator, ">=0.2.8"),
-    ),
-)

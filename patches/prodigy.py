@@ -19,35 +19,53 @@ from typing import Any, Callable
 import jax
 import jax.numpy as jnp
 
-from optax_dtypefix._check import equations
-from optax_dtypefix._dtypes import (
+from .._contract.dtypes import (
     PyTree,
     cast,
+    cast_back,
+    cast_learning_rate,
     dtype_of,
-    have_one_structure,
-    hold,
-    in_dtype,
-    increment,
+    half_to_float32,
     is_half,
     leaves,
-    scalar_dtype,
-    strengthen,
+    safe_increment,
+    same_structure,
+    statistics_dtype,
+    strip_weak_type,
     tree_map,
-    widen,
-    x64,
 )
-from optax_dtypefix._patch import Fault, Patch, Target
-from optax_dtypefix._updates import cast_updates
-from optax_dtypefix.patches import _demonstrate as demo
-from optax_dtypefix.patches._hyperparameters import arguments_of
-from optax_dtypefix.patches._representation import complex_places, in_parts, joined
-from optax_dtypefix.patches._steady import standard_promotion
+from .._contract.jaxpr import equations
+from .._contract.updates import cast_updates
+from .._contract.x64 import x64
+from .._engine.patch import Patch
+from ._support import reproduce as demo
+from ._support.arguments import arguments_of
+from ._support.keep_dtypes import standard_promotion
+from ._support.representation import complex_places, in_parts, joined
+
+PATCH = Patch(
+    "prodigy",
+    summary="float64 state and updates under x64, float32 updates for bfloat16 (up to 0.2.3); "
+    "scalars in the lowest dtype of the params (from 0.2.4); not-a-number for a zero "
+    "gradient",
+)
+
 
 _AVERAGES = ("exp_avg", "exp_avg_sq", "grad_sum")
 _TREES = (*_AVERAGES, "params0")
 _SCALARS = ("estim_lr", "numerator_weighted")
 
 
+@PATCH.wraps(
+    "prodigy",
+    ("optax.contrib._prodigy", "optax.contrib.prodigy"),
+    known_parameters=frozenset(
+        {
+            *("learning_rate", "betas", "beta3", "eps", "estim_lr0", "estim_lr_coef"),
+            *("weight_decay", "safeguard_warmup"),
+        }
+    ),
+)
 def _prodigy(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """In place of ``optax.contrib.prodigy``, with the arguments of the installed release.
 
@@ -62,7 +80,7 @@ def _prodigy(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     def init_fn(params: PyTree) -> Any:
         import optax.contrib
 
-        dtype = scalar_dtype(params)
+        dtype = statistics_dtype(params)
 
         def zeros() -> PyTree:
             return tree_map(lambda p: jnp.zeros_like(p, dtype=_array_dtype(dtype_of(p))), params)
@@ -71,7 +89,7 @@ def _prodigy(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             exp_avg=zeros(),
             exp_avg_sq=zeros(),
             grad_sum=zeros(),
-            params0=strengthen(params),
+            params0=strip_weak_type(params),
             estim_lr=jnp.asarray(arguments["estim_lr0"], dtype),
             numerator_weighted=jnp.zeros((), dtype),
             count=jnp.zeros((), jnp.int32),
@@ -81,7 +99,7 @@ def _prodigy(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, Any]:
         trees = {name: getattr(state, name) for name in _TREES}
-        if params is None or not have_one_structure(updates, params, *trees.values()):
+        if params is None or not same_structure(updates, params, *trees.values()):
             return built.update(updates, state, params)  # type: ignore[no-any-return]  # It raises.
         import optax
 
@@ -89,9 +107,9 @@ def _prodigy(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         vdot = _widened_vdot if any(map(is_half, leaves(params))) else optax.tree_utils.tree_vdot
         places = complex_places(updates, params)
         grads, old, *kept = (
-            widen(in_parts(tree, places)) for tree in (updates, params, *trees.values())
+            half_to_float32(in_parts(tree, places)) for tree in (updates, params, *trees.values())
         )
-        scalars = {name: _real(widen(getattr(state, name))) for name in _SCALARS}
+        scalars = {name: _real(half_to_float32(getattr(state, name))) for name in _SCALARS}
         wide_state = state._replace(**dict(zip(trees, kept)), **scalars)
         with standard_promotion():
             new_updates, new_state = _step(arguments, vdot, grads, wide_state, old)
@@ -100,7 +118,7 @@ def _prodigy(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         new_trees = (structure.unflatten(joined(getattr(new_state, name))) for name in _AVERAGES)
         new_state = new_state._replace(params0=state.params0, **dict(zip(_AVERAGES, new_trees)))
         new_updates = structure.unflatten(joined(new_updates))
-        return cast_updates(new_updates, updates, params), hold(new_state, state)
+        return cast_updates(new_updates, updates, params), cast_back(new_state, state)
 
     return built._replace(init=init_fn, update=update_fn)
 
@@ -137,7 +155,7 @@ def _step(
     import optax
 
     def scalar(value: Any) -> Any:
-        return in_dtype(value, dtype_of(state.estim_lr))
+        return cast_learning_rate(value, dtype_of(state.estim_lr))
 
     d, weight_decay = state.estim_lr, scalar(arguments["weight_decay"])
     beta1, beta2 = map(scalar, arguments["betas"])
@@ -147,7 +165,7 @@ def _step(
     if callable(rate):
         rate = rate(state.count)
 
-    count = increment(state.count)
+    count = safe_increment(state.count)
     t = cast(count, d.dtype)  # An int32 exponent would make float64 of a Python float.
     bias_correction = (1 - beta2**t) ** 0.5 / (1 - beta1**t)
     step_size = d * rate * bias_correction
@@ -183,8 +201,8 @@ def _step(
     return updates, new_state
 
 
-def _show(dtype: Any, *more: Any, wide: bool = False) -> str | None:
-    prodigy = demo.contrib("prodigy")
+def _show(optax: Any, dtype: Any, *more: Any, wide: bool = False) -> str | None:
+    prodigy = demo.contrib(optax, "prodigy")
     if prodigy is None:
         return None
     if not wide:
@@ -193,65 +211,9 @@ def _show(dtype: Any, *more: Any, wide: bool = False) -> str | None:
         return demo.one_step(prodigy(), demo.shapes(dtype, *more), inside=dtype != jnp.float64)
 
 
-def _show_float64() -> str | None:
-    return _show(jnp.float32, wide=True)
-
-
-def _show_float64_params() -> str | None:
-    return _show(jnp.float64, wide=True)
-
-
-def _show_promoted_updates() -> str | None:
-    return _show(jnp.bfloat16)
-
-
-def _show_mixed_tree() -> str | None:
-    return _show(jnp.bfloat16, jnp.float32)
-
-
-def _show_wide_state() -> str | None:
-    prodigy = demo.contrib("prodigy")
-    if prodigy is None:
-        return None
-    state = jax.eval_shape(prodigy().init, demo.shapes(jnp.bfloat16))
-    found = state.grad_sum["w"].dtype
-    return None if found == jnp.bfloat16 else f"grad_sum is {found} for bfloat16 params"
-
-
-def _show_narrow_scalars() -> str | None:
-    prodigy = demo.contrib("prodigy")
-    if prodigy is None:
-        return None
-    for params in (demo.shapes(jnp.bfloat16), demo.shapes(jnp.float32, jnp.int32)):
-        found = jax.eval_shape(prodigy().init, params).estim_lr.dtype
-        if found != jnp.float32:
-            return f"estim_lr is {found}"
-    return None
-
-
-def _show_complex_params() -> str | None:
-    prodigy = demo.contrib("prodigy")
-    if prodigy is None:
-        return None
-    dtype = jax.eval_shape(prodigy().init, demo.shapes(jnp.complex64)).estim_lr.dtype
-    return _show(jnp.complex64) or (None if dtype == jnp.float32 else f"estim_lr is {dtype}")
-
-
-def _show_zero_gradient() -> str | None:
-    prodigy = demo.contrib("prodigy")
-    if prodigy is None:
-        return None
-    tx, params = prodigy(), demo.ones(jnp.float32)
-    grads = tree_map(jnp.zeros_like, params)
-    updates, state = jax.jit(lambda: tx.update(grads, tx.init(params), params))()
-    if not bool(jnp.isfinite(updates["b"]).all() & jnp.isfinite(state.estim_lr)):
-        return "a zero gradient in the first step gives nan updates"
-    return None
-
-
-def _probe_zero_gradient() -> str | None:
+def _probe_zero_gradient(optax: Any) -> str | None:
     """A quotient of two scalars whose divisor is not the outcome of a selection."""
-    prodigy = demo.contrib("prodigy")
+    prodigy = demo.contrib(optax, "prodigy")
     if prodigy is None:
         return None
     tx, params = prodigy(), demo.shapes(jnp.float32)
@@ -266,83 +228,76 @@ def _probe_zero_gradient() -> str | None:
     return None
 
 
-_ISSUE = "https://github.com/google-deepmind/optax/issues/1051"
+@PATCH.fault(">=0.1.8,<0.2.4", issue=1051)
+def float64(optax: Any) -> str | None:
+    """float32 params in 64-bit mode: float64 in state and updates."""
+    return _show(optax, jnp.float32, wide=True)
 
-PATCH = Patch(
-    id="prodigy",
-    summary=(
-        "float64 state and updates under x64, float32 updates for bfloat16 (up to 0.2.3); "
-        "scalars in the lowest dtype of the params (from 0.2.4); not-a-number for a zero "
-        "gradient"
-    ),
-    faults=(
-        Fault(
-            "float64",
-            "float32 params in 64-bit mode: float64 in state and updates",
-            ">=0.1.8,<0.2.4",
-            _show_float64,
-            _ISSUE,
-        ),
-        Fault(
-            "float64_params",
-            "float64 params: the float32 state turns into float64",
-            ">=0.1.8,<0.2.4",
-            _show_float64_params,
-            _ISSUE,
-        ),
-        Fault(
-            "promoted_updates",
-            "float32 updates for bfloat16 params",
-            ">=0.1.8,<0.2.4",
-            _show_promoted_updates,
-            _ISSUE,
-        ),
-        Fault(
-            "wide_state",
-            "the trees of the state are float32 whatever the params are",
-            ">=0.1.8,<0.2.4",
-            _show_wide_state,
-            _ISSUE,
-        ),
-        Fault(
-            "narrow_scalars",
-            "the distance estimate is kept in the lowest dtype of the params",
-            ">=0.2.4",
-            _show_narrow_scalars,
-        ),
-        Fault(
-            "mixed_tree",
-            "leaves of different dtypes: the state drifts, or updates are promoted",
-            ">=0.1.8",
-            _show_mixed_tree,
-            "https://github.com/google-deepmind/optax/issues/1207",
-        ),
-        Fault(
-            "complex_params",
-            "complex params make the distance estimate complex, and it hardly grows",
-            ">=0.1.8",
-            _show_complex_params,
-        ),
-        Fault(
-            "zero_gradient",
-            "a zero gradient in the first step: 0/0, nan from then on",
-            ">=0.1.8",
-            _show_zero_gradient,
-            abstract=False,
-            probe=_probe_zero_gradient,
-        ),
-    ),
-    targets=(
-        Target(
-            ("optax.contrib._prodigy", "optax.contrib.prodigy"),
-            "prodigy",
-            _prodigy,
-            knows=frozenset(
-                {
-                    *("learning_rate", "betas", "beta3", "eps", "estim_lr0", "estim_lr_coef"),
-                    *("weight_decay", "safeguard_warmup"),
-                }
-            ),
-        ),
-    ),
-)
+
+@PATCH.fault(">=0.1.8,<0.2.4", issue=1051)
+def float64_params(optax: Any) -> str | None:
+    """float64 params: the float32 state turns into float64."""
+    return _show(optax, jnp.float64, wide=True)
+
+
+@PATCH.fault(">=0.1.8,<0.2.4", issue=1051)
+def promoted_updates(optax: Any) -> str | None:
+    """float32 updates for bfloat16 params."""
+    return _show(optax, jnp.bfloat16)
+
+
+@PATCH.fault(">=0.1.8", issue=1207)
+def mixed_tree(optax: Any) -> str | None:
+    """Leaves of different dtypes: the state drifts, or updates are promoted."""
+    return _show(optax, jnp.bfloat16, jnp.float32)
+
+
+@PATCH.fault(">=0.1.8,<0.2.4", issue=1051)
+def wide_state(optax: Any) -> str | None:
+    """The trees of the state are float32 whatever the params are."""
+    prodigy = demo.contrib(optax, "prodigy")
+    if prodigy is None:
+        return None
+    state = jax.eval_shape(prodigy().init, demo.shapes(jnp.bfloat16))
+    found = state.grad_sum["w"].dtype
+    return None if found == jnp.bfloat16 else f"grad_sum is {found} for bfloat16 params"
+
+
+@PATCH.fault(">=0.2.4")
+def narrow_scalars(optax: Any) -> str | None:
+    """The distance estimate is kept in the lowest dtype of the params."""
+    prodigy = demo.contrib(optax, "prodigy")
+    if prodigy is None:
+        return None
+    for params in (demo.shapes(jnp.bfloat16), demo.shapes(jnp.float32, jnp.int32)):
+        found = jax.eval_shape(prodigy().init, params).estim_lr.dtype
+        if found != jnp.float32:
+            return f"estim_lr is {found}"
+    return None
+
+
+@PATCH.fault(">=0.1.8")
+def complex_params(optax: Any) -> str | None:
+    """Complex params make the distance estimate complex, and it hardly grows."""
+    prodigy = demo.contrib(optax, "prodigy")
+    if prodigy is None:
+        return None
+    dtype = jax.eval_shape(prodigy().init, demo.shapes(jnp.complex64)).estim_lr.dtype
+    return _show(optax, jnp.complex64) or (None if dtype == jnp.float32 else f"estim_lr is {dtype}")
+
+
+@PATCH.fault(">=0.1.8", abstract=False, probe=_probe_zero_gradient)
+def zero_gradient(optax: Any) -> str | None:
+    """A zero gradient in the first step: 0/0, nan from then on."""
+    prodigy = demo.contrib(optax, "prodigy")
+    if prodigy is None:
+        return None
+    tx, params = prodigy(), demo.ones(jnp.float32)
+    grads = tree_map(jnp.zeros_like, params)
+    updates, state = jax.jit(lambda: tx.update(grads, tx.init(params), params))()
+    if not bool(jnp.isfinite(updates["b"]).all() & jnp.isfinite(state.estim_lr)):
+        return "a zero gradient in the first step gives nan updates"
+    return None
+
+
+_ISSUE = "https://github.com/google-deepmind/optax/issues/1051"

@@ -19,26 +19,35 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from optax_dtypefix._dtypes import (
+from .._contract.dtypes import (
     PyTree,
     cast,
-    hold,
+    cast_back,
+    compute_dtype,
+    half_to_float32,
     is_inexact,
-    scalar_dtype,
-    strengthen,
+    statistics_dtype,
+    strip_weak_type,
     tree_map,
-    widen,
-    without_x64,
-    working_dtype,
-    x64,
 )
-from optax_dtypefix._patch import Fault, Patch, Target
-from optax_dtypefix._updates import cast_updates
-from optax_dtypefix.patches import _demonstrate as demo
-from optax_dtypefix.patches._hyperparameters import arguments_of, array_in
-from optax_dtypefix.patches._steady import standard_promotion
+from .._contract.updates import cast_updates
+from .._contract.x64 import without_x64, x64
+from .._engine.patch import Patch
+from ._support import reproduce as demo
+from ._support.arguments import arguments_of, array_in
+from ._support.keep_dtypes import standard_promotion
+
+_MODULES = ("optax.contrib._reduce_on_plateau", "optax.contrib.reduce_on_plateau")
+
+PATCH = Patch(
+    "reduce_on_plateau",
+    summary="float32 updates for bfloat16 (up to 0.2.3); weak or float64 values (0.2.4 to 0.2.6); "
+    "best and mean loss in the dtype of the params, so that a slowly falling loss is a "
+    "plateau (from 0.2.7); an array `min_scale` raises",
+)
 
 
+@PATCH.wraps("reduce_on_plateau", _MODULES)
 def _reduce_on_plateau(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """In place of ``optax.contrib.reduce_on_plateau``, with the installed release's arguments.
 
@@ -51,7 +60,7 @@ def _reduce_on_plateau(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> 
 
     def init_fn(params: PyTree) -> Any:
         # Of the params, stock looks at nothing but the dtypes.
-        return strengthen(without_x64(built.init, np.zeros((), scalar_dtype(params))))
+        return strip_weak_type(without_x64(built.init, np.zeros((), statistics_dtype(params))))
 
     def update_fn(
         updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
@@ -60,7 +69,7 @@ def _reduce_on_plateau(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> 
         value = extra_args.get("loss" if old else "value")
         if value is None:
             return built.update(updates, state, params, **extra_args)  # type: ignore[no-any-return]
-        dtype = working_dtype(state)
+        dtype = compute_dtype(state)
         with jax.ensure_compile_time_eval():  # Stock compares the arguments, to check them.
             tx = stock(**{name: array_in(number, dtype) for name, number in arguments.items()})
 
@@ -71,15 +80,15 @@ def _reduce_on_plateau(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> 
         with standard_promotion():
             new_state = without_x64(step, wide_state, cast(value, dtype))
             scale = new_state.lr if old else new_state.scale
-            scaled = tree_map(lambda g: scale * widen(g), updates)
-        return cast_updates(scaled, updates, params), hold(new_state, state)
+            scaled = tree_map(lambda g: scale * half_to_float32(g), updates)
+        return cast_updates(scaled, updates, params), cast_back(new_state, state)
 
     return built._replace(init=init_fn, update=update_fn)
 
 
-def _built(**arguments: Any) -> tuple[Any, str] | None:
+def _built(optax: Any, **arguments: Any) -> tuple[Any, str] | None:
     """The transformation, and the name by which it takes the loss on this release."""
-    build = demo.contrib("reduce_on_plateau")
+    build = demo.contrib(optax, "reduce_on_plateau")
     if build is None:
         return None
     tx = build(**arguments)
@@ -87,8 +96,10 @@ def _built(**arguments: Any) -> tuple[Any, str] | None:
     return tx, "loss" if "best_loss" in state._fields else "value"
 
 
-def _show(dtype: Any, *more: Any, loss: Any = jnp.float32, **arguments: Any) -> str | None:
-    built = _built(**arguments)
+def _show(
+    optax: Any, dtype: Any, *more: Any, loss: Any = jnp.float32, **arguments: Any
+) -> str | None:
+    built = _built(optax, **arguments)
     if built is None:
         return None
     tx, name = built
@@ -96,12 +107,16 @@ def _show(dtype: Any, *more: Any, loss: Any = jnp.float32, **arguments: Any) -> 
     return demo.one_step(tx, demo.shapes(dtype, *more), inside=loss != jnp.float64, **value)
 
 
-def _show_weak_types() -> str | None:
-    return _show(jnp.float32)
+@PATCH.fault(">=0.2.4,<0.2.7", issue=1440)
+def weak_types(optax: Any) -> str | None:
+    """The types of the values change in the first step, which compiles twice."""
+    return _show(optax, jnp.float32)
 
 
-def _show_promoted_updates() -> str | None:
-    built = _built()
+@PATCH.fault(">=0.1.8,<0.2.4")
+def promoted_updates(optax: Any) -> str | None:
+    """float32 updates for bfloat16 params."""
+    built = _built(optax)
     if built is None:
         return None
     tx, name = built
@@ -113,41 +128,55 @@ def _show_promoted_updates() -> str | None:
     return None if found == jnp.bfloat16 else f"{found} updates for bfloat16 gradients"
 
 
-def _show_mixed_halves() -> str | None:
-    return _show(jnp.bfloat16, jnp.float16)
+@PATCH.fault(">=0.1.8")
+def mixed_halves(optax: Any) -> str | None:
+    """bfloat16 and float16 leaves in one tree: ValueError, or float32 updates."""
+    return _show(optax, jnp.bfloat16, jnp.float16)
 
 
-def _show_float64() -> str | None:
+@PATCH.fault(">=0.2.4,<0.2.7", issue=1440)
+def float64(optax: Any) -> str | None:
+    """float32 params in 64-bit mode: the values are float64."""
     with x64():
-        return _show(jnp.float32)
+        return _show(optax, jnp.float32)
 
 
-def _show_float64_loss() -> str | None:
+@PATCH.fault(">=0.1.8,<0.2.7,!=0.2.3", issue=976)
+def float64_loss(optax: Any) -> str | None:
+    """A float64 loss for float32 params: the state drifts, or lax.cond raises."""
     with x64():
-        return _show(jnp.float32, loss=jnp.float64)
+        return _show(optax, jnp.float32, loss=jnp.float64)
 
 
-def _show_array_min_scale() -> str | None:
-    build = demo.contrib("reduce_on_plateau")
+@PATCH.fault(">=0.2.3", issue=1774)
+def array_min_scale(optax: Any) -> str | None:
+    """An array as min_scale with bfloat16 params: lax.cond raises, or float32 updates."""
+    build = demo.contrib(optax, "reduce_on_plateau")
     if build is None or "min_scale" not in inspect.signature(build).parameters:
         return None
-    return _show(jnp.bfloat16, min_scale=np.asarray(0.1, np.float32))
+    return _show(optax, jnp.bfloat16, min_scale=np.asarray(0.1, np.float32))
 
 
-def _show_narrow_scalars() -> str | None:
-    return _first_scalar_not_float32(demo.shapes(jnp.bfloat16))
+@PATCH.fault(">=0.2.4")
+def narrow_scalars(optax: Any) -> str | None:
+    """The scale, from 0.2.7 on the values too, are kept in the dtype of the params."""
+    return _first_scalar_not_float32(optax, demo.shapes(jnp.bfloat16))
 
 
-def _show_integer_leaf() -> str | None:
-    return _first_scalar_not_float32(demo.shapes(jnp.float32, jnp.int32))
+@PATCH.fault(">=0.2.4")
+def integer_leaf(optax: Any) -> str | None:
+    """An integer leaf in the params makes the scale an integer, which no factor reduces."""
+    return _first_scalar_not_float32(optax, demo.shapes(jnp.float32, jnp.int32))
 
 
-def _show_complex_leaf() -> str | None:
-    return _first_scalar_not_float32(demo.shapes(jnp.float32, jnp.complex64))
+@PATCH.fault(">=0.2.7")
+def complex_leaf(optax: Any) -> str | None:
+    """A complex leaf in the params makes the best and the average value complex."""
+    return _first_scalar_not_float32(optax, demo.shapes(jnp.float32, jnp.complex64))
 
 
-def _first_scalar_not_float32(params: PyTree) -> str | None:
-    built = _built()
+def _first_scalar_not_float32(optax: Any, params: PyTree) -> str | None:
+    built = _built(optax)
     if built is None:
         return None
     state = jax.eval_shape(built[0].init, params)
@@ -158,9 +187,9 @@ def _first_scalar_not_float32(params: PyTree) -> str | None:
     return None
 
 
-def _after(losses: Any, **arguments: Any) -> Any:
+def _after(optax: Any, losses: Any, **arguments: Any) -> Any:
     """The state after a number of losses, with bfloat16 params."""
-    built = _built(**arguments)
+    built = _built(optax, **arguments)
     if built is None:
         return None
     tx, name = built
@@ -173,108 +202,29 @@ def _after(losses: Any, **arguments: Any) -> Any:
     return jax.jit(lambda: jax.lax.scan(step, tx.init(params), losses)[0])()
 
 
-def _show_no_plateau() -> str | None:
-    state = _after(2 * 0.9997 ** np.arange(100), patience=5)
+@PATCH.fault(">=0.2.7", abstract=False)
+def no_plateau(optax: Any) -> str | None:
+    """With bfloat16 params a loss that falls by 0.03% a step counts as a plateau.
+
+    From 2 down to 1 a bfloat16 has steps of 2^-7, 0.4% to 0.8%: patience is over before.
+    """
+    state = _after(optax, 2 * 0.9997 ** np.arange(100), patience=5)
     if state is None:
         return None
     scale = float(state.scale if "scale" in state._fields else state.lr)
     return None if scale == 1 else f"the scale is {scale:g} although each loss is the best so far"
 
 
-def _show_running_mean() -> str | None:
-    build = demo.contrib("reduce_on_plateau")
+@PATCH.fault(">=0.2.7", abstract=False)
+def running_mean(optax: Any) -> str | None:
+    """With bfloat16 params the mean over accumulation_size losses is wrong.
+
+    mean + (loss - mean) / n is the mean again in bfloat16, as soon as n is above 256.
+    """
+    build = demo.contrib(optax, "reduce_on_plateau")
     if build is None or "accumulation_size" not in inspect.signature(build).parameters:
         return None
     losses = np.linspace(1.0, 2.0, 299)
-    got = float(_after(losses, accumulation_size=300).avg_value)
+    got = float(_after(optax, losses, accumulation_size=300).avg_value)
     exact = float(losses.mean())
     return None if abs(got - exact) < 1e-3 * exact else f"the mean loss is {got:g}, not {exact:g}"
-
-
-_MODULES = ("optax.contrib._reduce_on_plateau", "optax.contrib.reduce_on_plateau")
-
-PATCH = Patch(
-    id="reduce_on_plateau",
-    summary=(
-        "float32 updates for bfloat16 (up to 0.2.3); weak or float64 values (0.2.4 to 0.2.6); "
-        "best and mean loss in the dtype of the params, so that a slowly falling loss is a "
-        "plateau (from 0.2.7); an array `min_scale` raises"
-    ),
-    faults=(
-        Fault(
-            "narrow_scalars",
-            "the scale, from 0.2.7 on the values too, are kept in the dtype of the params",
-            ">=0.2.4",
-            _show_narrow_scalars,
-        ),
-        # From 2 down to 1 a bfloat16 has steps of 2^-7, 0.4% to 0.8%: patience is over before.
-        Fault(
-            "no_plateau",
-            "with bfloat16 params a loss that falls by 0.03% a step counts as a plateau",
-            ">=0.2.7",
-            _show_no_plateau,
-            abstract=False,
-        ),
-        # mean + (loss - mean) / n is the mean again in bfloat16, as soon as n is above 256.
-        Fault(
-            "running_mean",
-            "with bfloat16 params the mean over accumulation_size losses is wrong",
-            ">=0.2.7",
-            _show_running_mean,
-            abstract=False,
-        ),
-        Fault(
-            "integer_leaf",
-            "an integer leaf in the params makes the scale an integer, which no factor reduces",
-            ">=0.2.4",
-            _show_integer_leaf,
-        ),
-        Fault(
-            "complex_leaf",
-            "a complex leaf in the params makes the best and the average value complex",
-            ">=0.2.7",
-            _show_complex_leaf,
-        ),
-        Fault(
-            "mixed_halves",
-            "bfloat16 and float16 leaves in one tree: ValueError, or float32 updates",
-            ">=0.1.8",
-            _show_mixed_halves,
-        ),
-        Fault(
-            "promoted_updates",
-            "float32 updates for bfloat16 params",
-            ">=0.1.8,<0.2.4",
-            _show_promoted_updates,
-        ),
-        Fault(
-            "weak_types",
-            "the types of the values change in the first step, which compiles twice",
-            ">=0.2.4,<0.2.7",
-            _show_weak_types,
-            "https://github.com/google-deepmind/optax/issues/1440",
-        ),
-        Fault(
-            "float64",
-            "float32 params in 64-bit mode: the values are float64",
-            ">=0.2.4,<0.2.7",
-            _show_float64,
-            "https://github.com/google-deepmind/optax/issues/1440",
-        ),
-        Fault(
-            "float64_loss",
-            "a float64 loss for float32 params: the state drifts, or lax.cond raises",
-            ">=0.1.8,<0.2.7,!=0.2.3",
-            _show_float64_loss,
-            "https://github.com/google-deepmind/optax/pull/976",
-        ),
-        Fault(
-            "array_min_scale",
-            "an array as min_scale with bfloat16 params: lax.cond raises, or float32 updates",
-            ">=0.2.3",
-            _show_array_min_scale,
-            "https://github.com/google-deepmind/optax/pull/1774",
-        ),
-    ),
-    targets=(Target(_MODULES, "reduce_on_plateau", _reduce_on_plateau),),
-)

@@ -18,29 +18,39 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from optax_dtypefix._dtypes import (
+from .._contract.dtypes import (
     PyTree,
     cast,
+    cast_back,
+    cast_learning_rate,
     dtype_of,
-    hold,
-    in_dtype,
+    half_to_float32,
     is_half,
     is_inexact,
     leaves,
-    scalar_dtype,
-    strengthen,
+    statistics_dtype,
+    strip_weak_type,
     tree_map,
-    widen,
 )
-from optax_dtypefix._kinds import start_in_kind
-from optax_dtypefix._patch import Fault, Patch, Target
-from optax_dtypefix._updates import asked_dtypes, cast_updates
-from optax_dtypefix.patches import _demonstrate as demo
-from optax_dtypefix.patches._branches import promoted
+from .._contract.kinds import start_in_kind
+from .._contract.updates import asked_dtypes, cast_updates
+from .._engine.patch import Patch
+from ._support import reproduce as demo
+from ._support.branches import promoted
+
+_MODULES = ("optax.contrib._schedule_free",)
+
+PATCH = Patch(
+    "schedule_free",
+    summary="float32 state and updates for bfloat16 params (0.2.3); the sum of weights is kept in "
+    "the lowest dtype of the params and stops growing, so the average is wrong (from 0.2.4)",
+)
+
 
 _STATISTICS = ("b1", "weight_sum", "max_lr")
 
 
+@PATCH.wraps("schedule_free", _MODULES)
 def _schedule_free(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """In place of ``optax.contrib.schedule_free``, with the arguments of the installed release.
 
@@ -63,7 +73,7 @@ def _schedule_free(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     def stock_around(init: Callable[..., Any], update: Callable[..., Any], dtype: Any) -> Any:
         changed = {
             "base_optimizer": optax.GradientTransformationExtraArgs(init, update),
-            "learning_rate": in_dtype(arguments["learning_rate"], dtype),
+            "learning_rate": cast_learning_rate(arguments["learning_rate"], dtype),
         }
         return stock(**{**arguments, **changed})
 
@@ -71,15 +81,17 @@ def _schedule_free(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return start_in_kind(base.update, base.init(params), params)
 
     def init_fn(params: PyTree) -> Any:
-        statistics = scalar_dtype(params)
+        statistics = statistics_dtype(params)
         # Stock keeps its statistics in the lowest dtype of the params: int32 if one leaf is.
-        wide = tree_map(lambda p: p if is_inexact(p) else cast(p, statistics), widen(params))
+        wide = tree_map(
+            lambda p: p if is_inexact(p) else cast(p, statistics), half_to_float32(params)
+        )
         state = stock_around(lambda _: base_init(params), base.update, statistics).init(wide)
         if arguments["state_dtype"] is None:
             state = state._replace(z=_like_inexact(state.z, params))
         # They are stock's default float, float64 in 64-bit mode, if there is no leaf at all.
         scalars = {name: cast(getattr(state, name), statistics) for name in _STATISTICS}
-        return strengthen(state._replace(**scalars))
+        return strip_weak_type(state._replace(**scalars))
 
     def update_fn(
         grads: PyTree, state: Any, params: PyTree = None, **extra_args: Any
@@ -90,18 +102,24 @@ def _schedule_free(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         def base_update(*_: Any, **extra_args: Any) -> tuple[PyTree, PyTree]:
             before = state.base_optimizer_state
             updates, after = base.update(grads, before, params, **extra_args)
-            return widen(updates), hold(after, before, "schedule_free: state of the base optimizer")
+            return half_to_float32(updates), cast_back(
+                after, before, "schedule_free: state of the base optimizer"
+            )
 
         wide_state = state._replace(
-            weight_sum=widen(state.weight_sum), max_lr=widen(state.max_lr), z=_z_for(state, params)
+            weight_sum=half_to_float32(state.weight_sum),
+            max_lr=half_to_float32(state.max_lr),
+            z=_z_for(state, params),
         )
         tx = stock_around(base.init, base_update, dtype_of(wide_state.max_lr))
-        updates, new_state = tx.update(grads, wide_state, widen(params), **extra_args)
-        return cast_updates(updates, grads, params, asked=asked), hold(new_state, state)
+        updates, new_state = tx.update(grads, wide_state, half_to_float32(params), **extra_args)
+        return cast_updates(updates, grads, params, asked=asked), cast_back(new_state, state)
 
     return built._replace(init=init_fn, update=update_fn)
 
 
+@PATCH.wraps("schedule_free_sgd", _MODULES, "<0.2.4")
+@PATCH.wraps("schedule_free_adamw", _MODULES, "<0.2.4")
 def _unless_asked(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """In place of what hands a ``state_dtype`` on to ``schedule_free``, also one it was not given.
 
@@ -110,12 +128,14 @@ def _unless_asked(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return stock(*args, **{"state_dtype": None, **kwargs})
 
 
+@PATCH.wraps("schedule_free_eval_params", _MODULES, ">=0.2.4")
 def _eval_params(stock: Callable[..., Any], state: Any, params: PyTree) -> PyTree:
     """In place of ``schedule_free_eval_params``: float32 arithmetic, then stock's dtypes."""
     evaluated = _eval_in_float32(stock, state, params)
     return _in_stocks_dtypes(evaluated, state, params) if hasattr(state, "z") else evaluated
 
 
+@PATCH.wraps("schedule_free_eval_params", _MODULES, "<0.2.4")
 def _eval_params_like_params(stock: Callable[..., Any], state: Any, params: PyTree) -> PyTree:
     """Up to 0.2.3, where ``z`` is float32 unasked, average params have the dtypes of the params."""
     return _like_inexact(_eval_in_float32(stock, state, params), params)
@@ -124,7 +144,10 @@ def _eval_params_like_params(stock: Callable[..., Any], state: Any, params: PyTr
 def _eval_in_float32(stock: Callable[..., Any], state: Any, params: PyTree) -> PyTree:
     if not hasattr(state, "z"):
         return stock(state, params)  # Which says what is wrong.
-    return stock(state._replace(b1=widen(state.b1), z=_z_for(state, params)), widen(params))
+    return stock(
+        state._replace(b1=half_to_float32(state.b1), z=_z_for(state, params)),
+        half_to_float32(params),
+    )
 
 
 def _in_stocks_dtypes(tree: PyTree, state: Any, params: PyTree) -> PyTree:
@@ -149,32 +172,36 @@ def _z_for(state: Any, params: PyTree) -> PyTree:
 
     Where they are not, a ``z`` that ``state_dtype`` made narrower is used as in stock.
     """
-    return tree_map(lambda z, p: widen(z) if is_half(p) else z, state.z, params)
+    return tree_map(lambda z, p: half_to_float32(z) if is_half(p) else z, state.z, params)
 
 
-def _build(**changed: Any) -> Any:
-    import optax
-
-    schedule_free = demo.contrib("schedule_free")
+def _build(optax: Any, **changed: Any) -> Any:
+    schedule_free = demo.contrib(optax, "schedule_free")
     arguments = {"learning_rate": 0.1, **changed}
     return schedule_free and schedule_free(optax.sgd(0.1), **arguments)
 
 
-def _show_promoted_updates() -> str | None:
-    tx = _build()
+@PATCH.fault("==0.2.3", issue=1038)
+def promoted_updates(optax: Any) -> str | None:
+    """float32 updates for bfloat16 params."""
+    tx = _build(optax)
     return tx and demo.one_step(tx, demo.shapes(jnp.bfloat16))
 
 
-def _show_narrow_statistics() -> str | None:
-    return _first_statistic_not(jnp.float32, demo.shapes(jnp.bfloat16))
+@PATCH.fault(">=0.2.4")
+def narrow_statistics(optax: Any) -> str | None:
+    """weight_sum, max_lr and b1 are kept in the lowest dtype of the params."""
+    return _first_statistic_not(optax, jnp.float32, demo.shapes(jnp.bfloat16))
 
 
-def _show_integer_leaf() -> str | None:
-    return _first_statistic_not(jnp.float32, demo.shapes(jnp.float32, jnp.int32))
+@PATCH.fault(">=0.2.4")
+def integer_leaf(optax: Any) -> str | None:
+    """An integer leaf in the params turns the statistics into integers."""
+    return _first_statistic_not(optax, jnp.float32, demo.shapes(jnp.float32, jnp.int32))
 
 
-def _first_statistic_not(dtype: Any, params: PyTree) -> str | None:
-    tx = _build()
+def _first_statistic_not(optax: Any, dtype: Any, params: PyTree) -> str | None:
+    tx = _build(optax)
     if tx is None:
         return None
     state = jax.eval_shape(tx.init, params)
@@ -185,18 +212,27 @@ def _first_statistic_not(dtype: Any, params: PyTree) -> str | None:
     return None
 
 
-def _show_mixed_halves() -> str | None:
-    tx = _build()
+@PATCH.fault(">=0.2.3")
+def mixed_halves(optax: Any) -> str | None:
+    """bfloat16 and float16 leaves in one tree: ValueError, or float32 updates."""
+    tx = _build(optax)
     return tx and demo.one_step(tx, demo.shapes(jnp.bfloat16, jnp.float16))
 
 
-def _show_array_learning_rate() -> str | None:
-    tx = _build(learning_rate=np.asarray(0.1, np.float32))
+@PATCH.fault(">=0.2.3")
+def array_learning_rate(optax: Any) -> str | None:
+    """A float32 array as learning rate changes the dtypes of state or updates."""
+    tx = _build(optax, learning_rate=np.asarray(0.1, np.float32))
     return tx and demo.one_step(tx, demo.shapes(jnp.bfloat16))
 
 
-def _show_stalled_sum() -> str | None:
-    tx = _build()
+@PATCH.fault(">=0.2.4", abstract=False)
+def stalled_sum(optax: Any) -> str | None:
+    """With bfloat16 params the sum of weights stops growing after 256 steps.
+
+    One term, lr^2, is less than half a unit in the last place of 256 lr^2 in bfloat16.
+    """
+    tx = _build(optax)
     if tx is None:
         return None
     params, steps = demo.ones(jnp.bfloat16), 1000
@@ -211,61 +247,4 @@ def _show_stalled_sum() -> str | None:
     return None
 
 
-_MODULES = ("optax.contrib._schedule_free",)
 _FIX = "https://github.com/google-deepmind/optax/issues/1038"
-
-PATCH = Patch(
-    id="schedule_free",
-    summary=(
-        "float32 state and updates for bfloat16 params (0.2.3); the sum of weights is kept in "
-        "the lowest dtype of the params and stops growing, so the average is wrong (from 0.2.4)"
-    ),
-    faults=(
-        Fault(
-            "promoted_updates",
-            "float32 updates for bfloat16 params",
-            "==0.2.3",
-            _show_promoted_updates,
-            _FIX,
-        ),
-        Fault(
-            "narrow_statistics",
-            "weight_sum, max_lr and b1 are kept in the lowest dtype of the params",
-            ">=0.2.4",
-            _show_narrow_statistics,
-        ),
-        # One term, lr^2, is less than half a unit in the last place of 256 lr^2 in bfloat16.
-        Fault(
-            "stalled_sum",
-            "with bfloat16 params the sum of weights stops growing after 256 steps",
-            ">=0.2.4",
-            _show_stalled_sum,
-            abstract=False,
-        ),
-        Fault(
-            "integer_leaf",
-            "an integer leaf in the params turns the statistics into integers",
-            ">=0.2.4",
-            _show_integer_leaf,
-        ),
-        Fault(
-            "mixed_halves",
-            "bfloat16 and float16 leaves in one tree: ValueError, or float32 updates",
-            ">=0.2.3",
-            _show_mixed_halves,
-        ),
-        Fault(
-            "array_learning_rate",
-            "a float32 array as learning rate changes the dtypes of state or updates",
-            ">=0.2.3",
-            _show_array_learning_rate,
-        ),
-    ),
-    targets=(
-        Target(_MODULES, "schedule_free", _schedule_free),
-        Target(_MODULES, "schedule_free_sgd", _unless_asked, "<0.2.4"),
-        Target(_MODULES, "schedule_free_adamw", _unless_asked, "<0.2.4"),
-        Target(_MODULES, "schedule_free_eval_params", _eval_params_like_params, "<0.2.4"),
-        Target(_MODULES, "schedule_free_eval_params", _eval_params, ">=0.2.4"),
-    ),
-)

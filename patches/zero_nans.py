@@ -19,15 +19,25 @@ from typing import TYPE_CHECKING, Any, Callable
 import jax
 import jax.numpy as jnp
 
-from optax_dtypefix._check import equations
-from optax_dtypefix._dtypes import PyTree, have_one_structure, is_inexact, leaves, tree_map
-from optax_dtypefix._patch import Fault, Patch, Target
-from optax_dtypefix.patches import _demonstrate as demo
+from .._contract.dtypes import PyTree, is_inexact, leaves, same_structure, tree_map
+from .._contract.jaxpr import equations
+from .._engine.patch import Patch
+from ._support import reproduce as demo
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
+PATCH = Patch(
+    "zero_nans",
+    summary="`MultiSteps(chain(zero_nans(), ...))`: `TypeError` in 0.1.8 and 0.1.9; after one NaN "
+    "or infinite micro-batch, zero updates for the rest of the run",
+)
+
+
+@PATCH.wraps(
+    "MultiSteps.update", ("optax.transforms._accumulation", "optax._src.wrappers"), ">=0.2.0"
+)
 def _update(
     stock: Callable[..., Any],
     self: Any,
@@ -52,6 +62,7 @@ def _zero_where_nan(leaf: Any, meant_to_be_zero: Any) -> Any:
     return jnp.where(meant_to_be_zero & is_nan, jnp.zeros_like(leaf), leaf)
 
 
+@PATCH.wraps("MultiSteps.update", ("optax._src.wrappers",), ">=0.1.8,<0.2.0")
 def _update_selecting_state(
     stock: Callable[..., Any],
     self: Any,
@@ -73,15 +84,15 @@ def _update_selecting_state(
     ) -> tuple[PyTree, PyTree]:
         inner_state = structure.unflatten(inner_leaves)
         inner_updates, new_state = inner.update(acc_grads, inner_state, params, **extra_args)
-        if not have_one_structure(new_state, inner_state):
+        if not same_structure(new_state, inner_state):
             return inner_updates, new_state  # Stock raises.
         emit = state.mini_step == k_steps - 1
         return inner_updates, list(map(partial(_Selected, emit), leaves(new_state), inner_leaves))
 
-    twin = copy.copy(self)
-    twin._opt = optax.GradientTransformation(inner.init, inner_update)
+    patched_copy = copy.copy(self)
+    patched_copy._opt = optax.GradientTransformation(inner.init, inner_update)
     on_lists = state._replace(inner_opt_state=leaves(state.inner_opt_state))
-    new_updates, new_state = _update(stock, twin, updates, on_lists, params, **extra_args)
+    new_updates, new_state = _update(stock, patched_copy, updates, on_lists, params, **extra_args)
     inner_state = structure.unflatten(new_state.inner_opt_state)
     return new_updates, new_state._replace(inner_opt_state=inner_state)
 
@@ -107,16 +118,25 @@ class _Selected:
         return jnp.where(jnp.isfinite(weighted), weighted, selected)
 
 
-def _show_bool_mask() -> str | None:
-    import optax
+def _probe_product(optax: Any) -> str | None:
+    """A product over a whole leaf, where neither a sum nor the identity needs one."""
+    tx = optax.MultiSteps(optax.identity(), 2, use_grad_mean=False)
+    leaf = jax.ShapeDtypeStruct((3, 5), jnp.float32)
+    jaxpr = jax.make_jaxpr(lambda grads: tx.update(grads, tx.init(grads), grads))(leaf)
+    for equation in equations(jaxpr.jaxpr):
+        if equation.primitive.name == "mul" and equation.outvars[0].aval.shape == (3, 5):
+            return "updates are held back by multiplying them with 0"
+    return None
 
+
+@PATCH.fault(">=0.1.8,<0.2.0", issue=828)
+def bool_mask(optax: Any) -> str | None:
+    """The bool mask of zero_nans inside MultiSteps: TypeError from cond."""
     return demo.one_step(optax.MultiSteps(optax.zero_nans(), 2), demo.shapes(jnp.float32))
 
 
-def _updates_after(bad: float, good: Iterable[float]) -> list[Any]:
+def _updates_after(optax: Any, bad: float, good: Iterable[float]) -> list[Any]:
     """Updates of SGD with rate 1 over windows of two micro-batches, the first gradient bad."""
-    import optax
-
     tx = optax.MultiSteps(optax.chain(optax.zero_nans(), optax.sgd(1.0)), 2)
     params = demo.ones(jnp.float32)
     state = tx.init(params)
@@ -128,16 +148,24 @@ def _updates_after(bad: float, good: Iterable[float]) -> list[Any]:
     return emitted
 
 
-def _show_nan_forever() -> str | None:
-    got = _updates_after(float("nan"), (1.0, 1.0, 1.0))
+@PATCH.fault(">=0.1.8", abstract=False, probe=_probe_product)
+def nan_forever(optax: Any) -> str | None:
+    """After one nan micro-batch every later update is zero, in silence.
+
+    0 * nan = nan: the accumulator is reset by (1 - emit) * acc_grads, and never is.
+    """
+    got = _updates_after(optax, float("nan"), (1.0, 1.0, 1.0))
     if got[3] != -1.0:
         return f"after one nan, a window of gradients 1 gives the update {got[3] + 0.0:g}, not -1"
     return None
 
 
-def _show_inf_leak() -> str | None:
-    import optax
+@PATCH.fault(">=0.1.8", abstract=False, probe=_probe_product)
+def inf_leak(optax: Any) -> str | None:
+    """An inf micro-batch gives nan updates in a step that should emit zeros.
 
+    0 * inf = nan: a step in the middle of a window returns emit * update.
+    """
     # Without zero_nans inside, so that what the window emits in between is seen as it is.
     tx = optax.MultiSteps(optax.sgd(1.0), 2)
     params = demo.ones(jnp.float32)
@@ -145,66 +173,3 @@ def _show_inf_leak() -> str | None:
     updates, _ = jax.jit(tx.update)(grads, tx.init(params), params)
     got = float(updates["b"][0])
     return None if got == 0.0 else f"a step that should emit zeros emits {got:g}"
-
-
-def _probe_product() -> str | None:
-    """A product over a whole leaf, where neither a sum nor the identity needs one."""
-    import optax
-
-    tx = optax.MultiSteps(optax.identity(), 2, use_grad_mean=False)
-    leaf = jax.ShapeDtypeStruct((3, 5), jnp.float32)
-    jaxpr = jax.make_jaxpr(lambda grads: tx.update(grads, tx.init(grads), grads))(leaf)
-    for equation in equations(jaxpr.jaxpr):
-        if equation.primitive.name == "mul" and equation.outvars[0].aval.shape == (3, 5):
-            return "updates are held back by multiplying them with 0"
-    return None
-
-
-PATCH = Patch(
-    id="zero_nans",
-    summary=(
-        "`MultiSteps(chain(zero_nans(), ...))`: `TypeError` in 0.1.8 and 0.1.9; after one NaN "
-        "or infinite micro-batch, zero updates for the rest of the run"
-    ),
-    faults=(
-        Fault(
-            "bool_mask",
-            "the bool mask of zero_nans inside MultiSteps: TypeError from cond",
-            ">=0.1.8,<0.2.0",
-            _show_bool_mask,
-            "https://github.com/google-deepmind/optax/issues/828",
-        ),
-        # 0 * nan = nan: the accumulator is reset by (1 - emit) * acc_grads, and never is.
-        Fault(
-            "nan_forever",
-            "after one nan micro-batch every later update is zero, in silence",
-            ">=0.1.8",
-            _show_nan_forever,
-            abstract=False,
-            probe=_probe_product,
-        ),
-        # 0 * inf = nan: a step in the middle of a window returns emit * update.
-        Fault(
-            "inf_leak",
-            "an inf micro-batch gives nan updates in a step that should emit zeros",
-            ">=0.1.8",
-            _show_inf_leak,
-            abstract=False,
-            probe=_probe_product,
-        ),
-    ),
-    targets=(
-        Target(
-            ("optax._src.wrappers",),
-            "MultiSteps.update",
-            _update_selecting_state,
-            ">=0.1.8,<0.2.0",
-        ),
-        Target(
-            ("optax.transforms._accumulation", "optax._src.wrappers"),
-            "MultiSteps.update",
-            _update,
-            ">=0.2.0",
-        ),
-    ),
-)

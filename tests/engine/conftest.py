@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from fakepackage import FakePackage
 
-from optax_dtypefix import _import_hook
+from optax_dtypefix._engine import import_hook as _import_hook
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,9 +8,10 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any, Callable
 
-from optax_dtypefix._engine import Engine
-from optax_dtypefix._environment import Settings
-from optax_dtypefix._patch import Fault, Patch, Target
+from optax_dtypefix._engine.engine import Engine
+from optax_dtypefix._engine.patch import Fault, Patch, Target
+from optax_dtypefix._settings import Settings
+from optax_dtypefix.patches import TESTED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,16 +108,24 @@ def on(qualname: str, replacement: Callable[..., Any] = negate, **more: Any) -> 
     return Target(modules, qualname, replacement, **more)
 
 
-def fault(show: Callable[[], str | None] = lambda: "seen", releases: str = "") -> Fault:
-    """A fault that ``show`` probes, and that nobody looks for once the patch acts."""
-    upstream = "https://example.org/1"
-    return Fault("fault", "a fault", releases, show, upstream, abstract=False, probe=show)
+def fault(reproduce: Callable[[], str | None] = lambda: "seen", releases: str = "") -> Fault:
+    """A fault that ``reproduce`` probes, and that nobody looks for once the patch acts."""
+
+    def run(package: Any) -> str | None:
+        del package
+        return reproduce()
+
+    return Fault(
+        "fault", "a fault", releases, run, "https://example.org/1", abstract=False, probe=run
+    )
 
 
 def patch(name: str, *targets: Target, faults: Sequence[Fault] = (), **more: Any) -> Patch:
-    return Patch(name, "a patch", tuple(faults) or (fault(),), targets, **more)
+    made = Patch(name, "a patch", **more)
+    made.faults, made.targets = tuple(faults) or (fault(),), targets
+    return made
 
 
 def engine_of(*patches: Patch, settings: Settings | None = None) -> Engine:
     by_id = {p.id: p for p in patches}
-    return Engine(NAME, tuple(by_id), by_id.__getitem__, settings or Settings())
+    return Engine(NAME, tuple(by_id), by_id.__getitem__, settings or Settings(), TESTED)

@@ -8,7 +8,7 @@ import pytest
 from fakepackage import NAME, FakePackage, engine_of, negate, on, patch
 
 from optax_dtypefix import State
-from optax_dtypefix._environment import Settings
+from optax_dtypefix._settings import Settings
 
 
 def test_the_shim_first_patches_as_soon_as_the_package_is_imported(package: FakePackage) -> None:

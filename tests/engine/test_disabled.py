@@ -9,7 +9,7 @@ import pytest
 from fakepackage import NAME, FakePackage, engine_of, negate, on, patch
 
 from optax_dtypefix import State
-from optax_dtypefix._engine import Engine
+from optax_dtypefix._engine.engine import Engine
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import logging
 import pytest
 
 from optax_dtypefix import OptaxDtypeFixError, OptaxDtypeFixWarning
-from optax_dtypefix._environment import Settings, read_settings
-from optax_dtypefix._log import LOGGER, set_up_logging
+from optax_dtypefix._logging import LOGGER, set_up_logging
+from optax_dtypefix._settings import Settings, read_settings
 
 IDS = ("multi_steps", "zero_nans", "prodigy")
 P = "OPTAX_DTYPEFIX"
@@ -69,7 +69,7 @@ def test_a_malformed_value_names_variable_value_and_what_is_allowed(
 def test_an_unknown_id_is_a_warning_with_the_nearest(name: str) -> None:
     with pytest.warns(OptaxDtypeFixWarning, match="'multistep'.*did you mean 'multi_steps'"):
         settings = read(**{f"{P}_{name}": "multistep,prodigy"})
-    assert (settings.refusal("prodigy") is None) == (name != "DISABLE")
+    assert (settings.disabled_reason("prodigy") is None) == (name != "DISABLE")
     with pytest.warns(OptaxDtypeFixWarning, match="valid: multi_steps, zero_nans, prodigy"):
         read(**{f"{P}_{name}": "xyz"})
     with pytest.raises(OptaxDtypeFixError, match="did you mean 'multi_steps'"):
@@ -85,7 +85,7 @@ def test_ids_that_no_comma_separates(several: str) -> None:
 def test_only_an_unknown_id_leaves_nothing_rather_than_everything() -> None:
     with pytest.warns(OptaxDtypeFixWarning, match="no patch, so nothing is patched: did you"):
         settings = read(OPTAX_DTYPEFIX_ONLY="multistep")
-    assert all(settings.refusal(patch_id) for patch_id in IDS)
+    assert all(settings.disabled_reason(patch_id) for patch_id in IDS)
 
 
 @pytest.mark.parametrize(
@@ -114,11 +114,14 @@ def test_variables_of_others_are_none_of_our_business(
 
 
 def test_refusals_in_words() -> None:
-    assert read(OPTAX_DTYPEFIX="off").refusal("prodigy") == "switched off by OPTAX_DTYPEFIX=off"
+    assert (
+        read(OPTAX_DTYPEFIX="off").disabled_reason("prodigy")
+        == "switched off by OPTAX_DTYPEFIX=off"
+    )
     named = read(OPTAX_DTYPEFIX_DISABLE="prodigy", OPTAX_DTYPEFIX_ONLY="prodigy,zero_nans")
-    assert named.refusal("prodigy") == "switched off by OPTAX_DTYPEFIX_DISABLE"
-    assert named.refusal("multi_steps") == "not among OPTAX_DTYPEFIX_ONLY"
-    assert named.refusal("zero_nans") is None
+    assert named.disabled_reason("prodigy") == "switched off by OPTAX_DTYPEFIX_DISABLE"
+    assert named.disabled_reason("multi_steps") == "not among OPTAX_DTYPEFIX_ONLY"
+    assert named.disabled_reason("zero_nans") is None
 
 
 def test_a_level_of_the_program_stands_unless_a_variable_is_set() -> None:

@@ -9,9 +9,10 @@ import pytest
 from fakepackage import NAME, FakePackage, engine_of, fault, on, patch
 
 from optax_dtypefix import OptaxDtypeFixError, OptaxDtypeFixWarning, State
-from optax_dtypefix._engine import Engine
-from optax_dtypefix._environment import Settings
-from optax_dtypefix._patch import Patch
+from optax_dtypefix._engine.engine import Engine
+from optax_dtypefix._engine.patch import Patch
+from optax_dtypefix._settings import Settings
+from optax_dtypefix.patches import TESTED
 
 GOOD = patch("good", on("scale"))
 
@@ -61,7 +62,7 @@ def test_one_bad_patch_is_recorded_and_the_others_applied(
     package: FakePackage, case: str, first: str
 ) -> None:
     broken, state, reason = CASES[case]
-    engine = Engine(NAME, ("bad", "good"), loader(broken), Settings())
+    engine = Engine(NAME, ("bad", "good"), loader(broken), Settings(), TESTED)
     if first == "package":
         package.load()
     run = engine.start if first == "package" else package.load
@@ -81,7 +82,7 @@ def test_one_bad_patch_is_recorded_and_the_others_applied(
 @pytest.mark.parametrize("case", CASES)
 def test_strict_mode_raises_and_still_applies_the_others(package: FakePackage, case: str) -> None:
     broken, _, reason = CASES[case]
-    engine = Engine(NAME, ("bad", "good"), loader(broken), Settings(strict=True))
+    engine = Engine(NAME, ("bad", "good"), loader(broken), Settings(strict=True), TESTED)
     pkg = package.load()
     with pytest.raises(OptaxDtypeFixError, match=reason.rstrip("$")):
         engine.apply()
@@ -89,7 +90,7 @@ def test_strict_mode_raises_and_still_applies_the_others(package: FakePackage, c
 
 
 def test_strict_mode_stops_the_import_each_time(package: FakePackage) -> None:
-    engine = Engine(NAME, ("bad",), loader(raising), Settings(strict=True))
+    engine = Engine(NAME, ("bad",), loader(raising), Settings(strict=True), TESTED)
     engine.start()
     for _ in range(2):  # As in a notebook, or below a library that tries once and goes on.
         with pytest.raises(OptaxDtypeFixError, match="DISABLE=bad does without"):
@@ -132,7 +133,7 @@ def test_a_defect_of_the_engine_does_not_break_the_import(
 
 def test_a_failed_patch_can_be_tried_again(package: FakePackage) -> None:
     attempts: list[Callable[[], Patch]] = [raising, lambda: patch("bad", on("shift"))]
-    engine = Engine(NAME, ("bad",), lambda _: attempts.pop(0)(), Settings())
+    engine = Engine(NAME, ("bad",), lambda _: attempts.pop(0)(), Settings(), TESTED)
     pkg = package.load()
     with pytest.warns(OptaxDtypeFixWarning):
         engine.apply()

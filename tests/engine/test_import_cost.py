@@ -13,9 +13,11 @@ import optax_dtypefix
 OURS = {
     "optax_dtypefix",
     "optax_dtypefix._api",
-    "optax_dtypefix._environment",
+    "optax_dtypefix._settings",
     "optax_dtypefix._errors",
-    "optax_dtypefix._import_hook",
+    "optax_dtypefix._engine",
+    "optax_dtypefix._engine.import_hook",
+    "optax_dtypefix._text",
     "optax_dtypefix.patches",
 }
 

@@ -20,9 +20,10 @@ import pytest
 import wrapt
 from fakepackage import NAME, FakePackage, engine_of, on, patch
 
-from optax_dtypefix import OptaxDtypeFixError, OptaxDtypeFixWarning, State, _import_hook
-from optax_dtypefix._environment import Settings
-from optax_dtypefix._import_hook import after_import, is_imported
+from optax_dtypefix import OptaxDtypeFixError, OptaxDtypeFixWarning, State
+from optax_dtypefix._engine import import_hook as _import_hook
+from optax_dtypefix._engine.import_hook import after_import, is_imported
+from optax_dtypefix._settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -322,14 +323,14 @@ def test_an_import_of_another_thread_is_waited_for(
 ) -> None:
     importing, go_on = threading.Event(), threading.Event()
 
-    def hold(name: str) -> None:
+    def cast_back(name: str) -> None:
         if name == f"{NAME}.core":
             importing.set()
             assert go_on.wait(PATIENCE)
             if fails:
                 raise ZeroDivisionError
 
-    package.before_exec = hold
+    package.before_exec = cast_back
     with ThreadPoolExecutor(1) as pool:
         load = pool.submit(package.load)
         assert importing.wait(PATIENCE)

@@ -32,8 +32,7 @@ def test_first(tmp_path: Path) -> None:
         import optax_dtypefix as shim
         assert not {"jax", "optax"} & set(sys.modules)
         assert {s.state.value for s in shim.status()} == {"pending"}
-        assert "optax" not in sys.modules, "a patch file imports optax"
-        assert not backends()
+        assert not {"jax", "optax"} & set(sys.modules), "status() imports what nobody asked for"
 
         import optax, user
         from optax import MultiSteps, fromage
@@ -150,9 +149,9 @@ def test_a_fork_is_decided_by_probe(tmp_path: Path) -> None:
     """Every probe runs, abstractly, on stock functions, and finds what the table says."""
     script = """
         import optax_dtypefix as shim
-        from optax_dtypefix import _release
+        from optax_dtypefix._engine import release as _release
         installed = _release.installed
-        _release.installed = lambda p: _release.Release(installed(p).text + "+fork")
+        _release.installed = lambda p, tested: _release.Release(installed(p, tested).text + "+fork")
         import optax
         by_probe = {s.id: s.state.value for s in shim.status()}
         assert not backends(), "a probe computes"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fakepackage import NAME, FakePackage, engine_of, on, patch
 
-from optax_dtypefix._rebinding import rebind_aliases
+from optax_dtypefix._engine.rebinding import rebind_aliases
 
 
 def module(monkeypatch: pytest.MonkeyPatch, name: str, **names: Any) -> Any:

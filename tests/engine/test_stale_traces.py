@@ -11,10 +11,11 @@ import optax
 import pytest
 from fakepackage import fault, patch
 
-from optax_dtypefix import _release
-from optax_dtypefix._engine import Engine
-from optax_dtypefix._environment import Settings
-from optax_dtypefix._patch import Target
+from optax_dtypefix._engine import release as _release
+from optax_dtypefix._engine.engine import Engine
+from optax_dtypefix._engine.patch import Target
+from optax_dtypefix._settings import Settings
+from optax_dtypefix.patches import TESTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +30,11 @@ def engine() -> Iterator[Engine]:
     """A patch of the test's own, on a function that every optax has."""
     target = Target(("optax._src.update",), "apply_updates", doubled)
     made = Engine(
-        "optax", ("doubled",), lambda _: patch("doubled", target, faults=[fault()]), Settings()
+        "optax",
+        ("doubled",),
+        lambda _: patch("doubled", target, faults=[fault()]),
+        Settings(),
+        TESTED,
     )
     yield made
     made.revert()
@@ -113,7 +118,7 @@ def test_nothing_is_dropped_when_nothing_changes(
 
 def by_probe(monkeypatch: pytest.MonkeyPatch, seen: list[float]) -> Engine:
     """Two patches of an unknown release, whose probes compile a function of the user."""
-    monkeypatch.setattr(_release, "installed", lambda _: _release.Release("99.0"))
+    monkeypatch.setattr(_release, "installed", lambda *_: _release.Release("99.0"))
 
     def probe() -> str:
         seen.append(float(JITTED(ONE)))
@@ -121,7 +126,11 @@ def by_probe(monkeypatch: pytest.MonkeyPatch, seen: list[float]) -> Engine:
 
     target = Target(("optax._src.update",), "apply_updates", doubled)
     return Engine(
-        "optax", ("a", "b"), lambda name: patch(name, target, faults=[fault(probe)]), Settings()
+        "optax",
+        ("a", "b"),
+        lambda name: patch(name, target, faults=[fault(probe)]),
+        Settings(),
+        TESTED,
     )
 
 

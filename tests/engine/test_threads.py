@@ -69,12 +69,12 @@ def test_a_shim_that_comes_amid_an_import_of_another_thread_waits_for_it(
 ) -> None:
     importing, go_on = threading.Event(), threading.Event()
 
-    def hold(name: str) -> None:
+    def cast_back(name: str) -> None:
         if name == f"{NAME}.core":
             importing.set()
             assert go_on.wait(PATIENCE)
 
-    package.before_exec = hold
+    package.before_exec = cast_back
     engine = engine_of(patch("a", on("scale")))
 
     def shim() -> State:

@@ -18,7 +18,7 @@ import pytest
 from fakepackage import NAME, FakePackage, engine_of, negate, on, patch
 
 import optax_dtypefix
-from optax_dtypefix._wrapper import PatchedFunction, patched_in, stock_only
+from optax_dtypefix._engine.wrapper import PatchedFunction, patched_in, stock_only
 
 
 def stock(x: float, *, factor: int = 2) -> float:

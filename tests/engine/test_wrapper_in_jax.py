@@ -15,7 +15,7 @@ import pytest
 import wrapt
 from fakepackage import negate
 
-from optax_dtypefix._wrapper import PatchedFunction
+from optax_dtypefix._engine.wrapper import PatchedFunction
 
 Wrap = Callable[[Callable[..., Any]], Any]
 

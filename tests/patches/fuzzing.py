@@ -14,7 +14,7 @@ import optax
 from hypothesis import strategies as st
 from support import drifting, leaves, tree_map
 
-from optax_dtypefix._dtypes import x64
+from optax_dtypefix._contract.x64 import x64
 
 contrib = getattr(optax, "contrib", None)
 

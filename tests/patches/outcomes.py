@@ -12,7 +12,7 @@ import warnings
 
 import optax_dtypefix  # isort: skip  # First, as in a training script.
 
-import optax  # noqa: F401
+import optax
 
 from optax_dtypefix import patches
 
@@ -26,7 +26,7 @@ def main(*, alone: bool) -> None:
             optax_dtypefix.apply(patch_id)
         for fault in patches.load(patch_id).faults:
             try:
-                outcome = fault.show()
+                outcome = fault.reproduce(optax)
             except Exception as error:
                 outcome = f"{type(error).__name__}: {error}"
             outcomes[f"{patch_id}.{fault.id}"] = outcome

@@ -128,7 +128,7 @@ def assert_within_the_bound(updates: Any, grads: Any, params: Any) -> None:
 
 def float64_in(function: Callable[..., Any], *args: Any) -> list[tuple[int, ...]]:
     """Shapes of the float64 values that a function computes, by its jaxpr."""
-    from optax_dtypefix._check import equations
+    from optax_dtypefix._contract.jaxpr import equations
 
     jaxpr = jax.make_jaxpr(function)(*args)
     return [

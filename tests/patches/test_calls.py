@@ -9,10 +9,10 @@ import jax
 import pytest
 
 import optax_dtypefix
-from optax_dtypefix._audit.measure import _extra_args, _trees
-from optax_dtypefix._audit.regimes import REGIMES
-from optax_dtypefix._audit.transformations import Subject, subjects
-from optax_dtypefix._demonstrations import import_optax
+from optax_dtypefix._commands.audit.cases import Subject, subjects
+from optax_dtypefix._commands.audit.measure import _extra_args, _trees
+from optax_dtypefix._commands.audit.regimes import REGIMES
+from optax_dtypefix._commands.reproducers import import_optax
 
 # Of stock's deprecated functions.
 pytestmark = pytest.mark.filterwarnings(

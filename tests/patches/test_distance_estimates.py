@@ -20,7 +20,7 @@ from support import (
 )
 
 import optax_dtypefix
-from optax_dtypefix._dtypes import is_x64, x64
+from optax_dtypefix._contract.x64 import is_x64, x64
 
 contrib = getattr(optax, "contrib", None)
 ALL = ("dadapt_adamw", "dog", "dowg", "momo", "momo_adam", "mechanize")

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from optax_dtypefix import patches
-from optax_dtypefix._release import Release
+from optax_dtypefix._engine.release import Release
 
 RELEASE = Release(optax.__version__)
 FAULTS = [(patch_id, fault) for patch_id in patches.IDS for fault in patches.load(patch_id).faults]

@@ -12,16 +12,16 @@ from packaging.version import Version
 from support import assert_keeps_the_contract, float64_in, leaves, tree_map, tree_of, types
 
 import optax_dtypefix
-from optax_dtypefix._dtypes import x64
-from optax_dtypefix.patches._moments import (
-    FAMILIES,
-    Family,
+from optax_dtypefix._contract.x64 import x64
+from optax_dtypefix.patches._support.in_float32 import (
+    MOMENT_TRANSFORMS,
     InFloat32,
+    MomentTransform,
     _round,
     is_float16,
-    mean,
-    up,
-    up_if_tiny,
+    round_down,
+    round_up,
+    round_up_subnormals,
 )
 
 # Old releases use what JAX deprecates.
@@ -34,7 +34,7 @@ ARGUMENTS = {"scale_by_madgrad": {"learning_rate": 0.1}}
 # muon works on matrices and sophia needs an objective: each has tests of its own.
 SIMPLE = [
     family
-    for family in FAMILIES
+    for family in MOMENT_TRANSFORMS
     if hasattr(sys.modules.get(family.module), family.name)
     and family.name not in ("scale_by_muon", "scale_by_sophia")
     # In 0.1.3 it uses what JAX has removed.
@@ -43,12 +43,12 @@ SIMPLE = [
 NAMES = [family.name for family in SIMPLE]
 
 
-def function(family: Family) -> Callable[..., Any]:
+def function(family: MomentTransform) -> Callable[..., Any]:
     found: Callable[..., Any] = getattr(sys.modules[family.module], family.name)
     return found
 
 
-def build(family: Family) -> Any:
+def build(family: MomentTransform) -> Any:
     return function(family)(**ARGUMENTS.get(family.name, {}))
 
 
@@ -94,7 +94,7 @@ GRADIENTS = {
 
 
 @pytest.mark.parametrize("family", SIMPLE, ids=NAMES)
-def test_updates_and_states_are_finite(family: Family) -> None:
+def test_updates_and_states_are_finite(family: MomentTransform) -> None:
     signs = np.asarray([1.0, -1.0, 1.0, 0.5])
     step = runner(build(family))
     for name, gradients in GRADIENTS.items():
@@ -214,12 +214,12 @@ def test_a_variance_is_never_negative(size: float) -> None:
 
 
 @pytest.mark.parametrize("family", SIMPLE, ids=NAMES)
-def test_keeps_the_contract(family: Family) -> None:
+def test_keeps_the_contract(family: MomentTransform) -> None:
     assert_keeps_the_contract(build(family), tree_of(jnp.float16, jnp.float32))
 
 
 @pytest.mark.parametrize("family", SIMPLE, ids=NAMES)
-def test_64_bit_mode_changes_nothing(family: Family) -> None:
+def test_64_bit_mode_changes_nothing(family: MomentTransform) -> None:
     with x64():
         tx, params = build(family), tree_of(jnp.float16)
         state = tx.init(params)
@@ -229,7 +229,7 @@ def test_64_bit_mode_changes_nothing(family: Family) -> None:
         assert not any(float64_in(lambda p: tx.update(p, tx.init(p), p), params))
 
 
-def alone(family: Family) -> tuple[Any, Any]:
+def alone(family: MomentTransform) -> tuple[Any, Any]:
     """Stock's transformation and the patched one, without any other patch."""
     stock = optax_dtypefix.original(function(family))
     arguments = ARGUMENTS.get(family.name, {})
@@ -238,7 +238,7 @@ def alone(family: Family) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("family", SIMPLE, ids=NAMES)
-def test_without_float16_it_is_stock(family: Family, dtype: Any) -> None:
+def test_without_float16_it_is_stock(family: MomentTransform, dtype: Any) -> None:
     if family.name == "scale_by_radam" and Version(optax.__version__) < Version("0.2.3"):
         dtype = jnp.float32  # With bfloat16 stock raises.
     params = tree_of(dtype)
@@ -251,7 +251,7 @@ def test_without_float16_it_is_stock(family: Family, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("family", SIMPLE, ids=NAMES)
-def test_the_state_is_stocks_in_all_but_values(family: Family) -> None:
+def test_the_state_is_stocks_in_all_but_values(family: MomentTransform) -> None:
     params = tree_of(jnp.float16)
     stock, patched = (jax.eval_shape(tx.init, params) for tx in alone(family))
     assert jax.tree_util.tree_structure(patched) == jax.tree_util.tree_structure(stock)
@@ -323,7 +323,7 @@ def test_a_mask_is_no_leaf() -> None:
     assert_keeps_the_contract(tx, params)
 
 
-@pytest.mark.parametrize("rounding", [up_if_tiny, up])
+@pytest.mark.parametrize("rounding", [round_up_subnormals, round_up])
 def test_rounded_up_is_never_less(rounding: Callable[[Any], Any]) -> None:
     x = np.exp(np.linspace(np.log(1e-12), np.log(6e4), 5000)).astype(np.float32)
     got = np.asarray(jnp.asarray(rounding(jnp.asarray(x)), jnp.float16)).astype(np.float64)
@@ -331,7 +331,7 @@ def test_rounded_up_is_never_less(rounding: Callable[[Any], Any]) -> None:
     assert (got[tiny] >= x[tiny]).all()
     assert (got[tiny] <= x[tiny] * (1 + 2**-10) + TINY).all()
     np.testing.assert_allclose(got[~tiny], x[~tiny], rtol=2**-9)
-    assert rounding is up_if_tiny or (got >= x).all()
+    assert rounding is round_up_subnormals or (got >= x).all()
     assert float(rounding(jnp.asarray(0.0))) == 0
 
 
@@ -339,7 +339,7 @@ def test_a_mean_is_never_above_the_root_of_the_mean_square() -> None:
     x = np.exp(np.linspace(np.log(1e-6), np.log(6e4), 5000)).astype(np.float32)
     got, square = (
         np.asarray(_round(jnp.asarray(value), jnp.float16(0), rounding)).astype(np.float64)
-        for value, rounding in ((x, mean), (x**2, up))
+        for value, rounding in ((x, round_down), (x**2, round_up))
     )
     assert (got**2 <= square).all()
     normal = (x > 2.0**-14) & (x < 250)

@@ -11,9 +11,10 @@ import pytest
 from support import assert_keeps_the_contract, float64_in, leaves, tree_map, tree_of
 
 import optax_dtypefix
-from optax_dtypefix._dtypes import is_half, x64
+from optax_dtypefix._contract.dtypes import is_half
+from optax_dtypefix._contract.x64 import x64
 from optax_dtypefix.patches import float32_moments
-from optax_dtypefix.patches._moments import InFloat32
+from optax_dtypefix.patches._support.in_float32 import InFloat32
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,14 +24,14 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::Deprec
 
 contrib = getattr(optax, "contrib", None)
 ARGUMENTS = {"scale_by_madgrad": {"learning_rate": 0.1}}
-FAMILIES = [
+MOMENT_TRANSFORMS = [
     family
-    for family in float32_moments._FAMILIES
+    for family in float32_moments._WITH_MOMENTS
     if hasattr(sys.modules.get(family.module), family.name)
 ]
 # sophia needs an objective, and has a test of its own; in 0.1.3 adamax uses what JAX has removed.
 LEFT_OUT = ("scale_by_sophia", "scale_by_adamax" if optax.__version__ == "0.1.3" else "")
-SIMPLE = [family for family in FAMILIES if family.name not in LEFT_OUT]
+SIMPLE = [family for family in MOMENT_TRANSFORMS if family.name not in LEFT_OUT]
 NAMES = [family.name for family in SIMPLE]
 
 

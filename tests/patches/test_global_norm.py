@@ -23,7 +23,7 @@ from support import (
 )
 
 import optax_dtypefix
-from optax_dtypefix._dtypes import x64
+from optax_dtypefix._contract.x64 import x64
 
 # optax 0.1.2 calls what the jax of its time deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:jax.tree_:FutureWarning")

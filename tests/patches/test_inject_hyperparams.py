@@ -24,9 +24,9 @@ from support import (
 )
 
 import optax_dtypefix
-from optax_dtypefix._audit import transformations
-from optax_dtypefix._dtypes import x64
-from optax_dtypefix.patches._weak import weak
+from optax_dtypefix._commands.audit import cases as transformations
+from optax_dtypefix._contract.x64 import x64
+from optax_dtypefix.patches._support.weak_scalars import weak
 
 # optax 0.1.2 calls it in inject_hyperparams.
 pytestmark = pytest.mark.filterwarnings("ignore:jax.tree_leaves is deprecated:FutureWarning")

@@ -9,7 +9,7 @@ import optax
 import pytest
 from support import assert_keeps_the_contract, float64_in, tree_map, tree_of
 
-from optax_dtypefix._dtypes import x64
+from optax_dtypefix._contract.x64 import x64
 
 # Of optax 0.1.2, which calls functions of jax by their old names.
 pytestmark = pytest.mark.filterwarnings("ignore:jax.tree_:FutureWarning")

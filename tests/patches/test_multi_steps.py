@@ -13,8 +13,8 @@ import pytest
 from packaging.version import Version
 from support import assert_keeps_the_contract, drifting, leaves, tree_map, tree_of
 
-from optax_dtypefix import _dtypes
-from optax_dtypefix._dtypes import x64
+from optax_dtypefix._contract import dtypes as _dtypes
+from optax_dtypefix._contract.x64 import x64
 from optax_dtypefix.patches import (
     _demonstrate as demo,
 )
@@ -181,7 +181,7 @@ def test_extra_arguments_may_be_functions_and_arrays() -> None:
 
 
 def test_a_leaf_that_is_held_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    _dtypes._SAID.clear()
+    _dtypes._LOGGED.clear()
     tx = optax.MultiSteps(drifting(), 2)
     params = tree_of(jnp.bfloat16)
     # setLevel: the level is what OPTAX_DTYPEFIX_LOG says, warning by default.

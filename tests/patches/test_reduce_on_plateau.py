@@ -13,7 +13,7 @@ import support
 from packaging.version import Version
 from support import assert_keeps_the_contract, float64_in, leaves, tree_map, tree_of
 
-from optax_dtypefix._dtypes import x64
+from optax_dtypefix._contract.x64 import x64
 
 reduce_on_plateau = getattr(getattr(optax, "contrib", None), "reduce_on_plateau", None)
 pytestmark = pytest.mark.skipif(

@@ -9,7 +9,7 @@ import optax
 import pytest
 from support import assert_keeps_the_contract, float64_in, leaves, train, tree_map, tree_of
 
-from optax_dtypefix._dtypes import x64
+from optax_dtypefix._contract.x64 import x64
 
 contrib = getattr(optax, "contrib", None)
 pytestmark = pytest.mark.skipif(

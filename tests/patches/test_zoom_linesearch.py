@@ -12,7 +12,7 @@ import pytest
 from support import assert_keeps_the_contract, float64_in, leaves, tree_map, types
 
 import optax_dtypefix
-from optax_dtypefix._dtypes import x64
+from optax_dtypefix._contract.x64 import x64
 
 HAS_LBFGS = hasattr(optax, "lbfgs")
 needs_lbfgs = pytest.mark.skipif(not HAS_LBFGS, reason="L-BFGS came with optax 0.2.3")
@@ -233,7 +233,7 @@ def test_every_way_to_lbfgs_is_steady() -> None:
 
 @needs_lbfgs
 def test_the_default_line_search_is_stocks_but_for_the_patch() -> None:
-    from optax_dtypefix.patches._lbfgs import arguments_of
+    from optax_dtypefix.patches.zoom_linesearch.lbfgs import arguments_of
 
     default = inspect.signature(optax.lbfgs).parameters["linesearch"].default
     arguments = arguments_of(default)

@@ -1,0 +1,1 @@
+"""Implement ``python -m optax_dtypefix``, a file for each command."""

@@ -1,0 +1,286 @@
+"""What is measured: every public transformation that the installed optax has, found by looking.
+
+A function counts if its annotation says that it returns a transformation, or, where it has none, if
+it defines an update function. Only the arguments that such functions need stand here, by name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import inspect
+import types
+from typing import TYPE_CHECKING, Any, Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PyTree = Any
+
+_MODULES = ("optax", "optax.contrib", "optax.transforms")
+
+RATES: dict[str, Callable[[], Any]] = {
+    "float": lambda: 0.1,
+    "schedule": lambda: _warm_up,
+    "array": lambda: jnp.asarray(0.1, jnp.float32),
+    "numpy": lambda: np.float64(0.1),
+}
+"""The learning rate in its guises. A schedule returns a strongly typed float32, as most do."""
+
+
+def _warm_up(count: Any) -> Any:
+    return jnp.asarray(0.1, jnp.float32) * (1 + count).astype(jnp.float32)
+
+
+def _arguments() -> dict[str, Callable[[], Any]]:
+    """Value of each parameter that some transformation requires, by its name."""
+    import optax
+
+    def adam() -> Any:
+        return optax.adam(0.1)
+
+    def every(value: Any) -> Callable[[], Any]:
+        return lambda: value
+
+    return {
+        **dict.fromkeys(("inner", "opt", "optimizer", "base_optimizer", "tx"), adam),
+        "fast_optimizer": adam,
+        "adv_optimizer": lambda: optax.sgd(0.01),
+        "transforms": lambda: {"all": adam()},
+        "param_labels": every("all"),
+        "inner_factory": every(optax.adam),
+        "mask": every(True),
+        "freeze_mask": every(False),
+        "learning_rate": every(0.1),
+        "step_size": every(0.1),
+        "step_size_fn": every(_warm_up),
+        "slow_step_size": every(0.5),
+        "sync_period": every(2),
+        "every_k_schedule": every(2),
+        "max_consecutive_errors": every(3),
+        "should_transform_fn": every(lambda step: step % 2 == 0),
+        "should_update_fn": every(lambda step: step % 2 == 0),
+        "decay": every(0.9),
+        "eta": every(0.01),
+        "gamma": every(0.5),
+        "seed": every(0),
+        "key": lambda: jax.random.PRNGKey(0),
+        "clipping": every(0.1),
+        "max_delta": every(0.1),
+        "max_norm": every(0.1),
+        "threshold": every(0.1),
+        "l2_norm_clip": every(0.1),
+        "noise_multiplier": every(0.1),
+        "max_backtracking_steps": every(5),
+        "max_linesearch_steps": every(5),
+        "measure": every(_squares),
+        "measures": every({"squares": _squares}),
+        "measure_name": every("squares"),
+        "f": every(lambda updates, *_: updates),
+    }
+
+
+def _squares(updates: PyTree, *_: Any, **__: Any) -> Any:
+    return sum(jnp.vdot(u, u).real for u in jax.tree_util.tree_leaves(updates))
+
+
+def _of_its_own() -> dict[str, Callable[[Callable[..., Any]], Any]]:
+    """Those that take something other than named arguments, or one in a sense of its own."""
+    import optax
+
+    return {
+        "chain": lambda stock: stock(optax.trace(0.9), optax.scale_by_adam()),
+        "named_chain": lambda stock: stock(("trace", optax.trace(0.9)), ("adam", optax.adam(0.1))),
+        "stateless_with_tree_map": lambda stock: stock(lambda update, _: update),
+        "contrib.scale_by_muon": _on_matrices,
+        "lookahead": lambda stock: _on_lookahead_params(stock(optax.sgd(0.1), 2, 0.5)),
+    }
+
+
+def _on_matrices(stock: Callable[..., Any]) -> Any:
+    """``scale_by_muon`` takes nothing but matrices, and from 0.2.6 on has to be told their axes."""
+    import optax
+
+    arguments: dict[str, Any] = {}
+    if "weight_dimension_numbers" in inspect.signature(stock).parameters:
+        axes = optax.contrib.MuonDimensionNumbers()
+        arguments["weight_dimension_numbers"] = lambda tree: jax.tree_util.tree_map(
+            lambda _: axes, tree
+        )
+    return optax.masked(stock(**arguments), {"w": True, "b": False})
+
+
+def _on_lookahead_params(tx: Any) -> Any:
+    """``lookahead`` works on pairs of fast and slow params; here on the same tree twice."""
+    import optax
+
+    def pair(params: PyTree) -> Any:
+        return optax.LookaheadParams(params, params)
+
+    def update(grads: PyTree, state: PyTree, params: PyTree = None) -> Any:
+        updates, state = tx.update(grads, state, pair(params))
+        return updates.fast, state
+
+    return optax.GradientTransformation(lambda params: tx.init(pair(params)), update)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One transformation in one guise.
+
+    Attributes:
+      name: as a user writes it after ``optax.``.
+      build: makes it; raises if the arguments above do not fit.
+      rate: a key of :data:`RATES` if it takes a learning rate, else empty.
+      inside: the wrapper that it is measured in, or empty.
+    """
+
+    name: str
+    build: Callable[[], Any]
+    rate: str = ""
+    inside: str = ""
+
+    @property
+    def per_example(self) -> bool:
+        """Whether it takes one gradient for each example of a batch."""
+        return self.name.endswith(("dpsgd", "differentially_private_aggregate"))
+
+    @property
+    def extra_args(self) -> tuple[str, ...]:
+        """The extra arguments that its update needs."""
+        return _EXTRA_ARGS.get(self.name.rpartition(".")[2], ())
+
+
+_LINE_SEARCH = ("value", "grad", "value_fn")
+_EXTRA_ARGS = {
+    **dict.fromkeys(
+        ("lbfgs", "scale_by_backtracking_linesearch", "scale_by_zoom_linesearch"), _LINE_SEARCH
+    ),
+    **dict.fromkeys(("polyak_sgd", "scale_by_polyak", "momo", "momo_adam"), ("value",)),
+    **dict.fromkeys(("sophia", "hutchinson_estimator_diag_hessian"), ("obj_fn",)),
+    "reduce_on_plateau": ("value", "loss"),  # The latter up to 0.2.1.
+}
+
+
+def subjects(only: tuple[str, ...] = ()) -> Iterator[Case]:
+    """Everything to measure; with ``only``, of the transformations with these names."""
+    for name, function in sorted(found().items()):
+        if only and name not in only:
+            continue
+        rates = _rates(function)
+        for rate in rates or ("",):
+            yield Case(name, functools.partial(_build, name, function, rate), rate)
+        base = functools.partial(_build, name, function, rates[0] if rates else "")
+        for wrapper in WRAPPERS:
+            if name not in WRAPPERS or name != wrapper:
+                inside = functools.partial(_wrapped, wrapper, base, function)
+                yield Case(name, inside, rates[0] if rates else "", wrapper)
+
+
+WRAPPERS = ("MultiSteps", "apply_if_finite", "inject_hyperparams")
+
+
+def _wrapped(wrapper: str, base: Callable[[], Any], function: Callable[..., Any]) -> Any:
+    import optax
+
+    if wrapper == "MultiSteps":
+        return optax.MultiSteps(base(), 2)
+    if wrapper == "apply_if_finite":
+        return optax.apply_if_finite(base(), 3)
+    if "learning_rate" not in inspect.signature(function).parameters:
+        # What it injects are numbers; without one there is a rate around it.
+        return optax.inject_hyperparams(_with_rate(base))(learning_rate=0.1)
+    return optax.inject_hyperparams(_by_rate(function))(learning_rate=0.1)
+
+
+def _with_rate(base: Callable[[], Any]) -> Callable[..., Any]:
+    import optax
+
+    def factory(learning_rate: Any) -> Any:
+        tx = base()
+        if isinstance(tx, optax.MultiSteps):  # Which chain takes from 0.1.5 on.
+            tx = tx.gradient_transformation()
+        return optax.chain(tx, optax.scale(learning_rate))
+
+    return factory
+
+
+def _by_rate(function: Callable[..., Any]) -> Callable[..., Any]:
+    required = {k: v for k, v in _required(function).items() if k != "learning_rate"}
+
+    def factory(learning_rate: Any) -> Any:
+        return function(learning_rate=learning_rate, **required)
+
+    return factory
+
+
+def found() -> dict[str, Callable[..., Any]]:
+    """Public transformations by name; a name that several modules have counts once."""
+    functions: dict[str, Callable[..., Any]] = {}
+    seen: list[Any] = []
+    for module_name in _MODULES:
+        try:
+            module = importlib.import_module(module_name)
+        except ImportError:  # Old releases have neither contrib nor transforms.
+            continue
+        prefix = module_name.partition(".")[2]
+        for name, value in sorted(vars(module).items()):
+            if name.startswith("_") or any(value is other for other in seen):
+                continue
+            if _makes_a_transformation(value):
+                seen.append(value)
+                functions[f"{prefix}.{name}" if prefix else name] = value
+    return functions
+
+
+def _makes_a_transformation(value: Any) -> bool:
+    if inspect.isclass(value):  # As MultiSteps; a stateful schedule has an update without params.
+        update = getattr(value, "update", None)
+        return inspect.isfunction(update) and "params" in inspect.signature(update).parameters
+    if not callable(value):
+        return False
+    try:
+        signature = inspect.signature(value)
+    except (TypeError, ValueError):
+        return False
+    if signature.return_annotation is not inspect.Signature.empty:
+        return "GradientTransformation" in str(signature.return_annotation)
+    code = getattr(inspect.unwrap(value), "__code__", None)
+    return any(
+        isinstance(constant, types.CodeType) and constant.co_name == "update_fn"
+        for constant in getattr(code, "co_consts", ())
+    )
+
+
+def _rates(function: Callable[..., Any]) -> tuple[str, ...]:
+    """The guises of the learning rate that a function takes by its own account."""
+    parameter = inspect.signature(function).parameters.get("learning_rate")
+    if parameter is None:
+        return ()
+    scheduled = any(word in str(parameter.annotation) for word in ("Callable", "Schedule"))
+    return tuple(rate for rate in RATES if rate != "schedule" or scheduled)
+
+
+def _required(function: Callable[..., Any]) -> dict[str, Any]:
+    arguments = _arguments()
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return {
+        name: arguments[name]()
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.default is parameter.empty and parameter.kind not in variadic
+    }
+
+
+def _build(name: str, function: Callable[..., Any], rate: str) -> Any:
+    if name in _of_its_own():
+        return _of_its_own()[name](function)
+    arguments = _required(function)
+    if rate:
+        arguments["learning_rate"] = RATES[rate]()
+    made = function(**arguments)
+    return made(learning_rate=0.1) if name.startswith("inject_") else made

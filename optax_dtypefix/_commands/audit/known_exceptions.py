@@ -1,0 +1,143 @@
+"""What no patch can mend, because the transformation means it: by name, with the reason."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from ..._engine.release import Release
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+
+@dataclasses.dataclass(frozen=True)
+class KnownException:
+    """Transformations that do not keep the contract in some regimes, by design.
+
+    Attributes:
+      names: of the transformations, without the module.
+      reason: why, in words.
+      regimes: in which regimes; in all if empty.
+      inside: in which wrappers; as they are and in all of them if empty.
+      rates: with the learning rate in which guises; in all if empty.
+      releases: PEP 440 specifiers of the releases of optax; all if empty.
+    """
+
+    names: Collection[str]
+    reason: str
+    regimes: Collection[str] = ()
+    inside: Collection[str] = ()
+    rates: Collection[str] = ()
+    releases: str = ""
+
+    def holds(self, name: str, rate: str, inside: str, regime: str, optax_version: str) -> bool:
+        """Whether it is about this cell."""
+        return (
+            name.rpartition(".")[2] in self.names
+            and (not self.regimes or regime in self.regimes)
+            and (not self.inside or inside in self.inside)
+            and (not self.rates or rate in self.rates)
+            and Release(optax_version).within(self.releases)
+        )
+
+
+_COMPLEX = ("complex", "all complex")
+
+KNOWN_EXCEPTIONS = (
+    KnownException(
+        ("clip", "adopt", "scale_by_adopt", "sophia"),
+        "clips between two bounds, and complex numbers have no order",
+        _COMPLEX,
+    ),
+    KnownException(
+        ("rprop", "scale_by_rprop", "sm3", "scale_by_sm3", "mechanize"),
+        "compares numbers, and complex ones have no order",
+        _COMPLEX,
+    ),
+    KnownException(
+        ("momo", "momo_adam"),
+        "takes the larger of two numbers, and complex ones have no order",
+        _COMPLEX,
+        releases="<0.2.5",
+    ),
+    KnownException(
+        ("madgrad", "scale_by_madgrad"),
+        "takes the real cube root",
+        _COMPLEX,
+    ),
+    KnownException(
+        ("hutchinson_estimator_diag_hessian",),
+        "differentiates along random real directions",
+        _COMPLEX,
+    ),
+    KnownException(
+        ("sophia", "hutchinson_estimator_diag_hessian"),
+        "draws its directions as stock does, in float64 under x64",
+        ("f32 x64", "bf16 x64"),
+    ),
+    KnownException(
+        ("sophia",),
+        "needs the objective for a step, which init has not: so a moment of integers is one",
+        ("integer leaf", "integer matrix"),
+    ),
+    KnownException(
+        ("cocob", "optimistic_adam_v2"),
+        "keeps updates that come as floats from another transformation, which init cannot see",
+        ("integer leaf", "integer matrix"),
+    ),
+    KnownException(
+        ("lbfgs", "scale_by_backtracking_linesearch", "scale_by_zoom_linesearch"),
+        "searches along a line, on which an integer cannot move",
+        ("integer leaf", "integer matrix"),
+    ),
+    KnownException(
+        (
+            *("identity", "freeze", "set_to_zero", "stateless", "stateless_with_tree_map"),
+            *("zero_nans", "scale_by_sign", "centralize", "add_decayed_weights", "scale_by_muon"),
+        ),
+        "passes integers on, whole as they are",
+        ("int8 grads",),
+    ),
+    KnownException(
+        ("snapshot",),
+        "passes integers on, whole as they are",
+        ("int8 grads",),
+        inside=("apply_if_finite",),
+    ),
+    KnownException(
+        (
+            *("adafactor", "scale_by_factored_rms", "sm3", "scale_by_sm3"),
+            *("galore", "scale_by_galore", "muon"),
+        ),
+        "puts more than arrays into nodes of the user's",
+        ("nodes",),
+    ),
+    KnownException(
+        ("measure_with_ema",),
+        "returns a measurement in the place of updates",
+    ),
+    KnownException(
+        ("dpsgd", "differentially_private_aggregate"),
+        "takes a batch of gradients for each param, which the wrapper does not",
+        inside=("MultiSteps", "apply_if_finite"),
+    ),
+    KnownException(
+        ("reduce_on_plateau",),
+        "needs the loss, and the wrapper takes no extra arguments in this release",
+        inside=("inject_hyperparams",),
+        releases="==0.1.8",
+    ),
+    KnownException(
+        ("schedule_free_adamw", "schedule_free_sgd"),
+        "refuses a learning rate of 0, and whether a traced one is 0 is not known",
+        inside=("inject_hyperparams",),
+        releases="==0.2.3",
+    ),
+)
+
+
+def reason_for(name: str, rate: str, inside: str, regime: str, optax_version: str) -> str | None:
+    """Why a cell does not keep the contract by design; None if it should keep it."""
+    cell = (name, rate, inside, regime, optax_version)
+    return next((entry.reason for entry in KNOWN_EXCEPTIONS if entry.holds(*cell)), None)

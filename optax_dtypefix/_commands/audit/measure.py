@@ -1,0 +1,133 @@
+"""One cell of the audit: one transformation in one regime, against C1 to C3."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from ..._contract.check import TracedStep, Violation
+from ..._contract.dtypes import COMPLEX, dtype_of, is_inexact, kind_of, leaves, tree_map
+from ..._contract.updates import update_dtypes
+from ..._text import summarize
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .cases import Case
+    from .regimes import Regime
+
+PyTree = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What one cell does.
+
+    Attributes:
+      broken: what the subject breaks.
+      updates: the dtype of each update, cut to its bound (C2): on stock, what must be kept. Empty
+        if the subject raises.
+    """
+
+    broken: list[Violation]
+    updates: list[str]
+
+
+def measure(subject: Case, regime: Regime, *, eager: bool = True) -> Outcome:
+    """Trace the subject under jit and in scan; as it is, also run it once, eagerly."""
+    with regime.modes():
+        try:
+            tx = _Watched(subject.build())
+            broken = list(problem_of(subject, regime, tx).step())
+            if eager and not subject.inside and subject.rate in ("", "float"):
+                broken += _eager(subject, regime)
+        except Exception as error:  # Of the transformation; it is the outcome.
+            return Outcome([Violation("error", "", summarize(error))], [])
+        return Outcome(broken, tx.updates)
+
+
+def problem_of(subject: Case, regime: Regime, tx: Any = None) -> TracedStep:
+    """Pose the problem of a cell to the subject, newly built."""
+    params, grads = _trees(subject, regime)
+    tx = _Watched(subject.build()) if tx is None else tx
+    return TracedStep(tx, params, grads, _extra_args(subject, params, grads))
+
+
+class _Watched:
+    """A transformation that remembers the dtypes of its updates."""
+
+    def __init__(self, tx: Any) -> None:
+        self._tx = tx
+        self.updates: list[str] = []
+
+    def init(self, params: PyTree) -> PyTree:
+        return self._tx.init(params)
+
+    def update(
+        self, grads: PyTree, state: PyTree, params: PyTree, **extra_args: Any
+    ) -> tuple[PyTree, PyTree]:
+        updates, new_state = self._tx.update(grads, state, params, **extra_args)
+        dtypes = update_dtypes(updates, grads, params, None) or ()
+        self.updates = [*map(_kept, dtypes, leaves(grads), leaves(params))]
+        return updates, new_state
+
+
+def _kept(dtype: Any, grad: Any, param: Any) -> str:
+    """Name what must be kept of an update: of a complex one for real numbers, its real part.
+
+    On stock a complex leaf makes hyperparameters complex, and with them the updates of all leaves.
+    """
+    if max(map(kind_of, map(dtype_of, (grad, param)))) < COMPLEX == kind_of(dtype):
+        return str(jnp.finfo(dtype).dtype)
+    return str(dtype)
+
+
+def _trees(subject: Case, regime: Regime) -> tuple[PyTree, PyTree]:
+    params, grads = regime.trees()
+    return params, tree_map(_batch, grads) if subject.per_example else grads
+
+
+def _batch(leaf: Any) -> Any:
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct((2, *leaf.shape), leaf.dtype)
+    return jnp.stack([leaf, leaf])
+
+
+def loss(params: PyTree) -> Any:
+    """A sum of squares, in the dtype that the leaves promote to, also where nothing promotes."""
+    with jax.numpy_dtype_promotion("standard"):
+        return sum(jnp.sum(jnp.square(jnp.abs(leaf))) for leaf in leaves(params))
+
+
+def _extra_args(subject: Case, params: PyTree, grads: PyTree) -> dict[str, Any]:
+    abstract = any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves(params))
+    value = jax.eval_shape(loss, params) if abstract else loss(params)
+    arguments = {"value": value, "loss": value, "grad": grads, "value_fn": loss, "obj_fn": loss}
+    return {name: arguments[name] for name in subject.extra_args}
+
+
+def _eager(subject: Case, regime: Regime) -> Iterator[Violation]:
+    tx = _Watched(subject.build())
+    shapes, grad_shapes = _trees(subject, regime)
+    params = tree_map(lambda leaf: jnp.full(leaf.shape, 2, leaf.dtype), shapes)
+    grads = tree_map(lambda leaf: jnp.full(leaf.shape, 1, leaf.dtype), grad_shapes)
+    state = tx.init(params)
+    extra_args = _extra_args(subject, params, grads)
+    updates, new_state = tx.update(grads, state, params, **extra_args)
+    bounded = update_dtypes(updates, grads, params, None)
+    state_dtypes = list(map(dtype_of, leaves(state)))
+    for what, tree, wanted in (("updates", updates, bounded), ("state", new_state, state_dtypes)):
+        got = list(map(dtype_of, leaves(tree)))
+        if wanted is not None and got != wanted:
+            yield Violation("eager", "", f"{what}: {_names(wanted)} become {_names(got)}")
+    for leaf in leaves(updates):
+        if is_inexact(leaf) and not bool(jnp.isfinite(leaf).all()):
+            yield Violation("eager", "", "not finite, for finite gradients")
+            return
+
+
+def _names(dtypes: list[Any]) -> str:
+    return ", ".join(map(str, dtypes))

@@ -1,0 +1,298 @@
+"""Stock beside patched: the same cells from several processes, compared and told."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import tempfile
+import time
+from typing import TYPE_CHECKING, Any
+
+from ..._text import suggest, table
+from ..worker import Worker
+from .known_exceptions import reason_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+MODES = ("stock", "patched", "every_transform")
+"""Stock optax, the patches as the environment wants them, and ``every_transform`` besides."""
+
+KEPT, FIXED, OPT_IN, BROKEN, BY_DESIGN = ".", "+", "o", "x", "-"
+LEGEND = (
+    f"{KEPT} stock keeps the contract   {FIXED} fixed   {OPT_IN} fixed with every_transform   "
+    f"{BROKEN} broken   {BY_DESIGN} by design"
+)
+_WORST_FIRST = (BROKEN, OPT_IN, BY_DESIGN, FIXED, KEPT)
+_NO_RESULT = ("error: ", "no outcome: ")
+"""How messages begin where a transformation gives nothing."""
+_WRITE_CELLS = "optax_dtypefix._commands.audit.process:write_cells"
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One transformation in one guise; ``messages`` of each way, by regime, where it is broken."""
+
+    optax_version: str
+    name: str
+    rate: str
+    inside: str
+    messages: Mapping[str, Mapping[str, str]]
+
+    def verdict(self, regime: str) -> str:
+        """Judge a cell. No reason excuses one in which patched optax is worse than stock."""
+        broken = {way: regime in self.messages[way] for way in MODES}
+        if self._worse(regime):
+            return BROKEN
+        if not any(broken.values()):
+            return KEPT
+        if self.by_design(regime) is not None:
+            return BY_DESIGN
+        if not broken["patched"]:
+            return BROKEN if broken["every_transform"] else FIXED
+        return BROKEN if broken["every_transform"] else OPT_IN
+
+    def by_design(self, regime: str) -> str | None:
+        """Why a cell is broken by design, if it is."""
+        broken = any(regime in self.messages[way] for way in MODES)
+        if not broken:
+            return None
+        return reason_for(self.name, self.rate, self.inside, regime, self.optax_version)
+
+    def _worse(self, regime: str) -> bool:
+        stock = self.messages["stock"].get(regime)
+        return any(
+            worse(stock, self.messages[way][regime])
+            for way in MODES
+            if regime in self.messages[way]
+        )
+
+    @property
+    def title(self) -> str:
+        """As in ``MultiSteps(adam), schedule``."""
+        call = f"{self.inside}({self.name})" if self.inside else self.name
+        return f"{call}, {self.rate}" if self.rate not in ("", "float") else call
+
+
+@dataclasses.dataclass(frozen=True)
+class Audit:
+    """What the processes found."""
+
+    report: Mapping[str, Any]
+    regimes: tuple[str, ...]
+    same_dtypes: frozenset[str]
+    rows: tuple[Row, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is broken that should not be."""
+        return not any(verdict == BROKEN for _, _, verdict in self._cells())
+
+    def broken(self, way: str, *, same_dtypes: bool = False) -> int:
+        """How many cells are broken in one way of patching, without those that are by design.
+
+        Args:
+          way: one of :data:`MODES`.
+          same_dtypes: only in the regimes in which params and gradients have one dtype.
+        """
+        return sum(
+            regime in row.messages[way] and verdict != BY_DESIGN
+            for row, regime, verdict in self._cells()
+            if not same_dtypes or regime in self.same_dtypes
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it; what stock and patched optax break as a letter for each regime."""
+        return {
+            "optax_version": self.report["optax_version"],
+            "jax_version": self.report["jax_version"],
+            "regimes": list(self.regimes),
+            "same_dtypes": sorted(self.same_dtypes),
+            "legend": LEGEND,
+            "cells": len(self.rows) * len(self.regimes),
+            "broken": {
+                way: {"all": self.broken(way), "same_dtypes": self.broken(way, same_dtypes=True)}
+                for way in MODES
+            },
+            "rows": [
+                {
+                    "name": row.name,
+                    "rate": row.rate,
+                    "inside": row.inside,
+                    "cells": "".join(map(row.verdict, self.regimes)),
+                    "stock": _marks(row, self.regimes),
+                }
+                for row in self.rows
+            ],
+            "still_broken": {f"{r.title}, {x}": _message(r, x) for r, x in self._with(BROKEN)},
+            "by_design": {f"{r.title}, {x}": str(r.by_design(x)) for r, x in self._with(BY_DESIGN)},
+        }
+
+    def as_json(self) -> str:
+        """The same as JSON text, a row a line."""
+        record = self.as_dict()
+        rows = ",\n".join(f"  {json.dumps(row)}" for row in record.pop("rows"))
+        head = json.dumps(record, indent=1)[:-2]
+        return f'{head},\n "rows": [\n{rows}\n ]\n}}'
+
+    def as_text(self, *, detailed: bool = False) -> str:
+        """A line a transformation, or with ``detailed`` one a guise, and what is broken."""
+        lines = [f"optax {self.report['optax_version']}, jax {self.report['jax_version']}", ""]
+        heading = ("transformation", *self.regimes)
+        rows = self.rows if detailed else ()
+        cells = [(row.title, *map(row.verdict, self.regimes)) for row in rows]
+        if not detailed:
+            for name in dict.fromkeys(row.name for row in self.rows):
+                guises = [row for row in self.rows if row.name == name]
+                worst = [_worst(row.verdict(regime) for row in guises) for regime in self.regimes]
+                cells.append((name, *worst))
+        lines += [*table([heading, *cells]), "", LEGEND]
+        if detailed:
+            lines += ["", *(f"{r.title}, {x}: {_message(r, x)}" for r, x in self._broken_at_all())]
+        return "\n".join([*lines, "", *self._conclusion()])
+
+    def _conclusion(self) -> Iterator[str]:
+        total = len(self.rows) * len(self.regimes)
+        yield f"Cells that break the contract, of {total} (with params and gradients of one dtype):"
+        for way in MODES:
+            yield f"  {way:16}{self.broken(way):6} ({self.broken(way, same_dtypes=True)})"
+        reasons: dict[str, set[str]] = {}
+        for row, regime in self._with(BY_DESIGN):
+            call = f"{row.inside}({row.name})" if row.inside else row.name
+            reasons.setdefault(str(row.by_design(regime)), set()).add(call)
+        for reason, names in reasons.items():
+            yield f"By design: {', '.join(sorted(names))}: {reason}."
+        for row, regime in self._with(BROKEN):
+            yield f"Broken: {row.title}, {regime}: {_message(row, regime)}"
+
+    def _cells(self) -> Iterator[tuple[Row, str, str]]:
+        for row in self.rows:
+            for regime in self.regimes:
+                yield row, regime, row.verdict(regime)
+
+    def _with(self, wanted: str) -> Iterator[tuple[Row, str]]:
+        return ((row, regime) for row, regime, verdict in self._cells() if verdict == wanted)
+
+    def _broken_at_all(self) -> Iterator[tuple[Row, str]]:
+        return ((row, regime) for row, regime, verdict in self._cells() if verdict != KEPT)
+
+
+def audit(only: Sequence[str], progress: Callable[[int, int], None]) -> Audit:
+    """Measures every transformation of the installed optax, in a process for each way.
+
+    Args:
+      only: names of transformations; all if empty.
+      progress: called now and then with what is done and what there is to do.
+
+    Raises:
+      WorkerError: optax cannot be imported there.
+      LookupError: the installed optax has no transformation of a name; the message has the nearest.
+    """
+    # ``ONLY``, where it is set, counts more.
+    name = "OPTAX_DTYPEFIX_" + ("ONLY" if os.environ.get("OPTAX_DTYPEFIX_ONLY") else "ENABLE")
+    named = ",".join(filter(None, (os.environ.get(name), "every_transform")))
+    variables = {
+        "stock": {"OPTAX_DTYPEFIX": "off"},
+        "patched": {},
+        "every_transform": {name: named},
+    }
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="optax-dtypefix-"))
+        workers = [
+            stack.enter_context(Worker(folder, way, _WRITE_CELLS, only, variables[way]))
+            for way in MODES
+        ]
+        _wait(workers, only, progress)
+        found = dict(zip(MODES, (worker.entries() for worker in workers)))
+    header = found["patched"][0]
+    return Audit(
+        header["report"],
+        tuple(header["regimes"]),
+        frozenset(header["same_dtypes"]),
+        tuple(_rows(found)),
+    )
+
+
+def _wait(
+    workers: Sequence[Worker], only: Sequence[str], progress: Callable[[int, int], None]
+) -> None:
+    while any(worker.running for worker in workers):
+        time.sleep(0.5)
+        headers = [header for worker in workers if (header := worker.first_entry())]
+        for name in only:
+            if headers and name not in headers[0]["known"]:
+                near = suggest(name, headers[0]["known"])
+                raise LookupError(f"no such transformation: {name}; {near}")
+        done = sum(max(worker.lines_so_far() - 1, 0) for worker in workers)
+        progress(done, sum(header["subjects"] for header in headers))
+
+
+def worse(stock: str | None, patched: str) -> bool:
+    """Whether a cell that is broken patched is so in a way in which it is not on stock (C0).
+
+    Args:
+      stock: what stock breaks there, if anything.
+      patched: what patched optax breaks.
+    """
+    if stock is None:
+        return True
+    return patched.startswith((*_NO_RESULT, "narrowed")) and not stock.startswith(_NO_RESULT)
+
+
+def narrowed(stock: Sequence[str], patched: Sequence[str]) -> str | None:
+    """Describe an update that cannot hold the numbers that the same update has on stock (C2).
+
+    Args:
+      stock: the dtype of each update on stock, cut to its bound; empty if stock raises.
+      patched: likewise on patched optax.
+    """
+    import jax.numpy as jnp
+
+    for was, now in zip(stock, patched):
+        if was != now and str(jnp.promote_types(was, now)) != now:
+            return f"narrowed: an update is {now}, and {was} on stock"
+    return None
+
+
+def _rows(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[Row]:
+    by_key = {
+        way: {(e["name"], e["rate"], e["inside"]): e for e in entries[1:]}
+        for way, entries in found.items()
+    }
+    header = found["patched"][0]
+    regimes, optax_version = header["regimes"], header["report"]["optax_version"]
+    ended: dict[str, Any] = {
+        "broken": {regime: ["no outcome: the process ended"] for regime in regimes},
+        "updates": {regime: [] for regime in regimes},
+    }
+    for key in dict.fromkeys(key for rows in by_key.values() for key in rows):
+        entries = {way: by_key[way].get(key, ended) for way in MODES}
+        messages = {
+            way: dict(_first_messages(entries["stock"], entry)) for way, entry in entries.items()
+        }
+        yield Row(optax_version, *key, messages)
+
+
+def _first_messages(stock: Mapping[str, Any], entry: Mapping[str, Any]) -> Iterator[Any]:
+    """The first message of each regime that has one."""
+    for regime, broken in entry["broken"].items():
+        lost = narrowed(stock["updates"][regime], entry["updates"][regime])
+        said = [lost, *broken] if lost is not None else broken
+        if said:
+            yield regime, said[0]
+
+
+def _message(row: Row, regime: str) -> str:
+    said = {way: row.messages[way].get(regime) for way in MODES}
+    message = said["every_transform"] or said["patched"] or said["stock"] or ""
+    return " ".join(message.split())
+
+
+def _marks(row: Row, regimes: Sequence[str]) -> str:
+    return "".join(BROKEN if regime in row.messages["stock"] else KEPT for regime in regimes)
+
+
+def _worst(verdicts: Iterator[str]) -> str:
+    return min(verdicts, key=_WORST_FIRST.index)

@@ -1,0 +1,173 @@
+"""``run``: a script or module as ``__main__``, unmodified, under the shim.
+
+``runpy`` would do, but its ``__main__`` is gone when it returns: exit handlers and threads that
+outlive the script could no longer pickle what the script defined. Here the program's ``__main__``
+stays until the process ends, as without us.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import types
+from typing import TYPE_CHECKING, Any, Callable
+
+from .._engine.import_hook import after_import
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclasses.dataclass(frozen=True)
+class _Program:
+    """Code to run, what to set as ``sys.argv[0]``, and attributes of its ``__main__``."""
+
+    code: types.CodeType
+    name: str
+    attributes: dict[str, Any]
+
+
+class _NotFoundError(Exception):
+    """There is nothing to run; ``code`` is what Python exits with then."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def run_script(path: str, arguments: Sequence[str]) -> int:
+    """As ``python path arguments...``. What the script raises, SystemExit too, passes through.
+
+    Returns:
+      0, or 2 if the file cannot be read, with a message.
+    """
+    sys.argv[:] = [path, *arguments]
+    _put_first_on_path(os.path.dirname(os.path.realpath(path)))
+    return _execute(lambda: _script(path))
+
+
+def run_module(name: str, arguments: Sequence[str]) -> int:
+    """As ``python -m name arguments...``. What the module raises, SystemExit too, passes through.
+
+    Returns:
+      0, or 1 if there is no such module, with a message.
+    """
+    sys.argv[:] = ["-m", *arguments]
+    _put_first_on_path(os.getcwd())
+    return _execute(lambda: _module(name))
+
+
+def _script(path: str) -> _Program:
+    file = os.path.abspath(path)  # As Python's own ``__file__`` of a script.
+    loader = importlib.machinery.SourceFileLoader("__main__", file)
+    try:
+        source = loader.get_data(file)
+    except OSError as error:
+        raise _NotFoundError(f"can't open file {path!r}: {error.strerror}", 2) from None
+    attributes = {
+        "__file__": file,
+        "__cached__": None,
+        "__loader__": loader,
+        "__package__": None,
+        "__spec__": None,
+    }
+    return _Program(compile(source, file, "exec", dont_inherit=True), path, attributes)
+
+
+def _module(name: str) -> _Program:
+    spec = _spec_of(name)
+    loader: Any = spec.loader if spec else None
+    code = loader.get_code(spec.name) if spec and hasattr(loader, "get_code") else None
+    if spec is None or code is None:
+        raise _NotFoundError(f"there is no module {name!r} that can be run", 1)
+    attributes = {
+        "__file__": spec.origin,
+        "__cached__": spec.cached,
+        "__loader__": loader,
+        "__package__": spec.parent,
+        "__spec__": spec,
+    }
+    return _Program(code, spec.origin or name, attributes)
+
+
+def _spec_of(name: str) -> importlib.machinery.ModuleSpec | None:
+    """The module to run, which for a package is its ``__main__``."""
+    try:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(f"{name}.__main__")
+    except ModuleNotFoundError as error:
+        if not f"{name}.".startswith(f"{error.name}."):
+            raise  # A package on the way is there, and itself misses something.
+        return None
+    return spec
+
+
+def _put_first_on_path(folder: str) -> None:
+    """In place of the folder that Python put there for our own command."""
+    if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
+        sys.path[0] = folder
+
+
+def _execute(load: Callable[[], _Program]) -> int:
+    main = types.ModuleType("__main__")
+    sys.modules["__main__"] = main
+    _watch_for_spawning()
+    try:
+        program = load()
+        sys.argv[0] = program.name
+        vars(main).update(program.attributes, __builtins__=builtins)
+        exec(program.code, vars(main))
+    except _NotFoundError as error:
+        print(f"optax-dtypefix run: {error}", file=sys.stderr)
+        return error.code
+    except BaseException:
+        _hide_our_frames()
+        raise  # The interpreter knows best which exit code or signal it means.
+    return 0
+
+
+def _hide_our_frames() -> None:
+    """In the traceback that the interpreter is about to show, by the hook that the program set."""
+    show = sys.excepthook
+
+    def show_the_program(
+        kind: type[BaseException], error: BaseException, traceback: types.TracebackType | None
+    ) -> None:
+        while traceback is not None and traceback.tb_frame.f_code is not _execute.__code__:
+            traceback = traceback.tb_next
+        while traceback is not None and traceback.tb_frame.f_globals is globals():
+            traceback = traceback.tb_next
+        error.__traceback__ = traceback
+        show(kind, error, traceback)
+
+    sys.excepthook = show_the_program
+
+
+def _reach_spawned(spawn: Any) -> None:
+    """Processes that multiprocessing spawns import the program anew: the shim has to come first.
+
+    The first thing they do is to unpickle the preparation data, and unpickling what is ours imports
+    us, and has them do the same for the processes that they spawn.
+    """
+    stock = spawn.get_preparation_data
+
+    def get_preparation_data(name: str) -> dict[str, Any]:
+        return {**stock(name), "optax_dtypefix": _ReinstallOnUnpickle()}
+
+    spawn.get_preparation_data = get_preparation_data
+
+
+class _ReinstallOnUnpickle:
+    """Is sent to a process, and on arrival waits there for it to spawn others."""
+
+    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
+        return _watch_for_spawning, ()
+
+
+def _watch_for_spawning() -> None:
+    after_import("multiprocessing.spawn", _reach_spawned)

@@ -1,0 +1,268 @@
+"""The contract on any transformation, by abstract evaluation: nothing is computed."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, Callable
+
+import jax
+import jax.numpy as jnp
+
+from .._errors import OptaxDtypeFixError
+from .._text import summarize
+from .dtypes import REAL, PyTree, dtype_of, is_weak, kind_of, leaves
+from .jaxpr import DOUBLE, float64_inside
+from .updates import update_dtypes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_LONG = (jnp.int64, jnp.uint64)
+
+
+@dataclasses.dataclass(frozen=True)
+class Violation:
+    """One way in which a transformation breaks the contract.
+
+    Attributes:
+      kind: ``state``, ``structure``, ``updates``, ``float64``, ``int64``, ``scan``, ``cond`` or
+        ``error``; in an audit also ``eager``.
+      where: key path of the leaf, as in ``[0].mu['w']``; empty if it is about the whole.
+      message: what is wrong, from what to what.
+    """
+
+    kind: str
+    where: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}{self.where}: {self.message}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """What :func:`check` found. Iterates over the violations."""
+
+    violations: tuple[Violation, ...]
+    error: Exception | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the transformation keeps the contract."""
+        return not self.violations
+
+    def __iter__(self) -> Iterator[Violation]:
+        return iter(self.violations)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.violations)) or "keeps the contract"
+
+    def raise_if_broken(self) -> None:
+        """Raises.
+
+        Raises:
+          OptaxDtypeFixError: the contract is broken; the message has one line a violation. Its
+            cause is the exception that the transformation raised, if it did.
+        """
+        if not self.ok:
+            raise OptaxDtypeFixError(
+                f"the transformation breaks the contract:\n{self}"
+            ) from self.error
+
+
+def check(tx: Any, params: PyTree, grads: PyTree = None, **extra_args: Any) -> Check:
+    """Checks the dtype contract on a transformation, as stock or patched functions built it.
+
+    Nothing is computed and nothing allocated: trees of ``jax.ShapeDtypeStruct`` may be of any size.
+    Of arrays only shapes and dtypes count.
+
+    Args:
+      tx: anything with ``init`` and ``update``.
+      params: tree of arrays or ``jax.ShapeDtypeStruct``.
+      grads: likewise; like the params if not given.
+      **extra_args: passed to ``update``. Trees of arrays or ``jax.ShapeDtypeStruct`` are abstract
+        too; anything else, such as a function, is passed as it is.
+
+    Returns:
+      A :class:`Check`: ``.ok``, ``.raise_if_broken()``, ``str()``. It says which leaf of the state
+      changes its shape, dtype or weak type in a step, or the structure of the state; which update
+      is wider than its gradient, its param and the state that is kept for that param, or an integer
+      for one of them that is not; whether float64 is computed inside, or 64-bit leaves are in the
+      state, although no input is that wide; whether ``lax.scan`` and ``lax.cond`` take the state.
+      An exception of the transformation is a violation too, with its cause in ``.error``.
+    """
+    grads = params if grads is None else grads
+    try:
+        problem = TracedStep(tx, params, grads, extra_args, state_asks=True)
+        violations = [*problem.step(), *problem.cond()]
+    except Exception as error:  # Reported, not swallowed: it is in the result, with its cause.
+        return Check((Violation("error", "", summarize(error)),), error)
+    return Check(tuple(violations))
+
+
+class TracedStep:
+    """A transformation with the shapes that it is checked on.
+
+    ``state_asks`` says that an update may be as wide as the state that ``init`` keeps for its
+    param: a user may have asked for that with ``mu_dtype``.
+    """
+
+    def __init__(
+        self,
+        tx: Any,
+        params: PyTree,
+        grads: PyTree,
+        extra_args: dict[str, Any] | None = None,
+        *,
+        state_asks: bool = False,
+    ) -> None:
+        extra_args = extra_args or {}
+        abstract = {k: v for k, v in extra_args.items() if _is_abstract(v)}
+        self._static = {k: v for k, v in extra_args.items() if k not in abstract}
+        self._tx = tx
+        self._state_asks = state_asks
+        # A node of the user's may take nothing but arrays: it is given none of these shapes.
+        trees = (params, grads, abstract)
+        self._structure: Any = jax.tree_util.tree_structure(trees)
+        self._inputs = list(map(_shape, leaves(trees)))
+
+    def step(self) -> Iterator[Violation]:
+        """What one step breaks, in ``lax.scan``. Raises what ``tx`` raises."""
+        seen: list[list[Violation]] = []
+
+        def scan(flat: list[Any]) -> PyTree:
+            inputs = self._structure.unflatten(flat)
+
+            def body(state: PyTree, _: None) -> tuple[PyTree, PyTree]:
+                updates, new_state = self._update(state, inputs)
+                seen.append(list(self._compare(state, new_state, updates, inputs)))
+                return new_state, updates
+
+            return jax.lax.scan(body, self._tx.init(inputs[0]), None, length=2)
+
+        refused = None
+        try:
+            jaxpr = jax.make_jaxpr(scan)(self._inputs)
+        except TypeError as error:
+            if not seen:  # Not scan refuses the state: the transformation itself raises.
+                raise
+            refused = f"does not take the state: {summarize(error)}"
+            jaxpr = jax.make_jaxpr(self._once)(self._inputs)
+        # If a weak type changes, the body is traced again, with the weak type gone.
+        yield from seen[0]
+        if not self._has_input(DOUBLE) and float64_inside(jaxpr.jaxpr):
+            yield Violation("float64", "", "computed inside, although no input is float64")
+        if refused is not None:
+            yield Violation("scan", "", refused)
+
+    def functions(self) -> tuple[Callable[..., PyTree], Callable[..., PyTree], list[Any]]:
+        """Return ``init(inputs)``, ``update(state, inputs)``, and the abstract inputs of both."""
+
+        def init(flat: list[Any]) -> PyTree:
+            return self._tx.init(self._structure.unflatten(flat)[0])
+
+        def update(state: PyTree, flat: list[Any]) -> tuple[PyTree, PyTree]:
+            return self._update(state, self._structure.unflatten(flat))
+
+        return init, update, self._inputs
+
+    def cond(self) -> Iterator[Violation]:
+        """Whether ``lax.cond`` takes the state: updated in one branch, as it was in the other."""
+
+        def cond(flat: list[Any]) -> list[Any]:
+            inputs = self._structure.unflatten(flat)
+
+            def update(state: PyTree) -> PyTree:
+                return self._update(state, inputs)[1]
+
+            return leaves(jax.lax.cond(True, update, lambda state: state, self._tx.init(inputs[0])))
+
+        try:
+            jax.eval_shape(cond, self._inputs)
+        except TypeError as error:
+            yield Violation("cond", "", f"does not take the state: {summarize(error)}")
+
+    def _once(self, flat: list[Any]) -> tuple[PyTree, PyTree]:
+        inputs = self._structure.unflatten(flat)
+        return self._update(self._tx.init(inputs[0]), inputs)
+
+    def _update(self, state: PyTree, inputs: PyTree) -> tuple[PyTree, PyTree]:
+        params, grads, abstract = inputs
+        result: tuple[PyTree, PyTree] = self._tx.update(
+            grads, state, params, **abstract, **self._static
+        )
+        return result
+
+    def _compare(
+        self, state: PyTree, new_state: PyTree, updates: PyTree, inputs: PyTree
+    ) -> Iterator[Violation]:
+        before: Any = jax.tree_util.tree_structure(state)
+        after: Any = jax.tree_util.tree_structure(new_state)
+        if before != after:
+            yield Violation("structure", "", f"turns from {before} into {after}")
+        else:
+            for (path, was), (_, now) in zip(_with_paths(state), _with_paths(new_state)):
+                if was != now:
+                    yield Violation("state", path, f"turns from {was} into {now}")
+        yield from self._widths(updates, state, inputs)
+        for kind, dtypes in (("float64", DOUBLE), ("int64", _LONG)):
+            for path, leaf in () if self._has_input(dtypes) else _with_paths(new_state):
+                if leaf.dtype in dtypes:
+                    message = f"{leaf} in the state, although no input is {kind}"
+                    yield Violation(kind, path, message)
+
+    def _widths(self, updates: PyTree, state: PyTree, inputs: PyTree) -> Iterator[Violation]:
+        """Compare each update with its bound: wider, or of a kind that loses the fraction."""
+        params, grads, _ = inputs
+        dtypes = update_dtypes(updates, grads, params, state if self._state_asks else None)
+        if dtypes is None:
+            has: Any = jax.tree_util.tree_structure(updates)
+            wanted: Any = jax.tree_util.tree_structure(grads)
+            yield Violation("updates", "", f"{has} for gradients that are {wanted}")
+            return
+        # Those of lookahead are like its params: leaves for the gradients, and others after them.
+        rows = zip(leaves(grads), leaves(params), _with_paths(updates), dtypes)
+        for grad, param, (path, update), bound in rows:
+            given = f"gradient {grad.dtype}, param {param.dtype}"
+            if update.dtype != bound:
+                message = f"{update.dtype}, wider than {bound} ({given})"
+                yield Violation("updates", path, message)
+            elif kind_of(bound) < REAL <= max(kind_of(grad.dtype), kind_of(param.dtype)):
+                yield Violation("updates", path, f"{update.dtype} loses fractions ({given})")
+
+    def _has_input(self, dtypes: tuple[Any, ...]) -> bool:
+        return any(leaf.dtype in dtypes for leaf in self._inputs)
+
+
+class _Type:
+    """Dtype and shape of a value, and whether it is weakly typed."""
+
+    def __init__(self, value: Any) -> None:
+        self.dtype = dtype_of(value)
+        self.shape = tuple(jnp.shape(value))
+        self._weak = is_weak(value)
+
+    def __eq__(self, other: object) -> bool:
+        return str(self) == str(other)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    def __str__(self) -> str:
+        return f"{'weak ' if self._weak else ''}{self.dtype}{list(self.shape)}"
+
+
+def _with_paths(tree: PyTree) -> list[tuple[str, _Type]]:
+    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return [(jax.tree_util.keystr(path), _Type(leaf)) for path, leaf in flat]
+
+
+def _is_abstract(value: Any) -> bool:
+    found = jax.tree_util.tree_leaves(value)
+    return bool(found) and all(hasattr(leaf, "dtype") and hasattr(leaf, "shape") for leaf in found)
+
+
+def _shape(leaf: Any) -> Any:
+    if hasattr(leaf, "dtype") and hasattr(leaf, "shape"):
+        return jax.ShapeDtypeStruct(leaf.shape, dtype_of(leaf))
+    return jax.ShapeDtypeStruct((), dtype_of(leaf))

@@ -1,0 +1,216 @@
+"""Dtype arithmetic that the patches share. Leaf by leaf, and nothing at all where nothing is wrong.
+
+Every cast here is the identity, and leaves no trace in the compiled program, for a leaf that
+already has the dtype asked for: that is how a patched function stays the stock program wherever
+stock optax keeps the contract.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._logging import LOGGER
+
+if TYPE_CHECKING:
+    pass
+
+PyTree = Any
+tree_map = jax.tree_util.tree_map
+
+_LOGGED: set[str] = set()
+_LOGGED_LOCK = threading.Lock()
+
+
+def dtype_of(leaf: Any) -> Any:
+    """The dtype of an array, a ``ShapeDtypeStruct`` or a Python scalar.
+
+    Of numpy's arrays the dtype that JAX gives them: float32 for float64 in 32-bit mode.
+    """
+    if not hasattr(leaf, "dtype"):
+        return jnp.result_type(leaf)
+    if isinstance(leaf, (np.ndarray, np.generic)) and leaf.dtype.kind in "iufc":
+        return jax.dtypes.canonicalize_dtype(leaf.dtype)
+    return leaf.dtype
+
+
+def is_inexact(leaf: Any) -> bool:
+    """Whether a leaf is real floating point or complex."""
+    return bool(jnp.issubdtype(dtype_of(leaf), jnp.inexact))
+
+
+def is_weak(leaf: Any) -> bool:
+    """Whether a leaf is weakly typed, as Python numbers are, and takes the dtype of the others."""
+    # A typed random key is an array without the attribute.
+    return bool(getattr(leaf, "weak_type", not hasattr(leaf, "dtype")))
+
+
+def is_half(leaf: Any) -> bool:
+    """Whether a leaf is a float narrower than float32."""
+    if not is_number(leaf):
+        return False
+    dtype = dtype_of(leaf)
+    return bool(jnp.issubdtype(dtype, jnp.floating)) and dtype.itemsize < 4
+
+
+def cast(leaf: Any, dtype: Any) -> Any:
+    """A strongly typed array of ``dtype``; the leaf itself if it is one already."""
+    if not hasattr(leaf, "dtype"):
+        return jnp.asarray(leaf, dtype)
+    if isinstance(leaf, jax.ShapeDtypeStruct):  # ``init`` may be given no more than shapes.
+        return jax.ShapeDtypeStruct(leaf.shape, dtype)
+    if leaf.dtype == dtype and not is_weak(leaf):
+        return leaf
+    if _is_complex(leaf.dtype) and not _is_complex(dtype):
+        leaf = jnp.real(leaf)  # A plain cast would warn on the way to the same values.
+    return jnp.asarray(leaf, dtype)
+
+
+def cast_like(tree: PyTree, like: PyTree) -> PyTree:
+    """Each leaf in the dtype of the same leaf of ``like``."""
+    return tree_map(lambda leaf, other: cast(leaf, dtype_of(other)), tree, like)
+
+
+def strip_weak_type(tree: PyTree) -> PyTree:
+    """The same leaves without weak types, and Python scalars as arrays.
+
+    A weakly typed leaf of a state turns strong in the first step, and jit traces again.
+    """
+    return tree_map(lambda leaf: cast(leaf, dtype_of(leaf)) if is_number(leaf) else leaf, tree)
+
+
+def half_to_float32(tree: PyTree) -> PyTree:
+    """Half-precision leaves in float32, for arithmetic; all others as they are."""
+    return tree_map(lambda leaf: cast(leaf, jnp.float32) if is_half(leaf) else leaf, tree)
+
+
+def compute_dtype(tree: PyTree) -> Any:
+    """What arithmetic over all leaves is done in: float32, or float64 if one leaf has it."""
+    return jnp.result_type(jnp.float64 if any(_are_double(tree)) else jnp.float32)
+
+
+def statistics_dtype(tree: PyTree) -> Any:
+    """What scalar statistics about a tree are kept in: float32, or float64 if all is float64."""
+    double = _are_double(tree)
+    return jnp.result_type(jnp.float64 if double and all(double) else jnp.float32)
+
+
+def _are_double(tree: PyTree) -> list[bool]:
+    """Whether each inexact leaf has 64 bits; a complex one counts as its parts."""
+    inexact = [dtype_of(leaf) for leaf in leaves(tree) if is_inexact(leaf)]
+    return [jnp.finfo(dtype).dtype.itemsize > 4 for dtype in inexact]
+
+
+def cast_learning_rate(learning_rate: Any, dtype: Any) -> Any:
+    """A number or schedule whose arrays come in ``dtype``; a Python number stays one."""
+    if callable(learning_rate):
+        return lambda count: cast_learning_rate(learning_rate(count), dtype)
+    return cast(learning_rate, dtype) if hasattr(learning_rate, "dtype") else learning_rate
+
+
+def safe_increment(count: Any) -> Any:
+    """A counter plus one, in its dtype; it stays at the largest number rather than overflow."""
+    return count + (count < jnp.iinfo(count.dtype).max).astype(count.dtype)
+
+
+def leaves(tree: PyTree) -> list[Any]:
+    """The leaves of a tree, in order."""
+    found: list[Any] = jax.tree_util.tree_leaves(tree)
+    return found
+
+
+def same_structure(*trees: PyTree) -> bool:
+    """Whether all trees have their leaves in the same places."""
+    structures: list[Any] = list(map(jax.tree_util.tree_structure, trees))
+    return all(structure == structures[0] for structure in structures)
+
+
+def cast_back(new: PyTree, old: PyTree, whose: str = "") -> PyTree:
+    """Cast a new state back to the dtypes of the old one, so that the state can go round a loop.
+
+    A leaf stays within its kind of number: a float is never cast to an integer, nor a complex
+    number to a real one. Such a leaf comes back as it is, and so does a tree of another structure:
+    JAX reports both where they matter.
+
+    Args:
+      new: the state after a step.
+      old: the state before that step.
+      whose: the code that made the new state, if a user may have written that code. Each leaf that
+        is cast back is then logged once, at level info, with its key path and both dtypes.
+    """
+    if not same_structure(new, old):
+        return new
+    if whose:
+        _log_drift(new, old, whose)
+    structure: Any = jax.tree_util.tree_structure(new)
+    return structure.unflatten(map(cast_leaf_back, leaves(new), leaves(old)))
+
+
+def cast_leaf_back(leaf: Any, before: Any) -> Any:
+    """Cast a leaf back to the dtype that it had before, within its kind of number."""
+    if not (is_number(leaf) and is_number(before)):
+        return leaf
+    was, now = dtype_of(before), dtype_of(leaf)
+    return cast(leaf, was if may_cast(now, was) else now)
+
+
+@functools.cache
+def may_cast(now: Any, was: Any) -> bool:
+    """Whether a cast between two dtypes loses no more than rounding (C1: within one kind).
+
+    Integers do not round: they are narrowed from 64 bits to 32, where 64-bit mode widened them, and
+    no further.
+    """
+    kinds = kind_of(now), kind_of(was)
+    if now == was or kinds[0] < kinds[1]:
+        return True
+    if kinds[0] > kinds[1]:
+        return False
+    if kinds[0] != _INTEGER:
+        return True
+    signed = [bool(jnp.issubdtype(dtype, jnp.signedinteger)) for dtype in (now, was)]
+    return signed[0] == signed[1] and was.itemsize >= min(now.itemsize, 4)
+
+
+_KINDS = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
+_INTEGER, REAL, COMPLEX = 1, 2, 3
+
+
+@functools.cache
+def kind_of(dtype: Any) -> int:
+    """Order the kinds of number: bool, integer, real, complex; -1 for a dtype of no number."""
+    found = (kind for kind, parent in enumerate(_KINDS) if jnp.issubdtype(dtype, parent))
+    return next(found, -1)
+
+
+def _log_drift(new: PyTree, old: PyTree, whose: str) -> None:
+    with_paths, _ = jax.tree_util.tree_flatten_with_path(new)
+    for (path, leaf), before in zip(with_paths, leaves(old)):
+        if not (is_number(leaf) and is_number(before)):
+            continue
+        was, now = dtype_of(before), dtype_of(leaf)
+        if was != now and may_cast(now, was):
+            key = jax.tree_util.keystr(path) or "itself"
+            _log_once(f"{whose}: leaf {key} changed from {was} to {now}; cast back to {was}")
+
+
+def _log_once(message: str) -> None:
+    with _LOGGED_LOCK:
+        if message in _LOGGED:
+            return
+        _LOGGED.add(message)
+    LOGGER.info(message)
+
+
+def is_number(leaf: Any) -> bool:
+    """Whether JAX can compute with it: a leaf of a state may be a word, if it is never traced."""
+    return hasattr(leaf, "dtype") or isinstance(leaf, (bool, int, float, complex))
+
+
+def _is_complex(dtype: Any) -> bool:
+    return bool(jnp.issubdtype(dtype, jnp.complexfloating))

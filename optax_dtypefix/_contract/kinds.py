@@ -1,0 +1,90 @@
+"""A state that begins in the kind of number that it is going to hold (C1)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable
+
+import jax
+import jax.numpy as jnp
+
+from .dtypes import (
+    COMPLEX,
+    REAL,
+    PyTree,
+    cast,
+    dtype_of,
+    is_number,
+    kind_of,
+    leaves,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def start_in_kind(update: Callable[..., Any], state: PyTree, params: PyTree) -> PyTree:
+    """Start each leaf of a state in a kind of number that holds what one step makes of that leaf.
+
+    A moment of an integer param starts as an integer 0, and the first step makes a float of it. To
+    cast that float back would lose the value, and to leave it would change the state. The step is
+    traced abstractly, with gradients like the params. A state whose step cannot be traced so, as
+    the step needs more arguments, comes back as it is.
+
+    Args:
+      update: of the transformation: takes gradients, state and params; gives the state second.
+      state: as ``init`` made it.
+      params: arrays or ``jax.ShapeDtypeStruct``.
+    """
+    if not _may_change_kind(state, params):
+        return state
+    structures: list[Any] = []
+
+    def step(params: PyTree, state: PyTree) -> list[Any]:
+        new_state = update(params, state, params)[1]
+        structures.append(jax.tree_util.tree_structure(new_state))
+        return leaves(new_state)
+
+    try:
+        after = jax.eval_shape(step, params, state)
+    except Exception:  # The user's own call of update will raise it, if it is an error there.
+        return state
+    structure: Any = jax.tree_util.tree_structure(state)
+    if structures[0] != structure:
+        return state
+    double = any(
+        kind_of(dtype_of(leaf)) >= REAL and jnp.finfo(dtype_of(leaf)).bits == 64
+        for leaf in leaves((params, state))
+        if is_number(leaf)
+    )
+    return structure.unflatten(
+        _start(leaf, new.dtype, double=double) for leaf, new in zip(leaves(state), after)
+    )
+
+
+def _start(leaf: Any, after: Any, *, double: bool) -> Any:
+    if not is_number(leaf) or kind_of(after) <= kind_of(dtype_of(leaf)):
+        return leaf
+    if kind_of(after) >= REAL and not double and jnp.finfo(after).bits == 64:  # By 64-bit mode.
+        after = jnp.complex64 if kind_of(after) == COMPLEX else jnp.float32
+    return cast(leaf, after)
+
+
+def _may_change_kind(state: PyTree, params: PyTree) -> bool:
+    """Whether a step may change a kind: it does not where all params are real in optax's states."""
+    if any(kind_of(dtype_of(leaf)) != REAL for leaf in leaves(params)):
+        return True
+    return any(is_number(leaf) and kind_of(dtype_of(leaf)) < REAL for leaf in _user_defined(state))
+
+
+def _user_defined(node: Any, *, trusted: bool = False) -> Iterator[Any]:
+    """Walk the leaves of a state that are not fields of one of optax's own classes."""
+    if hasattr(node, "_fields"):
+        trusted = type(node).__module__.partition(".")[0] == "optax"
+    elif isinstance(node, dict):
+        node = node.values()
+    elif not isinstance(node, (tuple, list)):
+        if not trusted:
+            yield from leaves(node)
+        return
+    for child in node:
+        yield from _user_defined(child, trusted=trusted)

@@ -1,0 +1,50 @@
+"""Any transformation, made to keep its dtypes from the outside."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .dtypes import PyTree, cast_back, strip_weak_type
+from .kinds import start_in_kind
+from .updates import cast_updates
+
+
+def preserve_dtypes(tx: Any) -> Any:
+    """Make any transformation keep the dtypes of its state, and bound those of its updates.
+
+    Every leaf of the state keeps its shape, dtype and weak type, so that a train step compiles
+    once, scans and checkpoints. A leaf that would lose its kind of number, a float cast to an
+    integer or a complex number to a real one, starts in the wider kind, or is left as ``tx`` makes
+    it. An update that is wider than its gradient, its param and the state that ``tx`` keeps for
+    that param is cast to the widest of them; no update is narrowed below that. Float64 arithmetic
+    inside ``tx``, or precision that is lost there, is not fixed.
+
+    Args:
+      tx: anything with ``init`` and ``update``.
+
+    Returns:
+      An ``optax.GradientTransformationExtraArgs`` with the state of ``tx``. Extra arguments are
+      passed on, except to a plain ``optax.GradientTransformation``, which takes none. Before optax
+      0.1.5, which has no extra arguments, an ``optax.GradientTransformation``. Each leaf of the
+      state that is cast back is logged once, at level info.
+    """
+    import optax
+
+    kind = getattr(optax, "GradientTransformationExtraArgs", optax.GradientTransformation)
+    inner = tx
+    if isinstance(tx, optax.GradientTransformation) and kind is not optax.GradientTransformation:
+        inner = optax.with_extra_args_support(tx)  # Stock's own takes none: they are dropped.
+
+    def init_fn(params: PyTree) -> PyTree:
+        return strip_weak_type(start_in_kind(inner.update, inner.init(params), params))
+
+    def update_fn(
+        updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
+    ) -> tuple[PyTree, PyTree]:
+        new_updates, new_state = inner.update(updates, state, params, **extra_args)
+        return (
+            cast_updates(new_updates, updates, params, state),
+            cast_back(new_state, state, "preserve_dtypes: state"),
+        )
+
+    return kind(init_fn, update_fn)

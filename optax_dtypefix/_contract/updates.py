@@ -1,0 +1,145 @@
+"""The dtype of an update (C2): as wide as what the user passed in, and no narrower than stock's."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any, Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .dtypes import (
+    COMPLEX,
+    REAL,
+    PyTree,
+    cast,
+    dtype_of,
+    kind_of,
+    leaves,
+    same_structure,
+)
+
+
+@functools.cache
+def update_dtype(stock: Any, *inputs: Any, asked: tuple[Any, ...] = ()) -> Any:
+    """Decide the dtype of an update.
+
+    The bound is the promoted real dtype of the inputs, float32 if all of them are integers, or a
+    wider one that the user asked for. A dtype of stock within the bound stands. A wider one becomes
+    the bound, within its kind: a complex update stays complex, and an integer one stays as it is.
+
+    Args:
+      stock: the dtype that stock gives the update.
+      *inputs: the dtypes of the gradient and of its param.
+      asked: the dtypes that the user asked for.
+    """
+    if kind_of(stock) < REAL:
+        return stock
+    bound = _widest_real((_widest_real(inputs), *asked))
+    if jnp.finfo(stock).bits <= jnp.finfo(bound).bits:
+        return stock
+    return jnp.promote_types(bound, jnp.complex64) if kind_of(stock) == COMPLEX else bound
+
+
+def _widest_real(dtypes: tuple[Any, ...]) -> Any:
+    found = [jnp.finfo(dtype).dtype for dtype in dtypes if kind_of(dtype) >= REAL]
+    if not found:
+        return jnp.dtype(jnp.float32)
+    widest = max(found, key=lambda dtype: dtype.itemsize)
+    # bfloat16 and float16 have one size, and float32 is the least that has the numbers of both.
+    others = [dtype for dtype in found if dtype.itemsize == widest.itemsize and dtype != widest]
+    return jnp.promote_types(widest, others[0]) if others and widest.itemsize > 1 else widest
+
+
+def cast_updates(
+    updates: PyTree,
+    grads: PyTree,
+    params: PyTree = None,
+    state: PyTree = None,
+    asked: tuple[Any, ...] = (),
+) -> PyTree:
+    """Cast each update that is wider than its bound to the bound; strip weak types.
+
+    Args:
+      updates: stock's, in any node of the user's.
+      grads: the gradients that they were computed from.
+      params: the params, if the user passed them in. Else what the state keeps for them tells their
+        dtypes. Where there is nothing like that, a param may be float32.
+      state: the state before the step, where the params or the arguments of the transformation are
+        not known. An update is then also as wide as a leaf of the state that is kept for its param:
+        with ``mu_dtype=float32`` the first moment says so.
+      asked: dtypes that the user asked for by arguments.
+
+    Returns:
+      The updates. A tree with neither the structure of the gradients nor that of the params comes
+      back as it is.
+    """
+    structure: Any = jax.tree_util.tree_structure(updates)
+    flat = leaves(updates)
+    dtypes = update_dtypes(updates, grads, params, state, asked)
+    return updates if dtypes is None else structure.unflatten(map(cast, flat, dtypes))
+
+
+def update_dtypes(
+    updates: PyTree, grads: PyTree, params: PyTree, state: PyTree, asked: tuple[Any, ...] = ()
+) -> list[Any] | None:
+    """List the dtypes that :func:`cast_updates` gives, or None for a tree that it leaves alone."""
+    flat = leaves(updates)
+    like = next((leaves(t) for t in (grads, params) if same_structure(t, updates)), None)
+    if like is None:
+        return None
+    columns = [like, _aligned(grads, flat), _aligned(params, flat)]
+    inputs = [tuple(dtype_of(x) for x in row if x is not None) for row in zip(*columns)]
+    given = list(map(dtype_of, flat))
+
+    def kept() -> list[tuple[Any, ...]]:
+        trees = [] if state is None else kept_like(state, updates)
+        return [tuple(map(dtype_of, row)) for row in zip(*trees)]
+
+    if params is None:  # They may be float32.
+        unknown = kept() or [(jnp.dtype(jnp.float32),)] * len(flat)
+        inputs = [(*row, *more) for row, more in zip(inputs, unknown)]
+    dtypes = [update_dtype(dtype, *row, asked=asked) for dtype, row in zip(given, inputs)]
+    if params is None or state is None or dtypes == given:
+        return dtypes
+    rows = zip(given, inputs, kept() or [()] * len(flat))
+    return [update_dtype(dtype, *row, asked=(*asked, *more)) for dtype, row, more in rows]
+
+
+def _aligned(tree: PyTree, like: list[Any]) -> list[Any]:
+    """The leaves of a tree, or None for each if they are not those of ``like`` by shape."""
+    flat = leaves(tree)
+    same = len(flat) == len(like) and all(np.shape(a) == np.shape(b) for a, b in zip(flat, like))
+    return flat if same else [None] * len(like)
+
+
+def kept_like(state: PyTree, tree: PyTree) -> list[list[Any]]:
+    """Find the subtrees of a state that have a leaf for each leaf of a tree, in its shape."""
+    structure: Any = jax.tree_util.tree_structure(tree)
+    shapes = [np.shape(leaf) for leaf in leaves(tree)]
+    found: list[list[Any]] = []
+
+    def collect(node: Any) -> bool:
+        flat = leaves(node)
+        if len(flat) != len(shapes) or jax.tree_util.tree_structure(node) != structure:
+            return False
+        if flat and [np.shape(leaf) for leaf in flat] == shapes:
+            found.append(flat)
+        return True
+
+    jax.tree_util.tree_leaves(state, is_leaf=collect)
+    return found
+
+
+def asked_dtypes(
+    stock: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, ...]:
+    """List the dtypes that a call asks for, as in ``mu_dtype=jnp.float32``; defaults do not ask."""
+    given = inspect.signature(stock).bind(*args, **kwargs).arguments
+    return tuple(
+        jax.dtypes.canonicalize_dtype(value)
+        for name, value in given.items()
+        if "dtype" in name.split("_") and value is not None
+    )

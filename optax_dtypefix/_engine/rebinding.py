@@ -1,0 +1,123 @@
+"""Every place that holds a function is rebound, remembered, and later restored.
+
+``from optax import lbfgs`` copies a reference: replacing the function in the module that defines it
+leaves the copy stale. The sweep finds the copies in every loaded module, also inside
+``functools.partial``; the ledger gives each back what stood there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from .._logging import LOGGER
+from .wrapper import patched_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from .wrapper import PatchedFunction
+
+
+@dataclasses.dataclass(frozen=True)
+class Rebinding:
+    """One name in one module or class: what stood there, and what we put there."""
+
+    owner: Any
+    name: str
+    before: Any
+    after: Any
+
+    @property
+    def wrapper(self) -> Any:
+        """What it put there, without the ``functools.partial`` around it."""
+        return _innermost(self.after)
+
+    def restore(self) -> str | None:
+        """Puts back what stood there. If somebody rebound the name since, leaves it alone.
+
+        Returns:
+          A description of the layer that somebody put on top of ours, None if there is none.
+        """
+        current = vars(self.owner).get(self.name)
+        if current is self.after:
+            setattr(self.owner, self.name, self.before)
+            return None
+        if current is None or patched_in(current) is not self.wrapper:
+            return None
+        return f"{_name_of(self.owner)}.{self.name}, now {current!r}"
+
+
+def bind(owner: Any, name: str, wrapper: PatchedFunction) -> Rebinding:
+    """Puts a wrapper where its stock function is defined."""
+    rebinding = Rebinding(owner, name, vars(owner)[name], wrapper)
+    setattr(owner, name, wrapper)
+    return rebinding
+
+
+_IN_MODULES: Any = vars(ModuleType)["__dict__"]
+_dict_of = _IN_MODULES.__get__
+"""``vars`` of a module, past any property of its class."""
+
+
+def rebind_aliases(swaps: Iterable[tuple[Any, Any]], within: str = "") -> list[Rebinding]:
+    """Rebinds every copy of some functions in loaded modules, in one sweep.
+
+    Args:
+      swaps: pairs of a function to look for and what to put in its place.
+      within: only in this package, if given; else in all of ``sys.modules``.
+    """
+    swaps = tuple(swaps)  # Keeps the functions alive, so that an id means what it says.
+    by_id = {id(old): new for old, new in swaps}
+    done = []
+    for module, name, value in _candidates(by_id, within):
+        after = _swapped(value, by_id)
+        if after is None:
+            continue
+        try:
+            setattr(module, name, after)
+        except Exception:  # Somebody's module that refuses must not cost the others theirs.
+            LOGGER.debug("%s.%s could not be rebound", module, name, exc_info=True)
+        else:
+            done.append(Rebinding(module, name, value, after))
+    return done
+
+
+def _swapped(value: Any, by_id: Mapping[int, Any]) -> Any:
+    after = by_id.get(id(value))
+    if after is None and type(value) is functools.partial:
+        function = _swapped(value.func, by_id)
+        if function is not None:
+            after = functools.partial(function, *value.args, **value.keywords)
+            after.__dict__.update(value.__dict__)
+    return after
+
+
+def _innermost(function: Any) -> Any:
+    while type(function) is functools.partial:
+        function = function.func
+    return function
+
+
+def _candidates(by_id: Mapping[int, Any], within: str) -> Iterator[tuple[ModuleType, str, Any]]:
+    partial = functools.partial
+    for module_name, module in list(sys.modules.items()):
+        # By its type, and by the dict that it has: a lazy module must not be woken by being looked
+        # at, nor may what calls itself a module run code of its own here.
+        if not issubclass(type(module), ModuleType):
+            continue
+        if within and module_name != within and not module_name.startswith(within + "."):
+            continue
+        names = list(_dict_of(module).items())
+        for name, value in names:  # Tens of thousands: nothing is called for most of them.
+            if id(value) in by_id or type(value) is partial:
+                yield module, name, value
+
+
+def _name_of(owner: Any) -> str:
+    module = getattr(owner, "__module__", None)
+    name = getattr(owner, "__qualname__", None) or owner.__name__
+    return f"{module}.{name}" if module else str(name)

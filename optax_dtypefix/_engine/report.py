@@ -1,0 +1,120 @@
+"""The record: what was applied, what was not, and why."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import TYPE_CHECKING, Any
+
+from .._text import suggest, table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class State(str, enum.Enum):
+    """The closed set of states of a patch."""
+
+    PENDING = "pending"
+    APPLIED = "applied"
+    NOT_NEEDED = "not-needed"
+    DISABLED = "disabled"
+    UNSUPPORTED = "unsupported"
+    MISSING = "missing"
+    FAILED = "failed"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclasses.dataclass(frozen=True)
+class PatchStatus:
+    """State of one patch.
+
+    Attributes:
+      id: the patch.
+      state: one of ``pending``, ``applied``, ``not-needed``, ``disabled``, ``unsupported``,
+        ``missing``, ``failed``.
+      reason: why, in words.
+      targets: the wrapped functions, as ``module:qualname``; empty unless applied.
+      upstream: links of the upstream issues.
+      fixed_in: the release of optax from which on it is not needed; empty if there is none yet.
+      opt_in: whether it only acts when it is asked for by name.
+    """
+
+    id: str
+    state: State
+    reason: str
+    targets: tuple[str, ...] = ()
+    upstream: tuple[str, ...] = ()
+    fixed_in: str = ""
+    opt_in: bool = False
+
+    @property
+    def has_work(self) -> bool:
+        """Whether it has, or may have, something to do on this optax, if it is let."""
+        idle = self.state in (State.NOT_NEEDED, State.MISSING)
+        return not (idle or (self.opt_in and self.state is State.DISABLED))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same as plain strings and lists."""
+        return {
+            "id": self.id,
+            "state": self.state.value,
+            "reason": self.reason,
+            "targets": list(self.targets),
+            "upstream": list(self.upstream),
+            "fixed_in": self.fixed_in,
+            "opt_in": self.opt_in,
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """State of every patch, and the versions that it holds for. Iterates over ``PatchStatus``."""
+
+    optax_version: str
+    jax_version: str
+    patches: tuple[PatchStatus, ...]
+    optax_location: str = ""
+
+    def __iter__(self) -> Iterator[PatchStatus]:
+        return iter(self.patches)
+
+    def __len__(self) -> int:
+        return len(self.patches)
+
+    def __getitem__(self, patch_id: str) -> PatchStatus:
+        for patch in self.patches:
+            if patch.id == patch_id:
+                return patch
+        raise KeyError(f"there is no patch {patch_id!r}: {suggest(patch_id, [p.id for p in self])}")
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as plain dicts, lists and strings."""
+        return {
+            "optax_version": self.optax_version,
+            "jax_version": self.jax_version,
+            "optax_location": self.optax_location,
+            "patches": [patch.as_dict() for patch in self.patches],
+        }
+
+    def as_json(self) -> str:
+        """The report as JSON text."""
+        import json  # Here only: kept out of the import.
+
+        return json.dumps(self.as_dict(), indent=2)
+
+    def __str__(self) -> str:
+        return self.as_text()
+
+    def as_text(self, width: int | None = None) -> str:
+        """The report as a table; reasons go over several lines of a terminal of ``width``."""
+        place = f" in {self.optax_location}" if self.optax_location else ""
+        heading = f"optax {self.optax_version}{place}, jax {self.jax_version}"
+        rows: list[tuple[str, ...]] = [("patch", "state", "fixed in", "reason")]
+        rows += [(p.id, p.state.value, p.fixed_in or "not yet", p.reason) for p in self.patches]
+        lines = [heading, "", *table(rows, width)]
+        if not any(patch.has_work for patch in self.patches):
+            lines += ["", "Nothing is left to do on this optax: import optax_dtypefix can go."]
+        return "\n".join(lines)

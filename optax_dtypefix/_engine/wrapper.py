@@ -1,0 +1,135 @@
+"""A wrapper around a stock function that is safe in JAX's caches.
+
+``wrapt.FunctionWrapper`` forwards ``==`` and ``hash`` to the function it wraps, and JAX's trace
+caches honour equality: after ``jit(stock)``, ``jit(wrapped)`` would return the stock trace. Here a
+wrapper equals only itself. Everything else (name, doc, signature, source, attributes) is the stock
+function's, which is what wrapt is good at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import operator
+import threading
+import types
+from typing import TYPE_CHECKING, Any, Callable
+
+import wrapt
+
+from .locate import find
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from .patch import Replacement
+
+    _FunctionWrapper = wrapt.FunctionWrapper[..., Any]
+else:
+    _FunctionWrapper = wrapt.FunctionWrapper
+
+
+class _Thread(threading.local):
+    stock_only = False
+
+
+_THREAD = _Thread()
+
+
+@contextlib.contextmanager
+def stock_only() -> Iterator[None]:
+    """Calls in this thread alone pass through to the stock functions: what a probe must see."""
+    before = _THREAD.stock_only
+    _THREAD.stock_only = True
+    try:
+        yield
+    finally:
+        _THREAD.stock_only = before
+
+
+class PatchedFunction(_FunctionWrapper):
+    """The one wrapper of a target; the patches that share the target are its layers.
+
+    Without layers it is the stock function in all but identity, so that a reference that nobody
+    can find any more (in a closure, say) still follows ``revert`` and ``disabled``.
+    """
+
+    def __init__(self, stock: Callable[..., Any]) -> None:
+        super().__init__(stock, self._self_dispatch)
+        # ``__new__`` is a staticmethod, which Python 3.9 cannot call as it is.
+        self._self_stock: Callable[..., Any] = getattr(stock, "__func__", stock)
+        self._self_call = self._self_stock
+
+    def _self_set_layers(self, replacements: Iterable[Replacement]) -> None:
+        """Stacks the replacements on the stock function, the first one outermost."""
+        call = self._self_stock
+        for replacement in reversed(tuple(replacements)):
+            # Each layer sees what is below it under stock's name, and with stock's signature.
+            call = functools.update_wrapper(functools.partial(replacement, call), self._self_stock)
+        self._self_call = call  # One assignment: a concurrent call sees the old or the new stack.
+
+    def _self_dispatch(
+        self, wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        del wrapped, instance  # __get__ binds with a plain method: the instance is args[0].
+        call = self._self_stock if _THREAD.stock_only else self._self_call
+        return call(*args, **kwargs)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        # wrapt would make a fresh bound wrapper with wrapt's equality. A plain method takes both
+        # equality and pickling from this object and from the instance, as stock methods do.
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __ne__(self, other: object) -> bool:
+        return self is not other
+
+    def __hash__(self) -> int:
+        return object.__hash__(self)
+
+    def __copy__(self) -> PatchedFunction:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PatchedFunction:
+        return self
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        return self.__reduce_ex__(2)
+
+    def __reduce_ex__(self, protocol: Any) -> str | tuple[Any, ...]:
+        """By qualified name, so that a process without the shim gets its own stock function."""
+        name: str = self.__wrapped__.__qualname__
+        if find(self.__wrapped__.__module__, name) is self:
+            return name
+        # Reverted, or below another layer: the name means something else now, this one is stock.
+        return operator.itemgetter(0), ((self.__wrapped__,),)
+
+    def __repr__(self) -> str:
+        return f"<optax_dtypefix patch of {self.__wrapped__!r}>"
+
+
+def patched_in(function: Any) -> PatchedFunction | None:
+    """Our wrapper in a chain of ``__wrapped__``, below any layer that others put on top."""
+    seen = 0
+    while function is not None and seen < 100:  # A chain that long is a cycle.
+        if isinstance(function, PatchedFunction):
+            return function
+        try:
+            function = getattr(function, "__wrapped__", None)
+        except Exception:  # A layer of somebody else that refuses to be looked at.
+            return None
+        seen += 1
+    return None
+
+
+def stock_of(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The stock function behind a patched one, a bound method or a partial of it."""
+    if isinstance(function, PatchedFunction):
+        return function.__wrapped__
+    if type(function) is types.MethodType and isinstance(function.__func__, PatchedFunction):
+        return types.MethodType(function.__func__.__wrapped__, function.__self__)
+    if type(function) is functools.partial and isinstance(function.func, PatchedFunction):
+        return functools.partial(function.func.__wrapped__, *function.args, **function.keywords)
+    return function

@@ -1,0 +1,128 @@
+"""The ``OPTAX_DTYPEFIX*`` variables, read once and strictly.
+
+A malformed value raises :class:`OptaxDtypeFixError`; it names the variable, the value and what is
+allowed. An unknown patch id is a warning with the nearest valid id, an error in strict mode.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from ._errors import OptaxDtypeFixError, warn_or_raise
+from ._text import closest, suggest
+
+try:
+    from .patches import IDS
+except ModuleNotFoundError as error:
+    # In a clone the patches lie beside this folder, and only an installation joins the two.
+    if error.name != "optax_dtypefix.patches":
+        raise
+    advice = "this is the folder of its sources: install it, with `pip install -e .` there"
+    raise ImportError(f"optax_dtypefix has no patches: {advice}") from None
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_T = TypeVar("_T")
+_PREFIX = "OPTAX_DTYPEFIX"
+_SWITCH = {"on": True, "off": False}
+_STRICT = {"0": False, "1": True}
+_LEVELS = {"warning": "WARNING", "info": "INFO", "debug": "DEBUG"}
+
+
+class Settings(NamedTuple):
+    """What the user asked for from the shell. ``only`` is None when the variable is not set."""
+
+    enabled: bool = True
+    disable: frozenset[str] = frozenset()
+    only: frozenset[str] | None = None
+    enable: frozenset[str] = frozenset()
+    strict: bool = False
+    log_level: str = "WARNING"
+
+    def disabled_reason(self, patch_id: str) -> str | None:
+        """Why the shell switched this patch off, in words, or None if it did not."""
+        if not self.enabled:
+            return f"switched off by {_PREFIX}=off"
+        if patch_id in self.disable:
+            return f"switched off by {_PREFIX}_DISABLE"
+        if self.only is not None and patch_id not in self.only:
+            return f"not among {_PREFIX}_ONLY"
+        return None
+
+    def opted_in(self, patch_id: str) -> bool:
+        """Whether a variable names this patch, which is how an opt-in patch is switched on."""
+        return patch_id in self.enable or (self.only is not None and patch_id in self.only)
+
+
+def read_settings(environment: Mapping[str, str], known_ids: Sequence[str]) -> Settings:
+    """Reads every ``OPTAX_DTYPEFIX*`` variable.
+
+    Raises:
+      OptaxDtypeFixError: a value is malformed; in strict mode, an id or a variable is unknown.
+    """
+    strict = _choice(environment, f"{_PREFIX}_STRICT", _STRICT, default="0")
+    _check_names(environment, strict=strict)
+
+    def ids(variable: str) -> frozenset[str] | None:
+        return _ids(environment, variable, known_ids, strict=strict)
+
+    return Settings(
+        enabled=_choice(environment, _PREFIX, _SWITCH, default="on"),
+        disable=ids(f"{_PREFIX}_DISABLE") or frozenset(),
+        only=ids(f"{_PREFIX}_ONLY"),
+        enable=ids(f"{_PREFIX}_ENABLE") or frozenset(),
+        strict=strict,
+        log_level=_choice(environment, f"{_PREFIX}_LOG", _LEVELS, default="warning"),
+    )
+
+
+def _choice(
+    environment: Mapping[str, str], variable: str, choices: Mapping[str, _T], *, default: str
+) -> _T:
+    value = environment.get(variable, default)
+    if value not in choices:
+        allowed = " or ".join(repr(choice) for choice in choices)
+        raise OptaxDtypeFixError(f"{variable}={value!r} is not valid. Set it to {allowed}.")
+    return choices[value]
+
+
+def _ids(
+    environment: Mapping[str, str], variable: str, known_ids: Sequence[str], *, strict: bool
+) -> frozenset[str] | None:
+    value = environment.get(variable)
+    if value is None or not value.strip():
+        return None
+    words = [word.strip() for word in value.split(",")]
+    if "" in words:
+        raise OptaxDtypeFixError(
+            f"{variable}={value!r} has an empty entry. Set it to patch ids separated by commas."
+        )
+    if variable.endswith("_DISABLE") and words == ["all"]:
+        return frozenset(known_ids)
+    nothing_left = variable.endswith("_ONLY") and not set(words) & set(known_ids)
+    effect = "so nothing is patched" if nothing_left else "and is ignored"
+    for word in words:
+        if word not in known_ids:
+            advice = suggest(word, known_ids, apart="with commas between them")
+            message = f"{variable} names {word!r}, which is no patch, {effect}: {advice}"
+            warn_or_raise(message, strict=strict)
+    return frozenset(words)
+
+
+def _check_names(environment: Mapping[str, str], *, strict: bool) -> None:
+    """A misspelt variable would be ignored in silence, and the run would not be what was asked."""
+    suffixes = ("", "_DISABLE", "_ONLY", "_ENABLE", "_STRICT", "_LOG")
+    known = [_PREFIX + suffix for suffix in suffixes]
+    for variable in environment:
+        if not variable.startswith("OPTAX_") or variable in known:
+            continue
+        if variable.startswith(_PREFIX) or closest(variable, known, cutoff=0.8):
+            warn_or_raise(
+                f"{variable} is set, but no such variable is read: {suggest(variable, known)}",
+                strict=strict,
+            )
+
+
+SETTINGS = read_settings(os.environ, IDS)

@@ -1,0 +1,56 @@
+"""Branches of ``lax.cond`` that agree on the dtypes of the updates.
+
+One branch returns what the inner transformation gives, the other returns zeros or gradients. So the
+other branch needs the dtypes of the first, which are known once the inner transformation has been
+traced. Stock is run with the dtypes that are right most often. Where the inner transformation gives
+wider ones, stock is run once more with those.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, TypeVar
+
+import jax.numpy as jnp
+
+from ..._contract.dtypes import cast, dtype_of
+from .keep_dtypes import standard_promotion
+
+Result = TypeVar("Result")
+
+
+class _TooWideError(Exception):
+    """An update does not fit into the dtype that the other branch gives."""
+
+    def __init__(self, dtypes: list[Any]) -> None:
+        super().__init__()
+        self.dtypes = dtypes
+
+
+def promoted(*dtypes: Any) -> Any:
+    """Promote dtypes, also where the user's arithmetic may not."""
+    with standard_promotion():
+        return jnp.result_type(*dtypes)
+
+
+def in_agreement(run: Callable[[list[Any]], Result], dtypes: list[Any]) -> Result:
+    """Call ``run`` with the dtypes of the other branch, and again if :func:`fit` finds wider ones.
+
+    Args:
+      run: runs stock. In it, the inner transformation's updates go through :func:`fit`.
+      dtypes: of the leaves of the other branch, as far as they are known before.
+    """
+    try:
+        return run(dtypes)
+    except _TooWideError as error:
+        needed = error.dtypes
+    return run(needed)
+
+
+def fit(updates: list[Any], dtypes: list[Any]) -> list[Any]:
+    """Cast updates to the dtypes of the other branch, if that loses nothing."""
+    if len(updates) != len(dtypes):
+        return updates  # cond reports it.
+    needed = [promoted(dtype_of(u), dtype) for u, dtype in zip(updates, dtypes)]
+    if needed != dtypes:
+        raise _TooWideError(needed)
+    return list(map(cast, updates, dtypes))

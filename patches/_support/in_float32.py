@@ -1,0 +1,308 @@
+"""The transformations that divide by a moment of the gradients, and stock run in float32 on them.
+
+What ``float16_eps`` and ``float32_moments`` share: one row a transformation, and the adapter.
+Both stand before ``promotion`` in the catalogue, so around it: it would round states to nearest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import sys
+from typing import Any, Callable
+
+import jax
+import jax.numpy as jnp
+
+from ..._contract.dtypes import (
+    REAL,
+    PyTree,
+    cast,
+    cast_like,
+    dtype_of,
+    half_to_float32,
+    is_half,
+    kind_of,
+    leaves,
+    may_cast,
+    tree_map,
+)
+from ..._contract.updates import asked_dtypes, kept_like, update_dtypes
+from ..._engine.patch import Patch
+from .calls import accept_keyword_of
+from .keep_dtypes import same_dtypes
+
+_TINY, _HUGE = 2.0**-24, 65504.0  # The smallest number above zero in float16, and the largest.
+
+
+@jax.custom_jvp
+def round_up_subnormals(x: Any) -> Any:
+    """Round up to a multiple of the smallest number, where float16 has no finer ones.
+
+    A moment that is rounded to zero there, or that stays because each increment is, makes an update
+    too large by orders of magnitude. This one is too small, if anything.
+    """
+    return jnp.where(x < 2.0**-14, jnp.ceil(x / _TINY) * _TINY, x)
+
+
+@round_up_subnormals.defjvp
+def _straight_through(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
+    """Differentiate rounding as the identity, as a cast is: a step has the derivative 0."""
+    return round_up_subnormals(*primals), tangents[0]
+
+
+def _nearest(x: Any) -> Any:
+    return x
+
+
+def round_up(x: Any) -> Any:
+    """So that rounding to nearest gives no less."""
+    return round_up_subnormals(x * (1 + 2.0**-11))
+
+
+def round_down(x: Any) -> Any:
+    """So that the square of what it is rounded to is no more than that of ``x``, nor the largest.
+
+    Then a mean square that is rounded :func:`round_up` is never below it.
+    """
+    return _within(x * (1 - 2.0**-11), 255.0)
+
+
+def _within(x: Any, limit: float) -> Any:
+    """What is finite kept within these bounds; an infinite number is for the user to see."""
+    return jnp.where(jnp.isinf(x), x, jnp.clip(x, -limit, limit))
+
+
+ROUNDINGS: dict[str, dict[str, Callable[[Any], Any]]] = {
+    "ScaleByAdamState": {"nu": round_up_subnormals},
+    "ScaleByBeliefState": {"nu": round_up_subnormals},
+    "ScaleByRmsState": {"nu": round_up_subnormals},
+    "ScaleByNovogradState": {"nu": round_up_subnormals},
+    "ScaleByAdemamixState": {"nu": round_up_subnormals},
+    "SophiaState": {"nu": round_up_subnormals},
+    # The variance is a difference of the two: rounded to nearest, it may be negative.
+    "ScaleByRStdDevState": {"mu": round_down, "nu": round_up},
+    "ScaleByRssState": {"sum_of_squares": round_up_subnormals},
+    # ``mu`` is the accumulator here, and ``nu`` the momentum.
+    "ScaleBySM3State": {"mu": round_up_subnormals},
+    "FactoredState": dict.fromkeys(("v_row", "v_col", "v"), round_up_subnormals),
+    "ScaleByAmsgradState": dict.fromkeys(("nu", "nu_max"), round_up_subnormals),
+    "ScaleByAdaDeltaState": {"e_g": round_up_subnormals},  # ``e_x`` is multiplied by, not divided.
+    "ScaleByAdanState": {"n": round_up_subnormals},
+    "ScaleBySimplifiedAdEMAMixState": {"n": round_up_subnormals},
+    # Sums and maxima of first moments.
+    "COCOBState": dict.fromkeys(("scale", "subgradients"), round_up_subnormals),
+    "MadgradState": {"grad_sum_sq": round_up_subnormals},
+}
+"""How fields of a state, by the name of its class, are rounded to float16, if not to nearest."""
+
+
+@dataclasses.dataclass(frozen=True)
+class MomentTransform:
+    """A transformation to run in float32.
+
+    Attributes:
+      name: of the function that builds it.
+      module: where that is defined.
+      releases: PEP 440 specifiers of the releases that have it.
+      moments: fields of its state that hold second moments, or what they are computed with.
+    """
+
+    name: str
+    module: str
+    releases: str
+    moments: tuple[str, ...] = ("nu",)
+
+
+_TRANSFORM, _CONTRIB = "optax._src.transform", "optax.contrib."
+
+MOMENT_TRANSFORMS = (
+    MomentTransform("scale_by_adam", _TRANSFORM, ">=0.1.2"),
+    MomentTransform("scale_by_belief", _TRANSFORM, ">=0.1.2"),
+    MomentTransform("scale_by_yogi", _TRANSFORM, ">=0.1.2"),
+    MomentTransform("scale_by_radam", _TRANSFORM, ">=0.1.2"),
+    MomentTransform("scale_by_rms", _TRANSFORM, ">=0.1.2"),
+    MomentTransform("scale_by_stddev", _TRANSFORM, ">=0.1.2", ("mu", "nu")),
+    MomentTransform("scale_by_rss", _TRANSFORM, ">=0.1.2", ("sum_of_squares",)),
+    MomentTransform("scale_by_sm3", _TRANSFORM, ">=0.1.2", ("mu",)),
+    MomentTransform(
+        "scale_by_factored_rms", "optax._src.factorized", ">=0.1.2", ("v_row", "v_col", "v")
+    ),
+    MomentTransform("scale_by_adamax", _TRANSFORM, ">=0.1.3"),
+    MomentTransform("scale_by_amsgrad", _TRANSFORM, ">=0.1.4", ("nu", "nu_max")),
+    MomentTransform("scale_by_novograd", _TRANSFORM, ">=0.1.4"),
+    MomentTransform("scale_by_adadelta", _TRANSFORM, ">=0.2.0", ("e_g", "e_x")),
+    MomentTransform("scale_by_adan", _TRANSFORM, ">=0.2.4", ("n",)),
+    MomentTransform("scale_by_acprop", _CONTRIB + "_acprop", ">=0.2.3"),
+    MomentTransform("scale_by_cocob", _CONTRIB + "_cocob", ">=0.2.3", ()),
+    MomentTransform("scale_by_ademamix", _CONTRIB + "_ademamix", ">=0.2.5"),
+    MomentTransform("scale_by_simplified_ademamix", _CONTRIB + "_ademamix", ">=0.2.5", ("n",)),
+    MomentTransform("scale_by_adopt", _CONTRIB + "_adopt", ">=0.2.5"),
+    MomentTransform("scale_by_muon", _CONTRIB + "_muon", ">=0.2.5", ()),
+    MomentTransform("scale_by_sophia", _CONTRIB + "_sophia", ">=0.2.5"),
+    MomentTransform("scale_by_madgrad", _CONTRIB + "_madgrad", ">=0.2.7", ("grad_sum_sq",)),
+)
+
+
+def available(*names: str) -> dict[str, Any]:
+    """Transformations for a demonstration, by name: those that the installed optax has."""
+    found = {f.name: getattr(sys.modules.get(f.module), f.name, None) for f in MOMENT_TRANSFORMS}
+    return {name: build() for name in names if (build := found[name])}
+
+
+def is_float16(leaf: Any) -> bool:
+    """Whether a leaf is float16, whose exponents are too few; those of bfloat16 are enough."""
+    return is_half(leaf) and bool(dtype_of(leaf) == jnp.float16)
+
+
+@dataclasses.dataclass(frozen=True)
+class InFloat32:
+    """A replacement: stock, run in float32 in place of dtypes that are too narrow for it.
+
+    The state keeps the dtypes that it has. An update is as wide as its gradient, its param and what
+    the user asked for, as in stock. Where no leaf of gradients, params and moments is narrow, stock
+    runs as it is.
+
+    Attributes:
+      family: what is built.
+      is_narrow: whether a leaf is to be widened.
+      wide_moments: whether a new state has its moments in float32.
+    """
+
+    transform: MomentTransform
+    is_narrow: Callable[[Any], bool]
+    wide_moments: bool = False
+
+    def wrap_in(self, patch: Patch) -> None:
+        """Register this replacement in a patch."""
+        patch.wraps(self.transform.name, (self.transform.module,), self.transform.releases)(self)
+
+    def __call__(self, stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Build stock's transformation, to be run in float32."""
+        tx, asked = stock(*args, **kwargs), asked_dtypes(stock, args, kwargs)
+
+        def init_fn(params: PyTree) -> Any:
+            state = tx.init(params)
+            if not self._concerns(state, params):
+                return state
+            exact = tx.init(self._wide(params))
+            if self.wide_moments:
+                moments = {
+                    name: half_to_float32(getattr(state, name)) for name in self.transform.moments
+                }
+                state = state._replace(**moments)
+            return store(exact, state)
+
+        def update_fn(
+            updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
+        ) -> tuple[PyTree, Any]:
+            if not self._concerns(state, updates, params):
+                return tx.update(updates, state, params, **extra_args)  # type: ignore[no-any-return]
+            objective = extra_args.get("obj_fn")
+            if objective is not None:  # What sophia differentiates is given the user's dtypes.
+                extra_args["obj_fn"] = with_params_cast_back(params, objective)
+            new_updates, new_state = tx.update(
+                self._wide(updates), self._wide(state), self._wide(params), **extra_args
+            )
+            kept = None if params is not None else self._kept(state, updates)
+            dtypes = update_dtypes(new_updates, updates, params, kept, asked)
+            if dtypes is not None:
+                structure: Any = jax.tree_util.tree_structure(new_updates)
+                rounded = map(_round_leaf, leaves(new_updates), dtypes)
+                new_updates = structure.unflatten(rounded)
+            step = functools.partial(tx.update, **extra_args)
+            return new_updates, store(new_state, _as_stock_promotes(step, updates, state, params))
+
+        return tx._replace(init=init_fn, update=accept_keyword_of(tx.update, update_fn))
+
+    def _kept(self, state: Any, updates: PyTree) -> Any:
+        """Return what tells the dtypes of the params, where the user passes in none."""
+        bare = state._replace(**dict.fromkeys(self.transform.moments, ()))
+        # A moment that is wide by this patch alone tells nothing, unless there is no other.
+        return bare if self.wide_moments and kept_like(bare, updates) else state
+
+    def _wide(self, tree: PyTree) -> PyTree:
+        return tree_map(
+            lambda leaf: cast(leaf, jnp.float32) if self.is_narrow(leaf) else leaf, tree
+        )
+
+    def _concerns(self, state: Any, *trees: PyTree) -> bool:
+        moments = [getattr(state, name, None) for name in self.transform.moments]
+        return any(map(self.is_narrow, leaves((moments, trees))))
+
+
+def _as_stock_promotes(
+    update: Callable[..., Any], updates: PyTree, state: Any, params: PyTree
+) -> Any:
+    """Cast the half-precision leaves of a state to the dtypes that stock gives them in this step.
+
+    Stock promotes some of them where a gradient is wider than its param.
+    """
+    like = params if params is not None else next(iter(kept_like(state, updates)), updates)
+    if same_dtypes(updates, like):
+        return state
+    try:
+        after = jax.eval_shape(lambda *a: leaves(update(*a)[1]), updates, state, params)
+    except Exception:  # Stock does not run there, so there is nothing to be as wide as.
+        return state
+    structure: Any = jax.tree_util.tree_structure(state)
+    return structure.unflatten(
+        cast(leaf, new.dtype) if is_half(leaf) and kind_of(new.dtype) == REAL else leaf
+        for leaf, new in zip(leaves(state), after)
+    )
+
+
+def with_params_cast_back(params: PyTree, objective: Callable[..., Any]) -> Callable[..., Any]:
+    """An objective that is given params in the dtypes of these, with whatever else it takes."""
+
+    def cast_first(wide: PyTree, *args: Any, **kwargs: Any) -> Any:
+        return objective(cast_like(wide, params), *args, **kwargs)
+
+    return cast_first
+
+
+def store(new: PyTree, old: PyTree) -> PyTree:
+    """The new state of any transformation with the dtypes of the old one; moments as above."""
+
+    def is_known(node: Any) -> bool:
+        return type(node).__name__ in ROUNDINGS
+
+    def stored(new: Any, old: Any) -> Any:
+        if not is_known(old):
+            return _round(new, old)
+        roundings = ROUNDINGS[type(old).__name__]
+        fields = {
+            name: _round(getattr(new, name), getattr(old, name), roundings.get(name, _nearest))
+            for name in new._fields
+        }
+        return new._replace(**fields)
+
+    return tree_map(stored, new, old, is_leaf=lambda node: node is None or is_known(node))
+
+
+def _round(tree: PyTree, like: PyTree, rounding: Callable[[Any], Any] = _nearest) -> PyTree:
+    """Round each leaf to the dtype of the same leaf of ``like``, within its kind of number."""
+
+    def rounded(leaf: Any, other: Any) -> Any:
+        if not (hasattr(leaf, "dtype") and hasattr(other, "dtype")):
+            return leaf
+        within = may_cast(dtype_of(leaf), dtype_of(other))
+        return _round_leaf(leaf, other.dtype, rounding) if within else leaf
+
+    return _map(rounded, tree, like)
+
+
+def _round_leaf(leaf: Any, dtype: Any, rounding: Callable[[Any], Any] = _nearest) -> Any:
+    """Round a leaf to a dtype. A number that is finite stays so in float16."""
+    if dtype == jnp.float16 and not is_float16(leaf):
+        leaf = _within(rounding(leaf), _HUGE)
+    return cast(leaf, dtype)
+
+
+def _map(function: Callable[..., Any], *trees: PyTree) -> PyTree:
+    """``tree_map`` over trees any of which may have None for a leaf: a param that is frozen."""
+
+    def unless_none(*leaves: Any) -> Any:
+        return leaves[0] if any(leaf is None for leaf in leaves) else function(*leaves)
+
+    return tree_map(unless_none, *trees, is_leaf=lambda leaf: leaf is None)

@@ -1,0 +1,218 @@
+"""One mechanism for many transformations: stock, made to keep the dtypes that it is given.
+
+Stock's function builds the transformation, and stock's update runs. Around it the state keeps its
+dtypes, and updates are no wider than gradients and params. Where a gradient is wider or narrower
+than its param, stock's own promotion of the state stands: which dtype is wanted there is the user's
+choice (https://github.com/google-deepmind/optax/issues/1098), made by ``every_transform``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from typing import TYPE_CHECKING, Any, Callable
+
+import jax
+import jax.numpy as jnp
+
+from ..._contract.dtypes import (
+    PyTree,
+    cast,
+    cast_back,
+    compute_dtype,
+    dtype_of,
+    is_inexact,
+    leaves,
+    strip_weak_type,
+    tree_map,
+)
+from ..._contract.kinds import start_in_kind
+from ..._contract.updates import asked_dtypes, cast_updates, kept_like
+from ..._contract.x64 import without_x64
+from .calls import accept_keyword_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@dataclasses.dataclass(frozen=True)
+class KeepDtypes:
+    """A replacement for a function that builds a transformation.
+
+    Attributes:
+      in_32_bits: whether stock computes in float64 by itself in 64-bit mode, and runs in 32-bit
+        mode instead.
+      no_integers: whether stock raises on integer leaves, and is given float32 instead.
+      in_one_dtype: whether stock needs all leaves in one dtype, float32 or wider. Scalars of its
+        state are kept in float32 then, arrays as stock has them.
+      wraps: whether a transformation of the user's is inside, whose arguments are not known. What
+        its state keeps for a param tells how wide an update may be.
+      any_gradients: whether the state is also cast back where gradients have not the dtypes of
+        their params. Stock raises there, so all inputs are given to stock in one dtype.
+    """
+
+    in_32_bits: bool = False
+    no_integers: bool = False
+    in_one_dtype: bool = False
+    wraps: bool = False
+    any_gradients: bool = False
+
+    def __call__(self, stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Build stock's transformation, made to keep its dtypes."""
+        return self.cast_back(stock(*args, **kwargs), asked_dtypes(stock, args, kwargs))
+
+    def cast_back(self, tx: Any, asked: tuple[Any, ...] = ()) -> Any:
+        """Return the same transformation with an ``init`` and an ``update`` that keep dtypes."""
+
+        @functools.wraps(tx.init)
+        def init_fn(params: PyTree) -> PyTree:
+            return strip_weak_type(start_in_kind(step, self._start(tx, params), params))
+
+        def step(
+            updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
+        ) -> tuple[PyTree, PyTree, bool]:
+            """Run stock, and say whether the new state has to have the dtypes of the old one."""
+
+            def run(*given: PyTree) -> tuple[PyTree, PyTree]:
+                update = functools.partial(tx.update, **self._extra_args(params, extra_args))
+                result: tuple[PyTree, PyTree] = self._in_its_mode(update, *given)
+                return result
+
+            # An integer leaf that is given as a float may have a float for its gradient, too.
+            given = (updates, state, params)
+            numbers = integers_to_float32(*given) if self.no_integers else given
+            same = same_dtypes(numbers[0], self._like_params(numbers[2], state, updates))
+            if not (same or self.any_gradients):
+                # Where init is not stock's, what stock makes of it would not be stock's either.
+                return (*run(*given), self.in_one_dtype)
+            if self._needs_one_dtype(params) or not same:
+                numbers = in_one_dtype(*given)
+            return (*run(*numbers), True)
+
+        @functools.wraps(tx.update)
+        def update_fn(
+            updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
+        ) -> tuple[PyTree, PyTree]:
+            new_updates, new_state, keep = step(updates, state, params, **extra_args)
+            bounded = self._bound(new_updates, updates, params, state, asked)
+            return bounded, cast_back(new_state, state) if keep else new_state
+
+        return tx._replace(init=init_fn, update=accept_keyword_of(tx.update, update_fn))
+
+    def _start(self, tx: Any, params: PyTree) -> PyTree:
+        if self.no_integers:  # As each step is given them.
+            _, _, params = integers_to_float32((), (), params)
+        return self._with_wide_scalars(tx, self._in_its_mode(tx.init, params), params)
+
+    def _extra_args(self, params: PyTree, extra_args: dict[str, Any]) -> dict[str, Any]:
+        """Return the extra arguments for stock; ``params`` are as the user gave them."""
+        del params
+        return {
+            name: in_the_present_mode(value) if callable(value) else value
+            for name, value in extra_args.items()
+        }
+
+    def _like_params(self, params: PyTree, state: PyTree, grads: PyTree) -> list[Any]:
+        """Return a leaf for each param. Without params, what the state keeps for them."""
+        return leaves(params) if params is not None else next(iter(kept_like(state, grads)), [])
+
+    def _needs_one_dtype(self, params: PyTree) -> bool:
+        del params
+        return self.in_one_dtype
+
+    def _bound(
+        self,
+        updates: PyTree,
+        grads: PyTree,
+        params: PyTree,
+        state: PyTree,
+        asked: tuple[Any, ...],
+    ) -> PyTree:
+        # Without params, the state says how wide they are.
+        kept = state if params is None or self.wraps else None
+        return cast_updates(updates, grads, params, kept, asked)
+
+    def _with_wide_scalars(self, tx: Any, state: PyTree, params: PyTree) -> PyTree:
+        if not self.in_one_dtype:
+            return state
+        _, _, wide_params = in_one_dtype((), (), params)
+        if same_dtypes(wide_params, params):
+            return state
+        wide_state = self._in_its_mode(tx.init, wide_params)
+        return tree_map(
+            lambda wide, leaf: wide if _is_scalar(wide) or not is_inexact(leaf) else leaf,
+            wide_state,
+            state,
+        )
+
+    def _in_its_mode(self, function: Callable[..., Any], *args: PyTree) -> Any:
+        with standard_promotion():
+            return without_x64(function, *args) if self.in_32_bits else function(*args)
+
+
+@contextlib.contextmanager
+def standard_promotion() -> Iterator[None]:
+    """Stock's own arithmetic relies on it; a strict mode is meant for the user's.
+
+    ``1 - decay**count`` raises in strict mode: a float and an int32.
+    """
+    if getattr(jax.config, "jax_numpy_dtype_promotion", "") == "standard":
+        yield  # Most often, and faster.
+    else:
+        with jax.numpy_dtype_promotion("standard"):
+            yield
+
+
+def in_the_present_mode(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the user's own function, for a call by stock, whose promotion may be another."""
+    mode = getattr(jax.config, "jax_numpy_dtype_promotion", "standard")
+    if mode == "standard":
+        return function
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        with jax.numpy_dtype_promotion(mode):
+            return function(*args, **kwargs)
+
+    return wrapper
+
+
+def same_dtypes(grads: PyTree, params: PyTree) -> bool:
+    """Check that each gradient has the dtype of its param, if there are params."""
+    pairs = zip(leaves(grads), leaves(params))
+    return all(dtype_of(grad) == dtype_of(param) for grad, param in pairs)
+
+
+def in_one_dtype(grads: PyTree, state: PyTree, params: PyTree) -> tuple[PyTree, PyTree, PyTree]:
+    """All real leaves in the widest of their dtypes, float32 at least; counters stay."""
+    dtype = compute_dtype([leaf for leaf in leaves((grads, params)) if _is_floating(leaf)])
+
+    def number(leaf: Any) -> Any:
+        return cast(leaf, dtype) if _is_floating(leaf) else leaf
+
+    grads, state, params = tree_map(number, integers_to_float32(grads, state, params))
+    return grads, state, params
+
+
+def integers_to_float32(
+    grads: PyTree, state: PyTree, params: PyTree
+) -> tuple[PyTree, PyTree, PyTree]:
+    """Integers in float32. In a state, scalars may be counters, unsigned integers random keys."""
+
+    def number(leaf: Any) -> Any:
+        return cast(leaf, jnp.float32) if jnp.issubdtype(dtype_of(leaf), jnp.integer) else leaf
+
+    def statistic(leaf: Any) -> Any:
+        counts = jnp.ndim(leaf) == 0 or jnp.issubdtype(dtype_of(leaf), jnp.unsignedinteger)
+        return leaf if counts else number(leaf)
+
+    return tree_map(number, grads), tree_map(statistic, state), tree_map(number, params)
+
+
+def _is_floating(leaf: Any) -> bool:
+    return bool(jnp.issubdtype(dtype_of(leaf), jnp.floating))
+
+
+def _is_scalar(leaf: Any) -> bool:
+    return is_inexact(leaf) and not jnp.shape(leaf)

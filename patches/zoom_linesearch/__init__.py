@@ -1,0 +1,377 @@
+"""Line searches and L-BFGS: a state that goes round a loop, in the dtypes of the params.
+
+Stock builds the scalars of its states with ``jnp.asarray(0.0)`` and the like: weakly typed, and
+float64 and int64 in 64-bit mode. The first step turns them strong, so that a train step is traced
+twice; up to 0.2.4 it also turns them into other dtypes, and the branches of ``cond`` disagree.
+
+Here the initial states have the dtypes that the steps keep, and stock searches in one dtype. What
+is left: in 64-bit mode stock's backtracking loop carries its error, and with ``store_grad`` the
+value, as a float64 scalar. State and updates are as they should be.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any, Callable
+
+import jax
+import jax.numpy as jnp
+
+from ..._contract.dtypes import (
+    PyTree,
+    cast,
+    cast_back,
+    compute_dtype,
+    dtype_of,
+    is_inexact,
+    leaves,
+    statistics_dtype,
+    strip_weak_type,
+    tree_map,
+)
+from ..._contract.updates import cast_updates
+from ..._contract.x64 import x64
+from ..._engine.patch import Patch
+from .._support import reproduce as demo
+from .._support.keep_dtypes import in_the_present_mode, standard_promotion
+from .._support.representation import Representation, real_dtype
+from . import lbfgs
+
+_MODULES = ("optax._src.linesearch",)
+
+PATCH = Patch(
+    "zoom_linesearch",
+    summary="L-BFGS and its line searches: state changes dtype under x64, `TypeError` for float32 "
+    "params under x64 and for bfloat16 (up to 0.2.4); weak types change, so the step "
+    "compiles twice",
+)
+
+
+_ARRAYS = ("params", "updates", "grad", "safe_grad")
+"""Fields of the search's state that are trees like the params; all others are scalars."""
+
+
+@PATCH.wraps("zoom_linesearch", _MODULES, ">=0.2.3,<0.2.5")
+def _zoom_strict(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """0.2.3 and 0.2.4: every scalar starts in the dtype in which the steps compute it."""
+    return _zoom(stock, args, kwargs, lambda _, params: real_dtype(params))
+
+
+@PATCH.wraps("zoom_linesearch", _MODULES, ">=0.2.5")
+def _zoom_wide(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """From 0.2.5 on, where steps keep dtypes: only float64 that nobody brought is narrowed."""
+
+    def dtype(scalar: Any, params: PyTree) -> Any:
+        return statistics_dtype(params) if dtype_of(scalar) == jnp.float64 else dtype_of(scalar)
+
+    return _zoom(stock, args, kwargs, dtype)
+
+
+def _zoom(
+    stock: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    dtype: Callable[[Any, PyTree], Any],
+) -> Any:
+    init_fn, step_fn, step_cond_fn = stock(*args, **kwargs)
+
+    def steady_init(updates: PyTree, params: PyTree, **init_args: Any) -> Any:
+        state = init_fn(updates, params, **init_args)
+        scalars = {
+            name: cast(scalar, dtype(scalar, params)) if is_inexact(scalar) else _counter(scalar)
+            for name, scalar in state._asdict().items()
+            if name not in _ARRAYS
+        }
+        return state._replace(**scalars)
+
+    return steady_init, step_fn, step_cond_fn
+
+
+def _counter(scalar: Any) -> Any:
+    is_count = jnp.issubdtype(dtype_of(scalar), jnp.integer)
+    return cast(scalar, jnp.int32 if is_count else dtype_of(scalar))
+
+
+@PATCH.wraps("scale_by_zoom_linesearch", _MODULES, ">=0.2.3,<0.2.5")
+def _scale_by_zoom_split(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """0.2.3 and 0.2.4: complex leaves are searched as pairs of real ones."""
+    return _scale_by_linesearch(stock(*args, **kwargs), split=True)
+
+
+@PATCH.wraps("scale_by_zoom_linesearch", _MODULES, ">=0.2.5")
+def _scale_by_zoom(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """From 0.2.5 on."""
+    return _scale_by_linesearch(stock(*args, **kwargs), split=False)
+
+
+@PATCH.wraps("scale_by_backtracking_linesearch", _MODULES, ">=0.2.0,<0.2.5")
+def _scale_by_backtracking_split(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """0.2.0 to 0.2.4: as :func:`_scale_by_backtracking`, on pairs of real leaves."""
+    return _backtracking(stock, args, kwargs, split=True)
+
+
+@PATCH.wraps("scale_by_backtracking_linesearch", _MODULES, ">=0.2.5")
+def _scale_by_backtracking(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """From 0.2.5 on."""
+    return _backtracking(stock, args, kwargs, split=False)
+
+
+def _backtracking(
+    stock: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, split: bool
+) -> Any:
+    bound = inspect.signature(stock).bind(*args, **kwargs)
+    stores_grad = bool(bound.arguments.get("store_grad", False))
+    # This search takes the gradient as JAX gives it, zoom takes its conjugate.
+    return _scale_by_linesearch(
+        stock(*args, **kwargs), split=split, raw_grad=True, transposes=stores_grad
+    )
+
+
+def _scale_by_linesearch(
+    tx: Any, *, split: bool, raw_grad: bool = False, transposes: bool = False
+) -> Any:
+    """A line search with a steady state, run by stock in one dtype.
+
+    Args:
+      tx: stock's transformation.
+      split: whether complex leaves are posed as pairs of real ones.
+      raw_grad: whether ``grad`` is JAX's gradient of a complex leaf, not its conjugate.
+      transposes: whether stock transposes ``value_fn`` with the cotangent 1.0, which is of JAX's
+        default float dtype, so that the value has to be of that dtype too.
+    """
+
+    def init_fn(params: PyTree) -> Any:
+        state = tx.init(params)
+        info = getattr(state, "info", None)
+        state = state._replace(
+            learning_rate=cast(state.learning_rate, compute_dtype(params)),
+            value=cast(state.value, compute_dtype(params)),
+        )
+        if info is not None:
+            state = state._replace(info=tree_map(lambda leaf: _info(leaf, params), info))
+        return strip_weak_type(state)
+
+    def update_fn(  # noqa: PLR0913  # Stock's signature.
+        updates: PyTree,
+        state: Any,
+        params: PyTree,
+        *,
+        value: Any,
+        grad: PyTree,
+        value_fn: Callable[..., Any],
+        **extra_args: Any,
+    ) -> tuple[PyTree, Any]:
+        problem = Representation(compute_dtype((params, updates, value)), split)
+        value_dtype = jnp.result_type(float) if transposes else problem.dtype
+        value, value_fn = cast(value, value_dtype), _giving(value_dtype, value_fn)
+        if problem.is_noop(params, updates, grad):
+            with standard_promotion():
+                new_updates, new_state = tx.update(
+                    updates, state, params, value=value, grad=grad, value_fn=value_fn, **extra_args
+                )
+        else:
+            if split:  # The gradient of a complex param may be real.
+                updates, grad = (_as_complex_as(params, tree) for tree in (updates, grad))
+            if state.grad is not None:
+                encoded = state._replace(grad=problem.encode(state.grad))
+            else:
+                encoded = state
+            with standard_promotion():
+                new_updates, new_state = tx.update(
+                    problem.encode(updates),
+                    encoded,
+                    problem.encode(params),
+                    value=value,
+                    grad=problem.encode(grad, conjugate=split and raw_grad),
+                    value_fn=problem.on_encoded(value_fn, params),
+                    **extra_args,
+                )
+            new_updates = problem.decode(new_updates, updates)
+            if new_state.grad is not None:
+                # Of pairs, stock takes the true gradient: JAX's is the conjugate of that.
+                new_grad = problem.decode(new_state.grad, params, conjugate=split)
+                new_state = new_state._replace(grad=new_grad)
+        return cast_updates(new_updates, updates, params), cast_back(new_state, state)
+
+    return tx._replace(init=init_fn, update=update_fn)
+
+
+def _as_complex_as(params: PyTree, tree: PyTree) -> PyTree:
+    """Make a real leaf complex where its param is complex: each travels as two parts then."""
+
+    def leaf(param: Any, leaf: Any) -> Any:
+        real = jnp.iscomplexobj(param) and not jnp.iscomplexobj(leaf)
+        return cast(leaf, jnp.promote_types(dtype_of(leaf), jnp.complex64)) if real else leaf
+
+    structure: Any = jax.tree_util.tree_structure(tree)
+    return structure.unflatten(map(leaf, leaves(params), leaves(tree)))
+
+
+def _info(leaf: Any, params: PyTree) -> Any:
+    if not is_inexact(leaf):
+        return _counter(leaf)
+    return cast(leaf, compute_dtype(params))
+
+
+def _giving(dtype: Any, value_fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with its value in a dtype, and with its signature, which stock looks at."""
+    in_mode = in_the_present_mode(value_fn)
+
+    @functools.wraps(value_fn)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return jnp.asarray(in_mode(*args, **kwargs), dtype)
+
+    return wrapper
+
+
+@PATCH.wraps("value_and_grad_from_state", ("optax._src.linesearch", "optax._src.utils"), ">=0.2.0")
+def _value_and_grad_from_state(
+    stock: Callable[..., Any], value_fn: Callable[..., Any]
+) -> Callable[..., Any]:
+    """As stock, also if the function's value and the one in the state have different dtypes."""
+
+    @functools.wraps(stock(value_fn))
+    def value_and_grad(params: PyTree, *args: Any, state: Any, **kwargs: Any) -> Any:
+        # The state has the value in float32 or wider, and cond wants one dtype.
+        dtype = _value_dtype(state)
+
+        function = value_fn if dtype is None else _giving(dtype, value_fn)
+        return stock(function)(params, *args, state=state, **kwargs)
+
+    return value_and_grad
+
+
+def _value_dtype(state: Any) -> Any:
+    """The dtype of the field ``value`` of the search that has its state in ``state``, or None."""
+
+    def is_search(node: Any) -> bool:
+        return hasattr(node, "_fields") and {"value", "grad"} <= set(node._fields)
+
+    for node in jax.tree_util.tree_leaves(state, is_leaf=is_search):
+        if is_search(node):
+            return dtype_of(node.value)
+    return None
+
+
+def _loss(params: PyTree) -> Any:
+    """A quadratic, real also for complex params, in the dtype of the first leaf."""
+    found = [leaf for leaf in leaves(params) if is_inexact(leaf)]
+    return sum(jnp.sum(jnp.real(leaf * jnp.conj(leaf))).astype(real_dtype(found)) for leaf in found)
+
+
+def _one_step(tx: Any, params: PyTree, **options: Any) -> str | None:
+    grads = options.setdefault("grads", params)
+    value = jax.eval_shape(_loss, params)
+    return demo.one_step(tx, params, value=value, grad=grads, value_fn=_loss, **options)
+
+
+def _lbfgs_or_none(optax: Any) -> Any:
+    build = getattr(optax, "lbfgs", None)
+    return build and build()
+
+
+def _backtracking_or_none(optax: Any, *, store_grad: bool = False) -> Any:
+    build = getattr(optax, "scale_by_backtracking_linesearch", None)
+    return build and build(max_backtracking_steps=3, store_grad=store_grad)
+
+
+@PATCH.fault(">=0.2.3", issue=1108)
+def weak_types(optax: Any) -> str | None:
+    """The state of L-BFGS is weakly typed until the first step: two traces."""
+    tx = _lbfgs_or_none(optax)
+    return tx and _one_step(tx, demo.shapes(jnp.float32))
+
+
+@PATCH.fault(">=0.2.0", issue=1171)
+def weak_types_backtracking(optax: Any) -> str | None:
+    """The state of the backtracking search is weakly typed until the first step: two traces."""
+    tx = _backtracking_or_none(optax)
+    return tx and _one_step(tx, demo.shapes(jnp.float32))
+
+
+@PATCH.fault(">=0.2.3", issue=1210)
+def float32_in_64_bit_mode(optax: Any) -> str | None:
+    """float32 params in 64-bit mode: TypeError from cond, later float64 in state and inside."""
+    tx = _lbfgs_or_none(optax)
+    if tx is None:
+        return None
+    with x64():
+        return _one_step(tx, demo.shapes(jnp.float32), inside=True)
+
+
+@PATCH.fault(">=0.2.3,<0.2.5", issue=1210)
+def float64(optax: Any) -> str | None:
+    """float64 in 64-bit mode: cond and checkpointed scan refuse the state of L-BFGS.
+
+    The state goes through ``cond(pred, update, keep)``, as in a checkpointed scan.
+    """
+    tx = _lbfgs_or_none(optax)
+    if tx is None:
+        return None
+
+    def maybe_step(keep: Any, params: PyTree) -> Any:
+        state = tx.init(params)
+
+        def step(state: Any) -> Any:
+            extra = {"value": _loss(params), "grad": params, "value_fn": _loss}
+            return tx.update(params, state, params, **extra)[1]
+
+        return jax.lax.cond(keep, lambda state: state, step, state)
+
+    with x64():
+        jax.eval_shape(maybe_step, jax.ShapeDtypeStruct((), jnp.bool_), demo.shapes(jnp.float64))
+    return None
+
+
+@PATCH.fault(">=0.2.3", issue=1108)
+def bfloat16(optax: Any) -> str | None:
+    """bfloat16 params: TypeError from cond, later a state that changes."""
+    tx = _lbfgs_or_none(optax)
+    return tx and _one_step(tx, demo.shapes(jnp.bfloat16))
+
+
+@PATCH.fault(">=0.2.3", issue=1141)
+def complex_(optax: Any) -> str | None:
+    """Complex params: TypeError, later two traces."""
+    tx = _lbfgs_or_none(optax)
+    return tx and _one_step(tx, demo.shapes(jnp.complex64))
+
+
+@PATCH.fault(">=0.2.3", issue=1207)
+def mixed_tree(optax: Any) -> str | None:
+    """Leaves of different dtypes: TypeError, or updates of the wrong dtype."""
+    tx = _lbfgs_or_none(optax)
+    return tx and _one_step(tx, demo.shapes(jnp.bfloat16, jnp.float32))
+
+
+@PATCH.fault(">=0.2.3", issue=1207)
+def mixed_precision(optax: Any) -> str | None:
+    """float32 gradients on bfloat16 params: TypeError, or the state drifts."""
+    tx = _lbfgs_or_none(optax)
+    return tx and _one_step(tx, demo.shapes(jnp.bfloat16), grads=demo.shapes(jnp.float32))
+
+
+@PATCH.fault(">=0.2.0", issue=1171)
+def bfloat16_backtracking(optax: Any) -> str | None:
+    """bfloat16 params: the state of the backtracking search changes."""
+    tx = _backtracking_or_none(optax)
+    return tx and _one_step(tx, demo.shapes(jnp.bfloat16))
+
+
+@PATCH.fault(">=0.2.0")
+def stored_gradient(optax: Any) -> str | None:
+    """store_grad=True on bfloat16 params: TypeError about a cotangent."""
+    tx = _backtracking_or_none(optax, store_grad=True)
+    return tx and _one_step(tx, demo.shapes(jnp.bfloat16))
+
+
+_ISSUE = "https://github.com/google-deepmind/optax/issues/1210"
+_RECOMPILES = "https://github.com/google-deepmind/optax/issues/1171"
+
+
+PATCH.wraps("scale_by_lbfgs", ("optax._src.transform",), ">=0.2.3,<0.2.5")(
+    lbfgs.scale_by_lbfgs_split
+)
+PATCH.wraps("scale_by_lbfgs", ("optax._src.transform",), ">=0.2.5")(lbfgs.scale_by_lbfgs)
+PATCH.wraps("lbfgs", ("optax._src.alias",), ">=0.2.3")(lbfgs.lbfgs)

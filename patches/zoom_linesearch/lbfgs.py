@@ -1,0 +1,119 @@
+"""L-BFGS: directions in one dtype, and a default line search that is patched too."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Callable
+
+import jax
+import jax.numpy as jnp
+
+from ..._contract.dtypes import (
+    PyTree,
+    cast_back,
+    compute_dtype,
+    leaves,
+    statistics_dtype,
+)
+from ..._contract.kinds import start_in_kind
+from ..._contract.updates import cast_updates
+from .._support.keep_dtypes import standard_promotion
+from .._support.representation import Representation
+
+
+def scale_by_lbfgs_split(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """0.2.3 and 0.2.4: complex leaves as pairs of real ones."""
+    return _direction(stock(*args, **kwargs), split=True)
+
+
+def scale_by_lbfgs(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """From 0.2.5 on."""
+    return _direction(stock(*args, **kwargs), split=False)
+
+
+def _direction(tx: Any, *, split: bool) -> Any:
+    """L-BFGS directions in one dtype; weights not in float64 because 64-bit mode is on."""
+    trees = ("params", "updates", "diff_params_memory", "diff_updates_memory")
+
+    def init_fn(params: PyTree) -> Any:
+        return start_in_kind(update_fn, zeros(params), params)
+
+    def zeros(params: PyTree) -> Any:
+        """Stock's state, which makes the zeros of the weights in float64 in 64-bit mode."""
+        dtype = statistics_dtype(params)
+        if jax.eval_shape(lambda p: tx.init(p).weights_memory, params).dtype == dtype:
+            return tx.init(params)
+        structures: list[Any] = []
+
+        def start(params: PyTree) -> list[Any]:
+            state = tx.init(params)
+            state = state._replace(weights_memory=state.weights_memory.astype(dtype))
+            structures.append(jax.tree_util.tree_structure(state))
+            return leaves(state)
+
+        shapes = jax.eval_shape(start, params)
+        return structures[0].unflatten(jnp.zeros(leaf.shape, leaf.dtype) for leaf in shapes)
+
+    def update_fn(updates: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:
+        problem = Representation(compute_dtype((params, updates)), split)
+        if params is None or problem.is_noop(params, updates, state.params):
+            with standard_promotion():
+                new_updates, new_state = tx.update(updates, state, params)
+        else:
+            # As the state will keep them: else rounding would count as a change of the gradient.
+            kept = cast_back(updates, state.updates)
+            encoded = {name: problem.encode(getattr(state, name)) for name in trees}
+            with standard_promotion():
+                new_updates, new_state = tx.update(
+                    problem.encode(kept), state._replace(**encoded), problem.encode(params)
+                )
+            new_updates = problem.decode(new_updates, updates)
+            decoded = {
+                name: problem.decode(getattr(new_state, name), getattr(state, name))
+                for name in trees
+            }
+            new_state = new_state._replace(**decoded)
+        return cast_updates(new_updates, updates, params), cast_back(new_state, state)
+
+    return tx._replace(init=init_fn, update=update_fn)
+
+
+def lbfgs(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """With a default line search that is patched too.
+
+    Stock's was built when optax was imported, from stock functions; its arguments are in the cells
+    of its closures, and a search that is built from them now is the same but for the patch.
+    """
+    import optax
+
+    bound = inspect.signature(stock).bind(*args, **kwargs)
+    if "linesearch" not in bound.arguments:
+        arguments = arguments_of(inspect.signature(stock).parameters["linesearch"].default)
+        if arguments is not None:
+            kwargs["linesearch"] = optax.scale_by_zoom_linesearch(**arguments)
+    return stock(*args, **kwargs)
+
+
+def arguments_of(linesearch: Any) -> dict[str, Any] | None:
+    """The arguments that stock's ``scale_by_zoom_linesearch`` was called with.
+
+    None if it was not stock's, but the patched one: then optax's module was reloaded since.
+    """
+    import optax
+
+    found: dict[str, Any] = {}
+    functions = [linesearch.update]
+    while functions:
+        function = functions.pop()
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+            value = cell.cell_contents
+            if name not in found:
+                found[name] = value
+                if inspect.isfunction(value):
+                    functions.append(value)
+    renamed = {"max_learning_rate": "max_stepsize", "stepsize_precision": "interval_threshold"}
+    names = inspect.signature(optax.scale_by_zoom_linesearch).parameters
+    cells = {name: renamed.get(name, name) for name in names}
+    if not found.keys() >= set(cells.values()):
+        return None
+    return {name: found[cell] for name, cell in cells.items()}

@@ -1,0 +1,169 @@
+"""The command ``audit``: what it finds, how it tells it, and how it fails."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
+
+import pytest
+from subprocesses import Python
+
+from optax_dtypefix._commands.audit import releases
+from optax_dtypefix._commands.audit.results import BROKEN, BY_DESIGN, KEPT, Row, narrowed, worse
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FEW = ("adam", "clip")
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: Any) -> tuple[Any, Path]:
+    """The record and the picture of a few transformations."""
+    folder = tmp_path_factory.mktemp("audit")
+    command = Python(folder, ("-m", "optax_dtypefix"))
+    done = command("audit", "--json", "--svg", "few.svg", "--only", *FEW)
+    assert (done.returncode, done.stderr) == (0, "")
+    return json.loads(done.stdout), folder / "few.svg"
+
+
+def cells(record: Any, name: str, rate: str = "", inside: str = "") -> dict[str, str]:
+    wanted = (name, rate, inside)
+    found = [row for row in record["rows"] if (row["name"], row["rate"], row["inside"]) == wanted]
+    assert len(found) == 1, wanted
+    return dict(zip(record["regimes"], found[0]["cells"]))
+
+
+def test_each_verdict_is_given(few: Any) -> None:
+    record, _ = few
+    adam = cells(record, "adam", "float")
+    assert (adam["f32"], adam["bf16"]) == (".", ".")  # Stock keeps the contract.
+    assert (adam["integer leaf"], adam["strict"]) == ("+", "+")  # Fixed.
+    assert adam["wider"] == "o"  # Fixed by the opt-in patch.
+    assert cells(record, "adam", "array")["bf16"] == "+"
+    assert cells(record, "adam", "numpy")["f32 x64"] == "+"
+    assert adam["nodes"] == adam["narrower"] == adam["int8 grads"] == "."
+    assert cells(record, "adam", "float", "apply_if_finite")["wider"] == "+"
+    assert cells(record, "clip")["complex"] in ".-"  # By design, where jax refuses it.
+    assert record["still_broken"] == {}
+    assert record["broken"]["stock"]["same_dtypes"] > 0
+    assert record["broken"]["patched"]["same_dtypes"] == 0
+    assert record["broken"]["patched"]["all"] > 0
+    assert record["broken"]["every_transform"] == {"all": 0, "same_dtypes": 0}
+
+
+def test_an_update_is_narrowed_if_it_cannot_hold_the_numbers_of_stocks() -> None:
+    assert narrowed(["float32"], ["bfloat16"]) is not None
+    assert narrowed(["float16"], ["bfloat16"]) is not None
+    assert narrowed(["float64", "float32"], ["float64", "int8"]) is not None
+    assert narrowed(["complex64"], ["float32"]) is not None
+    assert narrowed(["float64", "bfloat16", "int8"], ["float64", "float32", "float32"]) is None
+    assert narrowed([], ["float32"]) is None  # Stock raises.
+
+
+def test_what_is_worse_than_stock_is_broken_whatever_the_reason() -> None:
+    drifts, raises, lost = "state: turns", "error: TypeError", "narrowed: an update is bfloat16"
+    assert worse(None, drifts)
+    assert worse(drifts, raises)
+    assert worse(drifts, lost)
+    assert not worse(drifts, drifts)
+    assert not worse(raises, drifts)
+    assert not worse(raises, raises)
+
+    def verdict(**messages: str) -> str:
+        found = {way: {"complex": said} if said else {} for way, said in messages.items()}
+        return Row("0.2.8", "measure_with_ema", "", "", found).verdict("complex")
+
+    assert verdict(stock="", patched="", every_transform="") == KEPT
+    assert verdict(stock=drifts, patched=drifts, every_transform="") == BY_DESIGN
+    assert verdict(stock="", patched=drifts, every_transform="") == BROKEN
+    assert verdict(stock=drifts, patched=raises, every_transform="") == BROKEN
+
+
+def test_every_guise_is_measured(few: Any) -> None:
+    record, _ = few
+    guises = {(row["rate"], row["inside"]) for row in record["rows"] if row["name"] == "adam"}
+    wrappers = ("MultiSteps", "apply_if_finite", "inject_hyperparams")
+    rates = ("float", "schedule", "array", "numpy")
+    assert guises == {(rate, "") for rate in rates} | {("float", inside) for inside in wrappers}
+    assert record["cells"] == len(record["rows"]) * len(record["regimes"])
+
+
+def test_the_picture_shows_stock_and_patched(few: Any) -> None:
+    _, path = few
+    svg = ElementTree.fromstring(path.read_text())
+    words = [text.text for text in svg.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"stock optax", "patched optax", *FEW, "f32", "wider"} <= set(words)
+    colors = {rect.get("fill") for rect in svg.iter("{http://www.w3.org/2000/svg}rect")}
+    assert len(colors) > 3
+
+
+def test_a_patch_that_is_off_shows_as_broken(command: Python) -> None:
+    run = command("audit", "--only", "ema", OPTAX_DTYPEFIX_DISABLE="promotion,every_transform")
+    assert run.returncode == 1
+    assert "Broken: ema, strict: error: TypePromotionError" in run.stdout
+    (row,) = [line for line in run.stdout.splitlines() if line.startswith("ema ")]
+    assert "x" in row.split()
+
+
+def test_moments_in_float32_are_no_fault(command: Python) -> None:
+    run = command("audit", "--json", "--only", "rmsprop", OPTAX_DTYPEFIX_ENABLE="float32_moments")
+    assert run.returncode == 0
+    broken = json.loads(run.stdout)["broken"]
+    assert broken["patched"]["same_dtypes"] == broken["every_transform"]["all"] == 0
+    assert broken["stock"]["same_dtypes"] > 0
+
+
+def test_the_opt_in_patch_is_measured_beside_those_that_are_named(command: Python) -> None:
+    run = command("audit", "--json", "--only", "trace", OPTAX_DTYPEFIX_ONLY="multi_steps")
+    assert cells(json.loads(run.stdout), "trace")["wider"] == "o"
+
+
+def test_an_unknown_name_is_refused(command: Python) -> None:
+    run = command("audit", "--only", "adamm", "--svg", "none.svg")
+    assert run.returncode == 2
+    assert not (command.folder / "none.svg").exists()
+    assert "no such transformation: adamm; did you mean 'adam'?" in run.stderr
+
+
+def test_a_picture_that_cannot_be_written_is_refused_at_once(command: Python) -> None:
+    run = command("audit", "--svg", "no/such/folder.svg", "--only", "clip")
+    assert run.returncode == 2
+    assert "no/such/folder.svg" in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_a_broken_optax_is_told(command: Python) -> None:
+    broken = command.at_start(
+        """
+        import sys
+
+        class Finder:
+            @staticmethod
+            def find_spec(name, path=None, target=None):
+                if name == "optax.contrib":
+                    raise RuntimeError("half an installation")
+
+        sys.meta_path.insert(0, Finder)
+        """
+    )
+    run = command("audit", "--only", "clip", PYTHONPATH=broken)
+    assert run.returncode == 1
+    assert "half an installation" in run.stderr
+
+
+def test_records_of_releases_become_a_table_and_a_picture(few: Any, tmp_path: Path) -> None:
+    record, _ = few
+    older = {**record, "optax_version": "0.0.1", "rows": record["rows"][:1]}
+    paths = [tmp_path / "older.json", tmp_path / "newer.json"]
+    for path, content in zip(paths, (older, record)):
+        path.write_text(json.dumps(content))
+    releases.main(str(tmp_path), *map(str, paths))
+    broken = record["broken"]
+    table = (tmp_path / "audit.md").read_text()
+    assert f"| 0.0.1 | {record['jax_version']} | {record['cells']} |" in table
+    assert f"| {broken['stock']['all']} ({broken['stock']['same_dtypes']}) |" in table
+    svg = ElementTree.fromstring((tmp_path / "audit.svg").read_text())
+    words = [text.text for text in svg.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"0.0.1", record["optax_version"], *FEW} <= set(words)

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from subprocesses import Python
+
+import optax_dtypefix
+from optax_dtypefix._commands.main import main
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_the_console_script_is_the_same_command() -> None:
+    scripts = importlib.metadata.distribution("optax-dtypefix").entry_points
+    (script,) = [entry for entry in scripts if entry.name == "optax-dtypefix"]
+    assert script.load() is main
+
+
+def test_version_tells_all_versions(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["--version"])
+    assert exit_.value.code == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"optax-dtypefix {optax_dtypefix.__version__} (optax ")
+    assert f"jax {importlib.metadata.version('jax')}" in said
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["status", "-h"], ["doctor", "-h"], ["run", "-h"]]
+)
+def test_help(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments)
+    assert exit_.value.code == 0
+    assert "usage: optax-dtypefix" in capsys.readouterr().out
+
+
+def test_without_a_command_it_helps(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "examples:" in capsys.readouterr().err
+
+
+def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["doctr"])
+    assert exit_.value.code == 2
+    assert "there is no command 'doctr': did you mean 'doctor'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["run"], ["run", "-x"], ["run", "-m"], ["status", "more"]])
+def test_wrong_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments)
+    assert exit_.value.code == 2
+    assert "usage: optax-dtypefix" in capsys.readouterr().err
+
+
+def test_status_tells_what_is_applied(command: Python) -> None:
+    run = command("status", OPTAX_DTYPEFIX_ONLY="multi_steps")
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout.startswith(f"optax {importlib.metadata.version('optax')} in ")
+    (line,) = [line for line in run.stdout.splitlines() if line.startswith("multi_steps")]
+    assert line.split()[1] == "applied"
+    assert "zero_nans" in run.stdout
+    assert "not among OPTAX_DTYPEFIX_ONLY" in run.stdout
+
+
+BROKEN = """
+    import wrapt
+
+    @wrapt.when_imported("optax_dtypefix.patches.multi_steps")
+    def break_it(module):
+        del module.PATCH
+"""
+
+
+@pytest.mark.parametrize("strict", ["0", "1"])
+def test_status_exits_with_1_when_a_patch_failed(command: Python, strict: str) -> None:
+    run = command(
+        "status",
+        "--json",
+        PYTHONPATH=command.at_start(BROKEN),
+        OPTAX_DTYPEFIX_ONLY="multi_steps",
+        OPTAX_DTYPEFIX_STRICT=strict,
+    )
+    assert run.returncode == 1
+    report = json.loads(run.stdout)
+    assert report["optax_version"] == importlib.metadata.version("optax")
+    assert report["jax_version"] == importlib.metadata.version("jax")
+    (failed,) = [patch for patch in report["patches"] if patch["state"] == "failed"]
+    assert failed["id"] == "multi_steps"
+    assert "AttributeError" in failed["reason"]
+    assert "Failed: multi_steps" in run.stderr
+    assert ("OPTAX_DTYPEFIX_STRICT=1" in run.stderr) == (strict == "1")
+    assert "Traceback" not in run.stderr
+
+
+ABSENT = """
+    import importlib.machinery
+
+    find_spec = importlib.machinery.PathFinder.find_spec
+
+    def without_optax(name, path=None, target=None):
+        return None if name == "optax" else find_spec(name, path, target)
+
+    importlib.machinery.PathFinder.find_spec = without_optax
+"""
+
+
+@pytest.mark.parametrize("name", ["status", "doctor"])
+def test_without_optax_it_says_so(command: Python, name: str) -> None:
+    run = command(name, PYTHONPATH=command.at_start(ABSENT))
+    assert (run.returncode, run.stdout) == (1, "")
+    assert "optax cannot be imported: it is not installed" in run.stderr
+    assert "pip install optax" in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+@pytest.mark.parametrize("name", ["status", "doctor"])
+def test_with_a_broken_optax_it_says_why(command: Python, tmp_path: Path, name: str) -> None:
+    folder = command.at_start("")
+    (tmp_path / "site" / "optax").mkdir()
+    (tmp_path / "site" / "optax" / "__init__.py").write_text(
+        "raise ImportError('this optax wants another jax')"
+    )
+    run = command(name, PYTHONPATH=folder)
+    assert (run.returncode, run.stdout) == (1, "")
+    assert "optax-dtypefix: optax cannot be imported" in run.stderr
+    assert "ImportError: this optax wants another jax" in run.stderr
+
+
+def test_a_malformed_variable_is_named(command: Python) -> None:
+    run = command("status", OPTAX_DTYPEFIX="maybe")
+    assert run.returncode == 1
+    assert run.stderr.splitlines()[-1].endswith(
+        "OPTAX_DTYPEFIX='maybe' is not valid. Set it to 'on' or 'off'."
+    )

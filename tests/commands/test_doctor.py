@@ -1,0 +1,301 @@
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+from typing import Any
+
+import pytest
+from subprocesses import Python
+
+from optax_dtypefix._commands import doctor as _doctor
+from optax_dtypefix.patches import multi_steps
+
+# All demonstrations would take too long here; they are tests of their own.
+FEW = """
+    import wrapt
+
+    @wrapt.when_imported("optax_dtypefix.patches")
+    def leave_out_the_others(patches):
+        patches.IDS = ("multi_steps", "fromage")
+"""
+OPTAX = importlib.metadata.version("optax")
+
+
+def test_each_fault_shows_on_stock_optax_and_is_gone_on_the_patched(command: Python) -> None:
+    # Modes of JAX in which the demonstrations would show something else.
+    run = command(
+        "doctor",
+        PYTHONPATH=command.at_start(FEW),
+        OPTAX_DTYPEFIX_ONLY="multi_steps",
+        JAX_ENABLE_X64="1",
+        JAX_NUMPY_DTYPE_PROMOTION="strict",
+        PYTHONWARNINGS="error",
+        COLUMNS="90",
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    lines = run.stdout.splitlines()
+    assert lines[0].startswith(f"optax {OPTAX} in ")
+    assert lines[0].endswith(f"jax {importlib.metadata.version('jax')}")
+    assert lines[2].split() == ["patch", "fault", "stock", "patched", "verdict"]
+    (drift,) = [line.split() for line in lines if "inner_drift" in line]
+    assert drift[:2] == ["multi_steps", "inner_drift"]
+    assert drift[-2:] == ["ok", "fixed"]
+    table = lines[2 : lines.index("", 2)]
+    assert all(len(line) <= 90 for line in table)
+    assert any("…" in line for line in table)
+    switched_off = [line for line in table[2:] if not line.startswith("multi_steps")]
+    assert switched_off
+    assert all(line.startswith("fromage") for line in switched_off)
+    assert all(line.endswith("disabled") for line in switched_off)
+    assert "OPTAX_DTYPEFIX_DISABLE=multi_steps" in lines[-1]
+
+
+# One patch whose faults go wrong in every way, on real optax.
+TAMPERED = f"""
+{FEW}
+    import dataclasses, os
+
+    @wrapt.when_imported("optax_dtypefix.patches.multi_steps")
+    def tamper(module):
+        patch = module.PATCH
+        inner_drift = next(fault for fault in patch.faults if fault.id == "inner_drift")
+
+        def does_nothing(stock, *args, **kwargs):
+            return stock(*args, **kwargs)
+
+        def die():
+            if os.environ.get("OPTAX_DTYPEFIX") != "off":
+                os._exit(3)
+            return "shown"
+
+        def fault(name, show, releases=""):
+            return dataclasses.replace(inner_drift, id=name, show=show, releases=releases)
+
+        module.PATCH = dataclasses.replace(
+            patch,
+            faults=(
+                inner_drift,
+                fault("of_another_release", die, "<0.1"),
+                fault("never_there", lambda: None),
+                fault("deadly", die),
+            ),
+            targets=tuple(
+                dataclasses.replace(target, replacement=does_nothing) for target in patch.targets
+            ),
+        )
+"""
+
+
+def test_it_exits_with_1_when_a_patch_does_not_work(command: Python) -> None:
+    run = command(
+        "doctor", "--json", PYTHONPATH=command.at_start(TAMPERED), OPTAX_DTYPEFIX_ONLY="multi_steps"
+    )
+    assert run.returncode == 1
+    record = json.loads(run.stdout)
+    assert record["optax_version"] == OPTAX
+    assert record["tested_release"] is True
+    assert record["ok"] is False
+    rows = {row["fault"]: row for row in record["faults"] if row["patch"] == "multi_steps"}
+    assert {fault: row["verdict"] for fault, row in rows.items()} == {
+        "inner_drift": "still fails",
+        "of_another_release": "not in this release",
+        "never_there": "not shown",
+        "deadly": "still fails",
+    }
+    assert rows["inner_drift"]["stock"] == rows["inner_drift"]["patched"]
+    assert rows["inner_drift"]["state"] == "applied"
+    assert rows["deadly"]["patched"] == "no outcome: the process ended with code 3"
+    assert "multi_steps/inner_drift, multi_steps/deadly" in record["conclusion"]
+    assert "multi_steps/never_there. There the table is wrong" in record["conclusion"]
+
+
+UNTESTED = f"""
+{FEW}
+
+    @wrapt.when_imported("optax")
+    def from_the_future(optax):
+        optax.__version__ = "9.0.0.dev1"
+"""
+
+
+def test_on_an_untested_release_every_fault_is_tried(command: Python) -> None:
+    run = command("doctor", "--json", PYTHONPATH=command.at_start(UNTESTED), OPTAX_DTYPEFIX="off")
+    assert (run.returncode, run.stderr) == (0, "")
+    record = json.loads(run.stdout)
+    assert record["optax_version"] == "9.0.0.dev1"
+    assert record["tested_release"] is False
+    rows = {row["fault"]: row for row in record["faults"] if row["patch"] == "multi_steps"}
+    assert set(rows) == {fault.id for fault in multi_steps.PATCH.faults}
+    assert {row["verdict"] for row in rows.values()} <= {"disabled", "not shown"}
+    assert rows["inner_drift"]["reason"] == "switched off by OPTAX_DTYPEFIX=off"
+
+
+def outcomes(*, tested: bool = True, **outcome: str | None) -> _doctor._Outcomes:
+    """What a worker writes about one fault, and its outcome unless it died before."""
+    fault = {"patch": "p", "fault": "f", "summary": "s", "upstream": "", "in_release": True}
+    header = {"report": {"patches": []}, "tested": tested, "faults": [fault]}
+    entries: list[dict[str, Any]] = [header]
+    if outcome:
+        entries.append({"patch": "p", "fault": "f", **outcome})
+    return _doctor._Outcomes(entries, "died")
+
+
+def diagnosis(*rows: _doctor.Row, tested: bool = True) -> _doctor.Diagnosis:
+    report = {"optax_version": "1.2.3", "optax_location": "/there", "jax_version": "4.5.6"}
+    return _doctor.Diagnosis(report, tested, rows)
+
+
+@pytest.mark.parametrize(
+    ("state", "tested", "messages", "verdict", "ok"),
+    [
+        ("applied", True, ("wrong", None), "fixed", True),
+        ("applied", True, ("wrong", "wrong"), "still fails", False),
+        ("applied", True, (None, "wrong"), "still fails", False),
+        ("applied", True, (None, None), "not shown", False),
+        ("applied", False, (None, None), "not shown", True),
+        ("disabled", True, ("wrong", "wrong"), "disabled", True),
+        ("disabled", True, ("wrong", None), "fixed by others", True),
+        ("disabled", True, (None, None), "not shown", False),
+        ("not-needed", False, (None, None), "not shown", True),
+        ("not-needed", False, ("wrong", "wrong"), "still fails", False),
+        ("unsupported", False, ("wrong", "wrong"), "still fails", False),
+        ("missing", True, ("wrong", "wrong"), "still fails", False),
+        ("missing", False, ("wrong", "wrong"), "not in this release", True),
+        ("failed", True, ("wrong", "wrong"), "still fails", False),
+    ],
+)
+def test_verdicts(
+    state: str, tested: bool, messages: tuple[str | None, str | None], verdict: str, ok: bool
+) -> None:
+    before, after = (outcomes(outcome=message, tested=tested) for message in messages)
+    row = _doctor._row(after.faults[0], before, after, {"state": state, "reason": "so"})
+    assert row.verdict == verdict
+    assert diagnosis(row, tested=tested).ok is ok
+
+
+def test_an_opt_in_patch_that_nobody_asked_for_is_no_failure() -> None:
+    before = after = outcomes(outcome="wrong")
+    status = {"state": "disabled", "reason": "opt-in: name it in OPTAX_DTYPEFIX_ENABLE"}
+    row = _doctor._row(after.faults[0], before, after, status)
+    assert row.verdict == "opt-in"
+    assert diagnosis(row).ok
+
+
+def test_a_process_that_died_is_no_proof() -> None:
+    before, after = outcomes(outcome="wrong"), outcomes()
+    row = _doctor._row(after.faults[0], before, after, {"state": "applied", "reason": "so"})
+    assert (row.patched, row.verdict) == ("died", "still fails")
+
+
+def row(verdict: str, stock: str | None = "wrong", patched: str | None = None) -> _doctor.Row:
+    return _doctor.Row("patch_id", "fault_id", "", "", stock, patched, verdict, "applied", "why")
+
+
+_MORE = (
+    "More about a patch: optax-dtypefix doctor patch_id. To switch it off, set "
+    "OPTAX_DTYPEFIX_DISABLE=patch_id in the environment."
+)
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (
+            [row("fixed")],
+            [
+                "1 fault of stock optax 1.2.3 fixed under the shim, which is all of them.",
+                _MORE,
+            ],
+        ),
+        (
+            [row("disabled"), row("disabled")],
+            [
+                "2 faults left in place, as you asked (patch_id: why).",
+                "To have them fixed, unset the variable.",
+            ],
+        ),
+        (
+            [row("fixed"), row("fixed by others")],
+            [
+                "1 fault fixed by other patches, though not by their own (patch_id: why).",
+                "1 fault of stock optax 1.2.3 fixed under the shim.",
+                _MORE,
+            ],
+        ),
+        (
+            [row("fixed"), row("opt-in"), row("opt-in")],
+            [
+                "2 faults left to you, as what mends them is opt-in: set "
+                "OPTAX_DTYPEFIX_ENABLE=patch_id in the environment.",
+                "1 fault of stock optax 1.2.3 fixed under the shim, which is all of them that need "
+                "no opting in.",
+                _MORE,
+            ],
+        ),
+        ([], ["optax 1.2.3 shows none of the known faults."]),
+        ([row("not in this release")], ["optax 1.2.3 shows none of the known faults."]),
+    ],
+)
+def test_the_conclusion_says_what_to_do_next(rows: list[_doctor.Row], words: list[str]) -> None:
+    assert diagnosis(*rows).conclusion.splitlines() == words
+    assert diagnosis(*rows).as_text(80).endswith("\n".join(words))
+
+
+@pytest.mark.parametrize(
+    ("state", "patched", "verdict"),
+    [
+        ("applied", None, "fixed"),
+        ("applied", "wrong", "still fails"),
+        ("unsupported", None, "fixed by others"),
+        ("failed", None, "fixed by others"),
+        ("failed", "wrong", "still fails"),
+    ],
+)
+def test_only_a_patch_that_acts_is_said_to_mend(
+    state: str, patched: str | None, verdict: str
+) -> None:
+    fault = {"patch": "a", "fault": "b", "summary": "", "upstream": "", "in_release": True}
+    header = {"report": {}, "tested": True, "faults": [fault]}
+    before, after = (
+        _doctor._Outcomes([header, {"patch": "a", "fault": "b", "outcome": outcome}], "")
+        for outcome in ("wrong", patched)
+    )
+    found = _doctor._row(fault, before, after, {"state": state, "reason": "why"})
+    assert found.verdict == verdict
+    assert ("the patch is" in _doctor._details(found)) == (state != "applied")
+
+
+def test_reasons_are_given_once() -> None:
+    rows = [row("disabled"), dataclasses.replace(row("disabled"), patch="other")]
+    (words, _) = diagnosis(*rows).conclusion.splitlines()
+    assert words == "2 faults left in place, as you asked (patch_id, other: why)."
+
+
+def test_one_patch_with_all_that_is_said_of_it(command: Python) -> None:
+    run = command("doctor", "fromage", PYTHONPATH=command.at_start(FEW))
+    assert (run.returncode, run.stderr) == (0, "")
+    assert "multi_steps" not in run.stdout
+    (first, *_) = [line for line in run.stdout.splitlines() if line.startswith("fromage, ")]
+    assert first.endswith(": fixed")
+    assert "    https://github.com/google-deepmind/optax/issues/1323" in run.stdout.splitlines()
+    wrong = command("doctor", "fromag")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "there is no patch 'fromag': did you mean 'fromage'?" in wrong.stderr
+
+
+def test_a_patch_that_cannot_be_loaded_is_a_failure() -> None:
+    broken = {"id": "p", "state": "failed", "reason": "SyntaxError: no"}
+    result = diagnosis(_doctor._unloadable(broken))
+    assert not result.ok
+    assert "SyntaxError: no" in result.as_text(200)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 300])
+def test_messages_share_the_width_and_names_are_never_cut(width: int) -> None:
+    long = "one\n two " + "three " * 30
+    text = diagnosis(row("still fails", long, long), row("fixed", long, None)).as_text(width)
+    table = text.splitlines()[2:6]
+    assert all("patch_id  fault_id  one" in line for line in table[2:])
+    assert max(map(len, table)) <= width
+    assert json.loads(diagnosis(row("fixed", long)).as_json())["faults"][0]["stock"] == long

@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import optax_dtypefix
+from optax_dtypefix._contract.x64 import x64
+
+tree_map = jax.tree_util.tree_map
+needs_extra_args = pytest.mark.skipif(
+    not hasattr(optax, "GradientTransformationExtraArgs"),
+    reason="extra arguments came with optax 0.1.5",
+)
+
+
+def transformation(update: Any, init: Any = None) -> Any:
+    return optax.GradientTransformation(
+        init or (lambda params: tree_map(jnp.zeros_like, params)), update
+    )
+
+
+def shapes(dtype: Any) -> Any:
+    return {"w": jax.ShapeDtypeStruct((3,), dtype)}
+
+
+def kinds(report: Any) -> list[str]:
+    return [violation.kind for violation in report]
+
+
+def drifting() -> Any:
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        del params
+        total = tree_map(lambda g, t: g.astype(jnp.float32) + t, grads, state)
+        return total, total
+
+    return transformation(update)
+
+
+def test_a_steady_transformation_is_ok() -> None:
+    report = optax_dtypefix.check(optax.adam(1e-3), shapes(jnp.bfloat16))
+    assert report.ok
+    assert str(report) == "keeps the contract"
+    report.raise_if_broken()
+
+
+def test_a_drift_is_named_from_what_to_what() -> None:
+    report = optax_dtypefix.check(drifting(), shapes(jnp.bfloat16))
+    assert kinds(report) == ["state", "updates", "scan", "cond"]
+    assert "state['w']: turns from bfloat16[3] into float32[3]" in str(report)
+    assert "updates['w']: float32, wider than bfloat16 (gradient bfloat16, param bfloat16)" in str(
+        report
+    )
+    with pytest.raises(optax_dtypefix.OptaxDtypeFixError, match="turns from bfloat16"):
+        report.raise_if_broken()
+
+
+def test_weak_types_are_seen() -> None:
+    def init(params: Any) -> Any:
+        del params
+        return jnp.asarray(0.0)
+
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        del params
+        return grads, state + jnp.float32(1.0)
+
+    report = optax_dtypefix.check(transformation(update, init), shapes(jnp.float32))
+    assert "turns from weak float32[] into float32[]" in str(report)
+
+
+def test_a_change_of_structure_is_seen() -> None:
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        del params
+        return grads, {"more": state}
+
+    report = optax_dtypefix.check(transformation(update), shapes(jnp.float32))
+    assert kinds(report) == ["structure", "scan", "cond"]
+
+
+def test_float64_inside_is_seen_unless_it_came_in() -> None:
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        del params
+        return tree_map(lambda g: (g.astype(jnp.float64) * 2).astype(g.dtype), grads), state
+
+    with x64():
+        tx = transformation(update)
+        assert kinds(optax_dtypefix.check(tx, shapes(jnp.float32))) == ["float64"]
+        assert optax_dtypefix.check(tx, shapes(jnp.float64)).ok
+
+
+def test_an_exception_is_reported_with_its_cause() -> None:
+    def update(*_: Any) -> Any:
+        raise KeyError("lost")
+
+    report = optax_dtypefix.check(transformation(update), shapes(jnp.float32))
+    assert kinds(report) == ["error"]
+    assert isinstance(report.error, KeyError)
+    with pytest.raises(optax_dtypefix.OptaxDtypeFixError) as raised:
+        report.raise_if_broken()
+    assert raised.value.__cause__ is report.error
+
+
+@needs_extra_args
+def test_extra_arguments_may_be_shapes_and_functions() -> None:
+    def update(grads: Any, state: Any, params: Any = None, *, value: Any, value_fn: Any) -> Any:
+        return tree_map(lambda g: g * (value + value_fn(params)), grads), state
+
+    tx = optax.GradientTransformationExtraArgs(lambda params: params, update)
+    value = jax.ShapeDtypeStruct((), jnp.float32)
+    found = optax_dtypefix.check(
+        tx, shapes(jnp.float32), value=value, value_fn=lambda params: params["w"].sum()
+    )
+    assert found.ok, found
+
+
+def test_arrays_count_by_their_shapes_alone() -> None:
+    assert optax_dtypefix.check(optax.adam(1e-3), {"w": np.ones(3, np.float32)}).ok
+
+
+def test_wider_gradients_are_a_case_of_their_own() -> None:
+    report = optax_dtypefix.check(optax.adam(1e-3), shapes(jnp.bfloat16), shapes(jnp.float32))
+    assert "state" in kinds(report)
+    fixed = optax_dtypefix.preserve_dtypes(optax.adam(1e-3))
+    assert optax_dtypefix.check(fixed, shapes(jnp.bfloat16), shapes(jnp.float32)).ok
+
+
+def test_70_billion_parameters_are_checked_as_shapes() -> None:
+    layer = {
+        "attention": jax.ShapeDtypeStruct((4, 8192, 8192), jnp.bfloat16),
+        "mlp": jax.ShapeDtypeStruct((3, 8192, 28672), jnp.bfloat16),
+        "norm": jax.ShapeDtypeStruct((2, 8192), jnp.bfloat16),
+    }
+    params = {f"layer{i}": layer for i in range(80)}
+    size = sum(int(np.prod(leaf.shape)) for leaf in jax.tree_util.tree_leaves(params))
+    assert size > 70e9
+    before = {id(array) for array in jax.live_arrays()}
+    assert optax_dtypefix.check(optax.MultiSteps(optax.sgd(0.1, momentum=0.9), 4), params).ok
+    assert {id(array) for array in jax.live_arrays()} <= before
+
+
+def test_preserve_dtypes_holds_any_transformation() -> None:
+    tx = optax_dtypefix.preserve_dtypes(drifting())
+    assert optax_dtypefix.check(tx, shapes(jnp.bfloat16)).ok
+    composed = optax.chain(optax.clip(1.0), optax.masked(tx, {"w": True}))
+    assert optax_dtypefix.check(composed, shapes(jnp.bfloat16)).ok
+    params = {"w": jnp.ones(3, jnp.bfloat16)}
+    updates, _ = jax.jit(tx.update)(params, tx.init(params), params)
+    np.testing.assert_array_equal(np.asarray(updates["w"], np.float32), 1.0)
+
+
+@needs_extra_args
+def test_preserve_dtypes_passes_extra_arguments_on() -> None:
+    def update(grads: Any, state: Any, params: Any = None, *, scale: Any) -> Any:
+        del params
+        return tree_map(lambda g: g * scale, grads), state
+
+    inner = optax.GradientTransformationExtraArgs(lambda params: params, update)
+    tx = optax_dtypefix.preserve_dtypes(inner)
+    params = {"w": jnp.ones(3, jnp.bfloat16)}
+    updates, _ = tx.update(params, tx.init(params), params, scale=jnp.float32(2.0))
+    assert updates["w"].dtype == jnp.bfloat16
+    np.testing.assert_array_equal(np.asarray(updates["w"], np.float32), 2.0)
+
+
+@pytest.mark.skipif(
+    not hasattr(optax, "with_extra_args_support"), reason="it came with optax 0.1.5"
+)
+def test_preserve_dtypes_passes_them_to_what_is_no_tuple_of_optax() -> None:
+    class Own:
+        def init(self, params: Any) -> Any:
+            return {"params": params, "name": "a word"}
+
+        def update(self, grads: Any, state: Any, params: Any = None, *, scale: Any) -> Any:
+            del params
+            return tree_map(lambda g: g * scale, grads), state
+
+    tx = optax_dtypefix.preserve_dtypes(Own())
+    params = {"w": jnp.ones(3, jnp.bfloat16)}
+    updates, state = tx.update(params, tx.init(params), params, scale=jnp.float32(2.0))
+    assert updates["w"].dtype == jnp.bfloat16
+    np.testing.assert_array_equal(np.asarray(updates["w"], np.float32), 2.0)
+    assert state["name"] == "a word"
+
+
+def test_updates_of_another_structure_are_told() -> None:
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        del params
+        return {"b": grads["b"]}, state
+
+    params = {
+        "a": jax.ShapeDtypeStruct((3,), jnp.bfloat16),
+        "b": jax.ShapeDtypeStruct((3,), jnp.float32),
+    }
+    (found,) = optax_dtypefix.check(transformation(update, lambda _: ()), params)
+    assert (found.kind, found.where) == ("updates", "")
+    assert "{'b': *}" in found.message
+
+
+def test_numpy_params_count_as_what_jax_makes_of_them() -> None:
+    assert optax_dtypefix.check(optax.adam(0.1), {"w": np.ones(3)}).ok
+
+
+def test_float64_scalars_cost_nothing_and_are_not_reported() -> None:
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        del params
+        correction = 1 - 0.9 ** (state + 1)  # float64 in 64-bit mode.
+        return tree_map(lambda g: g / correction.astype(g.dtype), grads), state + 1
+
+    with x64():
+        tx = transformation(update, lambda _: jnp.zeros([], jnp.int32))
+        assert optax_dtypefix.check(tx, shapes(jnp.float32)).ok
+
+
+def test_int64_that_nobody_brought_is_named() -> None:
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        del params
+        return grads, state + 1
+
+    with x64():
+        tx = transformation(update, lambda _: jnp.zeros([], jnp.int64))
+        report = optax_dtypefix.check(tx, shapes(jnp.float32))
+        assert kinds(report) == ["int64"]
+        assert "int64[] in the state, although no input is int64" in str(report)
+        assert optax_dtypefix.check(tx, shapes(jnp.int64)).ok
+
+
+@jax.tree_util.register_pytree_node_class
+class Converting:
+    """A node that makes arrays of its children, so that no shape can stand for one."""
+
+    def __init__(self, child: Any) -> None:
+        self.child = jnp.asarray(child)
+
+    def tree_flatten(self) -> Any:
+        return (self.child,), None
+
+    @classmethod
+    def tree_unflatten(cls, aux: Any, children: Any) -> Converting:
+        del aux
+        return cls(*children)
+
+
+def test_a_node_that_takes_nothing_but_arrays() -> None:
+    params = {"w": Converting(jnp.ones((3,), jnp.bfloat16))}
+    assert optax_dtypefix.check(optax.adam(0.1), params).ok
+
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        del params
+        return tree_map(lambda g: g.astype(jnp.float32), grads), state
+
+    (found,) = optax_dtypefix.check(transformation(update), params)
+    assert found.kind == "updates"

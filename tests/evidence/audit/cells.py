@@ -1,0 +1,83 @@
+"""Writes, for every cell of the audit, what is broken, the dtypes of the updates, and which program
+it is, as JSON lines.
+
+Run as ``cells.py FILE [COMPILE.json]``. A program is told by the hash of what jax hands to XLA.
+With a list of cells, as ``[[name, rate, inside, regime], ...]``, only these are looked at, and
+their program is what XLA has made of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+import warnings
+from typing import Any
+
+import optax_dtypefix  # noqa: F401  # isort: skip  # First, as in a training script.
+
+import jax
+
+from optax_dtypefix._commands.audit.cases import Case, subjects
+from optax_dtypefix._commands.audit.measure import measure, problem_of
+from optax_dtypefix._commands.audit.regimes import REGIMES, Regime
+from optax_dtypefix._commands.reproducers import import_optax
+from optax_dtypefix._text import summarize
+
+sys.path.append(__file__.replace("audit/cells.py", "patches"))
+from programs import without_metadata
+
+
+def program(subject: Case, regime: Regime, *, compiled: bool) -> str:
+    """Init and one step of a transformation, as text."""
+    with regime.modes():
+        init, step, inputs = problem_of(subject, regime).functions()
+        state = jax.eval_shape(init, inputs)
+        lowered = [jax.jit(init).lower(inputs), jax.jit(step).lower(state, inputs)]
+        if compiled:
+            return "\n".join(anonymous(part.compile().as_text()) for part in lowered)
+        return "\n".join(part.as_text() for part in lowered)
+
+
+def anonymous(text: str) -> str:
+    """A compiled program with its values numbered in the order in which they come."""
+    names: dict[str, str] = {}
+    return re.sub(
+        r"%[\w.\-]+|\b\w+\.\d+(?=: )",  # In a signature they stand without the sign.
+        lambda match: names.setdefault(match.group(), f"%{len(names)}"),
+        without_metadata(text),
+    )
+
+
+def hashed(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def main(path: str, wanted: str = "") -> None:
+    warnings.simplefilter("ignore")
+    import_optax()
+    cells = None
+    if wanted:
+        with open(wanted, encoding="utf-8") as file:
+            cells = {tuple(cell) for cell in json.load(file)}
+    with open(path, "w", encoding="utf-8") as file:
+        for subject in subjects():
+            for regime in REGIMES:
+                key = (subject.name, subject.rate, subject.inside, regime.name)
+                if cells is not None and key not in cells:
+                    continue
+                entry: dict[str, Any] = {"cell": key, "broken": [], "program": None}
+                if not wanted:
+                    outcome = measure(subject, regime, eager=False)
+                    entry |= {"broken": [*map(str, outcome.broken)], "updates": outcome.updates}
+                if not entry["broken"]:
+                    try:
+                        entry["program"] = hashed(program(subject, regime, compiled=bool(wanted)))
+                    except Exception as error:  # It takes its own state only as init made it.
+                        entry["broken"] = [summarize(error)]
+                print(json.dumps(entry), file=file)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

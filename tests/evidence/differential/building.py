@@ -1,0 +1,220 @@
+"""Builds what a spec describes: the transformation, its params and gradients.
+
+Stock, patched and reference workers import this module alike. In the reference, marked by
+``exact``, every number is as wide as that, and so are dtypes that the user asks for.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import third_party
+
+from optax_dtypefix._commands.audit import cases as audited
+
+tree_map = jax.tree_util.tree_map
+Spec = dict[str, Any]
+
+
+def exact_dtype(dtype: Any, exact: str = "float64") -> Any:
+    parts = 1 + bool(jnp.issubdtype(dtype, np.complexfloating))
+    bits = int(exact[-2:]) * parts
+    return np.dtype(f"{'complex' if parts == 2 else 'float'}{bits}")
+
+
+def _values(rng: Any, shape: Any, dtype: Any, scale: float, *, zeros: bool, near: Any) -> Any:
+    """Random numbers that the dtype has, or others near them."""
+    if jnp.issubdtype(dtype, np.integer):
+        limit = 1 if dtype == np.int8 else 3
+        return rng.integers(-limit, limit + 1, shape).astype(np.float64)
+    values = rng.normal(size=shape) * scale
+    if jnp.issubdtype(dtype, np.complexfloating):
+        values = values + 1j * rng.normal(size=shape) * scale
+    if zeros:
+        values = values * (rng.random(shape) < 0.7)
+    return rounded(values * (1 + 0.05 * near.normal(size=shape)) if near else values, dtype)
+
+
+def rounded(values: Any, dtype: Any) -> Any:
+    """To what the dtype can hold, and back, so that all workers start from the same numbers."""
+    return np.asarray(values).astype(dtype).astype(exact_dtype(dtype))
+
+
+class Problem:
+    """Params, gradients and extra arguments of all steps.
+
+    Args:
+      spec: what is drawn.
+      exact: how wide all leaves are, in the reference; else empty.
+      nudges: for each leaf, by how much its values are off, relatively and at random.
+      run: which random errors those are.
+    """
+
+    def __init__(self, spec: Spec, *, exact: str, nudges: Any = None, run: int = 0) -> None:
+        self.spec, self.exact = spec, exact
+        self.nudge = min(max(nudges), float(np.finfo(np.float32).eps)) if nudges else 0.0
+        self.run = run
+        self.treedef = third_party.NODES[spec["node"]]
+        self._params, self._grads = [], []
+        for i, leaf in enumerate(spec["leaves"]):
+            rng = np.random.default_rng([spec["seed"], i])
+            near = np.random.default_rng([spec["near"], i]) if spec.get("near") else None
+            error = np.random.default_rng([run, i])
+            shape, param, grad = (leaf["shape"], jnp.dtype(leaf["param"]), jnp.dtype(leaf["grad"]))
+            batch = [2, *shape] if spec["per_example"] else shape
+
+            def off(shape: Any, error: Any = error, size: Any = nudges and nudges[i]) -> Any:
+                return 1 + size * error.choice([-1.0, 1.0], shape) if size else 1
+
+            def drawn(*given: Any, zeros: bool, rng: Any = rng, near: Any = near) -> Any:
+                return _values(rng, *given, zeros=zeros, near=near)
+
+            point, off_point = drawn(shape, param, 1.0, zeros=False), off(shape)
+            self._params.append([])
+            self._grads.append([])
+            for t in range(spec["steps"]):
+                self._params[-1].append(self._array(point * off_point, param))
+                if not jnp.issubdtype(param, np.integer):
+                    point = rounded(point + drawn(shape, param, 0.1, zeros=False), param)
+                scale = 0.0 if t == spec["zero_step"] else spec["scale"]
+                values = drawn(batch, grad, scale, zeros=spec["zeros"]) * (scale != 0)
+                self._grads[-1].append(self._array(values * off(batch), grad))
+
+    def _array(self, values: Any, dtype: Any) -> Any:
+        return jnp.asarray(
+            np.asarray(values), exact_dtype(dtype, self.exact) if self.exact else dtype
+        )
+
+    def params(self, step: int) -> Any:
+        return self.treedef([leaf[step] for leaf in self._params])
+
+    def grads(self, step: int) -> Any:
+        return self.treedef([leaf[step] for leaf in self._grads])
+
+    def extra_args(self, step: int) -> dict[str, Any]:
+        names = audited._EXTRA_ARGS.get(self.spec["name"].rpartition(".")[2], ())
+        dtype = self.exact or "float32"
+        every = {
+            **dict.fromkeys(("value", "loss"), jnp.asarray(2.0 + 0.5 * step, dtype)),
+            **dict.fromkeys(("value_fn", "obj_fn"), _loss),
+            "grad": self.grads(step),
+        }
+        return {name: every[name] for name in names}
+
+
+def _loss(params: Any) -> Any:
+    leaves = jax.tree_util.tree_leaves(params)
+    return sum(jnp.sum(jnp.square(jnp.abs(leaf * 1.0))) for leaf in leaves)
+
+
+def functions() -> dict[str, Callable[..., Any]]:
+    """All that are tested, by name: those of optax and those of third parties."""
+    own = {f"third_party.{name}": function for name, function in third_party.ALL.items()}
+    return {**{k: v for k, v in audited.found().items() if k not in WRAPPERS}, **own}
+
+
+def value(encoded: Any, *, exact: str) -> Any:
+    """An argument from JSON."""
+    if not isinstance(encoded, dict):
+        return encoded
+    ((kind, of),) = encoded.items()
+    if kind == "dtype":
+        return exact_dtype(of, exact) if exact else jnp.dtype(of)
+    if kind == "numpy":
+        return np.float64(of)
+    number = jnp.asarray(np.float32(of), exact or "float32")
+    return number if kind == "array" else lambda count: number * (1 + count)
+
+
+def _even(step: Any) -> Any:
+    return step % 2 == 0
+
+
+def _matrices(tree: Any) -> Any:
+    return tree_map(lambda leaf: leaf.ndim == 2, tree)
+
+
+def _base(spec: Spec, arguments: dict[str, Any]) -> Any:
+    name = spec["name"].rpartition(".")[2]
+    function = functions()[spec["name"]]
+    if name in ("scale_by_muon", "stateless_with_tree_map", "named_chain", "lookahead"):
+        return audited._of_its_own()[spec["name"]](function)
+    made = function(**arguments)
+    return made(learning_rate=0.1) if name.startswith("inject_") else made
+
+
+def _injected(spec: Spec, arguments: dict[str, Any], options: dict[str, Any]) -> Any:
+    function = functions()[spec["name"]]
+    if "learning_rate" not in arguments or spec["name"] not in audited.found():
+        factory = audited._with_rate(lambda: _base(spec, arguments))
+        return optax.inject_hyperparams(factory, **options)(learning_rate=0.1)
+    numbers = (int, float, np.ndarray, jax.Array)
+    static = tuple(
+        key
+        for key, given in arguments.items()
+        if isinstance(given, bool) or not (isinstance(given, numbers) or key == "learning_rate")
+    )
+    return optax.inject_hyperparams(function, static_args=static, **options)(**arguments)
+
+
+WRAPPERS: dict[str, tuple[Any, ...]] = {
+    "MultiSteps": (2,),
+    "apply_if_finite": (3,),
+    "inject_hyperparams": (),
+    "contrib.schedule_free": (0.1,),
+    "contrib.mechanize": (),
+    "contrib.sam": (optax.sgd(0.01),),
+    "flatten": (),
+    "contrib.split_real_and_imaginary": (),
+    "conditionally_transform": (_even,),
+    "conditionally_mask": (_even,),
+    "maybe_update": (_even,),
+    "masked": (_matrices,),
+    "chain": (optax.scale(0.5),),
+    "multi_transform": (_matrices,),
+}
+"""What a transformation is tested in, under the names of :func:`found`, and other arguments."""
+
+
+def _wrapped(spec: Spec, arguments: dict[str, Any], options: dict[str, Any]) -> Any:
+    name = spec["wrapper"]
+    if name == "inject_hyperparams":
+        return _injected(spec, arguments, options)
+    tx: Any = _base(spec, arguments)
+    if name == "multi_transform":
+        tx = {True: tx, False: optax.sgd(0.1)}
+    return audited.found()[name](tx, *WRAPPERS[name], **options)
+
+
+def _nudged(arguments: dict[str, Any], problem: Problem) -> dict[str, Any]:
+    """The arguments with numbers that are off as scalars in float32 are."""
+    sign = np.random.default_rng([problem.run, 99]).choice
+
+    def nudge(number: Any) -> Any:
+        return number * (1 + problem.nudge * sign([-1.0, 1.0]))
+
+    def each(given: Any) -> Any:
+        if isinstance(given, tuple) and all(isinstance(of, float) for of in given):
+            return tuple(map(nudge, given))
+        return nudge(given) if isinstance(given, float) else given
+
+    return {key: each(given) for key, given in arguments.items()}
+
+
+def transformation(problem: Problem) -> Any:
+    """The transformation of a spec, inside its wrapper."""
+    spec, exact = problem.spec, problem.exact
+    third_party.DTYPES = [leaf["param"] for leaf in spec["leaves"]] if exact else None
+    known = inspect.signature(functions()[spec["name"]]).parameters
+    arguments = dict(audited._required(functions()[spec["name"]])) if "args" not in known else {}
+    arguments.update({key: value(of, exact=exact) for key, of in spec["arguments"].items()})
+    options = {key: value(of, exact=exact) for key, of in spec["options"].items()}
+    if problem.nudge:
+        defaults = {key: p.default for key, p in known.items() if p.default is not p.empty}
+        arguments = _nudged({**defaults, **arguments}, problem)
+    return _wrapped(spec, arguments, options) if spec["wrapper"] else _base(spec, arguments)

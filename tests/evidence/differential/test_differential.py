@@ -1,0 +1,39 @@
+"""A patched update is never worse than stock's: in kind, in width, and beside float64.
+
+A few examples here, thousands in ``nox -s fuzz``. OPTAX_DIFFERENTIAL=adam,lion draws these only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import pytest
+import rules
+import specs
+from hypothesis import (
+    event,
+    given,
+    note,
+    strategies as st,
+)
+
+_ONLY = os.environ.get("OPTAX_DIFFERENTIAL", "").split(",")
+
+
+def _families() -> list[Any]:
+    found = specs.families()
+    if _ONLY != [""]:
+        found = {name: tuple(m for m in of if m in _ONLY) for name, of in found.items()}
+    return [pytest.param(of, id=name) for name, of in found.items() if of]
+
+
+@pytest.mark.parametrize("names", _families())
+@given(data=st.data())
+def test_never_worse_than_stock(workers: Any, names: Any, data: Any) -> None:
+    spec = specs.drawn(lambda of: data.draw(st.sampled_from(of)), names)
+    how, broken = rules.broken(spec, workers)
+    event(how.partition(":")[0])
+    note(f"python tests/evidence/differential/sweep.py '{json.dumps(spec)}'")
+    assert not broken, f"{broken[0]}: {json.dumps(spec)}"

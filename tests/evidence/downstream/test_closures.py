@@ -1,0 +1,39 @@
+"""equinox takes transformations apart, hashes what they close over, and builds them again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import equinox as eqx
+import equinox.internal as eqxi
+import jax
+import jax.numpy as jnp
+import pytest
+
+from optax_dtypefix._commands.audit.cases import Subject, subjects
+from optax_dtypefix._commands.audit.measure import problem_of
+from optax_dtypefix._commands.audit.regimes import REGIMES
+from optax_dtypefix._commands.reproducers import import_optax
+
+# Of stock's deprecated functions.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+
+import_optax()
+SUBJECTS = [s for s in subjects() if not s.inside and s.rate in ("", "float")]
+BFLOAT16 = REGIMES[1]
+assert BFLOAT16.params == (jnp.bfloat16, jnp.bfloat16)
+
+
+def rebuilt(tx: Any) -> Any:
+    arrays, others = eqx.partition(eqxi.closure_to_pytree(tx), eqx.is_array)
+    leaves, structure = jax.tree_util.tree_flatten(others)
+    assert all(hash(leaf) is not None for leaf in (*leaves, structure))
+    return eqx.combine(arrays, jax.tree_util.tree_unflatten(structure, leaves))
+
+
+@pytest.mark.parametrize("subject", SUBJECTS, ids=[subject.name for subject in SUBJECTS])
+def test_a_transformation_survives(subject: Subject) -> None:
+    if not hasattr(subject.build(), "_fields"):
+        pytest.skip("a class with methods, which close over nothing")
+    again = Subject(subject.name, lambda: rebuilt(subject.build()), subject.rate)
+    list(problem_of(again, BFLOAT16).step())  # Raises what the transformation raises.

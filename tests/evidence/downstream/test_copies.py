@@ -1,0 +1,39 @@
+"""Libraries that took names from optax before the shim came get the patched functions."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+SCRIPT = """
+import sys
+import equinox, flax.nnx, flax.training.train_state, haiku, numpyro.optim, optimistix
+import optax, optax.contrib
+import orbax.checkpoint
+import optax_dtypefix
+from optax_dtypefix._engine.wrapper import stock_of
+
+stock = {
+    id(stock_of(vars(module).get(name.rpartition(".")[2])))
+    for patch in optax_dtypefix.status()
+    for target in patch.targets
+    for module_name, _, name in [target.partition(":")]
+    for module in [sys.modules[module_name]]
+    if "." not in name
+}
+left = [
+    f"{name}.{attribute}"
+    for name, module in list(sys.modules.items())
+    if not name.startswith("optax_dtypefix")
+    for attribute, value in list(getattr(module, "__dict__", {}).items())
+    if id(value) in stock
+]
+print(len(stock) > 50, left)
+"""
+
+
+def test_no_module_keeps_a_stock_function() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "True []\n", done.stderr

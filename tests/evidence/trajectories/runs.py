@@ -1,0 +1,89 @@
+"""Where 100 float32 steps of every optimizer lead; prints JSON, a line each.
+
+Run as ``runs.py``, with the patches as the environment wants them.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from typing import Any
+
+import optax_dtypefix  # noqa: F401  # isort: skip  # First, as in a training script.
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from optax_dtypefix._commands.audit.cases import Subject, subjects
+from optax_dtypefix._commands.reproducers import import_optax
+
+STEPS = (10, 100)  # After these the params are told.
+RANDOM = np.random.default_rng(0)
+START, GOAL, CURVATURE = (
+    {
+        name: jnp.asarray(scale(RANDOM.uniform(*bounds, size=shape)), jnp.float32)
+        for name, shape in (("w", (3, 4)), ("b", (4,)))
+    }
+    for bounds, scale in (
+        ((-1.0, 1.0), np.asarray),
+        # Further away than 100 steps of 0.1: a sign of a gradient is never a matter of rounding.
+        ((300.0, 400.0), np.asarray),
+        ((-2.0, -0.5), np.exp),
+    )
+)
+tree_map = jax.tree_util.tree_map
+
+
+def loss(params: Any) -> Any:
+    return sum(
+        (CURVATURE[name] * (params[name] - GOAL[name]) ** 2).sum() / 2 for name in sorted(params)
+    )
+
+
+def flat(tree: Any) -> Any:
+    return jnp.concatenate([jnp.ravel(tree[name]) for name in sorted(tree)])
+
+
+def walk(subject: Subject) -> list[list[float]] | None:
+    """Params after some steps; None if the first one is not downhill: it is no optimizer."""
+    tx = subject.build()
+
+    @jax.jit
+    def step(params: Any, state: Any) -> Any:
+        value, grads = jax.value_and_grad(loss)(params)
+        known = {"value": value, "loss": value, "grad": grads, "value_fn": loss, "obj_fn": loss}
+        given = tree_map(lambda g: jnp.stack([g, g]), grads) if subject.per_example else grads
+        extra_args = {name: known[name] for name in subject.extra_args}
+        updates, state = tx.update(given, state, params, **extra_args)
+        return updates, state, jnp.vdot(flat(updates), flat(grads))
+
+    params, state, told = START, tx.init(START), []
+    for count in range(1, max(STEPS) + 1):
+        updates, state, slope = step(params, state)
+        if count == 1 and slope >= 0:
+            return None
+        params = tree_map(jnp.add, params, updates)
+        if count in STEPS:
+            told.append(np.asarray(flat(params)).astype(float).tolist())
+    return told
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")  # Of deprecated functions, for example.
+    import_optax()
+    for subject in subjects():
+        # Its updates are not even a tree like the params.
+        if (
+            subject.inside
+            or subject.rate not in ("", "float")
+            or subject.name == "measure_with_ema"
+        ):
+            continue
+        walked = walk(subject)
+        if walked is not None:
+            print(json.dumps([subject.name, walked]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""Two processes on loopback, with the collectives of CPUs, as on two hosts."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import jax
+import pytest
+from packaging.version import Version
+
+import optax_dtypefix
+from optax_dtypefix._multihost import differences_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+needs_collectives = pytest.mark.skipif(
+    Version(jax.__version__) < Version("0.5.0"),
+    reason="before, jax has no collectives between processes on CPU by default",
+)
+
+PRELUDE = """
+    import sys
+    import optax_dtypefix
+    import jax
+    jax.distributed.initialize("localhost:" + sys.argv[1], 2, int(sys.argv[2]))
+    import optax
+"""
+
+
+def run(folder: Path, script: str, *variables: dict[str, str]) -> list[Any]:
+    """Runs a script in one process for each set of variables."""
+    file = folder / "script.py"
+    file.write_text(textwrap.dedent(PRELUDE) + textwrap.dedent(script))
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = str(free.getsockname()[1])
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("OPTAX_DTYPEFIX")}
+    running = [
+        subprocess.Popen(
+            [sys.executable, str(file), port, str(index)],
+            env={**inherited, "JAX_PLATFORMS": "cpu", **own},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for index, own in enumerate(variables)
+    ]
+    try:
+        outputs = [process.communicate(timeout=120) for process in running]
+    finally:
+        for process in running:
+            process.kill()
+    return [
+        (process.returncode, "".join(own_lines(stdout)), stderr)
+        for process, (stdout, stderr) in zip(running, outputs)
+    ]
+
+
+def own_lines(text: str) -> list[str]:
+    """Without what the library of the collectives prints."""
+    return [line for line in text.splitlines(keepends=True) if not line.startswith("[Gloo]")]
+
+
+ASSERT = """
+    try:
+        optax_dtypefix.assert_same_on_all_processes()
+    except optax_dtypefix.OptaxDtypeFixError as error:
+        print(error)
+    else:
+        print("the same")
+"""
+
+
+@needs_collectives
+def test_two_processes_that_agree(tmp_path: Path) -> None:
+    for code, stdout, stderr in run(tmp_path, ASSERT, {}, {}):
+        assert (code, stdout) == (0, "the same\n"), stderr
+
+
+@needs_collectives
+def test_one_process_with_a_patch_switched_off(tmp_path: Path) -> None:
+    variables = {"OPTAX_DTYPEFIX_DISABLE": "multi_steps"}
+    for code, stdout, stderr in run(tmp_path, ASSERT, {}, variables):
+        assert code == 0, stderr
+        (line,) = [line for line in stdout.splitlines() if line.startswith("  ")]
+        assert line.startswith("  patch multi_steps: process 0: applied (optax ")
+        assert "process 1: disabled (" in line
+        assert "OPTAX_DTYPEFIX_DISABLE" in line
+
+
+@needs_collectives
+def test_a_train_step_through_multi_steps_agrees_with_one_process(tmp_path: Path) -> None:
+    """Data-parallel: each process has half of the batch, and the mean is over both."""
+    script = """
+        import jax.numpy as jnp
+        import numpy as np
+        from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+        tx = optax.MultiSteps(optax.adafactor(0.1), 2)
+        batch = np.linspace(-1, 1, 32, dtype=np.float32).reshape(4, 8)
+
+        def step(params, state, batch):
+            grads = jax.grad(lambda p: jnp.mean((batch @ p - 1) ** 2).astype(jnp.float32))(params)
+            updates, state = tx.update(grads, state, params)
+            return optax.apply_updates(params, updates), state
+
+        def train(batch):
+            params = jnp.full((8, 4), 0.1, jnp.bfloat16)
+            state = tx.init(params)
+            for _ in range(4):
+                params, state = jax.jit(step)(params, state, batch)
+            return params
+
+        mesh = Mesh(np.asarray(jax.devices()), ("data",))
+        sharding = NamedSharding(mesh, PartitionSpec("data"))
+        own = batch[2 * jax.process_index() :][:2]
+        together = train(jax.make_array_from_process_local_data(sharding, own))
+        got = np.asarray(together.addressable_data(0), np.float32)
+        np.testing.assert_allclose(got, np.asarray(train(batch), np.float32), rtol=2**-7)
+        assert not np.allclose(got, 0.1)
+        print("agrees")
+    """
+    for code, stdout, stderr in run(tmp_path, script, {}, {}):
+        assert (code, stdout) == (0, "agrees\n"), stderr
+
+
+def test_one_process_has_nothing_to_compare() -> None:
+    optax_dtypefix.assert_same_on_all_processes()
+
+
+def test_what_differs_is_told_once_with_who_has_it() -> None:
+    same = {"optax": "0.2.3", "patch prodigy": "applied (it has faults)"}
+    other = {**same, "optax": "0.2.8"}
+    assert list(differences_of([same] * 3)) == []
+    (line,) = differences_of([same, other, *[same] * 6])
+    assert line == "  optax: processes 0, 2, 3, 4 and 3 more: 0.2.3; process 1: 0.2.8"
+    (line,) = differences_of([same, {"optax": "0.2.3"}])
+    assert line == "  patch prodigy: process 0: applied (it has faults); process 1: unknown"
