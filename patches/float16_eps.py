@@ -54,8 +54,8 @@ def _steps(tx: Any, *gradients: float) -> tuple[list[float], Any]:
     return sizes, state
 
 
-def _show_not_finite(gradient: float, *names: str) -> str | None:
-    for name, tx in available(*names).items():
+def _show_not_finite(optax: Any, gradient: float, *names: str) -> str | None:
+    for name, tx in available(optax, *names).items():
         wrong = [size for size in _steps(tx, gradient, gradient)[0] if not math.isfinite(size)]
         if wrong:
             return f"{name}: the update for a gradient of {gradient:g} is {wrong[0]}"
@@ -68,7 +68,7 @@ def zero_gradient(optax: Any) -> str | None:
 
     m = v = 0, and eps = 1e-8 is less than half of 6e-8: 0 / (sqrt(0) + 0).
     """
-    return _show_not_finite(0.0, "scale_by_adam", "scale_by_amsgrad", "scale_by_belief")
+    return _show_not_finite(optax, 0.0, "scale_by_adam", "scale_by_amsgrad", "scale_by_belief")
 
 
 @PATCH.fault(">=0.1.2", issue=1784, abstract=False)
@@ -77,7 +77,7 @@ def rmsprop(optax: Any) -> str | None:
 
     0 * rsqrt(0 + 0).
     """
-    return _show_not_finite(0.0, "scale_by_rms", "scale_by_stddev")
+    return _show_not_finite(optax, 0.0, "scale_by_rms", "scale_by_stddev")
 
 
 @PATCH.fault(">=0.1.4", issue=1789, abstract=False)
@@ -86,7 +86,7 @@ def novograd(optax: Any) -> str | None:
 
     The norm of a layer is 0 here: 0 / (sqrt(0) + 0).
     """
-    return _show_not_finite(0.0, "scale_by_novograd", "scale_by_adan")
+    return _show_not_finite(optax, 0.0, "scale_by_novograd", "scale_by_adan")
 
 
 @PATCH.fault(">=0.1.2", abstract=False)
@@ -96,7 +96,7 @@ def adafactor(optax: Any) -> str | None:
     epsilon = 1e-30 is 0, so the moment is: 0 * 0 ** -0.5. No upstream issue was found for this
     one and those below.
     """
-    return _show_not_finite(0.0, "scale_by_factored_rms")
+    return _show_not_finite(optax, 0.0, "scale_by_factored_rms")
 
 
 @PATCH.fault(">=0.2.3", abstract=False)
@@ -106,7 +106,7 @@ def contrib(optax: Any) -> str | None:
     As in adam; in cocob the largest gradient so far, which starts at eps = 1e-8, is 0.
     """
     names = ("scale_by_acprop", "scale_by_ademamix", "scale_by_cocob")
-    return _show_not_finite(0.0, *names)
+    return _show_not_finite(optax, 0.0, *names)
 
 
 @PATCH.fault(">=0.1.2", abstract=False)
@@ -115,7 +115,7 @@ def tiny_gradient(optax: Any) -> str | None:
 
     (1e-4)^2 is 1e-8, which is 0: m / (sqrt(0) + 0).
     """
-    return _show_not_finite(1e-4, "scale_by_adam", "scale_by_rms", "scale_by_factored_rms")
+    return _show_not_finite(optax, 1e-4, "scale_by_adam", "scale_by_rms", "scale_by_factored_rms")
 
 
 @PATCH.fault(">=0.1.2", abstract=False)
@@ -124,7 +124,7 @@ def lost_gradient(optax: Any) -> str | None:
 
     As above, but sm3 takes 1 / sqrt(0) for 0. Exact is 0.1 g / sqrt(g^2 + 1e-8).
     """
-    for name, tx in available("scale_by_sm3").items():
+    for name, tx in available(optax, "scale_by_sm3").items():
         (size,), _ = _steps(tx, 1e-4)
         if not 0.07 < size < 0.072:
             return f"{name}: the first update for a gradient of 1e-4 is {size:g}, not 0.071"
@@ -137,7 +137,7 @@ def overflow(optax: Any) -> str | None:
 
     300^2 is 90000, above 65504: inf, and 0.999 * inf is inf.
     """
-    for name, tx in available("scale_by_adam", "scale_by_rms", "scale_by_rss").items():
+    for name, tx in available(optax, "scale_by_adam", "scale_by_rms", "scale_by_rss").items():
         sizes, state = _steps(tx, 300.0, *[1.0] * 10)
         if not all(bool(jnp.isfinite(leaf).all()) for leaf in leaves(state)):
             return f"{name}: after one gradient of 300 the updates are {sizes[-1]:g} for good"
@@ -148,7 +148,9 @@ def overflow(optax: Any) -> str | None:
 def float16_arithmetic(optax: Any) -> str | None:
     """Moments of float16 gradients are squared and divided by in float16."""
     params = jax.ShapeDtypeStruct((3, 4), jnp.float16)
-    for name, tx in available("scale_by_adam", "scale_by_rms", "scale_by_factored_rms").items():
+    for name, tx in available(
+        optax, "scale_by_adam", "scale_by_rms", "scale_by_factored_rms"
+    ).items():
         jaxpr = jax.make_jaxpr(lambda p, tx=tx: tx.update(p, tx.init(p), p))(params)
         for equation in equations(jaxpr.jaxpr):
             what = equation.primitive.name

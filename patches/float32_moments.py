@@ -38,7 +38,9 @@ def narrow_moments(optax: Any) -> str | None:
     """Second moments of half-precision params are kept in half precision."""
     params = jax.ShapeDtypeStruct((3, 4), jnp.bfloat16)
     for transform in _WITH_MOMENTS:
-        for tx in () if transform.name in _WITH_ARGUMENTS else available(transform.name).values():
+        for tx in (
+            () if transform.name in _WITH_ARGUMENTS else available(optax, transform.name).values()
+        ):
             state = jax.eval_shape(tx.init, params)
             for name in transform.moments:
                 narrow = [leaf for leaf in leaves(getattr(state, name)) if is_half(leaf)]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import sys
 from typing import Any, Callable
 
 import jax
@@ -31,6 +30,7 @@ from ..._contract.updates import asked_dtypes, kept_like, update_dtypes
 from ..._engine.patch import Patch
 from .calls import accept_keyword_of
 from .keep_dtypes import same_dtypes
+from .reproduce import contrib
 
 _TINY, _HUGE = 2.0**-24, 65504.0  # The smallest number above zero in float16, and the largest.
 
@@ -144,10 +144,10 @@ MOMENT_TRANSFORMS = (
 )
 
 
-def available(*names: str) -> dict[str, Any]:
-    """Transformations for a demonstration, by name: those that the installed optax has."""
-    found = {f.name: getattr(sys.modules.get(f.module), f.name, None) for f in MOMENT_TRANSFORMS}
-    return {name: build() for name in names if (build := found[name])}
+def available(optax: Any, *names: str) -> dict[str, Any]:
+    """Build the named transformations that the installed optax has, for a reproducer."""
+    found = {name: getattr(optax, name, None) or contrib(optax, name) for name in names}
+    return {name: build() for name, build in found.items() if build}
 
 
 def is_float16(leaf: Any) -> bool:
