@@ -164,8 +164,9 @@ def upstream(session: nox.Session, optax: str) -> None:
     """The tests of optax itself, on stock and with the shim: none may fail with the shim alone."""
     jax, *held_back = MATCHING_JAX[optax]
     _install(session, optax, jax, *held_back, *UPSTREAM[optax])
-    record = () if session.posargs else ("--json", f"docs/upstream/{optax}.json")
-    session.run("python", "tests/evidence/upstream/compare.py", *record, *session.posargs)
+    record = () if session.posargs else ("--json", f"../docs/upstream/{optax}.json")
+    with session.chdir("tests"):
+        session.run("python", "-m", "evidence.upstream.compare", *record, *session.posargs)
     session.run("python", "docs/write_upstream.py")
 
 
@@ -209,16 +210,19 @@ def record_trajectories(session: nox.Session) -> None:
     """Writes where they lead on stock optax, for tests/evidence/trajectories."""
     optax, (jax, *held_back) = list(MATCHING_JAX.items())[-1]
     _install(session, optax, jax, *held_back)
-    with open(f"tests/evidence/trajectories/stock-{optax}.jsonl", "w", encoding="utf-8") as file:
-        environment = {"OPTAX_DTYPEFIX": "off", "JAX_PLATFORMS": "cpu"}
-        session.run("python", "tests/evidence/trajectories/runs.py", stdout=file, env=environment)
+    environment = {"OPTAX_DTYPEFIX": "off", "JAX_PLATFORMS": "cpu"}
+    path = f"evidence/trajectories/stock-{optax}.jsonl"
+    with session.chdir("tests"), open(path, "w", encoding="utf-8") as file:
+        runs = ("python", "-m", "evidence.trajectories.runs")
+        session.run(*runs, stdout=file, env=environment)
 
 
 @nox.session
 def page_of_long_runs(session: nox.Session) -> None:
     """Writes docs/long-runs.md and draws docs/long-runs.svg."""
     session.install("-e", ".[test]", "matplotlib")
-    session.run("python", "tests/evidence/long_runs/page.py", "docs")
+    with session.chdir("tests"):
+        session.run("python", "-m", "evidence.long_runs.page", "../docs")
 
 
 @nox.session

@@ -2,6 +2,10 @@ from __future__ import annotations
 
 import warnings
 
+import pytest
+
+pytest.register_assert_rewrite("support")
+
 with warnings.catch_warnings():
     # Old releases of optax and of chex use what the jax of their time deprecates, when imported.
     warnings.simplefilter("ignore", DeprecationWarning)

@@ -3,7 +3,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from subprocesses import Python
+
+from support.processes import Python
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 import pytest
-from subprocesses import Python
 
-from optax_dtypefix._commands.audit import releases
 from optax_dtypefix._commands.audit.results import BROKEN, BY_DESIGN, KEPT, Row, narrowed, worse
+from support.processes import TESTS, Python, run, stdout_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 FEW = ("adam", "clip")
+WRITE_AUDIT = TESTS.parent / "docs" / "write_audit.py"
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +159,7 @@ def test_records_of_releases_become_a_table_and_a_picture(few: Any, tmp_path: Pa
     paths = [tmp_path / "older.json", tmp_path / "newer.json"]
     for path, content in zip(paths, (older, record)):
         path.write_text(json.dumps(content))
-    releases.main(str(tmp_path), *map(str, paths))
+    stdout_of(run(WRITE_AUDIT, tmp_path, *paths))
     broken = record["broken"]
     table = (tmp_path / "audit.md").read_text()
     assert f"| 0.0.1 | {record['jax_version']} | {record['cells']} |" in table

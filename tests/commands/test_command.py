@@ -5,10 +5,10 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from subprocesses import Python
 
 import optax_dtypefix
 from optax_dtypefix._commands.main import main
+from support.processes import Python
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,10 +6,10 @@ import json
 from typing import Any
 
 import pytest
-from subprocesses import Python
 
 from optax_dtypefix._commands import doctor as _doctor
 from optax_dtypefix.patches import multi_steps
+from support.processes import Python
 
 # All demonstrations would take too long here; they are tests of their own.
 FEW = """

@@ -6,7 +6,8 @@ import textwrap
 from typing import TYPE_CHECKING
 
 import pytest
-from subprocesses import Python
+
+from support.processes import Python
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import float64_in, leaves, tree_map
 
 from optax_dtypefix._contract.x64 import is_x64, without_x64, x64
+from support.contract import float64_in
+from support.trees import leaves, tree_map
 
 FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "power": lambda x, c: x * (1 - 0.9 ** (c + 1)) ** 0.5,

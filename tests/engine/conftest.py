@@ -5,9 +5,9 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from fakepackage import FakePackage
 
 from optax_dtypefix._engine import import_hook as _import_hook
+from support.fakepackage import FakePackage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 
 import pytest
-from fakepackage import NAME, FakePackage, engine_of, negate, on, patch
 
 from optax_dtypefix import State
 from optax_dtypefix._settings import Settings
+from support.fakepackage import NAME, FakePackage, engine_of, negate, on, patch
 
 
 def test_the_shim_first_patches_as_soon_as_the_package_is_imported(package: FakePackage) -> None:

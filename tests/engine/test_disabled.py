@@ -6,10 +6,10 @@ import threading
 from typing import Any
 
 import pytest
-from fakepackage import NAME, FakePackage, engine_of, negate, on, patch
 
 from optax_dtypefix import State
 from optax_dtypefix._engine.engine import Engine
+from support.fakepackage import NAME, FakePackage, engine_of, negate, on, patch
 
 
 @pytest.fixture

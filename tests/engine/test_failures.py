@@ -6,13 +6,13 @@ import re
 from typing import Any, Callable, NoReturn
 
 import pytest
-from fakepackage import NAME, FakePackage, engine_of, fault, on, patch
 
 from optax_dtypefix import OptaxDtypeFixError, OptaxDtypeFixWarning, State
 from optax_dtypefix._engine.engine import Engine
 from optax_dtypefix._engine.patch import Patch
 from optax_dtypefix._settings import Settings
 from optax_dtypefix.patches import TESTED
+from support.fakepackage import NAME, FakePackage, engine_of, fault, on, patch
 
 GOOD = patch("good", on("scale"))
 

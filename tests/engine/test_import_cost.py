@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from inaprocess import run, start
 
 import optax_dtypefix
+from support.scripts import run, start
 
 OURS = {
     "optax_dtypefix",

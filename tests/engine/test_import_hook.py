@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 import wrapt
-from fakepackage import NAME, FakePackage, engine_of, on, patch
 
 from optax_dtypefix import OptaxDtypeFixError, OptaxDtypeFixWarning, State
 from optax_dtypefix._engine import import_hook as _import_hook
 from optax_dtypefix._engine.import_hook import after_import, is_imported
 from optax_dtypefix._settings import Settings
+from support.fakepackage import NAME, FakePackage, engine_of, on, patch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import jax
 import optax
 import pytest
-from inaprocess import run
+
+from support.scripts import run
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import optax
 import pytest
-from inaprocess import run
+
+from support.scripts import run
 
 SCRIPT = """
     sys.path[:0] = {path}

@@ -8,9 +8,9 @@ import unittest.mock
 from typing import Any, Callable
 
 import pytest
-from fakepackage import NAME, FakePackage, add_hundred, engine_of, negate, on, patch
 
 from optax_dtypefix import OptaxDtypeFixWarning, original
+from support.fakepackage import NAME, FakePackage, add_hundred, engine_of, negate, on, patch
 
 
 @pytest.mark.parametrize(("off", "value"), [(["a"], 110), (["b"], -10), (["b", "a"], 10)])

@@ -8,9 +8,9 @@ import types
 from typing import Any
 
 import pytest
-from fakepackage import NAME, FakePackage, engine_of, on, patch
 
 from optax_dtypefix._engine.rebinding import rebind_aliases
+from support.fakepackage import NAME, FakePackage, engine_of, on, patch
 
 
 def module(monkeypatch: pytest.MonkeyPatch, name: str, **names: Any) -> Any:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import importlib
 
-from fakepackage import NAME, FakePackage, engine_of, on, patch
-
 from optax_dtypefix import State
+from support.fakepackage import NAME, FakePackage, engine_of, on, patch
 
 
 def test_reloading_the_package_keeps_the_patch(package: FakePackage) -> None:

@@ -6,9 +6,9 @@ import json
 import sys
 
 import pytest
-from fakepackage import FakePackage, engine_of, fault, on, patch
 
 from optax_dtypefix import State
+from support.fakepackage import FakePackage, engine_of, fault, on, patch
 
 
 def test_the_states_are_a_closed_set() -> None:

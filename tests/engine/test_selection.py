@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 import pytest
-from fakepackage import NAME, FakePackage, engine_of, fault, negate, on, patch
 
 from optax_dtypefix import OptaxDtypeFixError, OptaxDtypeFixWarning, State
 from optax_dtypefix._engine.patch import Fault
 from optax_dtypefix._engine.release import Release, installed
 from optax_dtypefix._settings import Settings
 from optax_dtypefix.patches import TESTED
+from support.fakepackage import NAME, FakePackage, engine_of, fault, negate, on, patch
 
 UNTESTED = ["0.2.9.dev1", "0.2.8+local", "0.2.8.post1", "0.3", "99.0", "not a version", ""]
 

@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
-from fakepackage import fault, patch
 
 from optax_dtypefix._engine import release as _release
 from optax_dtypefix._engine.engine import Engine
 from optax_dtypefix._engine.patch import Target
 from optax_dtypefix._settings import Settings
 from optax_dtypefix.patches import TESTED
+from support.fakepackage import fault, patch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

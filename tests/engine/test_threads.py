@@ -7,9 +7,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable
 
-from fakepackage import NAME, FakePackage, add_hundred, engine_of, fault, on, patch
-
 from optax_dtypefix import State
+from support.fakepackage import NAME, FakePackage, add_hundred, engine_of, fault, on, patch
 
 PATIENCE = 10.0
 

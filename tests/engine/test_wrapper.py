@@ -15,10 +15,10 @@ from typing import Any, Callable, NoReturn
 
 import cloudpickle  # type: ignore[import-untyped]
 import pytest
-from fakepackage import NAME, FakePackage, engine_of, negate, on, patch
 
 import optax_dtypefix
 from optax_dtypefix._engine.wrapper import PatchedFunction, patched_in, stock_only
+from support.fakepackage import NAME, FakePackage, engine_of, negate, on, patch
 
 
 def stock(x: float, *, factor: int = 2) -> float:

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import wrapt
-from fakepackage import negate
 
 from optax_dtypefix._engine.wrapper import PatchedFunction
+from support.fakepackage import negate
 
 Wrap = Callable[[Callable[..., Any]], Any]
 

@@ -38,7 +38,7 @@ def test_code_runs(page: Path) -> None:
 
 def test_pinned_deployments_are_those_that_are_tested() -> None:
     module = ast.parse((ROOT / "noxfile.py").read_text(encoding="utf-8"))
-    names = ("_BEFORE_NUMPY_2", "JAX_OF_ITS_TIME")
+    names = ("_BEFORE_NUMPY_2", "MATCHING_JAX")
     module.body = [
         node
         for node in module.body
@@ -50,7 +50,7 @@ def test_pinned_deployments_are_those_that_are_tested() -> None:
     blocks = [text.split() for _, text in BLOCK.findall(pinned) if "optax==" in text]
     assert len(blocks) == 2
     for optax, *others in blocks:
-        jax_version, *held_back = tested["JAX_OF_ITS_TIME"][optax.partition("==")[2]]
+        jax_version, *held_back = tested["MATCHING_JAX"][optax.partition("==")[2]]
         own = f"optax-dtypefix=={optax_dtypefix.__version__}"
         assert others == [f"jax=={jax_version}", f"jaxlib=={jax_version}", *held_back, own]
 

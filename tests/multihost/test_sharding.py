@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import collections
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import jax
 import pytest
 from packaging.version import Version
+
+from support.processes import stock_and_patched
 
 pytestmark = pytest.mark.skipif(
     Version(jax.__version__) < Version("0.6"), reason="jit of older jax replicates what init makes"
@@ -22,19 +19,8 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def both() -> Any:
     """What ``sharded.py`` prints on stock and on patched optax."""
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith("OPTAX_DTYPEFIX")}
-    inherited["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
-    running = [
-        subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("sharded.py"))],
-            env={**inherited, **variables, "JAX_PLATFORMS": "cpu"},
-            stdout=subprocess.PIPE,
-        )
-        for variables in ({"OPTAX_DTYPEFIX": "off"}, {})
-    ]
-    outputs = [process.communicate()[0] for process in running]
-    assert [process.returncode for process in running] == [0, 0]
-    return tuple(map(json.loads, outputs))
+    eight = "--xla_force_host_platform_device_count=8"
+    return stock_and_patched("multihost.sharded", XLA_FLAGS=eight)
 
 
 def test_params_and_state_keep_their_shardings(both: Any) -> None:

@@ -9,7 +9,7 @@ import jax
 import pytest
 
 import optax_dtypefix
-from optax_dtypefix._commands.audit.cases import Subject, subjects
+from optax_dtypefix._commands.audit.cases import Case, subjects
 from optax_dtypefix._commands.audit.measure import _extra_args, _trees
 from optax_dtypefix._commands.audit.regimes import REGIMES
 from optax_dtypefix._commands.reproducers import import_optax
@@ -29,7 +29,7 @@ def names(function: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=[subject.name for subject in SUBJECTS])
-def test_by_name(subject: Subject) -> None:
+def test_by_name(subject: Case) -> None:
     params, grads = _trees(subject, BFLOAT16)
     extra_args = _extra_args(subject, params, grads)
     with optax_dtypefix.disabled():

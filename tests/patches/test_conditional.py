@@ -7,7 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support import assert_keeps_the_contract, drifting, leaves, tree_map, tree_of
+
+from support.contract import assert_keeps_the_contract
+from support.transformations import drifting
+from support.trees import leaves, tree_map, tree_of
 
 
 def every_other(step: Any) -> Any:

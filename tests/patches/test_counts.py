@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import optax
 import pytest
 
+from support.processes import finish, start, stdout_of
+
 SCALARS = 64
 """Bytes by which float32 scalars may be more than stock's, which are in half precision."""
 
 
-def of_all_regimes(outcome_of: Any, **variables: str) -> dict[str, Any]:
-    return {
-        **outcome_of("counts.py", **variables),
-        **outcome_of("counts.py", JAX_ENABLE_X64="1", **variables),
-    }
+COUNTS = Path(__file__).parents[2] / "benchmarks" / "counts.py"
+
+
+def of_all_regimes(**variables: str) -> dict[str, Any]:
+    both = start(COUNTS, **variables), start(COUNTS, JAX_ENABLE_X64="1", **variables)
+    narrow, wide = (json.loads(stdout_of(done)) for done in finish(both))
+    return {**narrow, **wide}
 
 
 @pytest.fixture(scope="module")
-def stock(outcome_of: Any) -> dict[str, Any]:
-    return of_all_regimes(outcome_of, OPTAX_DTYPEFIX="off")
+def stock() -> dict[str, Any]:
+    return of_all_regimes(OPTAX_DTYPEFIX="off")
 
 
 @pytest.fixture(scope="module")
-def patched(outcome_of: Any) -> dict[str, Any]:
-    return of_all_regimes(outcome_of)
+def patched() -> dict[str, Any]:
+    return of_all_regimes()
 
 
 def test_a_step_is_traced_once(patched: dict[str, Any]) -> None:

@@ -9,18 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support import (
-    REGIMES,
-    assert_keeps_the_contract,
-    float64_in,
-    in_float64,
-    leaves,
-    tree_map,
-    tree_of,
-)
 
 import optax_dtypefix
 from optax_dtypefix._contract.x64 import is_x64, x64
+from support.contract import assert_keeps_the_contract, float64_in
+from support.trees import REGIMES, in_float64, leaves, tree_map, tree_of
 
 contrib = getattr(optax, "contrib", None)
 ALL = ("dadapt_adamw", "dog", "dowg", "momo", "momo_adam", "mechanize")

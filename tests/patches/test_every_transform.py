@@ -8,9 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support import assert_keeps_the_contract, drifting, leaves, tree_map, tree_of
 
 import optax_dtypefix
+from support.contract import assert_keeps_the_contract
+from support.transformations import drifting
+from support.trees import leaves, tree_map, tree_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,7 +19,7 @@ OPT_IN = ",".join(patch_id for patch_id in patches.IDS if patches.load(patch_id)
 
 @pytest.mark.parametrize(("patch_id", "fault"), FAULTS, ids=IDS)
 def test_stock_fails_just_where_the_table_says(patch_id: str, fault: Any, outcome_of: Any) -> None:
-    outcome = outcome_of("outcomes.py", OPTAX_DTYPEFIX="off")[f"{patch_id}.{fault.id}"]
+    outcome = outcome_of("support.outcomes", OPTAX_DTYPEFIX="off")[f"{patch_id}.{fault.id}"]
     if RELEASE.within(fault.releases):
         assert outcome is not None, f"stock optax {RELEASE} has no such fault: the table is wrong"
     else:
@@ -28,12 +28,12 @@ def test_stock_fails_just_where_the_table_says(patch_id: str, fault: Any, outcom
 
 @pytest.mark.parametrize(("patch_id", "fault"), FAULTS, ids=IDS)
 def test_a_patch_mends_its_faults_alone(patch_id: str, fault: Any, outcome_of: Any) -> None:
-    assert outcome_of("outcomes.py", "alone")[f"{patch_id}.{fault.id}"] is None
+    assert outcome_of("support.outcomes", "alone")[f"{patch_id}.{fault.id}"] is None
 
 
 @pytest.mark.parametrize(("patch_id", "fault"), FAULTS, ids=IDS)
 def test_all_patches_together_mend_it(patch_id: str, fault: Any, outcome_of: Any) -> None:
-    outcome = outcome_of("outcomes.py", OPTAX_DTYPEFIX_ENABLE=OPT_IN)
+    outcome = outcome_of("support.outcomes", OPTAX_DTYPEFIX_ENABLE=OPT_IN)
     assert outcome[f"{patch_id}.{fault.id}"] is None
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import optax
 import pytest
 from packaging.version import Version
-from support import assert_keeps_the_contract, float64_in, leaves, tree_map, tree_of, types
 
 import optax_dtypefix
 from optax_dtypefix._contract.x64 import x64
@@ -23,6 +22,8 @@ from optax_dtypefix.patches._support.in_float32 import (
     round_up,
     round_up_subnormals,
 )
+from support.contract import assert_keeps_the_contract, float64_in
+from support.trees import leaves, tree_map, tree_of, types
 
 # Old releases use what JAX deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")

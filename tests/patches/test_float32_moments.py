@@ -8,13 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support import assert_keeps_the_contract, float64_in, leaves, tree_map, tree_of
 
 import optax_dtypefix
 from optax_dtypefix._contract.dtypes import is_half
 from optax_dtypefix._contract.x64 import x64
 from optax_dtypefix.patches import float32_moments
 from optax_dtypefix.patches._support.in_float32 import InFloat32
+from support.contract import assert_keeps_the_contract, float64_in
+from support.trees import leaves, tree_map, tree_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

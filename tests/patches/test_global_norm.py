@@ -13,17 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support import (
-    assert_keeps_the_contract,
-    float64_in,
-    in_float64,
-    leaves,
-    tree_map,
-    tree_of,
-)
 
 import optax_dtypefix
 from optax_dtypefix._contract.x64 import x64
+from support.contract import assert_keeps_the_contract, float64_in
+from support.trees import in_float64, leaves, tree_map, tree_of
 
 # optax 0.1.2 calls what the jax of its time deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:jax.tree_:FutureWarning")

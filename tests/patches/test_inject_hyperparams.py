@@ -11,22 +11,14 @@ import numpy as np
 import optax
 import pytest
 from packaging.version import Version
-from support import (
-    assert_keeps_the_contract,
-    assert_within_the_bound,
-    float64_in,
-    in_float64,
-    leaves,
-    train,
-    tree_map,
-    tree_of,
-    types,
-)
 
 import optax_dtypefix
 from optax_dtypefix._commands.audit import cases as transformations
 from optax_dtypefix._contract.x64 import x64
 from optax_dtypefix.patches._support.weak_scalars import weak
+from support.contract import assert_keeps_the_contract, assert_within_the_bound, float64_in
+from support.training import train
+from support.trees import in_float64, leaves, tree_map, tree_of, types
 
 # optax 0.1.2 calls it in inject_hyperparams.
 pytestmark = pytest.mark.filterwarnings("ignore:jax.tree_leaves is deprecated:FutureWarning")

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support import assert_keeps_the_contract, float64_in, tree_map, tree_of
 
 from optax_dtypefix._contract.x64 import x64
+from support.contract import assert_keeps_the_contract, float64_in
+from support.trees import tree_map, tree_of
 
 # Of optax 0.1.2, which calls functions of jax by their old names.
 pytestmark = pytest.mark.filterwarnings("ignore:jax.tree_:FutureWarning")

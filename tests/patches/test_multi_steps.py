@@ -11,13 +11,13 @@ import numpy as np
 import optax
 import pytest
 from packaging.version import Version
-from support import assert_keeps_the_contract, drifting, leaves, tree_map, tree_of
 
 from optax_dtypefix._contract import dtypes as _dtypes
 from optax_dtypefix._contract.x64 import x64
-from optax_dtypefix.patches import (
-    _demonstrate as demo,
-)
+from optax_dtypefix.patches._support import reproduce
+from support.contract import assert_keeps_the_contract
+from support.transformations import drifting
+from support.trees import leaves, tree_map, tree_of
 
 RELEASE = Version(optax.__version__)
 HAS_SKIP = "should_skip_update_fn" in inspect.signature(optax.MultiSteps).parameters
@@ -58,7 +58,7 @@ if HAS_SKIP:
 def test_a_drifting_inner_transformation_is_held(inner: Any, options: dict[str, Any]) -> None:
     tx = optax.MultiSteps(inner(), **{"every_k_schedule": 2, **options})
     assert_keeps_the_contract(tx, tree_of(jnp.bfloat16), tree_of(jnp.float32))
-    assert demo.one_step(tx, demo.shapes(jnp.bfloat16)) is None
+    assert reproduce.one_step(tx, reproduce.shapes(jnp.bfloat16)) is None
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float16, jnp.complex64])

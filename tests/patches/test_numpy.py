@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support import leaves, tree_map
+
+from support.trees import leaves, tree_map
 
 contrib = getattr(optax, "contrib", None)
 BUILDERS: dict[str, Any] = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from programs import CASES
 
 import optax_dtypefix
+from support.programs import CASES
 
 MENDED_IN_VALUES = ("zero_nans", "prodigy", "distance_estimates")
 MENDED_IN_DTYPES = [cases.__name__ for cases in CASES if cases.__name__ not in MENDED_IN_VALUES]
@@ -15,12 +15,12 @@ MENDED_IN_DTYPES = [cases.__name__ for cases in CASES if cases.__name__ not in M
 
 @pytest.fixture(scope="module")
 def stock(outcome_of: Any) -> Any:
-    return outcome_of("programs.py", OPTAX_DTYPEFIX="off")
+    return outcome_of("support.programs", OPTAX_DTYPEFIX="off")
 
 
 @pytest.fixture(scope="module")
 def patched(outcome_of: Any) -> Any:
-    return outcome_of("programs.py")
+    return outcome_of("support.programs")
 
 
 @pytest.mark.parametrize("patch_id", MENDED_IN_DTYPES)

@@ -11,10 +11,11 @@ import numpy as np
 import optax
 import pytest
 from packaging.version import Version
-from support import assert_keeps_the_contract, float64_in, leaves, tree_map, tree_of, types
 
 import optax_dtypefix
 from optax_dtypefix._contract.x64 import x64
+from support.contract import assert_keeps_the_contract, float64_in
+from support.trees import leaves, tree_map, tree_of, types
 
 RELEASE = Version(optax.__version__)
 # Of optax 0.1.2, which calls functions of jax by their old names.
@@ -293,12 +294,10 @@ def holders() -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(("hold", "runs"), holders().values(), ids=holders())
+@pytest.mark.parametrize(("wrap", "runs"), holders().values(), ids=holders())
 @pytest.mark.parametrize("start", [0, jnp.zeros([], jnp.int32)], ids=["python", "int32"])
-def test_a_state_that_starts_as_an_integer_holds_a_mean(
-    cast_back: Any, runs: int, start: Any
-) -> None:
-    tx, params = cast_back(mean_of(start)), {"w": jnp.full(4, 0.25)}
+def test_a_state_that_starts_as_an_integer_holds_a_mean(wrap: Any, runs: int, start: Any) -> None:
+    tx, params = wrap(mean_of(start)), {"w": jnp.full(4, 0.25)}
     state = tx.init(params)
     for _ in range(3):
         _, state = tx.update(params, state, params)

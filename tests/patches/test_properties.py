@@ -12,16 +12,17 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
-from fuzzing import SUBJECTS, Draw, Problem, is_there, loss, problems
 from hypothesis import (
     event,
     given,
     strategies as st,
 )
-from support import float64_in, leaves
 
 import optax_dtypefix
 from optax_dtypefix.patches import IDS, load
+from support.contract import float64_in
+from support.fuzzing import SUBJECTS, Draw, Problem, is_there, loss, problems
+from support.trees import leaves
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,11 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import support
 from packaging.version import Version
-from support import assert_keeps_the_contract, float64_in, leaves, tree_map, tree_of
 
 from optax_dtypefix._contract.x64 import x64
+from support import trees
+from support.contract import assert_keeps_the_contract, float64_in
+from support.trees import leaves, tree_map, tree_of
 
 reduce_on_plateau = getattr(getattr(optax, "contrib", None), "reduce_on_plateau", None)
 pytestmark = pytest.mark.skipif(
@@ -67,7 +68,7 @@ def run(tx: Any, params: Any, losses: Any) -> Any:
 
 
 REGIMES = {
-    **support.REGIMES,
+    **trees.REGIMES,
     "complex leaf": (False, (jnp.float32, jnp.complex64)),
     "half and complex": (False, (jnp.bfloat16, jnp.complex64)),
 }

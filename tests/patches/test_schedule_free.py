@@ -7,9 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support import assert_keeps_the_contract, float64_in, leaves, train, tree_map, tree_of
 
 from optax_dtypefix._contract.x64 import x64
+from support.contract import assert_keeps_the_contract, float64_in
+from support.training import train
+from support.trees import leaves, tree_map, tree_of
 
 contrib = getattr(optax, "contrib", None)
 pytestmark = pytest.mark.skipif(

@@ -19,7 +19,7 @@ for section in PAGE.split("\n## ")[1:]:
 
 
 def test_each_error_of_stock_leads_to_its_patch(outcome_of: Any) -> None:
-    outcomes = outcome_of("outcomes.py", OPTAX_DTYPEFIX="off")
+    outcomes = outcome_of("support.outcomes", OPTAX_DTYPEFIX="off")
     raised = {name: said for name, said in outcomes.items() if re.match(r"\w+Error: ", said or "")}
     assert len(raised) > 5
     lost = {

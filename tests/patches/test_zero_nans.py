@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support import leaves, tree_map, tree_of
+
+from support.trees import leaves, tree_map, tree_of
 
 BAD = {"nan": np.nan, "inf": np.inf}
 

@@ -9,10 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support import assert_keeps_the_contract, float64_in, leaves, tree_map, types
 
 import optax_dtypefix
 from optax_dtypefix._contract.x64 import x64
+from support.contract import assert_keeps_the_contract, float64_in
+from support.trees import leaves, tree_map, types
 
 HAS_LBFGS = hasattr(optax, "lbfgs")
 needs_lbfgs = pytest.mark.skipif(not HAS_LBFGS, reason="L-BFGS came with optax 0.2.3")

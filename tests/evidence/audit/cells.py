@@ -1,9 +1,8 @@
-"""Writes, for every cell of the audit, what is broken, the dtypes of the updates, and which program
-it is, as JSON lines.
+"""Write a line of JSON for every cell of the audit: broken rules, dtypes of updates, program.
 
-Run as ``cells.py FILE [COMPILE.json]``. A program is told by the hash of what jax hands to XLA.
-With a list of cells, as ``[[name, rate, inside, regime], ...]``, only these are looked at, and
-their program is what XLA has made of it.
+``python -m evidence.audit.cells FILE [COMPILE.json]`` writes FILE. A program is the hash of the
+module that jax gives to XLA. COMPILE.json is a list of cells, ``[[name, rate, inside, regime],
+...]``: then only these are written, and the program is the hash of the one that XLA compiled.
 """
 
 from __future__ import annotations
@@ -24,9 +23,7 @@ from optax_dtypefix._commands.audit.measure import measure, problem_of
 from optax_dtypefix._commands.audit.regimes import REGIMES, Regime
 from optax_dtypefix._commands.reproducers import import_optax
 from optax_dtypefix._text import summarize
-
-sys.path.append(__file__.replace("audit/cells.py", "patches"))
-from programs import without_metadata
+from support.compiled import without_metadata
 
 
 def program(subject: Case, regime: Regime, *, compiled: bool) -> str:

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +17,7 @@ import pytest
 from optax_dtypefix._commands.audit.known_exceptions import reason_for
 from optax_dtypefix._commands.audit.regimes import REGIMES
 from optax_dtypefix._commands.audit.results import narrowed, worse
+from support.processes import PATCHED, STOCK, finish, start, stdout_of
 
 SAME_DTYPES = {regime.name for regime in REGIMES if regime.same_dtypes}
 HALVES = ("bf16", "f16", "mixed", "bf16 x64", "wider", "narrower", "f16 grads")
@@ -113,20 +111,15 @@ MENDED = (
 )
 
 
-def run(script_arguments: list[str], **variables: str) -> subprocess.Popen[bytes]:
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith("OPTAX_DTYPEFIX")}
-    return subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("cells.py")), *script_arguments],
-        env={**inherited, **variables, "JAX_PLATFORMS": "cpu"},
-    )
-
-
 def both(folder: Path, *more: str) -> tuple[dict[Cell, Any], dict[Cell, Any]]:
     """What stock and patched optax do, in two processes at once."""
     paths = [folder / "stock.jsonl", folder / "patched.jsonl"]
-    stock = run([str(paths[0]), *more], OPTAX_DTYPEFIX="off")
-    patched = run([str(paths[1]), *more])
-    assert (stock.wait(), patched.wait()) == (0, 0)
+    both = [
+        start("-m", "evidence.audit.cells", path, *more, **way)
+        for path, way in zip(paths, (STOCK, PATCHED))
+    ]
+    for done in finish(both):
+        stdout_of(done)
     found = []
     for path in paths:
         with path.open(encoding="utf-8") as file:

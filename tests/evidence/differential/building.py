@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import third_party
 
+from evidence.differential import third_party
 from optax_dtypefix._commands.audit import cases as audited
 
 tree_map = jax.tree_util.tree_map

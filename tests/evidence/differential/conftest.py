@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
-from workers import Workers
+
+from evidence.differential.workers import Workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,8 +6,7 @@ import inspect
 import re
 from typing import Any, Callable
 
-import building
-import third_party
+from evidence.differential import building, third_party
 
 Choose = Callable[[Any], Any]
 """Gives one of a sequence; simple ones come first."""

@@ -1,7 +1,8 @@
-"""Lists what is worse than on stock, by transformation and rule.
+"""List what is worse than on stock, by transformation and rule.
 
-``sweep.py 1000 0 adam lion`` draws 1,000 examples with seed 0 for these, or for all if none is
-named; ``sweep.py '{"name": ...}'`` runs one spec, as a failing test shows it.
+In ``tests/``, ``python -m evidence.differential.sweep 1000 0 adam lion`` draws 1,000 examples
+of these transformations with seed 0; without names, of all. ``python -m evidence.differential.sweep
+'{"name": ...}'`` runs one spec, as a failing test prints it.
 """
 
 from __future__ import annotations
@@ -16,9 +17,8 @@ import warnings
 
 def main(first: str, seed: str = "0", *only: str) -> None:
     warnings.simplefilter("ignore")
-    import rules
-    import specs
-    from workers import Workers
+    from evidence.differential import rules, specs
+    from evidence.differential.workers import Workers
 
     workers = Workers()
     if first.startswith("{"):

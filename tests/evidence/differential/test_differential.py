@@ -10,14 +10,14 @@ import os
 from typing import Any
 
 import pytest
-import rules
-import specs
 from hypothesis import (
     event,
     given,
     note,
     strategies as st,
 )
+
+from evidence.differential import rules, specs
 
 _ONLY = os.environ.get("OPTAX_DIFFERENTIAL", "").split(",")
 
@@ -35,5 +35,5 @@ def test_never_worse_than_stock(workers: Any, names: Any, data: Any) -> None:
     spec = specs.drawn(lambda of: data.draw(st.sampled_from(of)), names)
     how, broken = rules.broken(spec, workers)
     event(how.partition(":")[0])
-    note(f"python tests/evidence/differential/sweep.py '{json.dumps(spec)}'")
+    note(f"cd tests; python -m evidence.differential.sweep '{json.dumps(spec)}'")
     assert not broken, f"{broken[0]}: {json.dumps(spec)}"

@@ -13,8 +13,9 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
+
+from support.processes import PATCHED, STOCK, TESTS, environment
 
 Outcome = dict[str, Any]
 """Either ``error``, or for each step the updates: dtype, shape and values of each leaf."""
@@ -27,10 +28,8 @@ class Workers:
       ways: environment of the two workers; stock and patched if not given.
     """
 
-    STOCK, PATCHED = {"OPTAX_DTYPEFIX": "off"}, dict[str, str]()
-
     def __init__(self, *ways: dict[str, str]) -> None:
-        self._ways = ways or (self.STOCK, self.PATCHED)
+        self._ways = ways or (STOCK, PATCHED)
         self._running = list(map(_start, self._ways))
         self._specs = 0
 
@@ -58,10 +57,10 @@ class Workers:
 
 
 def _start(variables: dict[str, str]) -> Any:
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith("OPTAX_DTYPEFIX")}
     return subprocess.Popen(
-        [sys.executable, "-W", "ignore", str(Path(__file__).resolve())],
-        env={**inherited, **variables, "JAX_PLATFORMS": "cpu"},
+        [sys.executable, "-W", "ignore", "-m", "evidence.differential.workers"],
+        cwd=TESTS,
+        env=environment(**variables),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -82,9 +81,9 @@ def _answer(worker: Any) -> Outcome:
 
 def outcome(spec: Any, *, exact: str, nudges: Any = None, run: int = 0) -> Outcome:
     """Updates of all steps of a spec, or the error that it ends in."""
-    import building
     import jax
 
+    from evidence.differential import building
     from optax_dtypefix._contract.x64 import x64
 
     with contextlib.ExitStack() as modes:

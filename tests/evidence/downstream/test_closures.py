@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from optax_dtypefix._commands.audit.cases import Subject, subjects
+from optax_dtypefix._commands.audit.cases import Case, subjects
 from optax_dtypefix._commands.audit.measure import problem_of
 from optax_dtypefix._commands.audit.regimes import REGIMES
 from optax_dtypefix._commands.reproducers import import_optax
@@ -32,8 +32,8 @@ def rebuilt(tx: Any) -> Any:
 
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=[subject.name for subject in SUBJECTS])
-def test_a_transformation_survives(subject: Subject) -> None:
+def test_a_transformation_survives(subject: Case) -> None:
     if not hasattr(subject.build(), "_fields"):
         pytest.skip("a class with methods, which close over nothing")
-    again = Subject(subject.name, lambda: rebuilt(subject.build()), subject.rate)
+    again = Case(subject.name, lambda: rebuilt(subject.build()), subject.rate)
     list(problem_of(again, BFLOAT16).step())  # Raises what the transformation raises.

@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-SCRIPT = str(Path(__file__).with_name("training.py"))
+from support import processes
+from support.processes import PATCHED, STOCK, stdout_of
 
 
 def run(*arguments: str, **variables: str) -> Any:
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith("OPTAX_DTYPEFIX")}
-    done = subprocess.run(
-        [sys.executable, SCRIPT, *arguments],
-        env={**inherited, **variables, "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-STOCK, PATCHED = {"OPTAX_DTYPEFIX": "off"}, {"OPTAX_DTYPEFIX": "on"}
+    done = processes.run("-m", "evidence.downstream.training", *arguments, **variables)
+    return json.loads(stdout_of(done).splitlines()[-1])
 
 
 @pytest.mark.parametrize(

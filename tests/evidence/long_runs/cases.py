@@ -6,9 +6,9 @@ import dataclasses
 import functools
 from typing import Any, Callable
 
-import digits
 import optax
-import references
+
+from evidence.long_runs import digits, references
 
 HALVES = ("bfloat16", "float16")
 WEIGHTS = digits.FEATURES * digits.CLASSES

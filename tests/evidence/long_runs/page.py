@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import matplotlib.pyplot as plt
 import numpy as np
 import optax
-from cases import CASES, Case
-from processes import stock_and_patched
-from reference_run import WINDOW, losses_in
+
+from evidence.long_runs.cases import CASES, Case
+from evidence.long_runs.reference_run import WINDOW, losses_in
+from support.processes import stock_and_patched
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -109,7 +110,7 @@ def in_words(error: float) -> str:
 
 
 def main(folder: str) -> None:
-    stock, patched = stock_and_patched()
+    stock, patched = stock_and_patched("evidence.long_runs.runs")
     runs = [
         Run(
             case,

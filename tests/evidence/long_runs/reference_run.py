@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import digits
 import ml_dtypes
 import numpy as np
-from references import exactly
+
+from evidence.long_runs import digits
+from evidence.long_runs.references import exactly
 
 if TYPE_CHECKING:
-    from cases import Case
+    from evidence.long_runs.cases import Case
 
 WINDOW = 60  # Steps that one point of a curve stands for.
 

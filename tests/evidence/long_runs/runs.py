@@ -1,7 +1,8 @@
 """Trains every case in every dtype, and compares with its reference; prints JSON.
 
-Run as ``runs.py``, with the patches as the environment wants them. At each step the reference is
-given the params, gradients and loss of the run, so its statistics are what these should have been.
+``python -m evidence.long_runs.runs`` runs with the patches that the environment asks for. At each
+step the reference gets the params, gradients and loss of the run, so its statistics are what those
+of the run should have been.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import optax_dtypefix  # isort: skip  # First, as in a training script.
 
-import digits
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from cases import CASES, WEIGHTS, Case
-from reference_run import curve
+
+from evidence.long_runs import digits
+from evidence.long_runs.cases import CASES, WEIGHTS, Case
+from evidence.long_runs.reference_run import curve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import CASES, Case
-from processes import stock_and_patched
-from reference_run import losses_in
+
+from evidence.long_runs.cases import CASES, Case
+from evidence.long_runs.reference_run import losses_in
+from support.processes import stock_and_patched
 
 RUNS = [(case, dtype) for case in CASES for dtype in case.dtypes]
 IDS = [f"{case.name} {dtype}" for case, dtype in RUNS]
@@ -19,7 +20,7 @@ IDS = [f"{case.name} {dtype}" for case, dtype in RUNS]
 
 @pytest.fixture(scope="session")
 def both() -> Any:
-    return stock_and_patched()
+    return stock_and_patched("evidence.long_runs.runs")
 
 
 # Moments that float16 has no number for are rounded up, so updates are smaller than they should be.

@@ -1,6 +1,6 @@
 """Where 100 float32 steps of every optimizer lead; prints JSON, a line each.
 
-Run as ``runs.py``, with the patches as the environment wants them.
+Run as ``python -m evidence.trajectories.runs``, with the patches as the environment wants them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from optax_dtypefix._commands.audit.cases import Subject, subjects
+from optax_dtypefix._commands.audit.cases import Case, subjects
 from optax_dtypefix._commands.reproducers import import_optax
 
 STEPS = (10, 100)  # After these the params are told.
@@ -45,7 +45,7 @@ def flat(tree: Any) -> Any:
     return jnp.concatenate([jnp.ravel(tree[name]) for name in sorted(tree)])
 
 
-def walk(subject: Subject) -> list[list[float]] | None:
+def walk(subject: Case) -> list[list[float]] | None:
     """Params after some steps; None if the first one is not downhill: it is no optimizer."""
     tx = subject.build()
 

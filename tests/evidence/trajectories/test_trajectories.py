@@ -9,9 +9,6 @@ import contextlib
 import dataclasses
 import json
 import operator
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +17,7 @@ import optax
 import pytest
 
 from optax_dtypefix._engine.release import Release
+from support.processes import run, stdout_of
 
 HERE = Path(__file__).parent
 BOUND = 1e-6
@@ -61,17 +59,8 @@ CHANGED = (
 @pytest.fixture(scope="session")
 def here() -> dict[str, Any]:
     """What ``runs.py`` prints with the shim, by name."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("OPTAX_DTYPEFIX")}
-    environment["JAX_PLATFORMS"] = "cpu"
-    done = subprocess.run(
-        [sys.executable, str(HERE / "runs.py")],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return dict(map(json.loads, done.stdout.splitlines()))
+    printed = stdout_of(run("-m", "evidence.trajectories.runs"))
+    return dict(map(json.loads, printed.splitlines()))
 
 
 def distance(got: Any, expected: Any) -> float:

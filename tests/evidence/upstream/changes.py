@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optax_dtypefix._commands.audit.results import Row
-from optax_dtypefix._engine.release import TESTED, Release
-from optax_dtypefix.patches import IDS, load
+from optax_dtypefix._engine.release import Release
+from optax_dtypefix.patches import IDS, TESTED, load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-RECORDS = Path(__file__).parents[2] / "docs" / "audit"
+RECORDS = Path(__file__).parents[3] / "docs" / "audit"
 
 
 def faults(doctor: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -1,9 +1,9 @@
 """Runs optax's own tests, which its wheels carry, on stock and with the shim, and compares.
 
-Run as ``compare.py [--json FILE] [TEST_FILE...]``; the files are relative to the package, all if
-none is given. It takes long: what FILE has already, of the same versions, is not run again. Exits
-with 1 if a test that passes on stock fails with the shim and is not in ``known.py``, or if an entry
-there no longer fails.
+In ``tests/``, run ``python -m evidence.upstream.compare [--json FILE] [TEST_FILE...]``. The test
+files are relative to the package; without any, all are run. That takes long: results that FILE
+already has for the same versions are kept. Exits with 1 if a test passes on stock, fails with the
+shim and is not in ``known.py``, or if a test in there no longer fails.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from known import KNOWN
+from evidence.upstream.known import KNOWN
+from support.processes import environment
 
 PASSED, SKIPPED, FAILED = "passed", "skipped", "failed"
 
@@ -56,13 +57,12 @@ def run(file: str, folder: Path) -> dict[str, Any]:
 
 def start(report: Path, file: str, **variables: str) -> subprocess.Popen[bytes]:
     """The tests in a process of their own, the shim in it before them."""
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith("OPTAX_DTYPEFIX")}
     # Nothing of this project's configuration; and no files beside those of the package.
     options = ["-p", "optax_dtypefix", "-p", "no:cacheprovider", "-c", os.devnull, "-q"]
     options += ["-W", "ignore", f"--rootdir={package()}", f"--junitxml={report}"]
     return subprocess.Popen(
         [sys.executable, "-m", "pytest", *options, str(package() / file)],
-        env={**inherited, **variables, "JAX_PLATFORMS": "cpu", "PYTHONDONTWRITEBYTECODE": "1"},
+        env=environment(PYTHONDONTWRITEBYTECODE="1", **variables),
         cwd=report.parent,
         stdout=subprocess.DEVNULL,
     )

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-from pathlib import Path
 from typing import Any
-
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 from worker import Step  # isort: skip  # It has the shim imported first.
 from cases import CASES

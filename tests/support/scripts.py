@@ -1,14 +1,14 @@
-"""Runs a script in a process of its own, with the real optax."""
+"""Run a script in a new process, with the real optax."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import textwrap
 from typing import TYPE_CHECKING
 
+from support import processes
+
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
 
 PRELUDE = """
@@ -23,11 +23,11 @@ PRELUDE = """
 
 
 def run(folder: Path, script: str, *options: str, **variables: str) -> str:
-    """Runs it in a folder and returns what it printed. Nothing may complain of us on stderr.
+    """Run a script and return what it printed. Nothing on stderr may name optax_dtypefix.
 
     Args:
-      folder: where the script finds modules of its own.
-      script: the source.
+      folder: the current folder, which is on the module path.
+      script: the source, after ``PRELUDE``.
       *options: of the interpreter.
       **variables: in place of all ``OPTAX_DTYPEFIX*`` variables that are set here.
     """
@@ -40,12 +40,6 @@ def run(folder: Path, script: str, *options: str, **variables: str) -> str:
 def start(
     folder: Path, script: str, *options: str, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """Runs it whatever comes of it."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("OPTAX_DTYPEFIX")}
-    environment.update(variables, JAX_PLATFORMS="cpu")
-    file = folder / "script.py"
-    file.write_text(textwrap.dedent(PRELUDE) + textwrap.dedent(script))
-    command = [sys.executable, *options, str(file)]
-    return subprocess.run(
-        command, env=environment, cwd=folder, capture_output=True, text=True, check=False
-    )
+    """Run a script, whatever its exit code."""
+    path = processes.write_script(folder, textwrap.dedent(PRELUDE) + textwrap.dedent(script))
+    return processes.run(*options, path, folder=folder, **variables)

@@ -12,9 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from hypothesis import strategies as st
-from support import drifting, leaves, tree_map
 
 from optax_dtypefix._contract.x64 import x64
+from support.transformations import drifting
+from support.trees import leaves, tree_map
 
 contrib = getattr(optax, "contrib", None)
 

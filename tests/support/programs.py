@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-from pathlib import Path
 from typing import Any
 
 import optax_dtypefix  # isort: skip  # First, as in a training script.
-
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-
-from worker import without_metadata  # isort: skip
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from packaging.version import Version
+
+from support.compiled import without_metadata
 
 STEPS = 4
 RELEASE = Version(optax.__version__)

@@ -1,7 +1,7 @@
 """Prints the outcome of every fault's demonstration as JSON.
 
-Run as ``outcomes.py`` with the patches as the environment wants them, or as ``outcomes.py alone``:
-then each patch acts alone while its own faults are demonstrated.
+``python -m support.outcomes`` runs with the patches that the environment asks for. With ``alone``
+each patch acts alone while its own faults are reproduced.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Shared by several test folders; `pythonpath` in pyproject.toml makes it importable."""

@@ -1,0 +1,110 @@
+"""Run Python in new processes: the one way in which the tests do so.
+
+Stock and patched functions never share a process, so they cannot share a trace.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+TESTS = Path(__file__).parents[1]
+STOCK, PATCHED = {"OPTAX_DTYPEFIX": "off"}, dict[str, str]()
+
+_OWN = ("OPTAX_DTYPEFIX", "JAX_", "COLUMNS")
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """Return this environment for a new process, on the CPU.
+
+    Variables that a developer may have set for optax_dtypefix or JAX are left out.
+    """
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(_OWN)}
+    return {**inherited, "JAX_PLATFORMS": "cpu", **variables}
+
+
+def start(*arguments: str | Path, folder: Path = TESTS, **variables: str) -> subprocess.Popen[str]:
+    """Start Python in a folder. From `tests/`, `-m` runs a module by its dotted name."""
+    return subprocess.Popen(
+        [sys.executable, *map(str, arguments)],
+        cwd=folder,
+        env=environment(**variables),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(processes: Sequence[subprocess.Popen[str]], timeout: float | None = None) -> list[Any]:
+    """Wait for processes that run side by side; kill all of them if one takes too long."""
+    try:
+        outputs = [process.communicate(timeout=timeout) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return [
+        subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+        for process, (stdout, stderr) in zip(processes, outputs)
+    ]
+
+
+def run(
+    *arguments: str | Path, folder: Path = TESTS, timeout: float | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run Python in a folder, whatever its exit code."""
+    return finish([start(*arguments, folder=folder, **variables)], timeout)[0]
+
+
+def stdout_of(done: subprocess.CompletedProcess[str]) -> str:
+    """Return what a process printed; it must have succeeded."""
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@functools.cache
+def json_of(*arguments: str, **variables: str) -> Any:
+    """Return the JSON in the last line that a module of `tests/` prints; run it only once."""
+    return json.loads(stdout_of(run("-m", *arguments, **variables)).splitlines()[-1])
+
+
+def stock_and_patched(*arguments: str, **variables: str) -> tuple[Any, Any]:
+    """Return the JSON that a module of `tests/` prints on stock and on patched optax."""
+    both = [start("-m", *arguments, **variables, **way) for way in (STOCK, PATCHED)]
+    stock, patched = (json.loads(stdout_of(done)) for done in finish(both))
+    return stock, patched
+
+
+def write_script(folder: Path, source: str, name: str = "script.py") -> Path:
+    """Write an indented source into a folder."""
+    path = folder / name
+    path.write_text(textwrap.dedent(source), encoding="utf-8")
+    return path
+
+
+@dataclasses.dataclass(frozen=True)
+class Python:
+    """Python in a folder, with these first arguments."""
+
+    folder: Path
+    first: tuple[str, ...] = ()
+
+    def __call__(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run it with variables set."""
+        return run(*self.first, *arguments, folder=self.folder, timeout=300, **variables)
+
+    def at_start(self, code: str) -> str:
+        """Return the PYTHONPATH under which every process runs this code before anything else."""
+        folder = self.folder / "site"
+        folder.mkdir()
+        write_script(folder, code, "sitecustomize.py")
+        return str(folder)
