@@ -142,10 +142,8 @@ def conditionally_mask(optax: Any) -> str | None:
 
 
 def _show_conditional(optax: Any, name: str) -> str | None:
-    function = getattr(optax, name, None)
-    if function is None:
-        return None
-    return demo.one_step(function(demo.drifting(optax), _every_other), demo.shapes(jnp.bfloat16))
+    build = demo.public(optax, name)
+    return demo.one_step(build(demo.drifting(optax), _every_other), demo.shapes(jnp.bfloat16))
 
 
 @PATCH.fault(">=0.1.2", issue=1207)
@@ -163,6 +161,3 @@ def periodic_update(optax: Any) -> str | None:
     tensors = jax.eval_shape(lambda *args: optax.periodic_update(*args, 2), new, old, step)
     dtype = tensors["w"].dtype
     return None if dtype == jnp.bfloat16 else f"bfloat16 tensors turn into {dtype}"
-
-
-_DTYPES = "https://github.com/google-deepmind/optax/issues/1207"

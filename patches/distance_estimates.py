@@ -356,12 +356,11 @@ def _optimizers(
     optax: Any, names: tuple[str, ...] = _NAMES, **arguments: Any
 ) -> Iterator[tuple[str, Any, dict[str, Any]]]:
     """Name, transformation and extra arguments of each optimizer that the release has."""
-    for name in names:
-        build = demo.contrib(optax, name)
-        if build is not None:
-            base = (optax.sgd(0.1),) if name == "mechanize" else ()
-            value = {"value": jax.ShapeDtypeStruct((), jnp.float32)}
-            yield name, build(*base, **arguments), value if name.startswith("momo") else {}
+    found = demo.all_public(optax, *(f"contrib.{name}" for name in names))
+    for name, build in zip((path.rpartition(".")[2] for path in found), found.values()):
+        base = (optax.sgd(0.1),) if name == "mechanize" else ()
+        value = {"value": jax.ShapeDtypeStruct((), jnp.float32)}
+        yield name, build(*base, **arguments), value if name.startswith("momo") else {}
 
 
 def _show(
@@ -381,10 +380,7 @@ def _show(
 
 def _probe_zero_gradient(optax: Any) -> str | None:
     """The new distance is the maximum of the old one and a quotient, whatever its divisor is."""
-    dadapt_adamw = demo.contrib(optax, "dadapt_adamw")
-    if dadapt_adamw is None:
-        return None
-    tx = dadapt_adamw()
+    tx = demo.public(optax, "contrib.dadapt_adamw")()
 
     def distance(params: PyTree) -> Any:
         return tx.update(params, tx.init(params), params)[1].estim_lr
@@ -471,12 +467,9 @@ _SCALARS = ("estim_lr", "estim_dist", "max_dist", "estim_sq_dist", "barf", "s")
 
 def _first_scalar_not_float32(optax: Any, params: PyTree) -> str | None:
     for optimizer, tx, _ in _optimizers(optax):
-        state = jax.eval_shape(tx.init, params)
-        for part in (state, *state):
-            for name in set(_SCALARS) & set(getattr(part, "_fields", ())):
-                found = getattr(part, name).dtype
-                if found != jnp.float32:
-                    return f"{optimizer}: {name} is {found}"
+        found = demo.first_not_float32(jax.eval_shape(tx.init, params), _SCALARS)
+        if found is not None:
+            return f"{optimizer}: {found}"
     return None
 
 
@@ -486,10 +479,7 @@ def stalled_sum(optax: Any) -> str | None:
 
     A term of 16 is half a unit in the last place of 256 * 16 = 4096 in bfloat16.
     """
-    dog = demo.contrib(optax, "dog")
-    if dog is None:
-        return None
-    tx, params, steps = dog(), demo.ones(jnp.bfloat16), 600
+    tx, params, steps = demo.public(optax, "contrib.dog")(), demo.ones(jnp.bfloat16), 600
 
     def step(state: Any, _: None) -> tuple[Any, None]:
         return tx.update(params, state, params)[1], None
@@ -546,7 +536,3 @@ def python_value(optax: Any) -> str | None:
         except AttributeError as error:
             return f"{name}: {error}"
     return None
-
-
-_FAMILY = "https://github.com/google-deepmind/optax/issues/1051"
-_TREES = "https://github.com/google-deepmind/optax/issues/1207"

@@ -105,6 +105,3 @@ def own_transformation(optax: Any) -> str | None:
 
     tx = optax.GradientTransformation(lambda _: jnp.zeros([], jnp.bfloat16), update)
     return demo.one_step(tx, demo.shapes(jnp.bfloat16))
-
-
-_DTYPES = "https://github.com/google-deepmind/optax/issues/1207"

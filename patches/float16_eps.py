@@ -160,7 +160,6 @@ def float16_arithmetic(optax: Any) -> str | None:
 
 
 _INVERSES = ("div", "rsqrt", "pow")
-_ISSUES = "https://github.com/google-deepmind/optax/issues/"
 
 
 for _transform in MOMENT_TRANSFORMS:

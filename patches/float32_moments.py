@@ -99,7 +99,6 @@ def stalled_factors(optax: Any) -> str | None:
 
 
 _WITH_ARGUMENTS = ("scale_by_madgrad",)
-_ISSUE = "https://github.com/google-deepmind/optax/issues/1552"
 
 
 for _transform in _WITH_MOMENTS:

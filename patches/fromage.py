@@ -9,7 +9,6 @@ of that part never moves either.
 
 from __future__ import annotations
 
-import inspect
 import sys
 from typing import Any, Callable
 
@@ -27,6 +26,10 @@ from .._contract.dtypes import (
 from .._contract.updates import cast_updates
 from .._engine.patch import Patch
 from ._support import reproduce as demo
+from ._support.arguments import arguments_of
+
+_MODULES = ("optax._src.alias",)
+_KNOWN = frozenset({"learning_rate", "min_norm"})
 
 PATCH = Patch(
     "fromage",
@@ -35,20 +38,13 @@ PATCH = Patch(
 )
 
 
-@PATCH.wraps(
-    "fromage",
-    ("optax._src.alias",),
-    ">=0.2.7",
-    known_parameters=frozenset({"learning_rate", "min_norm"}),
-)
+@PATCH.wraps("fromage", _MODULES, ">=0.2.7", known_parameters=_KNOWN)
 def _with_stock(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """From 0.2.7 on: stock, run in float32 for half-precision leaves."""
     return _scheduled(stock, stock, args, kwargs)
 
 
-@PATCH.wraps(
-    "fromage", ("optax._src.alias",), known_parameters=frozenset({"learning_rate", "min_norm"})
-)
+@PATCH.wraps("fromage", _MODULES, "<0.2.7", known_parameters=_KNOWN)
 def _with_parts(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Up to 0.2.6: put together from stock's parts if the learning rate is a schedule."""
     return _scheduled(stock, _from_parts, args, kwargs)
@@ -60,9 +56,8 @@ def _scheduled(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    bound = inspect.signature(stock).bind(*args, **kwargs)
-    bound.apply_defaults()
-    schedule, min_norm = bound.arguments["learning_rate"], bound.arguments["min_norm"]
+    arguments = arguments_of(stock, args, kwargs)
+    schedule, min_norm = arguments["learning_rate"], arguments["min_norm"]
     if not callable(schedule):
         return stock(*args, **kwargs)
 
@@ -146,6 +141,3 @@ def frozen_decay(optax: Any) -> str | None:
     if not np.isclose(got, (m - 1) - m * lr):  # |p| = |g| = p = g = 1
         return f"the second update is {got:g}, not {(m - 1) - m * lr:g}: it has the first decay"
     return None
-
-
-_PULL = "https://github.com/google-deepmind/optax/pull/1359"

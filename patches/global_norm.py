@@ -272,8 +272,8 @@ def safe_norms(optax: Any) -> str | None:
 @PATCH.fault(">=0.2.3", abstract=False)
 def unitwise_norm(optax: Any) -> str | None:
     """unitwise_norm of float16 arrays is infinite."""
-    norm = getattr(getattr(optax, "transforms", None), "unitwise_norm", None)
-    return norm and _wrong("the norm", norm(_large()["b"])[0], 800)
+    norm = demo.public(optax, "transforms.unitwise_norm")
+    return _wrong("the norm", norm(_large()["b"])[0], 800)
 
 
 @PATCH.fault(">=0.1.2", abstract=False)
@@ -303,8 +303,7 @@ def trust_ratio(optax: Any) -> str | None:
 @PATCH.fault(">=0.2.3", abstract=False)
 def normalize_by_update_norm(optax: Any) -> str | None:
     """float16 gradients of a norm above 255 become zero."""
-    tx = _normalize(optax)
-    return tx and _wrong_update(tx, 0.5)
+    return _wrong_update(_normalize(optax), 0.5)
 
 
 def _wrong_update(tx: Any, expected: float) -> str | None:
@@ -314,8 +313,7 @@ def _wrong_update(tx: Any, expected: float) -> str | None:
 
 
 def _normalize(optax: Any) -> Any:
-    normalize = getattr(optax, "normalize_by_update_norm", None)
-    return normalize and normalize()
+    return demo.public(optax, "normalize_by_update_norm")()
 
 
 @PATCH.fault(">=0.1.3", abstract=False)
@@ -334,12 +332,11 @@ def per_example(optax: Any) -> str | None:
 @PATCH.fault(">=0.2.4", abstract=False)
 def projections(optax: Any) -> str | None:
     """float16 points of a norm above 255 are projected to zero."""
-    module = getattr(optax, "projections", None)
     for name in ("projection_l2_ball", "projection_l2_sphere"):
-        project = getattr(module, name, None)
-        outcome = project and _wrong(name, project(_large())["b"][0], 0.5)
+        project = demo.public(optax, f"projections.{name}")
+        outcome = _wrong(name, project(_large())["b"][0], 0.5)
         if outcome is not None:
-            return str(outcome)
+            return outcome
     return None
 
 
@@ -358,8 +355,7 @@ def mixed_updates(optax: Any) -> str | None:
 
     bfloat16 divided by the norm of the whole tree, which is float32 if one leaf is.
     """
-    tx = _normalize(optax)
-    return tx and demo.one_step(tx, demo.shapes(jnp.bfloat16, jnp.float32))
+    return demo.one_step(_normalize(optax), demo.shapes(jnp.bfloat16, jnp.float32))
 
 
 @PATCH.fault(">=0.1.2")

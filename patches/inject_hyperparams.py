@@ -47,6 +47,7 @@ from .._contract.updates import cast_updates, kept_like
 from .._contract.x64 import x64
 from .._engine.patch import Patch
 from ._support import reproduce as demo
+from ._support.arguments import arguments_of
 from ._support.keep_dtypes import same_dtypes
 from ._support.weak_scalars import weak
 
@@ -79,9 +80,7 @@ def _inject_hyperparams(stock: Callable[..., Any], *args: Any, **kwargs: Any) ->
     is given, else in float32, or float64 if a param is; others are as in stock. A leaf of
     another dtype, of a restored state or set by the user, keeps it.
     """
-    bound = inspect.signature(stock).bind(*args, **kwargs)
-    bound.apply_defaults()
-    arguments = bound.arguments
+    arguments = arguments_of(stock, args, kwargs)
     names = arguments["static_args"]
     # An iterator gives them only once; and a set has no hash, see below.
     static = frozenset([names] if isinstance(names, str) else names)
@@ -338,8 +337,7 @@ def _dtype_is_not(optax: Any, dtype: Any, params: PyTree) -> str | None:
 @PATCH.fault(">=0.1.4", issue=1207)
 def hyperparam_dtype(optax: Any) -> str | None:
     """hyperparam_dtype=float32 turns state and updates of bfloat16 params into float32."""
-    if "hyperparam_dtype" not in inspect.signature(optax.inject_hyperparams).parameters:
-        return None
+    demo.public(optax, "inject_hyperparams", parameter="hyperparam_dtype")
     tx = _inject(optax, "adam", 1e-2, hyperparam_dtype=jnp.float32)
     return demo.one_step(tx, demo.shapes(jnp.bfloat16))
 
@@ -404,7 +402,3 @@ def complex_leaf(optax: Any) -> str | None:
     updates, _ = jax.eval_shape(lambda p: tx.update(p, tx.init(p), p), params)
     found = updates["w"].dtype
     return None if found == jnp.float32 else f"the update of a float32 param is {found}"
-
-
-_ISSUE = "https://github.com/google-deepmind/optax/issues/1414"
-_STEADY = "https://github.com/google-deepmind/optax/issues/1207"

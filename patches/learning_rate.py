@@ -147,13 +147,12 @@ def schedule_of_sm3(optax: Any) -> str | None:
 @PATCH.fault(">=0.2.4")
 def schedule_of_optimistic_adam(optax: Any) -> str | None:
     """A schedule as learning rate of optimistic_adam: TypeError, later ValueError."""
-    build = getattr(optax, "optimistic_adam", None)
+    build = demo.public(optax, "optimistic_adam")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Deprecated from 0.2.6 on.
-        return build and demo.one_step(build(_halving), demo.shapes(jnp.float32))
+        return demo.one_step(build(_halving), demo.shapes(jnp.float32))
 
 
-_ARRAY = "https://github.com/google-deepmind/optax/issues/1405"
 _SCALED = _Scaled()
 
 

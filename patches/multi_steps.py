@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import inspect
 from typing import Any, Callable
 
 import jax
@@ -288,10 +287,7 @@ def adafactor(optax: Any) -> str | None:
 @PATCH.fault("==0.2.3", issue=1038)
 def schedule_free(optax: Any) -> str | None:
     """MultiSteps(schedule_free) on bfloat16 params: TypeError from cond."""
-    build = demo.contrib(optax, "schedule_free")
-    if build is None:
-        return None
-    tx = build(optax.sgd(0.1), learning_rate=0.1)
+    tx = demo.public(optax, "contrib.schedule_free")(optax.sgd(0.1), learning_rate=0.1)
     return demo.one_step(optax.MultiSteps(tx, 2), demo.shapes(jnp.bfloat16), state_asks=True)
 
 
@@ -337,9 +333,8 @@ def required_extra_argument(optax: Any) -> str | None:
 
 
 def _show_extra_argument(optax: Any, update: Callable[..., Any], **extra_args: Any) -> str | None:
-    if not hasattr(optax, "GradientTransformationExtraArgs"):
-        return None
-    inner = optax.GradientTransformationExtraArgs(lambda _: optax.EmptyState(), update)
+    build = demo.public(optax, "GradientTransformationExtraArgs")
+    inner = build(lambda _: optax.EmptyState(), update)
     return demo.one_step(optax.MultiSteps(inner, 2), demo.shapes(jnp.float32), **extra_args)
 
 
@@ -363,8 +358,7 @@ def float64_accumulator(optax: Any) -> str | None:
 @PATCH.fault("==0.2.8", issue=1567)
 def accumulator_dtype_none(optax: Any) -> str | None:
     """accumulator_dtype=None, as documented: TypeError."""
-    if "accumulator_dtype" not in inspect.signature(optax.MultiSteps).parameters:
-        return None
+    demo.public(optax, "MultiSteps", parameter="accumulator_dtype")
     tx = optax.MultiSteps(optax.sgd(0.1), 2, accumulator_dtype=None)
     return demo.one_step(tx, demo.shapes(jnp.bfloat16))
 

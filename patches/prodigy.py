@@ -202,9 +202,7 @@ def _step(
 
 
 def _show(optax: Any, dtype: Any, *more: Any, wide: bool = False) -> str | None:
-    prodigy = demo.contrib(optax, "prodigy")
-    if prodigy is None:
-        return None
+    prodigy = demo.public(optax, "contrib.prodigy")
     if not wide:
         return demo.one_step(prodigy(), demo.shapes(dtype, *more))
     with x64():
@@ -213,9 +211,7 @@ def _show(optax: Any, dtype: Any, *more: Any, wide: bool = False) -> str | None:
 
 def _probe_zero_gradient(optax: Any) -> str | None:
     """A quotient of two scalars whose divisor is not the outcome of a selection."""
-    prodigy = demo.contrib(optax, "prodigy")
-    if prodigy is None:
-        return None
+    prodigy = demo.public(optax, "contrib.prodigy")
     tx, params = prodigy(), demo.shapes(jnp.float32)
     jaxpr = jax.make_jaxpr(lambda params: tx.update(params, tx.init(params), params))(params)
     makers: dict[Any, Any] = {}
@@ -255,9 +251,7 @@ def mixed_tree(optax: Any) -> str | None:
 @PATCH.fault(">=0.1.8,<0.2.4", issue=1051)
 def wide_state(optax: Any) -> str | None:
     """The trees of the state are float32 whatever the params are."""
-    prodigy = demo.contrib(optax, "prodigy")
-    if prodigy is None:
-        return None
+    prodigy = demo.public(optax, "contrib.prodigy")
     state = jax.eval_shape(prodigy().init, demo.shapes(jnp.bfloat16))
     found = state.grad_sum["w"].dtype
     return None if found == jnp.bfloat16 else f"grad_sum is {found} for bfloat16 params"
@@ -266,9 +260,7 @@ def wide_state(optax: Any) -> str | None:
 @PATCH.fault(">=0.2.4")
 def narrow_scalars(optax: Any) -> str | None:
     """The distance estimate is kept in the lowest dtype of the params."""
-    prodigy = demo.contrib(optax, "prodigy")
-    if prodigy is None:
-        return None
+    prodigy = demo.public(optax, "contrib.prodigy")
     for params in (demo.shapes(jnp.bfloat16), demo.shapes(jnp.float32, jnp.int32)):
         found = jax.eval_shape(prodigy().init, params).estim_lr.dtype
         if found != jnp.float32:
@@ -279,9 +271,7 @@ def narrow_scalars(optax: Any) -> str | None:
 @PATCH.fault(">=0.1.8")
 def complex_params(optax: Any) -> str | None:
     """Complex params make the distance estimate complex, and it hardly grows."""
-    prodigy = demo.contrib(optax, "prodigy")
-    if prodigy is None:
-        return None
+    prodigy = demo.public(optax, "contrib.prodigy")
     dtype = jax.eval_shape(prodigy().init, demo.shapes(jnp.complex64)).estim_lr.dtype
     return _show(optax, jnp.complex64) or (None if dtype == jnp.float32 else f"estim_lr is {dtype}")
 
@@ -289,15 +279,10 @@ def complex_params(optax: Any) -> str | None:
 @PATCH.fault(">=0.1.8", abstract=False, probe=_probe_zero_gradient)
 def zero_gradient(optax: Any) -> str | None:
     """A zero gradient in the first step: 0/0, nan from then on."""
-    prodigy = demo.contrib(optax, "prodigy")
-    if prodigy is None:
-        return None
+    prodigy = demo.public(optax, "contrib.prodigy")
     tx, params = prodigy(), demo.ones(jnp.float32)
     grads = tree_map(jnp.zeros_like, params)
     updates, state = jax.jit(lambda: tx.update(grads, tx.init(params), params))()
     if not bool(jnp.isfinite(updates["b"]).all() & jnp.isfinite(state.estim_lr)):
         return "a zero gradient in the first step gives nan updates"
     return None
-
-
-_ISSUE = "https://github.com/google-deepmind/optax/issues/1051"

@@ -301,9 +301,9 @@ def float64_inside(optax: Any) -> str | None:
 @PATCH.fault(">=0.2.5,<0.2.7", issue=1207)
 def long_counter(optax: Any) -> str | None:
     """simplified_ademamix counts in int64 under x64, which no input has."""
-    build = demo.contrib(optax, "scale_by_simplified_ademamix")
+    tx = demo.public(optax, "contrib.scale_by_simplified_ademamix")()
     with x64():
-        return None if build is None else demo.one_step(build(), demo.shapes(jnp.float64))
+        return demo.one_step(tx, demo.shapes(jnp.float64))
 
 
 @PATCH.wraps("__getattr__", ("optax",), ">=0.2.3")

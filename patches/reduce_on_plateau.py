@@ -12,7 +12,6 @@ multiplied by it.
 
 from __future__ import annotations
 
-import inspect
 from typing import Any, Callable
 
 import jax
@@ -86,12 +85,9 @@ def _reduce_on_plateau(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> 
     return built._replace(init=init_fn, update=update_fn)
 
 
-def _built(optax: Any, **arguments: Any) -> tuple[Any, str] | None:
-    """The transformation, and the name by which it takes the loss on this release."""
-    build = demo.contrib(optax, "reduce_on_plateau")
-    if build is None:
-        return None
-    tx = build(**arguments)
+def _built(optax: Any, **arguments: Any) -> tuple[Any, str]:
+    """Build the transformation, and name the argument that takes the loss on this release."""
+    tx = demo.public(optax, "contrib.reduce_on_plateau")(**arguments)
     state = jax.eval_shape(tx.init, demo.shapes(jnp.float32))
     return tx, "loss" if "best_loss" in state._fields else "value"
 
@@ -99,10 +95,7 @@ def _built(optax: Any, **arguments: Any) -> tuple[Any, str] | None:
 def _show(
     optax: Any, dtype: Any, *more: Any, loss: Any = jnp.float32, **arguments: Any
 ) -> str | None:
-    built = _built(optax, **arguments)
-    if built is None:
-        return None
-    tx, name = built
+    tx, name = _built(optax, **arguments)
     value: dict[str, Any] = {name: jax.ShapeDtypeStruct((), loss)}
     return demo.one_step(tx, demo.shapes(dtype, *more), inside=loss != jnp.float64, **value)
 
@@ -116,10 +109,7 @@ def weak_types(optax: Any) -> str | None:
 @PATCH.fault(">=0.1.8,<0.2.4")
 def promoted_updates(optax: Any) -> str | None:
     """float32 updates for bfloat16 params."""
-    built = _built(optax)
-    if built is None:
-        return None
-    tx, name = built
+    tx, name = _built(optax)
 
     def update(params: PyTree) -> PyTree:
         return tx.update(params, tx.init(params), params, **{name: jnp.zeros((), jnp.float32)})[0]
@@ -151,9 +141,7 @@ def float64_loss(optax: Any) -> str | None:
 @PATCH.fault(">=0.2.3", issue=1774)
 def array_min_scale(optax: Any) -> str | None:
     """An array as min_scale with bfloat16 params: lax.cond raises, or float32 updates."""
-    build = demo.contrib(optax, "reduce_on_plateau")
-    if build is None or "min_scale" not in inspect.signature(build).parameters:
-        return None
+    demo.public(optax, "contrib.reduce_on_plateau", parameter="min_scale")
     return _show(optax, jnp.bfloat16, min_scale=np.asarray(0.1, np.float32))
 
 
@@ -176,23 +164,13 @@ def complex_leaf(optax: Any) -> str | None:
 
 
 def _first_scalar_not_float32(optax: Any, params: PyTree) -> str | None:
-    built = _built(optax)
-    if built is None:
-        return None
-    state = jax.eval_shape(built[0].init, params)
-    for name, leaf in state._asdict().items():
-        is_count = "count" in name
-        if not is_count and leaf.dtype != jnp.float32:
-            return f"{name} is {leaf.dtype}"
-    return None
+    state = jax.eval_shape(_built(optax)[0].init, params)
+    return demo.first_not_float32(state, [name for name in state._fields if "count" not in name])
 
 
 def _after(optax: Any, losses: Any, **arguments: Any) -> Any:
     """The state after a number of losses, with bfloat16 params."""
-    built = _built(optax, **arguments)
-    if built is None:
-        return None
-    tx, name = built
+    tx, name = _built(optax, **arguments)
     params = demo.ones(jnp.bfloat16)
 
     def step(state: Any, loss: Any) -> tuple[Any, None]:
@@ -209,8 +187,6 @@ def no_plateau(optax: Any) -> str | None:
     From 2 down to 1 a bfloat16 has steps of 2^-7, 0.4% to 0.8%: patience is over before.
     """
     state = _after(optax, 2 * 0.9997 ** np.arange(100), patience=5)
-    if state is None:
-        return None
     scale = float(state.scale if "scale" in state._fields else state.lr)
     return None if scale == 1 else f"the scale is {scale:g} although each loss is the best so far"
 
@@ -221,9 +197,7 @@ def running_mean(optax: Any) -> str | None:
 
     mean + (loss - mean) / n is the mean again in bfloat16, as soon as n is above 256.
     """
-    build = demo.contrib(optax, "reduce_on_plateau")
-    if build is None or "accumulation_size" not in inspect.signature(build).parameters:
-        return None
+    demo.public(optax, "contrib.reduce_on_plateau", parameter="accumulation_size")
     losses = np.linspace(1.0, 2.0, 299)
     got = float(_after(optax, losses, accumulation_size=300).avg_value)
     exact = float(losses.mean())

@@ -36,6 +36,7 @@ from .._contract.kinds import start_in_kind
 from .._contract.updates import asked_dtypes, cast_updates
 from .._engine.patch import Patch
 from ._support import reproduce as demo
+from ._support.arguments import arguments_of
 from ._support.branches import promoted
 
 _MODULES = ("optax.contrib._schedule_free",)
@@ -61,9 +62,7 @@ def _schedule_free(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     import optax
 
     built = stock(*args, **kwargs)  # Checks the arguments, and has the type to return.
-    bound = inspect.signature(stock).bind(*args, **kwargs)
-    bound.apply_defaults()
-    arguments = bound.arguments
+    arguments = arguments_of(stock, args, kwargs)
     default = inspect.signature(stock).parameters["state_dtype"].default
     asked = asked_dtypes(stock, args, kwargs)
     if arguments["state_dtype"] is None:
@@ -176,54 +175,43 @@ def _z_for(state: Any, params: PyTree) -> PyTree:
 
 
 def _build(optax: Any, **changed: Any) -> Any:
-    schedule_free = demo.contrib(optax, "schedule_free")
-    arguments = {"learning_rate": 0.1, **changed}
-    return schedule_free and schedule_free(optax.sgd(0.1), **arguments)
+    build = demo.public(optax, "contrib.schedule_free")
+    return build(optax.sgd(0.1), **{"learning_rate": 0.1, **changed})
 
 
 @PATCH.fault("==0.2.3", issue=1038)
 def promoted_updates(optax: Any) -> str | None:
     """float32 updates for bfloat16 params."""
-    tx = _build(optax)
-    return tx and demo.one_step(tx, demo.shapes(jnp.bfloat16))
+    return demo.one_step(_build(optax), demo.shapes(jnp.bfloat16))
+
+
+def _narrow_statistic(optax: Any, params: PyTree) -> str | None:
+    return demo.first_not_float32(jax.eval_shape(_build(optax).init, params), _STATISTICS)
 
 
 @PATCH.fault(">=0.2.4")
 def narrow_statistics(optax: Any) -> str | None:
     """weight_sum, max_lr and b1 are kept in the lowest dtype of the params."""
-    return _first_statistic_not(optax, jnp.float32, demo.shapes(jnp.bfloat16))
+    return _narrow_statistic(optax, demo.shapes(jnp.bfloat16))
 
 
 @PATCH.fault(">=0.2.4")
 def integer_leaf(optax: Any) -> str | None:
     """An integer leaf in the params turns the statistics into integers."""
-    return _first_statistic_not(optax, jnp.float32, demo.shapes(jnp.float32, jnp.int32))
-
-
-def _first_statistic_not(optax: Any, dtype: Any, params: PyTree) -> str | None:
-    tx = _build(optax)
-    if tx is None:
-        return None
-    state = jax.eval_shape(tx.init, params)
-    for name in ("weight_sum", "max_lr", "b1"):
-        found = getattr(state, name).dtype
-        if found != dtype:
-            return f"{name} is kept in {found}"
-    return None
+    return _narrow_statistic(optax, demo.shapes(jnp.float32, jnp.int32))
 
 
 @PATCH.fault(">=0.2.3")
 def mixed_halves(optax: Any) -> str | None:
     """bfloat16 and float16 leaves in one tree: ValueError, or float32 updates."""
-    tx = _build(optax)
-    return tx and demo.one_step(tx, demo.shapes(jnp.bfloat16, jnp.float16))
+    return demo.one_step(_build(optax), demo.shapes(jnp.bfloat16, jnp.float16))
 
 
 @PATCH.fault(">=0.2.3")
 def array_learning_rate(optax: Any) -> str | None:
     """A float32 array as learning rate changes the dtypes of state or updates."""
     tx = _build(optax, learning_rate=np.asarray(0.1, np.float32))
-    return tx and demo.one_step(tx, demo.shapes(jnp.bfloat16))
+    return demo.one_step(tx, demo.shapes(jnp.bfloat16))
 
 
 @PATCH.fault(">=0.2.4", abstract=False)
@@ -233,8 +221,6 @@ def stalled_sum(optax: Any) -> str | None:
     One term, lr^2, is less than half a unit in the last place of 256 lr^2 in bfloat16.
     """
     tx = _build(optax)
-    if tx is None:
-        return None
     params, steps = demo.ones(jnp.bfloat16), 1000
 
     def step(state: Any, _: None) -> tuple[Any, None]:
@@ -245,6 +231,3 @@ def stalled_sum(optax: Any) -> str | None:
     if abs(got - exact) > 0.01 * exact:
         return f"weight_sum is {got:g} after {steps} steps, not {exact:g}"
     return None
-
-
-_FIX = "https://github.com/google-deepmind/optax/issues/1038"

@@ -6,6 +6,7 @@ nothing of how a patch is applied. The engine applies patches and knows no mathe
 
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, TypeVar
 
@@ -30,6 +31,10 @@ because a program may import it again, and then a module has two lives.
 _R = TypeVar("_R", bound=Replacement)
 _F = TypeVar("_F", bound=Reproducer)
 _ISSUES = "https://github.com/google-deepmind/optax/issues/"
+
+
+class NotInReleaseError(LookupError):
+    """Raised by a reproducer if the release lacks the function, and so has not the fault."""
 
 
 class Fault(NamedTuple):
@@ -149,10 +154,10 @@ class Patch:
                 reproduce.__name__.rstrip("_"),
                 summary[:-1] if summary.endswith(".") else summary,
                 releases,
-                reproduce,
+                _none_if_not_in_release(reproduce),
                 f"{_ISSUES}{issue}" if issue else "",
                 abstract,
-                probe,
+                _none_if_not_in_release(probe) if probe else None,
             )
             self.faults += (fault,)
             return reproduce
@@ -176,3 +181,14 @@ class Patch:
         affected = [i for i, release in enumerate(tested) if self.faults_on(release)]
         after = tested[affected[-1] + 1 :] if affected else tested
         return str(after[0]) if after else ""
+
+
+def _none_if_not_in_release(reproduce: Reproducer) -> Reproducer:
+    @functools.wraps(reproduce)
+    def run(package: Any) -> str | None:
+        try:
+            return reproduce(package)
+        except NotInReleaseError:
+            return None
+
+    return run

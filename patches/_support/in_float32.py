@@ -30,7 +30,7 @@ from ..._contract.updates import asked_dtypes, kept_like, update_dtypes
 from ..._engine.patch import Patch
 from .calls import accept_keyword_of
 from .keep_dtypes import same_dtypes
-from .reproduce import contrib
+from .reproduce import all_public
 
 _TINY, _HUGE = 2.0**-24, 65504.0  # The smallest number above zero in float16, and the largest.
 
@@ -146,8 +146,9 @@ MOMENT_TRANSFORMS = (
 
 def available(optax: Any, *names: str) -> dict[str, Any]:
     """Build the named transformations that the installed optax has, for a reproducer."""
-    found = {name: getattr(optax, name, None) or contrib(optax, name) for name in names}
-    return {name: build() for name, build in found.items() if build}
+    paths = [path for name in names for path in (name, f"contrib.{name}")]
+    found = all_public(optax, *paths)
+    return {path.rpartition(".")[2]: build() for path, build in found.items()}
 
 
 def is_float16(leaf: Any) -> bool:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+import inspect
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 
 from ..._contract.check import TracedStep
 from ..._contract.dtypes import tree_map
+from ..._engine.patch import NotInReleaseError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 PyTree = Any
 
@@ -24,9 +30,37 @@ def ones(dtype: Any) -> PyTree:
     return {"w": jnp.ones((3, 4), dtype), "b": jnp.ones((4,), dtype)}
 
 
-def contrib(optax: Any, name: str) -> Any:
-    """Return ``optax.contrib.<name>``, or None on a release that has no such function."""
-    return getattr(getattr(optax, "contrib", None), name, None)
+def public(optax: Any, path: str, *, parameter: str | None = None) -> Any:
+    """Look up a public function, such as ``contrib.prodigy``.
+
+    Raises:
+      NotInReleaseError: the installed optax has no such function, or none with this parameter.
+    """
+    found = optax
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    if found is None or (parameter and parameter not in inspect.signature(found).parameters):
+        raise NotInReleaseError(path)
+    return found
+
+
+def all_public(optax: Any, *paths: str) -> dict[str, Any]:
+    """Look up those of some public functions that the installed optax has, by their paths."""
+    found: dict[str, Any] = {}
+    for path in paths:
+        with contextlib.suppress(NotInReleaseError):
+            found[path] = public(optax, path)
+    return found
+
+
+def first_not_float32(state: Any, names: Iterable[str]) -> str | None:
+    """Describe the first of some fields of a state, or of its parts, that is not float32."""
+    for part in (state, *state):
+        for name in names:
+            leaf = getattr(part, name, None)
+            if leaf is not None and leaf.dtype != jnp.float32:
+                return f"{name} is {leaf.dtype}"
+    return None
 
 
 def drifting(optax: Any) -> Any:

@@ -266,36 +266,31 @@ def _one_step(tx: Any, params: PyTree, **options: Any) -> str | None:
     return demo.one_step(tx, params, value=value, grad=grads, value_fn=_loss, **options)
 
 
-def _lbfgs_or_none(optax: Any) -> Any:
-    build = getattr(optax, "lbfgs", None)
-    return build and build()
+def _build_lbfgs(optax: Any) -> Any:
+    return demo.public(optax, "lbfgs")()
 
 
-def _backtracking_or_none(optax: Any, *, store_grad: bool = False) -> Any:
-    build = getattr(optax, "scale_by_backtracking_linesearch", None)
-    return build and build(max_backtracking_steps=3, store_grad=store_grad)
+def _build_backtracking(optax: Any, *, store_grad: bool = False) -> Any:
+    build = demo.public(optax, "scale_by_backtracking_linesearch")
+    return build(max_backtracking_steps=3, store_grad=store_grad)
 
 
 @PATCH.fault(">=0.2.3", issue=1108)
 def weak_types(optax: Any) -> str | None:
     """The state of L-BFGS is weakly typed until the first step: two traces."""
-    tx = _lbfgs_or_none(optax)
-    return tx and _one_step(tx, demo.shapes(jnp.float32))
+    return _one_step(_build_lbfgs(optax), demo.shapes(jnp.float32))
 
 
 @PATCH.fault(">=0.2.0", issue=1171)
 def weak_types_backtracking(optax: Any) -> str | None:
     """The state of the backtracking search is weakly typed until the first step: two traces."""
-    tx = _backtracking_or_none(optax)
-    return tx and _one_step(tx, demo.shapes(jnp.float32))
+    return _one_step(_build_backtracking(optax), demo.shapes(jnp.float32))
 
 
 @PATCH.fault(">=0.2.3", issue=1210)
 def float32_in_64_bit_mode(optax: Any) -> str | None:
     """float32 params in 64-bit mode: TypeError from cond, later float64 in state and inside."""
-    tx = _lbfgs_or_none(optax)
-    if tx is None:
-        return None
+    tx = _build_lbfgs(optax)
     with x64():
         return _one_step(tx, demo.shapes(jnp.float32), inside=True)
 
@@ -306,9 +301,7 @@ def float64(optax: Any) -> str | None:
 
     The state goes through ``cond(pred, update, keep)``, as in a checkpointed scan.
     """
-    tx = _lbfgs_or_none(optax)
-    if tx is None:
-        return None
+    tx = _build_lbfgs(optax)
 
     def maybe_step(keep: Any, params: PyTree) -> Any:
         state = tx.init(params)
@@ -327,47 +320,37 @@ def float64(optax: Any) -> str | None:
 @PATCH.fault(">=0.2.3", issue=1108)
 def bfloat16(optax: Any) -> str | None:
     """bfloat16 params: TypeError from cond, later a state that changes."""
-    tx = _lbfgs_or_none(optax)
-    return tx and _one_step(tx, demo.shapes(jnp.bfloat16))
+    return _one_step(_build_lbfgs(optax), demo.shapes(jnp.bfloat16))
 
 
 @PATCH.fault(">=0.2.3", issue=1141)
 def complex_(optax: Any) -> str | None:
     """Complex params: TypeError, later two traces."""
-    tx = _lbfgs_or_none(optax)
-    return tx and _one_step(tx, demo.shapes(jnp.complex64))
+    return _one_step(_build_lbfgs(optax), demo.shapes(jnp.complex64))
 
 
 @PATCH.fault(">=0.2.3", issue=1207)
 def mixed_tree(optax: Any) -> str | None:
     """Leaves of different dtypes: TypeError, or updates of the wrong dtype."""
-    tx = _lbfgs_or_none(optax)
-    return tx and _one_step(tx, demo.shapes(jnp.bfloat16, jnp.float32))
+    return _one_step(_build_lbfgs(optax), demo.shapes(jnp.bfloat16, jnp.float32))
 
 
 @PATCH.fault(">=0.2.3", issue=1207)
 def mixed_precision(optax: Any) -> str | None:
     """float32 gradients on bfloat16 params: TypeError, or the state drifts."""
-    tx = _lbfgs_or_none(optax)
-    return tx and _one_step(tx, demo.shapes(jnp.bfloat16), grads=demo.shapes(jnp.float32))
+    return _one_step(_build_lbfgs(optax), demo.shapes(jnp.bfloat16), grads=demo.shapes(jnp.float32))
 
 
 @PATCH.fault(">=0.2.0", issue=1171)
 def bfloat16_backtracking(optax: Any) -> str | None:
     """bfloat16 params: the state of the backtracking search changes."""
-    tx = _backtracking_or_none(optax)
-    return tx and _one_step(tx, demo.shapes(jnp.bfloat16))
+    return _one_step(_build_backtracking(optax), demo.shapes(jnp.bfloat16))
 
 
 @PATCH.fault(">=0.2.0")
 def stored_gradient(optax: Any) -> str | None:
     """store_grad=True on bfloat16 params: TypeError about a cotangent."""
-    tx = _backtracking_or_none(optax, store_grad=True)
-    return tx and _one_step(tx, demo.shapes(jnp.bfloat16))
-
-
-_ISSUE = "https://github.com/google-deepmind/optax/issues/1210"
-_RECOMPILES = "https://github.com/google-deepmind/optax/issues/1171"
+    return _one_step(_build_backtracking(optax, store_grad=True), demo.shapes(jnp.bfloat16))
 
 
 PATCH.wraps("scale_by_lbfgs", ("optax._src.transform",), ">=0.2.3,<0.2.5")(
