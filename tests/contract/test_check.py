@@ -10,8 +10,10 @@ import pytest
 
 import optax_dtypefix
 from optax_dtypefix._contract.x64 import x64
+from support.nodes import Converting
+from support.transformations import drifting
+from support.trees import tree_map
 
-tree_map = jax.tree_util.tree_map
 needs_extra_args = pytest.mark.skipif(
     not hasattr(optax, "GradientTransformationExtraArgs"),
     reason="extra arguments came with optax 0.1.5",
@@ -30,15 +32,6 @@ def shapes(dtype: Any) -> Any:
 
 def kinds(report: Any) -> list[str]:
     return [violation.kind for violation in report]
-
-
-def drifting() -> Any:
-    def update(grads: Any, state: Any, params: Any = None) -> Any:
-        del params
-        total = tree_map(lambda g, t: g.astype(jnp.float32) + t, grads, state)
-        return total, total
-
-    return transformation(update)
 
 
 def test_a_steady_transformation_is_ok() -> None:
@@ -226,22 +219,6 @@ def test_int64_that_nobody_brought_is_named() -> None:
         assert kinds(report) == ["int64"]
         assert "int64[] in the state, although no input is int64" in str(report)
         assert optax_dtypefix.check(tx, shapes(jnp.int64)).ok
-
-
-@jax.tree_util.register_pytree_node_class
-class Converting:
-    """A node that makes arrays of its children, so that no shape can stand for one."""
-
-    def __init__(self, child: Any) -> None:
-        self.child = jnp.asarray(child)
-
-    def tree_flatten(self) -> Any:
-        return (self.child,), None
-
-    @classmethod
-    def tree_unflatten(cls, aux: Any, children: Any) -> Converting:
-        del aux
-        return cls(*children)
 
 
 def test_a_node_that_takes_nothing_but_arrays() -> None:

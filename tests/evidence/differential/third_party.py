@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from support.nodes import Converting
+
 tree_map = jax.tree_util.tree_map
 
 DTYPES: list[str] | None = None
@@ -116,22 +118,6 @@ def labelled_by_dtype(learning_rate: Any = 0.1) -> Any:
 
 
 @jax.tree_util.register_pytree_node_class
-class Converts:
-    """A node whose constructor makes arrays of its children."""
-
-    def __init__(self, *children: Any) -> None:
-        self.children = tuple(map(jnp.asarray, children))
-
-    def tree_flatten(self) -> Any:
-        return self.children, None
-
-    @classmethod
-    def tree_unflatten(cls, aux: Any, children: Any) -> Converts:
-        del aux
-        return cls(*children)
-
-
-@jax.tree_util.register_pytree_node_class
 @dataclasses.dataclass
 class Validates:
     """A node that wants vectors or more."""
@@ -154,7 +140,7 @@ class Validates:
 NODES: dict[str, Callable[[list[Any]], Any]] = {
     # In the order of the keys, which is that of the leaves.
     "dict": lambda children: dict(zip("bwz", children)),
-    "converts": lambda children: Converts(*children),
+    "converts": lambda children: Converting(*children),
     "validates": lambda children: Validates(tuple(children)),
 }
 
