@@ -1,7 +1,7 @@
-"""The audits of several releases, as one table and one picture.
+"""Write ``audit.md`` and ``audit.svg``: the audits of several releases.
 
-Run as ``python docs/write_audit.py FOLDER FILE.json ...`` on what ``audit --json`` wrote for each;
-it writes ``audit.md`` and ``audit.svg``.
+Run ``python docs/write_audit.py FOLDER FILE.json ...``, with the output of ``audit --json`` for each
+release, the oldest first.
 """
 
 from __future__ import annotations
@@ -18,18 +18,38 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 
-_WHAT = """\
-Every public transformation of each release was measured in {regimes} regimes of dtypes and modes,
-with the learning rate as a number, a schedule, an array and a numpy scalar, alone and inside
-`MultiSteps`, `apply_if_finite` and `inject_hyperparams`: traced under `jit` and in `scan`, and run
-once. A number is how many of these cells break the contract or raise; an update that is narrower
-than on stock breaks it. In brackets: in the {same_dtypes} regimes in which params and gradients
-have the same dtypes, where the state keeps its dtypes without `every_transform`, too.
+_HEAD = """\
+# The dtype contract, on every transformation of every release
+
+Stock optax breaks the [dtype contract](contract.md) on every release. The picture shows how often,
+and what the patches fix.
+
+![Share of measured cells: right on stock, fixed by default, fixed by the opt-in patch](audit.svg)
+
+We measured every public transformation of each release:
+
+- in {regimes} regimes: dtypes of params and gradients, and modes of JAX;
+- with the learning rate as a float, a schedule, an array and a numpy scalar;
+- alone, and inside `MultiSteps`, `apply_if_finite` and `inject_hyperparams`;
+- traced under `jit` and in `scan`. With a float learning rate, each transformation also ran once.
+
+Each combination is a cell. A cell is broken if it breaks the contract, if it raises, or if an
+update is narrower than on stock. The table counts the broken cells. The number in brackets counts
+only the {same_dtypes} regimes in which gradients have the dtypes of their params. In the other
+regimes some state changes its dtypes unless you enable the opt-in patch `every_transform`.
+
+| optax | jax | cells | stock | patched | with `every_transform` | by design |
+|---|---|---|---|---|---|---|"""
+
+_BY_DESIGN = """
+## Broken by design
+
+No patch changes these cells. The last column of the table counts them; the other columns do not.
 """
 
 
 def main(folder: str, *paths: str) -> None:
-    """Writes the table and the picture of these records."""
+    """Write the page and the picture of these records."""
     records = []
     for path in paths:
         with open(path, encoding="utf-8") as file:
@@ -40,33 +60,23 @@ def main(folder: str, *paths: str) -> None:
 
 
 def _page(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    yield "# The contract on every transformation, release by release"
-    yield ""
-    counts = {name: len(records[-1][name]) for name in ("regimes", "same_dtypes")}
-    yield from _WHAT.format(**counts).splitlines()
-    yield ""
-    yield "| optax | jax | cells | stock | patched | with `every_transform` | by design |"
-    yield "|---|---|---|---|---|---|---|"
+    yield _HEAD.format(**{name: len(records[-1][name]) for name in ("regimes", "same_dtypes")})
     for record in records:
         broken = [
-            f"{record['broken'][way]['all']} ({record['broken'][way]['same_dtypes']})"
-            for way in MODES
+            f"{record['broken'][mode]['all']} ({record['broken'][mode]['same_dtypes']})"
+            for mode in MODES
         ]
         row = (record["optax_version"], record["jax_version"], str(record["cells"]), *broken)
         yield f"| {' | '.join((*row, str(len(record['by_design']))))} |"
-    yield ""
-    yield "![Share of broken cells, stock and patched, for each transformation](audit.svg)"
-    yield ""
-    yield "By design:"
-    yield ""
+    yield _BY_DESIGN
     reasons: dict[str, set[str]] = {}
     for record in records:
         for cell, reason in record["by_design"].items():
             reasons.setdefault(reason, set()).add(cell.partition(",")[0])
     for reason, names in sorted(reasons.items()):
-        # What is so by itself is so in a wrapper too.
-        told = sorted(name for name in names if name.partition("(")[2].rstrip(")") not in names)
-        yield f"- {', '.join(f'`{name}`' for name in told)}: {reason}."
+        # A transformation that is listed alone is not listed again inside a wrapper.
+        shown = sorted(name for name in names if name.partition("(")[2].rstrip(")") not in names)
+        yield f"- {', '.join(f'`{name}`' for name in shown)}: {reason}."
     yield ""
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 import pytest
 
+from optax_dtypefix._commands.audit.picture import draw
 from optax_dtypefix._commands.audit.results import BROKEN, BY_DESIGN, KEPT, Row, narrowed, worse
 from support.processes import TESTS, Python, run, stdout_of
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FEW = ("adam", "clip")
+SVG = "{http://www.w3.org/2000/svg}"
 WRITE_AUDIT = TESTS.parent / "docs" / "write_audit.py"
 
 
@@ -33,6 +36,11 @@ def cells(record: Any, name: str, rate: str = "", inside: str = "") -> dict[str,
     found = [row for row in record["rows"] if (row["name"], row["rate"], row["inside"]) == wanted]
     assert len(found) == 1, wanted
     return dict(zip(record["regimes"], found[0]["cells"]))
+
+
+def words_in(picture: Path) -> set[str | None]:
+    """The words of an SVG file."""
+    return {text.text for text in ElementTree.parse(picture).iter(f"{SVG}text")}
 
 
 def test_each_verdict_is_given(few: Any) -> None:
@@ -90,13 +98,33 @@ def test_every_guise_is_measured(few: Any) -> None:
     assert record["cells"] == len(record["rows"]) * len(record["regimes"])
 
 
-def test_the_picture_shows_stock_and_patched(few: Any) -> None:
+def test_the_picture_shows_what_is_fixed_by_default(few: Any) -> None:
     _, path = few
-    svg = ElementTree.fromstring(path.read_text())
-    words = [text.text for text in svg.iter("{http://www.w3.org/2000/svg}text")]
-    assert {"stock optax", "patched optax", *FEW, "f32", "wider"} <= set(words)
-    colors = {rect.get("fill") for rect in svg.iter("{http://www.w3.org/2000/svg}rect")}
-    assert len(colors) > 3
+    words = words_in(path)
+    assert {*FEW, "f32", "wider"} <= words
+    assert {
+        "stock optax is right",
+        "fixed by default",
+        "fixed only by every_transform (opt-in)",
+    } <= words
+    assert "still wrong" not in words
+
+
+def test_the_picture_shows_what_is_still_wrong() -> None:
+    row = {"name": "contrib.adopt", "cells": ".x+-"}
+    svg = draw([{"regimes": ["f32", "bf16", "f16", "complex"], "rows": [row]}])
+    root = ElementTree.fromstring(svg)
+    colors = [path.get("class") for path in root.iter(f"{SVG}path")]
+    # In the totals, and for the one transformation. What is by design is not drawn.
+    assert colors == ["gray", "blue", "red"] * 2
+    assert "still wrong" in (text.text for text in root.iter(f"{SVG}text"))
+
+
+def test_the_picture_shows_five_of_many_releases() -> None:
+    row = {"name": "adam", "cells": "."}
+    records = [{"optax_version": f"0.{i}", "rows": [row]} for i in range(16)]
+    drawn = re.findall(r">optax (0\.\d+)<", draw(records))
+    assert drawn == ["0.0", "0.4", "0.8", "0.11", "0.15"]
 
 
 def test_a_patch_that_is_off_shows_as_broken(command: Python) -> None:
@@ -164,6 +192,4 @@ def test_records_of_releases_become_a_table_and_a_picture(few: Any, tmp_path: Pa
     table = (tmp_path / "audit.md").read_text()
     assert f"| 0.0.1 | {record['jax_version']} | {record['cells']} |" in table
     assert f"| {broken['stock']['all']} ({broken['stock']['same_dtypes']}) |" in table
-    svg = ElementTree.fromstring((tmp_path / "audit.svg").read_text())
-    words = [text.text for text in svg.iter("{http://www.w3.org/2000/svg}text")]
-    assert {"0.0.1", record["optax_version"], *FEW} <= set(words)
+    assert {"0.0.1", record["optax_version"], *FEW} <= words_in(tmp_path / "audit.svg")

@@ -1,0 +1,94 @@
+"""Write small SVG pictures that follow the reader's light or dark mode."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+COLORS = {
+    "page": ("#ffffff", "#0d1117"),
+    "ink": ("#1f2328", "#e6edf3"),
+    "black": ("#1f2328", "#0d1117"),
+    "muted": ("#59636e", "#9da7b1"),
+    "rule": ("#d8dee4", "#30363d"),
+    "gray": ("#bcc4cd", "#545d68"),
+    "blue": ("#0969da", "#4493f8"),
+    "amber": ("#e0a100", "#d9a520"),
+    "red": ("#d1242f", "#ff6a61"),
+}
+"""Each color in light mode and in dark mode."""
+
+_SHAPES = "text,rect,circle{fill:currentColor}path{fill:none;stroke:currentColor}"
+
+
+class Svg:
+    """A picture. Keyword arguments are SVG attributes, with ``_`` for ``-``."""
+
+    def __init__(self, width: float, height: float, title: str) -> None:
+        light, dark = (
+            "".join(f".{name}{{color:{pair[mode]}}}" for name, pair in COLORS.items())
+            for mode in (0, 1)
+        )
+        size = {"width": _number(width), "height": _number(height)}
+        self._root = ElementTree.Element(
+            "svg",
+            {
+                "xmlns": "http://www.w3.org/2000/svg",
+                "viewBox": f"0 0 {size['width']} {size['height']}",
+                **size,
+                "font-family": "system-ui, 'Segoe UI', Helvetica, Arial, sans-serif",
+                "font-size": "11",
+                "role": "img",
+            },
+        )
+        ElementTree.SubElement(self._root, "title").text = title
+        style = ElementTree.SubElement(self._root, "style")
+        style.text = f"{_SHAPES}{light}@media (prefers-color-scheme:dark){{{dark}}}"
+        self.rect(0, 0, width, height, "page")
+
+    def __str__(self) -> str:
+        """Return the SVG text, one element a line."""
+        ElementTree.indent(self._root, "")
+        return ElementTree.tostring(self._root, encoding="unicode") + "\n"
+
+    def rect(self, x: float, y: float, width: float, height: float, color: str) -> None:
+        """Fill a rectangle."""
+        self._add("rect", color, x=x, y=y, width=width, height=height)
+
+    def circle(self, x: float, y: float, radius: float, color: str) -> None:
+        """Fill a circle."""
+        self._add("circle", color, cx=x, cy=y, r=radius)
+
+    def line(
+        self, points: Iterable[tuple[float, float]], color: str, **attributes: str | float
+    ) -> None:
+        """Draw a line through points."""
+        d = "M" + " ".join(f"{_number(x)},{_number(y)}" for x, y in points)
+        self._add("path", color, d=d, **attributes)
+
+    def bars(
+        self, bars: Iterable[tuple[float, float, float]], thickness: float, color: str
+    ) -> None:
+        """Draw horizontal bars as one element; a bar is its left end, its middle and its length."""
+        d = "".join(f"M{_number(x)},{_number(y)}h{_number(length)}" for x, y, length in bars)
+        self._add("path", color, d=d, stroke_width=thickness)
+
+    def text(
+        self, x: float, y: float, words: str, color: str = "ink", **attributes: str | float
+    ) -> None:
+        """Write words; ``y`` is their base line."""
+        self._add("text", color, x=x, y=y, **attributes).text = words
+
+    def _add(self, tag: str, color: str, **attributes: str | float) -> ElementTree.Element:
+        written = {
+            name.replace("_", "-"): value if isinstance(value, str) else _number(value)
+            for name, value in attributes.items()
+        }
+        return ElementTree.SubElement(self._root, tag, {**written, "class": color})
+
+
+def _number(value: float) -> str:
+    return f"{round(value, 1):g}"
