@@ -24,6 +24,7 @@ from .._contract.dtypes import (
     leaves,
     same_structure,
     strip_weak_type,
+    unflatten_like,
 )
 from .._contract.kinds import start_in_kind
 from .._contract.updates import cast_updates
@@ -66,7 +67,6 @@ def _around(stock: Callable[..., Any], inner: Any, *args: Any, **kwargs: Any) ->
     def update_fn(
         updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, PyTree]:
-        structure: Any = jax.tree_util.tree_structure(updates)
         grads = leaves(updates)
 
         def run(dtypes: list[Any]) -> tuple[PyTree, PyTree]:
@@ -85,13 +85,13 @@ def _around(stock: Callable[..., Any], inner: Any, *args: Any, **kwargs: Any) ->
                     return new_updates, held  # cond reports it.
                 bounded = leaves(cast_updates(new_updates, updates, params, inner_state))
                 final = [_within_kind(dtype_of(u), dtype) for u, dtype in zip(bounded, dtypes)]
-                return structure.unflatten(fit(bounded, dtypes)), held
+                return unflatten_like(updates, fit(bounded, dtypes)), held
 
-            given = structure.unflatten(map(cast, grads, dtypes))
+            given = unflatten_like(updates, map(cast, grads, dtypes))
             new_updates, new_state = stock_around(inner_update).update(
                 given, state, params, **extra_args
             )
-            return structure.unflatten(map(cast, leaves(new_updates), final)), new_state
+            return unflatten_like(updates, map(cast, leaves(new_updates), final)), new_state
 
         with standard_promotion():
             return in_agreement(run, list(map(dtype_of, grads)))

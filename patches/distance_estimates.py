@@ -43,6 +43,7 @@ from .._contract.dtypes import (
     statistics_dtype,
     strip_weak_type,
     tree_map,
+    unflatten_like,
 )
 from .._contract.kinds import start_in_kind
 from .._contract.updates import cast_updates, update_dtype
@@ -122,10 +123,9 @@ def _start(stock: Callable[..., Any], arguments: dict[str, Any], params: PyTree)
         return cast(leaf, param_dtype)
 
     def tree(name: str, new: list[Any], like: list[Any]) -> Any:
-        structure: Any = jax.tree_util.tree_structure(params)
         if name in _COPIES:  # Some releases begin with zeros, and copy in the first step.
-            return cast_like(structure.unflatten(joined(new)), params)
-        return structure.unflatten(map(average, joined(new), like, leaves(params)))
+            return cast_like(unflatten_like(params, joined(new)), params)
+        return unflatten_like(params, map(average, joined(new), like, leaves(params)))
 
     def scalar(leaf: Any, _: Any) -> Any:
         return cast(leaf, scalars if is_inexact(leaf) else dtype_of(leaf))
@@ -183,8 +183,7 @@ def _step(
         return cast_like(tree, old) if name in _COPIES else tree
 
     new_state = _map_fields(tree, lambda leaf, _: leaf, new_state, state)
-    structure: Any = jax.tree_util.tree_structure(updates)
-    return structure.unflatten(joined(new_updates)), cast_back(new_state, state)
+    return unflatten_like(updates, joined(new_updates)), cast_back(new_state, state)
 
 
 @PATCH.wraps("dadapt_adamw", _DADAPT, ">=0.1.8")
@@ -244,8 +243,7 @@ def _mechanize(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         bounded = cast_updates(base_updates, updates, params, before)
         inputs = zip(*([dtype_of(x) for x in leaves(t)] for t in (updates, params, bounded)))
         dtypes = [update_dtype(dtype_of(u), *row) for u, row in zip(leaves(new_updates), inputs)]
-        structure: Any = jax.tree_util.tree_structure(updates)
-        new_updates = structure.unflatten(map(cast, leaves(new_updates), dtypes))
+        new_updates = unflatten_like(updates, map(cast, leaves(new_updates), dtypes))
         held = cast_back(after, before, "mechanize: state of the base optimizer")
         return new_updates, new_state._replace(base_optimizer_state=held)
 

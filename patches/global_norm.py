@@ -37,6 +37,7 @@ from .._contract.dtypes import (
     leaves,
     statistics_dtype,
     tree_map,
+    unflatten_like,
 )
 from .._contract.jaxpr import equations
 from .._contract.updates import cast_updates, update_dtype
@@ -174,11 +175,9 @@ def _widened(
 
 def _like(tree: PyTree, like: PyTree) -> PyTree:
     """Leaves no wider than others, within their kind of number."""
-    structure: Any = jax.tree_util.tree_structure(tree)  # A tuple may have come back as a list.
-    return structure.unflatten(
-        cast(leaf, update_dtype(dtype_of(leaf), dtype_of(other)))
-        for leaf, other in zip(leaves(tree), leaves(like))
-    )
+    pairs = zip(leaves(tree), leaves(like))  # A tuple may have come back as a list.
+    dtypes = (update_dtype(dtype_of(leaf), dtype_of(other)) for leaf, other in pairs)
+    return unflatten_like(tree, map(cast, leaves(tree), dtypes))
 
 
 # 4 elements of 400: the norm is 800, and one square, 160000, is more than 65504 already.

@@ -37,10 +37,12 @@ from .._contract.dtypes import (
     dtype_of,
     half_to_float32,
     is_inexact,
+    is_real,
     is_weak,
     kind_of,
     leaves,
     strip_weak_type,
+    unflatten_like,
 )
 from .._contract.kinds import start_in_kind
 from .._contract.updates import cast_updates, kept_like
@@ -112,12 +114,12 @@ def _inject_hyperparams(stock: Callable[..., Any], *args: Any, **kwargs: Any) ->
             def hand(name: str, value: Any) -> Any:
                 if name in static:
                     return value
-                if promotes and isinstance(value, np.generic) and _is_float(value):
+                if promotes and isinstance(value, np.generic) and is_real(value):
                     return float(value)
                 if not isinstance(value, jax.Array):
                     return value
                 value = half_to_float32(_keep(value, dtype, asked))
-                return convert(value) if promotes and _is_float(value) else value
+                return convert(value) if promotes and is_real(value) else value
 
             def factory(**hyperparams: Any) -> Any:
                 inner = inner_factory(**{k: hand(k, value) for k, value in hyperparams.items()})
@@ -246,8 +248,7 @@ def _as_wide_as(params: PyTree, grads: PyTree) -> PyTree:
     flat, others = leaves(grads), leaves(params)
     if list(map(np.shape, flat)) != list(map(np.shape, others)):
         return grads
-    structure: Any = jax.tree_util.tree_structure(grads)
-    return structure.unflatten(map(_as_wide_as_leaf, others, flat))
+    return unflatten_like(grads, map(_as_wide_as_leaf, others, flat))
 
 
 def _as_wide_as_leaf(param: Any, grad: Any) -> Any:
@@ -266,7 +267,7 @@ def _keep(value: Any, widest: Any, asked: Any) -> Any:
       asked: the user's ``hyperparam_dtype``, if any.
     """
     value = jnp.asarray(value)
-    if not _is_float(value):
+    if not is_real(value):
         return value
     if asked is not None:
         return cast(value, jax.dtypes.canonicalize_dtype(asked))
@@ -280,17 +281,13 @@ def _hold(value: Any, before: Any, *, stateful: bool) -> Any:
     A stateful schedule that starts with an integer and goes on with floats has its way.
     """
     value, before = jnp.asarray(value), jnp.asarray(before)
-    grown = jnp.issubdtype(before.dtype, jnp.integer) and _is_float(value)
+    grown = jnp.issubdtype(before.dtype, jnp.integer) and is_real(value)
     return value if is_weak(before) or (stateful and grown) else cast(value, before.dtype)
 
 
 def _is_stateful(state: Any) -> bool:
     """Whether it is the state of a schedule that the user wrote, not one that counts steps."""
     return state is not None and type(state).__name__ != "WrappedScheduleState"
-
-
-def _is_float(value: Any) -> bool:
-    return bool(jnp.issubdtype(value.dtype, jnp.floating))
 
 
 def _inject(optax: Any, factory: str, *args: Any, **hyperparams: Any) -> Any:

@@ -48,7 +48,7 @@ class _Scaled(KeepDtypes):
         name, rate = next(iter(arguments.items()))
         tx, asked = stock(*args, **kwargs), asked_dtypes(stock, args, kwargs)
         if not (callable(rate) or hasattr(rate, "dtype")):
-            return self.cast_back(tx, asked)
+            return self.wrap(tx, asked)
 
         @functools.wraps(tx.update)
         def update_fn(
@@ -58,7 +58,7 @@ class _Scaled(KeepDtypes):
             result: tuple[PyTree, PyTree] = fitted.update(updates, state, params, **extra_args)
             return result
 
-        return self.cast_back(tx._replace(update=update_fn), asked)
+        return self.wrap(tx._replace(update=update_fn), asked)
 
 
 class _OptimisticAdam(_Scaled):
@@ -80,7 +80,7 @@ class _OptimisticAdam(_Scaled):
             result: tuple[PyTree, PyTree] = fitted.update(updates, state, params, **extra_args)
             return result
 
-        return self.cast_back(tx._replace(update=update_fn), asked_dtypes(stock, args, kwargs))
+        return self.wrap(tx._replace(update=update_fn), asked_dtypes(stock, args, kwargs))
 
 
 @PATCH.wraps(

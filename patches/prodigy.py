@@ -33,6 +33,7 @@ from .._contract.dtypes import (
     statistics_dtype,
     strip_weak_type,
     tree_map,
+    unflatten_like,
 )
 from .._contract.jaxpr import equations
 from .._contract.updates import cast_updates
@@ -114,10 +115,11 @@ def _prodigy(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         with standard_promotion():
             new_updates, new_state = _step(arguments, vdot, grads, wide_state, old)
 
-        structure: Any = jax.tree_util.tree_structure(updates)
-        new_trees = (structure.unflatten(joined(getattr(new_state, name))) for name in _AVERAGES)
+        new_trees = (
+            unflatten_like(updates, joined(getattr(new_state, name))) for name in _AVERAGES
+        )
         new_state = new_state._replace(params0=state.params0, **dict(zip(_AVERAGES, new_trees)))
-        new_updates = structure.unflatten(joined(new_updates))
+        new_updates = unflatten_like(updates, joined(new_updates))
         return cast_updates(new_updates, updates, params), cast_back(new_state, state)
 
     return built._replace(init=init_fn, update=update_fn)

@@ -160,7 +160,7 @@ class _Sophia(KeepDtypes):
         arguments = arguments_of(stock, args, kwargs)
         estimator = arguments["hessian_diagonal_fn"]
         if estimator.update.__module__ == stock.__module__:
-            arguments["hessian_diagonal_fn"] = _HESSIAN.cast_back(estimator)
+            arguments["hessian_diagonal_fn"] = _HESSIAN.wrap(estimator)
         return super().__call__(stock, **arguments)
 
 

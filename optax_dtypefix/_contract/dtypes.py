@@ -20,6 +20,9 @@ from .._logging import LOGGER
 if TYPE_CHECKING:
     pass
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 PyTree = Any
 tree_map = jax.tree_util.tree_map
 
@@ -44,6 +47,16 @@ def is_inexact(leaf: Any) -> bool:
     return bool(jnp.issubdtype(dtype_of(leaf), jnp.inexact))
 
 
+def is_real(leaf: Any) -> bool:
+    """Check whether a leaf is floating point and not complex."""
+    return kind_of(dtype_of(leaf)) == REAL
+
+
+def is_complex(leaf: Any) -> bool:
+    """Check whether a leaf is complex."""
+    return kind_of(dtype_of(leaf)) == COMPLEX
+
+
 def is_weak(leaf: Any) -> bool:
     """Whether a leaf is weakly typed, as Python numbers are, and takes the dtype of the others."""
     # A typed random key is an array without the attribute.
@@ -66,7 +79,7 @@ def cast(leaf: Any, dtype: Any) -> Any:
         return jax.ShapeDtypeStruct(leaf.shape, dtype)
     if leaf.dtype == dtype and not is_weak(leaf):
         return leaf
-    if _is_complex(leaf.dtype) and not _is_complex(dtype):
+    if is_complex(leaf) and kind_of(dtype) < COMPLEX:
         leaf = jnp.real(leaf)  # A plain cast would warn on the way to the same values.
     return jnp.asarray(leaf, dtype)
 
@@ -124,6 +137,12 @@ def leaves(tree: PyTree) -> list[Any]:
     return found
 
 
+def unflatten_like(tree: PyTree, flat: Iterable[Any]) -> PyTree:
+    """Build a tree with the structure of ``tree`` from other leaves."""
+    structure: Any = jax.tree_util.tree_structure(tree)
+    return structure.unflatten(flat)
+
+
 def same_structure(*trees: PyTree) -> bool:
     """Whether all trees have their leaves in the same places."""
     structures: list[Any] = list(map(jax.tree_util.tree_structure, trees))
@@ -147,8 +166,7 @@ def cast_back(new: PyTree, old: PyTree, whose: str = "") -> PyTree:
         return new
     if whose:
         _log_drift(new, old, whose)
-    structure: Any = jax.tree_util.tree_structure(new)
-    return structure.unflatten(map(cast_leaf_back, leaves(new), leaves(old)))
+    return unflatten_like(new, map(cast_leaf_back, leaves(new), leaves(old)))
 
 
 def cast_leaf_back(leaf: Any, before: Any) -> Any:
@@ -210,7 +228,3 @@ def _log_once(message: str) -> None:
 def is_number(leaf: Any) -> bool:
     """Whether JAX can compute with it: a leaf of a state may be a word, if it is never traced."""
     return hasattr(leaf, "dtype") or isinstance(leaf, (bool, int, float, complex))
-
-
-def _is_complex(dtype: Any) -> bool:
-    return bool(jnp.issubdtype(dtype, jnp.complexfloating))

@@ -19,6 +19,7 @@ from .dtypes import (
     kind_of,
     leaves,
     same_structure,
+    unflatten_like,
 )
 
 
@@ -76,10 +77,9 @@ def cast_updates(
       The updates. A tree with neither the structure of the gradients nor that of the params comes
       back as it is.
     """
-    structure: Any = jax.tree_util.tree_structure(updates)
     flat = leaves(updates)
     dtypes = update_dtypes(updates, grads, params, state, asked)
-    return updates if dtypes is None else structure.unflatten(map(cast, flat, dtypes))
+    return updates if dtypes is None else unflatten_like(updates, map(cast, flat, dtypes))
 
 
 def update_dtypes(

@@ -25,6 +25,7 @@ from ..._contract.dtypes import (
     leaves,
     may_cast,
     tree_map,
+    unflatten_like,
 )
 from ..._contract.updates import asked_dtypes, kept_like, update_dtypes
 from ..._engine.patch import Patch
@@ -208,9 +209,8 @@ class InFloat32:
             kept = None if params is not None else self._kept(state, updates)
             dtypes = update_dtypes(new_updates, updates, params, kept, asked)
             if dtypes is not None:
-                structure: Any = jax.tree_util.tree_structure(new_updates)
                 rounded = map(_round_leaf, leaves(new_updates), dtypes)
-                new_updates = structure.unflatten(rounded)
+                new_updates = unflatten_like(new_updates, rounded)
             step = functools.partial(tx.update, **extra_args)
             return new_updates, store(new_state, _as_stock_promotes(step, updates, state, params))
 
@@ -246,11 +246,11 @@ def _as_stock_promotes(
         after = jax.eval_shape(lambda *a: leaves(update(*a)[1]), updates, state, params)
     except Exception:  # Stock does not run there, so there is nothing to be as wide as.
         return state
-    structure: Any = jax.tree_util.tree_structure(state)
-    return structure.unflatten(
+    stored = (
         cast(leaf, new.dtype) if is_half(leaf) and kind_of(new.dtype) == REAL else leaf
         for leaf, new in zip(leaves(state), after)
     )
+    return unflatten_like(state, stored)
 
 
 def with_params_cast_back(params: PyTree, objective: Callable[..., Any]) -> Callable[..., Any]:

@@ -23,6 +23,7 @@ from ..._contract.dtypes import (
     compute_dtype,
     dtype_of,
     is_inexact,
+    is_real,
     leaves,
     strip_weak_type,
     tree_map,
@@ -60,9 +61,9 @@ class KeepDtypes:
 
     def __call__(self, stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Build stock's transformation, made to keep its dtypes."""
-        return self.cast_back(stock(*args, **kwargs), asked_dtypes(stock, args, kwargs))
+        return self.wrap(stock(*args, **kwargs), asked_dtypes(stock, args, kwargs))
 
-    def cast_back(self, tx: Any, asked: tuple[Any, ...] = ()) -> Any:
+    def wrap(self, tx: Any, asked: tuple[Any, ...] = ()) -> Any:
         """Return the same transformation with an ``init`` and an ``update`` that keep dtypes."""
 
         @functools.wraps(tx.init)
@@ -186,10 +187,10 @@ def same_dtypes(grads: PyTree, params: PyTree) -> bool:
 
 def in_one_dtype(grads: PyTree, state: PyTree, params: PyTree) -> tuple[PyTree, PyTree, PyTree]:
     """All real leaves in the widest of their dtypes, float32 at least; counters stay."""
-    dtype = compute_dtype([leaf for leaf in leaves((grads, params)) if _is_floating(leaf)])
+    dtype = compute_dtype([leaf for leaf in leaves((grads, params)) if is_real(leaf)])
 
     def number(leaf: Any) -> Any:
-        return cast(leaf, dtype) if _is_floating(leaf) else leaf
+        return cast(leaf, dtype) if is_real(leaf) else leaf
 
     grads, state, params = tree_map(number, integers_to_float32(grads, state, params))
     return grads, state, params
@@ -208,10 +209,6 @@ def integers_to_float32(
         return leaf if counts else number(leaf)
 
     return tree_map(number, grads), tree_map(statistic, state), tree_map(number, params)
-
-
-def _is_floating(leaf: Any) -> bool:
-    return bool(jnp.issubdtype(dtype_of(leaf), jnp.floating))
 
 
 def _is_scalar(leaf: Any) -> bool:

@@ -20,8 +20,10 @@ from ..._contract.dtypes import (
     cast,
     cast_like,
     dtype_of,
+    is_complex,
     is_inexact,
     leaves,
+    unflatten_like,
 )
 
 if TYPE_CHECKING:
@@ -51,7 +53,7 @@ class Representation:
         return all(
             is_inexact(leaf)
             and jnp.finfo(dtype_of(leaf)).dtype == self.dtype
-            and not (self.split and _is_complex(leaf))
+            and not (self.split and is_complex(leaf))
             for leaf in leaves(trees)
         )
 
@@ -59,7 +61,7 @@ class Representation:
         """The leaves in the one dtype; the conjugates of complex ones on request."""
 
         def encode_leaf(leaf: Any) -> Any:
-            if not _is_complex(leaf):
+            if not is_complex(leaf):
                 return cast(leaf, self.dtype)
             leaf = jnp.conj(leaf) if conjugate else leaf
             if self.split:
@@ -73,10 +75,9 @@ class Representation:
 
         def decode_leaf(part: Any) -> Any:
             leaf = jax.lax.complex(*part) if isinstance(part, tuple) else part
-            return jnp.conj(leaf) if conjugate and _is_complex(leaf) else leaf
+            return jnp.conj(leaf) if conjugate and is_complex(leaf) else leaf
 
-        structure: Any = jax.tree_util.tree_structure(like)
-        return structure.unflatten(map(decode_leaf, encoded))
+        return unflatten_like(like, map(decode_leaf, encoded))
 
     def on_encoded(self, function: Callable[..., Any], like: PyTree) -> Callable[..., Any]:
         """A function of params as one of encoded params, with the same signature."""
@@ -88,13 +89,9 @@ class Representation:
         return wrapper
 
 
-def _is_complex(leaf: Any) -> bool:
-    return bool(jnp.issubdtype(dtype_of(leaf), jnp.complexfloating))
-
-
 def complex_places(*trees: PyTree) -> list[bool]:
     """Say of each place of some trees of one structure whether a complex leaf is there in any."""
-    return [any(map(_is_complex, row)) for row in zip(*map(leaves, trees))]
+    return [any(map(is_complex, row)) for row in zip(*map(leaves, trees))]
 
 
 def in_parts(tree: PyTree, places: list[bool]) -> list[Any]:

@@ -29,6 +29,7 @@ from ..._contract.dtypes import (
     statistics_dtype,
     strip_weak_type,
     tree_map,
+    unflatten_like,
 )
 from ..._contract.updates import cast_updates
 from ..._contract.x64 import x64
@@ -204,8 +205,7 @@ def _as_complex_as(params: PyTree, tree: PyTree) -> PyTree:
         real = jnp.iscomplexobj(param) and not jnp.iscomplexobj(leaf)
         return cast(leaf, jnp.promote_types(dtype_of(leaf), jnp.complex64)) if real else leaf
 
-    structure: Any = jax.tree_util.tree_structure(tree)
-    return structure.unflatten(map(leaf, leaves(params), leaves(tree)))
+    return unflatten_like(tree, map(leaf, leaves(params), leaves(tree)))
 
 
 def _info(leaf: Any, params: PyTree) -> Any:
