@@ -1,20 +1,29 @@
-"""Makes the installed optax dtype-preserving: ``import optax_dtypefix`` is all it takes.
+"""Make the installed optax dtype-preserving: ``import optax_dtypefix`` is all it takes.
 
-The import applies what the installed optax needs, as soon as optax is imported, or at once if it
-is already. ``status()`` tells what was applied and why; ``OPTAX_DTYPEFIX_DISABLE=<patch id>``
-switches a patch off from the shell.
+The import applies the patches that the installed optax needs: as soon as optax is imported, or now
+if it is imported already. ``status()`` reports what was applied and why.
+``OPTAX_DTYPEFIX_DISABLE=<patch id>`` switches a patch off from the shell.
 """
 
 from typing import TYPE_CHECKING
 
-from ._api import (
-    apply as apply,
-    disabled as disabled,
-    is_applied as is_applied,
-    original as original,
-    revert as revert,
-    status as status,
-)
+try:
+    from ._api import (
+        apply as apply,
+        disabled as disabled,
+        is_applied as is_applied,
+        original as original,
+        revert as revert,
+        status as status,
+    )
+except ModuleNotFoundError as error:
+    # In a clone, ``patches`` is beside this folder. Only an installation puts it inside.
+    if error.name != f"{__name__}.patches":
+        raise
+    raise ImportError(
+        f"{__name__} was imported from its source tree, which has no patches. "
+        "Run `pip install -e .` in the repository root."
+    ) from None
 from ._errors import (
     OptaxDtypeFixError as OptaxDtypeFixError,
     OptaxDtypeFixWarning as OptaxDtypeFixWarning,
@@ -36,7 +45,7 @@ if TYPE_CHECKING:
         assert_same_on_all_processes as assert_same_on_all_processes,
     )
 else:
-    # What only some programs use, and jax with it, is imported when it is asked for.
+    # Imported on first use: some of these import jax, and few programs use them.
     _LATER = {
         **dict.fromkeys(("Check", "Violation", "check"), "_contract.check"),
         "preserve_dtypes": "_contract.preserve",

@@ -1,22 +1,21 @@
-"""The public verbs. The engine behind them is imported with the first that needs it."""
+"""The public verbs. The first one that needs the engine imports it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Callable
 
-from ._engine.import_hook import after_import, is_imported
+from ._engine.import_hook import patch_when_imported
 from ._settings import SETTINGS
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
-    from types import ModuleType
 
     from ._engine.engine import Engine
     from ._engine.report import Report
 
 
 def status() -> Report:
-    """What was applied, what was not, and why, for every patch.
+    """Report for every patch whether it was applied, and why.
 
     Returns:
       A :class:`Report`: iterate over it, or use ``str()``, ``as_dict()``, ``as_json()``.
@@ -25,58 +24,59 @@ def status() -> Report:
 
 
 def is_applied(patch_id: str) -> bool:
-    """Whether calls reach this patch right now.
+    """Return whether calls reach this patch right now.
 
     Raises:
-      ValueError: there is no such patch; the message names the nearest id.
+      ValueError: unknown patch id; the message names the nearest one.
     """
     return _engine().is_applied(patch_id)
 
 
 def apply(*ids: str) -> None:
-    """Applies the named patches now, or every patch that the settings want.
+    """Apply the named patches now, or every patch that the settings want.
 
-    Calling it again does nothing. An opt-in patch is applied when it is named. What a variable
-    switched off stays off, with a warning if it is named here. Traces that JAX holds are dropped.
+    A second call does nothing. An opt-in patch is applied when it is named. A patch that an
+    environment variable switched off stays off, with a warning if it is named here. JAX's compiled
+    traces are dropped.
 
     Raises:
-      ValueError: there is no such patch; the message names the nearest id.
-      OptaxDtypeFixError: in strict mode, if something wanted could not be done.
+      ValueError: unknown patch id; the message names the nearest one.
+      OptaxDtypeFixError: in strict mode, if a wanted patch could not be applied.
     """
     _engine().apply(*ids)
 
 
 def revert(*ids: str) -> None:
-    """Takes the named patches out, or all, and restores every name that was rebound.
+    """Take the named patches out, or all, and restore every name that was rebound.
 
-    If somebody put a layer on top of a patch since, that layer stays, a warning names it, and the
-    reverted patch below it passes calls through to the stock function.
+    If other code wrapped a patched function since, that wrapper stays and calls the stock function,
+    and a warning names it.
 
     Raises:
-      ValueError: there is no such patch; the message names the nearest id.
-      OptaxDtypeFixError: in strict mode, if such a layer stays. All else is reverted by then.
+      ValueError: unknown patch id; the message names the nearest one.
+      OptaxDtypeFixError: in strict mode, if such a wrapper stays. All else is reverted by then.
     """
     _engine().revert(*ids)
 
 
 def disabled(*ids: str) -> AbstractContextManager[None]:
-    """Context manager: stock behaviour of the named patches, or of all, inside the block.
+    """Suspend the named patches, or all, inside a ``with`` block.
 
-    It holds for the whole process, all threads included, and nests. Traces that JAX holds are
-    dropped on the way in and out. A transformation that was built outside keeps the functions that
-    it was built with.
+    The block has stock behaviour in all threads of the process. Blocks nest. JAX's compiled traces
+    are dropped on entry and exit. A transformation that was built outside the block keeps the
+    functions that it was built with.
 
     Raises:
-      ValueError: on entry, there is no such patch; the message names the nearest id.
+      ValueError: on entry, unknown patch id; the message names the nearest one.
     """
     return _engine().disabled(*ids)
 
 
 def original(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The stock function behind a patched one; a function that is not patched comes back as it is.
+    """Return the stock function behind a patched one, or the function itself if it is not patched.
 
-    Bound methods come back bound to the same instance, and a ``functools.partial`` of a patched
-    function as a partial of the stock one.
+    A bound method returns the stock method, bound to the same instance. A ``functools.partial``
+    returns a partial of the stock function.
     """
     from ._engine.wrapper import stock_of
 
@@ -89,12 +89,4 @@ def _engine() -> Engine:
     return ENGINE
 
 
-def _on_import(optax: ModuleType) -> None:
-    _engine().on_import(optax)
-
-
-if SETTINGS.enabled:
-    if is_imported("optax"):
-        _engine().start()
-    else:
-        after_import("optax", _on_import, strict=SETTINGS.strict)
+patch_when_imported("optax", _engine, SETTINGS)

@@ -1,4 +1,4 @@
-"""The two categories a user can filter on: ``OptaxDtypeFixWarning`` and ``OptaxDtypeFixError``."""
+"""The categories that users can filter on: ``OptaxDtypeFixWarning``, ``OptaxDtypeFixError``."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 
 
 class OptaxDtypeFixWarning(UserWarning):
-    """Something that was wanted could not be done; stock optax stays in place there."""
+    """A wanted patch could not be applied; stock optax runs there."""
 
 
 class OptaxDtypeFixError(RuntimeError):
-    """A malformed setting, or, in strict mode, something wanted that could not be done."""
+    """A malformed setting or, in strict mode, a wanted patch that could not be applied."""
 
 
 def warn_or_raise(message: str, *, strict: bool) -> None:
-    """Says that something wanted could not be done.
+    """Warn that something could not be done, or raise in strict mode.
 
     Raises:
       OptaxDtypeFixError: in strict mode.
@@ -37,10 +37,10 @@ def warn_or_raise(message: str, *, strict: bool) -> None:
 
 
 def warn_the_user(warning: Warning) -> None:
-    """Warns of the line of the user that brought us here: a ``stacklevel`` cannot be told.
+    """Attribute the warning to the user's line; no fixed ``stacklevel`` would reach it.
 
     Raises:
-      Warning: this one, where the user's filters make an error of it.
+      Warning: the given one, if the user's filters turn it into an error.
     """
     frame = _frame_of_the_user()
     warnings.warn_explicit(
@@ -54,7 +54,7 @@ def warn_the_user(warning: Warning) -> None:
 
 
 def _frame_of_the_user() -> FrameType:
-    """Whose line brought us here, often an ``import``."""
+    """Return the frame of the user's line that led here, often an ``import``."""
     frame = sys._getframe(1)
     while frame.f_back is not None:
         package = str(frame.f_globals.get("__name__")).partition(".")[0]

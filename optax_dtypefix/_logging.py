@@ -1,4 +1,4 @@
-"""The logger ``optax_dtypefix``. Apart from the errors, so that the import can do without it."""
+"""The logger ``optax_dtypefix``. Not in ``_errors``: ``import optax_dtypefix`` needs no logging."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ LOGGER = logging.getLogger("optax_dtypefix")
 
 
 def set_up_logging(level: str) -> None:
-    """Sets the level; below warning, also shows the messages, since someone asked to see them.
+    """Set the level. For a level below warning, also show the messages on stderr.
 
-    A level that the program has set stands if nobody asked for more than warnings.
+    With the default, ``WARNING``, a level that the program has set already is kept.
     """
     if level != "WARNING" or LOGGER.level == logging.NOTSET:
         LOGGER.setLevel(level)

@@ -1,4 +1,4 @@
-"""The same patches on every process of a multi-host run: different programs would hang."""
+"""Check that all processes of a multi-host run have the same patches: different programs hang."""
 
 from __future__ import annotations
 
@@ -14,26 +14,27 @@ if TYPE_CHECKING:
 
 
 def assert_same_on_all_processes() -> None:
-    """Compares optax, jax and the patches of all processes; every process has to call it.
+    """Compare optax, jax and the patches of all processes; every process must call this.
 
-    Call it once at the start, after ``jax.distributed.initialize()``. It sends a kilobyte or two to
-    each process. With one process there is nothing to compare.
+    Call it once at the start, after ``jax.distributed.initialize()``. It sends one or two kilobytes
+    to each process. With one process it does nothing.
 
     Raises:
-      OptaxDtypeFixError: on every process, if any differs from the first. The message names the
-        processes, and what they have.
+      OptaxDtypeFixError: on every process, if any process differs from the first. The message lists
+        each difference and the processes on either side.
     """
     differences = list(differences_of([json.loads(text) for text in _all(json.dumps(_own()))]))
     if differences:
         raise OptaxDtypeFixError(
-            "the processes of this run would compile different programs, and wait for each other:\n"
+            "Processes differ in packages or patches; they would compile different programs and "
+            "deadlock:\n"
             + "\n".join(differences)
-            + "\nGive all of them the same packages and the same OPTAX_DTYPEFIX* variables."
+            + "\nUse the same packages and the same OPTAX_DTYPEFIX* variables in every process."
         )
 
 
 def _own() -> dict[str, str]:
-    """What has to be the same, by what it is called in a message."""
+    """Return the versions and patch states that must be the same, by their names in a message."""
     report = status()
     packages = ("optax-dtypefix", "jaxlib")
     found = {package: version_of(package) for package in packages}
@@ -43,24 +44,24 @@ def _own() -> dict[str, str]:
 
 
 def differences_of(everyone: Sequence[Mapping[str, str]]) -> Iterator[str]:
-    """Says, thing by thing, which processes have what; nothing where all agree."""
+    """Describe each difference: which processes have which value."""
     for name in dict.fromkeys(name for found in everyone for name in found):
         holders: dict[str, list[int]] = {}
         for process, found in enumerate(everyone):
             holders.setdefault(found.get(name, "unknown"), []).append(process)
         if len(holders) > 1:
-            said = (f"{_words(processes)}: {value}" for value, processes in holders.items())
-            yield f"  {name}: {'; '.join(said)}"
+            values = (f"{_list(processes)}: {value}" for value, processes in holders.items())
+            yield f"  {name}: {'; '.join(values)}"
 
 
-def _words(processes: Sequence[int]) -> str:
+def _list(processes: Sequence[int]) -> str:
     few = ", ".join(map(str, processes[:4]))
     more = f" and {len(processes) - 4} more" if len(processes) > 4 else ""
     return f"process {few}{more}" if len(processes) == 1 else f"processes {few}{more}"
 
 
 def _all(text: str) -> list[str]:
-    """The text of every process, in order."""
+    """Return the texts of all processes, in order."""
     import jax
     import numpy as np
 

@@ -1,6 +1,7 @@
-"""The engine for optax, the only one of the process, made when somebody first wants it.
+"""The engine for optax: one in a process, made when it is first needed.
 
-It brings wrapt and all that patching needs: ``import optax_dtypefix`` must not import this.
+It is a module of its own for two reasons. Python's import lock makes it once for all threads. And
+it imports wrapt and all that patching needs, which ``import optax_dtypefix`` must not do.
 """
 
 from __future__ import annotations

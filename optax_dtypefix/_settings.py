@@ -1,7 +1,8 @@
-"""The ``OPTAX_DTYPEFIX*`` variables, read once and strictly.
+"""Read the ``OPTAX_DTYPEFIX*`` environment variables, once and strictly.
 
-A malformed value raises :class:`OptaxDtypeFixError`; it names the variable, the value and what is
-allowed. An unknown patch id is a warning with the nearest valid id, an error in strict mode.
+A malformed value raises :class:`OptaxDtypeFixError`, which names the variable, the value and the
+allowed values. An unknown patch id is a warning that suggests the nearest id, or an error in strict
+mode.
 """
 
 from __future__ import annotations
@@ -11,15 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from ._errors import OptaxDtypeFixError, warn_or_raise
 from ._text import closest, suggest
-
-try:
-    from .patches import IDS
-except ModuleNotFoundError as error:
-    # In a clone the patches lie beside this folder, and only an installation joins the two.
-    if error.name != "optax_dtypefix.patches":
-        raise
-    advice = "this is the folder of its sources: install it, with `pip install -e .` there"
-    raise ImportError(f"optax_dtypefix has no patches: {advice}") from None
+from .patches import IDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,7 +25,7 @@ _LEVELS = {"warning": "WARNING", "info": "INFO", "debug": "DEBUG"}
 
 
 class Settings(NamedTuple):
-    """What the user asked for from the shell. ``only`` is None when the variable is not set."""
+    """What the user set in the environment. ``only`` is None if that variable is not set."""
 
     enabled: bool = True
     disable: frozenset[str] = frozenset()
@@ -42,22 +35,22 @@ class Settings(NamedTuple):
     log_level: str = "WARNING"
 
     def disabled_reason(self, patch_id: str) -> str | None:
-        """Why the shell switched this patch off, in words, or None if it did not."""
+        """Return why the environment switches this patch off, as text, or None if it does not."""
         if not self.enabled:
             return f"switched off by {_PREFIX}=off"
         if patch_id in self.disable:
             return f"switched off by {_PREFIX}_DISABLE"
         if self.only is not None and patch_id not in self.only:
-            return f"not among {_PREFIX}_ONLY"
+            return f"not in {_PREFIX}_ONLY"
         return None
 
     def opted_in(self, patch_id: str) -> bool:
-        """Whether a variable names this patch, which is how an opt-in patch is switched on."""
+        """Return whether a variable names this patch: the way to switch an opt-in patch on."""
         return patch_id in self.enable or (self.only is not None and patch_id in self.only)
 
 
 def read_settings(environment: Mapping[str, str], known_ids: Sequence[str]) -> Settings:
-    """Reads every ``OPTAX_DTYPEFIX*`` variable.
+    """Read every ``OPTAX_DTYPEFIX*`` variable.
 
     Raises:
       OptaxDtypeFixError: a value is malformed; in strict mode, an id or a variable is unknown.
@@ -102,17 +95,17 @@ def _ids(
     if variable.endswith("_DISABLE") and words == ["all"]:
         return frozenset(known_ids)
     nothing_left = variable.endswith("_ONLY") and not set(words) & set(known_ids)
-    effect = "so nothing is patched" if nothing_left else "and is ignored"
+    effect = "nothing is patched" if nothing_left else "ignored"
     for word in words:
         if word not in known_ids:
-            advice = suggest(word, known_ids, apart="with commas between them")
-            message = f"{variable} names {word!r}, which is no patch, {effect}: {advice}"
+            advice = suggest(word, known_ids, several="Separate patch ids with commas.")
+            message = f"Unknown patch {word!r} in {variable} ({effect}). {advice}"
             warn_or_raise(message, strict=strict)
     return frozenset(words)
 
 
 def _check_names(environment: Mapping[str, str], *, strict: bool) -> None:
-    """A misspelt variable would be ignored in silence, and the run would not be what was asked."""
+    """Report unknown variables: a misspelt one would silently have no effect."""
     suffixes = ("", "_DISABLE", "_ONLY", "_ENABLE", "_STRICT", "_LOG")
     known = [_PREFIX + suffix for suffix in suffixes]
     for variable in environment:
@@ -120,9 +113,10 @@ def _check_names(environment: Mapping[str, str], *, strict: bool) -> None:
             continue
         if variable.startswith(_PREFIX) or closest(variable, known, cutoff=0.8):
             warn_or_raise(
-                f"{variable} is set, but no such variable is read: {suggest(variable, known)}",
-                strict=strict,
+                f"Unknown variable {variable} (ignored). {suggest(variable, known)}", strict=strict
             )
 
 
+# Read while ``import optax_dtypefix`` runs: a malformed variable must stop the program there, and
+# later changes of ``os.environ`` must not give half of the program other settings.
 SETTINGS = read_settings(os.environ, IDS)

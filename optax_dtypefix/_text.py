@@ -8,38 +8,39 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 
-def suggest(word: str, known: Sequence[str], *, apart: str = "each by itself") -> str:
-    """``did you mean 'x'?`` if something is near, else the whole list.
+def suggest(word: str, known: Sequence[str], *, several: str = "Give each name separately.") -> str:
+    """Return ``Did you mean 'x'?`` if a known word is near, else list all known words.
 
     Args:
-      word: what the user wrote.
-      known: what may be written.
-      apart: how several are written, if it looks like several.
+      word: an unknown word that the user wrote.
+      known: the valid words.
+      several: advice for a word that looks like several.
     """
     if set(word) & set(" ,;"):
-        return f"if these are several, name them {apart}"
+        return several
     match = closest(word, known, cutoff=0.5)
-    return f"did you mean {match!r}?" if match else f"valid: {', '.join(known)}"
+    return f"Did you mean {match!r}?" if match else f"Valid: {', '.join(known)}."
 
 
 def closest(word: str, known: Sequence[str], *, cutoff: float) -> str | None:
-    import difflib  # Only an error needs it: kept out of the import.
+    """Return the known word nearest to ``word``, or None if none is near."""
+    import difflib  # Only an error needs it, so keep it out of ``import optax_dtypefix``.
 
     return next(iter(difflib.get_close_matches(word, known, n=1, cutoff=cutoff)), None)
 
 
 def summarize(error: Exception) -> str:
-    """Type and first line of an error: JAX's go on for pages."""
+    """Return the type and first line of an error: JAX's errors go on for pages."""
     lines = str(error).splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def table(rows: list[tuple[str, ...]], width: int | None = None) -> list[str]:
-    """Lines of a table with aligned columns; the first row is the heading.
+    """Return the lines of a table with aligned columns; the first row is the heading.
 
     Args:
       rows: the cells.
-      width: if given, the last column is wrapped so that lines are no longer, as far as it can be.
+      width: if given, wrap the last column to keep lines this short where possible.
     """
     if width is not None:
         rows = list(_wrapped(rows, width))
@@ -52,7 +53,7 @@ def table(rows: list[tuple[str, ...]], width: int | None = None) -> list[str]:
 
 
 def _wrapped(rows: list[tuple[str, ...]], width: int) -> Iterator[tuple[str, ...]]:
-    import textwrap  # Here only: kept out of the import.
+    import textwrap  # Not at the top: see ``closest``.
 
     before = sum(max(map(len, column)) + 2 for column in list(zip(*rows))[:-1])
     for *cells, last in rows:
@@ -62,7 +63,7 @@ def _wrapped(rows: list[tuple[str, ...]], width: int) -> Iterator[tuple[str, ...
 
 
 def terminal_width() -> int:
-    """Return the columns of the terminal, or plenty where there is none."""
-    import shutil  # Here only: kept out of the import.
+    """Return the number of columns of the terminal, or 120 if there is none."""
+    import shutil  # Not at the top: see ``closest``.
 
     return shutil.get_terminal_size((120, 24)).columns

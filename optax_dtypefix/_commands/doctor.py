@@ -1,35 +1,61 @@
-"""``doctor``: each fault of the installed optax, on the stock functions and on the patched ones."""
+"""``doctor``: reproduce each fault of the installed optax, on stock and on patched functions."""
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
+import enum
 import json
 import tempfile
 from typing import TYPE_CHECKING, Any
 
 from .._engine.report import State
-from .._engine.selection import NOT_ASKED_FOR
+from .._engine.selection import NOT_OPTED_IN
 from .._text import table
 from .worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-FIXED = "fixed"
-STILL_FAILS = "still fails"
-FIXED_BY_OTHERS = "fixed by others"
-DISABLED = "disabled"
-OPT_IN = "opt-in"
-NOT_SHOWN = "not shown"
-NOT_IN_RELEASE = "not in this release"
+    from collections.abc import Iterator, Mapping, Sequence
 
 _WRITE_OUTCOMES = "optax_dtypefix._commands.reproducers:write_outcomes"
 
 
+class Verdict(str, enum.Enum):
+    """What became of a fault, in the order in which the conclusion counts them."""
+
+    STILL_FAILS = "still fails"
+    NOT_SHOWN = "not shown"
+    FIXED = "fixed"
+    FIXED_BY_OTHERS = "fixed by others"
+    DISABLED = "disabled"
+    OPT_IN = "opt-in"
+    NOT_IN_RELEASE = "not in this release"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+_NEXT_STEPS = {
+    Verdict.STILL_FAILS: (
+        "Patched optax still has these faults: {faults}. Please report them with the output of "
+        "`optax-dtypefix doctor --json`."
+    ),
+    Verdict.NOT_SHOWN: (
+        "Stock optax does not have these faults: {faults}. The table of the patch is wrong; please "
+        "report it."
+    ),
+    Verdict.DISABLED: (
+        "Your settings disable these patches: {patches}. Unset the OPTAX_DTYPEFIX* variable to fix "
+        "their faults."
+    ),
+    Verdict.OPT_IN: "To fix the opt-in faults too, set OPTAX_DTYPEFIX_ENABLE={patches}.",
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One fault. ``stock`` and ``patched`` are what went wrong there, None if nothing did."""
+    """One fault. ``stock`` and ``patched`` are the errors there, None if there was none."""
 
     patch: str
     fault: str
@@ -37,14 +63,14 @@ class Row:
     upstream: str
     stock: str | None
     patched: str | None
-    verdict: str
+    verdict: Verdict
     state: str
     reason: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Diagnosis:
-    """What the two processes showed. ``report`` is the record of the patched one."""
+    """The outcomes of both processes. ``report`` is the status of the patched one."""
 
     report: Mapping[str, Any]
     tested: bool
@@ -52,16 +78,17 @@ class Diagnosis:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing still fails, and every fault of the table shows on stock optax."""
-        return not self._having(STILL_FAILS) and not self._wrong_in_table
+        """Whether patched optax has no fault, and stock optax has every fault of the table."""
+        wrong = {Verdict.STILL_FAILS, Verdict.NOT_SHOWN} if self.tested else {Verdict.STILL_FAILS}
+        return not any(row.verdict in wrong for row in self.rows)
 
     @property
     def conclusion(self) -> str:
-        """The verdict in words, and what to do next, in a line each."""
-        return "\n".join(self._sentences())
+        """A count of faults per verdict, and what to do next, one line each."""
+        return "\n".join(self._conclusion())
 
     def as_json(self) -> str:
-        """All of it, with full messages, as JSON text."""
+        """Return all of it, with full messages, as JSON text."""
         record = {
             **self.report,
             "tested_release": self.tested,
@@ -72,74 +99,38 @@ class Diagnosis:
         return json.dumps(record, indent=2)
 
     def as_text(self, width: int) -> str:
-        """Versions, a table with one line a fault, and the conclusion."""
+        """Return the versions, a table with one line a fault, and the conclusion."""
         versions = f"optax {self.report['optax_version']} in {self.report['optax_location']}"
         heading = f"{versions}, jax {self.report['jax_version']}"
         if not self.tested:
-            heading += "\nNot a tested release: any of the known faults may be there, or none."
-        shown = [row for row in self.rows if row.verdict != NOT_IN_RELEASE]
-        lines = _fault_table(shown, width) if shown else []
-        return "\n".join([heading, "", *lines, *([""] if lines else []), self.conclusion])
+            heading += "\nNot a tested release: it may have any of the known faults, or none."
+        rows = self._rows_of_release
+        lines = [*_fault_table(rows, width), ""] if rows else []
+        return "\n".join([heading, "", *lines, self.conclusion])
 
     def as_details(self) -> str:
-        """Each fault of this release with all that is said of it, and the conclusion."""
-        shown = [row for row in self.rows if row.verdict != NOT_IN_RELEASE]
-        return "\n".join([*map(_details, shown), self.conclusion])
-
-    def _having(self, verdict: str) -> list[Row]:
-        return [row for row in self.rows if row.verdict == verdict]
+        """Return every detail of each fault of this release, and the conclusion."""
+        return "\n".join([*map(_details, self._rows_of_release), self.conclusion])
 
     @property
-    def _wrong_in_table(self) -> list[Row]:
-        """A release outside the table is not bound to have a fault."""
-        return self._having(NOT_SHOWN) if self.tested else []
+    def _rows_of_release(self) -> list[Row]:
+        return [row for row in self.rows if row.verdict is not Verdict.NOT_IN_RELEASE]
 
-    def _sentences(self) -> Iterator[str]:
+    def _conclusion(self) -> Iterator[str]:
         optax = f"optax {self.report['optax_version']}"
-        fixed, disabled = self._having(FIXED), self._having(DISABLED)
-        failing, wrong = self._having(STILL_FAILS), self._wrong_in_table
-        opt_in, by_others = self._having(OPT_IN), self._having(FIXED_BY_OTHERS)
-        if failing:
-            yield (
-                f"{_count(failing)} still there under the shim: {_names(failing)}. Please report "
-                f"it with the output of: optax-dtypefix doctor --json."
-            )
-        if wrong:
-            yield (
-                f"{_count(wrong)} of the table not shown by stock {optax}: {_names(wrong)}. There "
-                f"the table is wrong; please report it."
-            )
-        if disabled:
-            yield f"{_count(disabled)} left in place, as you asked ({_reasons(disabled)})."
-        if by_others:
-            yield (
-                f"{_count(by_others)} fixed by other patches, though not by their own "
-                f"({_reasons(by_others)})."
-            )
-        if opt_in:
-            ids = ",".join(dict.fromkeys(row.patch for row in opt_in))
-            yield (
-                f"{_count(opt_in)} left to you, as what mends them is opt-in: set "
-                f"OPTAX_DTYPEFIX_ENABLE={ids} in the environment."
-            )
-        if fixed:
-            every = "" if failing or wrong or disabled or by_others else ", which is all of them"
-            every += " that need no opting in" if every and opt_in else ""
-            yield f"{_count(fixed)} of stock {optax} fixed under the shim{every}."
-        if not (failing or wrong or disabled or by_others or opt_in or fixed):
-            yield f"{optax} shows none of the known faults."
-        if fixed or failing:
-            example = (failing or fixed)[0].patch
-            yield (
-                f"More about a patch: optax-dtypefix doctor {example}. To switch it off, set "
-                f"OPTAX_DTYPEFIX_DISABLE={example} in the environment."
-            )
-        elif disabled:
-            yield "To have them fixed, unset the variable."
+        counts = collections.Counter(row.verdict for row in self._rows_of_release)
+        counted = ", ".join(f"{counts[v]} {v}" for v in Verdict if counts[v])
+        yield f"{optax}: {counted}." if counted else f"{optax} has none of the known faults."
+        for verdict, advice in _NEXT_STEPS.items():
+            rows = [row for row in self.rows if row.verdict is verdict]
+            if rows and (self.tested or verdict is not Verdict.NOT_SHOWN):
+                faults = ", ".join(f"{row.patch}/{row.fault}" for row in rows)
+                patches = ",".join(dict.fromkeys(row.patch for row in rows))
+                yield advice.format(faults=faults, patches=patches)
 
 
 def diagnose(ids: Sequence[str] = ()) -> Diagnosis:
-    """Runs the demonstrations of some patches, or of all, on stock and on patched optax.
+    """Run the reproducers of some patches, or of all, on stock and on patched optax.
 
     Raises:
       WorkerError: optax cannot be imported there.
@@ -188,15 +179,9 @@ def _row(
     stock, patched = before.of(fault), after.of(fault)
     gone = status["state"] == State.MISSING.value and not after.tested
     if not fault["in_release"] or gone:
-        verdict = NOT_IN_RELEASE
-    elif status["state"] == State.DISABLED.value:
-        verdict = NOT_SHOWN if stock is None else _of_one_that_is_off(patched, status["reason"])
-    elif patched is not None:
-        verdict = STILL_FAILS
-    elif stock is None:
-        verdict = NOT_SHOWN
+        verdict = Verdict.NOT_IN_RELEASE
     else:
-        verdict = FIXED if status["state"] == State.APPLIED.value else FIXED_BY_OTHERS
+        verdict = _verdict(stock, patched, status)
     return Row(
         patch=fault["patch"],
         fault=fault["fault"],
@@ -210,31 +195,39 @@ def _row(
     )
 
 
-def _of_one_that_is_off(patched: str | None, reason: str) -> str:
-    if patched is None:  # As an optimizer that drifts and what raises around it: each will do.
-        return FIXED_BY_OTHERS
-    return OPT_IN if reason == NOT_ASKED_FOR else DISABLED
+def _verdict(stock: str | None, patched: str | None, status: Mapping[str, Any]) -> Verdict:
+    disabled = status["state"] == State.DISABLED.value
+    if patched is not None and not disabled:
+        return Verdict.STILL_FAILS
+    if stock is None:
+        return Verdict.NOT_SHOWN
+    if patched is not None:
+        return Verdict.OPT_IN if status["reason"] == NOT_OPTED_IN else Verdict.DISABLED
+    # Another patch can fix a fault too: the patch of an optimizer that drifts also fixes the error
+    # that a wrapper around this optimizer raises.
+    applied = status["state"] == State.APPLIED.value
+    return Verdict.FIXED if applied else Verdict.FIXED_BY_OTHERS
 
 
 def _unloadable(status: Mapping[str, Any]) -> Row:
-    """A patch that cannot even be loaded has no faults to show."""
+    """Return the row of a patch that cannot be loaded, and so has no list of faults."""
     return Row(
         patch=status["id"],
         fault="(all)",
-        summary="none of its faults can be shown",
+        summary="the patch cannot be loaded, so its faults are unknown",
         upstream="",
-        stock="unknown: the patch could not be loaded",
+        stock="unknown: the patch cannot be loaded",
         patched=status["reason"],
-        verdict=STILL_FAILS,
+        verdict=Verdict.STILL_FAILS,
         state=status["state"],
         reason=status["reason"],
     )
 
 
 def _fault_table(rows: Sequence[Row], width: int) -> list[str]:
-    """Lines of at most ``width`` columns, as far as names and verdicts leave room for messages."""
+    """Return lines of at most ``width`` columns, if names and verdicts leave room for messages."""
     heading = ("patch", "fault", "stock", "patched", "verdict")
-    cells = [(r.patch, r.fault, _line(r.stock), _line(r.patched), r.verdict) for r in rows]
+    cells = [(r.patch, r.fault, _line(r.stock), _line(r.patched), r.verdict.value) for r in rows]
     widths = [max(len(row[column]) for row in [heading, *cells]) for column in range(5)]
     room = max(width - widths[0] - widths[1] - widths[4] - 8, 20)
     patched = min(widths[3], max(room // 2, room - widths[2]))
@@ -243,26 +236,17 @@ def _fault_table(rows: Sequence[Row], width: int) -> list[str]:
 
 
 def _details(row: Row) -> str:
-    said = {
+    sections = {
         "stock": row.stock or "ok",
         "patched": row.patched or "ok",
-        "upstream": row.upstream or "no issue was found",
+        "upstream": row.upstream or "no known issue",
     }
     lines = [f"{row.patch}, {row.fault}: {row.verdict}", f"  {row.summary}"]
     if row.state != State.APPLIED.value:
         lines.append(f"  the patch is {row.state}: {row.reason}")
-    for what, words in said.items():
-        lines += [f"  {what}:", *(f"    {line}" for line in words.strip().splitlines())]
+    for title, text in sections.items():
+        lines += [f"  {title}:", *(f"    {line}" for line in text.strip().splitlines())]
     return "\n".join([*lines, ""])
-
-
-def _reasons(rows: Iterable[Row]) -> str:
-    """Why the patches of these faults do nothing, each reason once."""
-    patches: dict[str, list[str]] = {}
-    for row in rows:
-        if row.patch not in patches.setdefault(row.reason, []):
-            patches[row.reason].append(row.patch)
-    return "; ".join(f"{', '.join(ids)}: {reason}" for reason, ids in patches.items())
 
 
 def _line(message: str | None) -> str:
@@ -271,11 +255,3 @@ def _line(message: str | None) -> str:
 
 def _cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
-def _count(rows: Sequence[Row]) -> str:
-    return f"{len(rows)} fault{'s' if len(rows) > 1 else ''}"
-
-
-def _names(rows: Iterable[Row]) -> str:
-    return ", ".join(f"{row.patch}/{row.fault}" for row in rows)

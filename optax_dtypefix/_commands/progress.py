@@ -1,4 +1,4 @@
-"""A progress bar on a terminal, by tqdm where that is installed."""
+"""Show a progress bar on a terminal, with tqdm if it is installed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def progress_bar() -> Iterator[Callable[[int, int], None]]:
-    """Gives a function to call with what is done and what there is to do."""
+    """Yield a function to call with the numbers of finished and of all items."""
     if not sys.stderr.isatty():
         yield lambda done, total: None  # noqa: ARG005
         return
     try:
         from tqdm import tqdm
     except ImportError:
-        yield _counting
+        yield _print_count
         print(file=sys.stderr)
         return
     with tqdm(unit=" transformations") as bar:
@@ -31,5 +31,5 @@ def progress_bar() -> Iterator[Callable[[int, int], None]]:
         yield update
 
 
-def _counting(done: int, total: int) -> None:
+def _print_count(done: int, total: int) -> None:
     print(f"\r{done} of {total}", end="", file=sys.stderr, flush=True)

@@ -1,14 +1,12 @@
-"""The process that ``doctor`` starts twice: every demonstration, on what optax holds there.
+"""The worker process of ``doctor``: run every reproducer on the optax of this process.
 
-It writes one JSON line at a time, so that a demonstration that kills the process takes no earlier
-outcome with it: the record and the list of faults first, then one outcome a fault, and the record
-again.
+``doctor`` starts two workers, one with stock optax. A worker writes one JSON line at a time, so
+that a reproducer that kills the process loses no earlier outcome: first the report and the list of
+faults, then one outcome a fault, then the report again.
 """
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import json
 import sys
 from typing import TYPE_CHECKING, Any
@@ -16,20 +14,14 @@ from typing import TYPE_CHECKING, Any
 from .._api import status
 from .._engine.release import Release, installed
 from ..patches import IDS, TESTED, load
+from .import_optax import import_optax
 
 if TYPE_CHECKING:
     from .._engine.patch import Fault
 
 
-def import_optax() -> None:
-    """Imports optax, and ``optax.contrib``, which old releases leave to the user."""
-    importlib.import_module("optax")
-    with contextlib.suppress(ImportError):
-        importlib.import_module("optax.contrib")
-
-
 def write_outcomes(path: str, *ids: str) -> None:
-    """Demonstrates the faults that the installed optax may have: of these patches, or of all."""
+    """Reproduce the faults that the installed optax may have: of these patches, or of all."""
     import_optax()
     release = installed(sys.modules["optax"], TESTED)
     faults = [(patch_id, fault) for patch_id in ids or IDS for fault in _faults(patch_id)]
@@ -55,19 +47,19 @@ def write_outcomes(path: str, *ids: str) -> None:
         for patch_id, fault in faults:
             if _may_have(release, fault):
                 write(patch=patch_id, fault=fault.id, outcome=_outcome(fault))
-        write(report=status().as_dict())  # A demonstration may have imported what was pending.
+        write(report=status().as_dict())  # A reproducer may have imported a pending module.
 
 
 def _faults(patch_id: str) -> tuple[Fault, ...]:
     try:
         faults: tuple[Fault, ...] = load(patch_id).faults
-    except Exception:  # The record says that it failed, and why.
+    except Exception:  # The report says that the patch failed, and why.
         return ()
     return faults
 
 
 def _may_have(release: Release, fault: Fault) -> bool:
-    """By the table; a release newer than the table may have any fault."""
+    """Look the fault up in the table; a release newer than the table may have any fault."""
     newer = not release.tested and release.within(f">{TESTED[-1]}")
     return newer or release.within(fault.releases)
 
@@ -75,5 +67,5 @@ def _may_have(release: Release, fault: Fault) -> bool:
 def _outcome(fault: Fault) -> str | None:
     try:
         return fault.reproduce(sys.modules["optax"])
-    except Exception as error:  # Raising is how many of the faults show.
+    except Exception as error:  # Many faults show by raising.
         return f"{type(error).__name__}: {error}"

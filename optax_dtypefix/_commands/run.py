@@ -1,8 +1,8 @@
-"""``run``: a script or module as ``__main__``, unmodified, under the shim.
+"""``run``: run an unmodified script or module as ``__main__``, under the shim.
 
-``runpy`` would do, but its ``__main__`` is gone when it returns: exit handlers and threads that
-outlive the script could no longer pickle what the script defined. Here the program's ``__main__``
-stays until the process ends, as without us.
+Not with ``runpy``, whose ``__main__`` is gone when it returns: exit handlers and threads that
+outlive the script could no longer pickle objects of the script. Here the program's ``__main__``
+stays until the process ends, as in plain Python.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class _Program:
-    """Code to run, what to set as ``sys.argv[0]``, and attributes of its ``__main__``."""
+    """Code to run, its ``sys.argv[0]``, and the attributes of its ``__main__``."""
 
     code: types.CodeType
     name: str
@@ -32,7 +32,7 @@ class _Program:
 
 
 class _NotFoundError(Exception):
-    """There is nothing to run; ``code`` is what Python exits with then."""
+    """There is nothing to run; ``code`` is the exit code of Python in that case."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -40,7 +40,7 @@ class _NotFoundError(Exception):
 
 
 def run_script(path: str, arguments: Sequence[str]) -> int:
-    """As ``python path arguments...``. What the script raises, SystemExit too, passes through.
+    """Run ``python path arguments...``. Exceptions of the script, SystemExit too, pass through.
 
     Returns:
       0, or 2 if the file cannot be read, with a message.
@@ -51,7 +51,7 @@ def run_script(path: str, arguments: Sequence[str]) -> int:
 
 
 def run_module(name: str, arguments: Sequence[str]) -> int:
-    """As ``python -m name arguments...``. What the module raises, SystemExit too, passes through.
+    """Run ``python -m name arguments...``. Exceptions of the module, SystemExit too, pass through.
 
     Returns:
       0, or 1 if there is no such module, with a message.
@@ -62,7 +62,7 @@ def run_module(name: str, arguments: Sequence[str]) -> int:
 
 
 def _script(path: str) -> _Program:
-    file = os.path.abspath(path)  # As Python's own ``__file__`` of a script.
+    file = os.path.abspath(path)  # Absolute, as Python sets ``__file__`` of a script.
     loader = importlib.machinery.SourceFileLoader("__main__", file)
     try:
         source = loader.get_data(file)
@@ -83,7 +83,7 @@ def _module(name: str) -> _Program:
     loader: Any = spec.loader if spec else None
     code = loader.get_code(spec.name) if spec and hasattr(loader, "get_code") else None
     if spec is None or code is None:
-        raise _NotFoundError(f"there is no module {name!r} that can be run", 1)
+        raise _NotFoundError(f"there is no runnable module {name!r}", 1)
     attributes = {
         "__file__": spec.origin,
         "__cached__": spec.cached,
@@ -95,20 +95,20 @@ def _module(name: str) -> _Program:
 
 
 def _spec_of(name: str) -> importlib.machinery.ModuleSpec | None:
-    """The module to run, which for a package is its ``__main__``."""
+    """Find the module to run: of a package, its ``__main__``."""
     try:
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.submodule_search_locations is not None:
             spec = importlib.util.find_spec(f"{name}.__main__")
     except ModuleNotFoundError as error:
         if not f"{name}.".startswith(f"{error.name}."):
-            raise  # A package on the way is there, and itself misses something.
+            raise  # A parent package exists, but one of its own imports is missing.
         return None
     return spec
 
 
 def _put_first_on_path(folder: str) -> None:
-    """In place of the folder that Python put there for our own command."""
+    """Replace the folder that Python put first for our own command."""
     if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
         sys.path[0] = folder
 
@@ -132,7 +132,7 @@ def _execute(load: Callable[[], _Program]) -> int:
 
 
 def _hide_our_frames() -> None:
-    """In the traceback that the interpreter is about to show, by the hook that the program set."""
+    """Cut our frames from the traceback that the interpreter shows, and keep the program's hook."""
     show = sys.excepthook
 
     def show_the_program(
@@ -149,10 +149,10 @@ def _hide_our_frames() -> None:
 
 
 def _reach_spawned(spawn: Any) -> None:
-    """Processes that multiprocessing spawns import the program anew: the shim has to come first.
+    """Install the shim in processes that multiprocessing spawns, before they import the program.
 
-    The first thing they do is to unpickle the preparation data, and unpickling what is ours imports
-    us, and has them do the same for the processes that they spawn.
+    A spawned process first unpickles its preparation data. Our entry in that data imports the shim,
+    which does the same for the processes that this one spawns.
     """
     stock = spawn.get_preparation_data
 
@@ -163,7 +163,7 @@ def _reach_spawned(spawn: Any) -> None:
 
 
 class _ReinstallOnUnpickle:
-    """Is sent to a process, and on arrival waits there for it to spawn others."""
+    """Pickled into child processes; unpickling installs the spawn hook there."""
 
     def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
         return _watch_for_spawning, ()

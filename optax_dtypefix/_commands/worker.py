@@ -1,7 +1,7 @@
-"""Processes that try stock and patched optax apart from each other.
+"""Run stock and patched optax in separate processes.
 
-JAX's caches live as long as the process, so a before and an after in one process could share a
-trace and prove nothing.
+JAX's caches live as long as the process: in one process, both runs could share a trace, and the
+comparison would prove nothing.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ getattr(importlib.import_module(module), name)(*sys.argv[3:])
 
 
 class WorkerError(Exception):
-    """The process could not do anything at all; the message says why."""
+    """The process wrote no result; the message says why."""
 
 
 class Worker(contextlib.AbstractContextManager["Worker"]):
-    """A process that calls a function which writes JSON lines; started at once, read later."""
+    """A process that calls one function, which writes JSON lines. It starts at once."""
 
     def __init__(
         self,
@@ -39,19 +39,19 @@ class Worker(contextlib.AbstractContextManager["Worker"]):
         arguments: Sequence[str] = (),
         variables: Mapping[str, str] | None = None,
     ) -> None:
-        """Starts the process.
+        """Start the process.
 
         Args:
-          folder: where its files go.
-          name: what it tries, in words, unique in the folder.
-          function: as ``module:name``; it is called with the path to write to.
-          arguments: what it is called with besides.
-          variables: set in its environment.
+          folder: for the files of the process.
+          name: which optax it runs, as text; unique in the folder.
+          function: as ``module:name``; its first argument is the path to write to.
+          arguments: further arguments of the function.
+          variables: environment variables to set.
         """
         self._name = name
         self._path = os.path.join(folder, f"{name}.jsonl")
-        self._said = os.path.join(folder, f"{name}.stderr")
-        with open(self._said, "w", encoding="utf-8") as said:
+        self._stderr = os.path.join(folder, f"{name}.stderr")
+        with open(self._stderr, "w", encoding="utf-8") as stderr:
             self._process = subprocess.Popen(
                 [
                     sys.executable,
@@ -65,7 +65,7 @@ class Worker(contextlib.AbstractContextManager["Worker"]):
                 env=_environment(variables or {}),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                stderr=said,
+                stderr=stderr,
             )
 
     def __exit__(self, *_: object) -> None:
@@ -74,11 +74,11 @@ class Worker(contextlib.AbstractContextManager["Worker"]):
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended yet."""
+        """Whether the process has not ended yet."""
         return self._process.poll() is None
 
     def lines_so_far(self) -> int:
-        """How much it has written."""
+        """Count the lines that the process has written."""
         try:
             with open(self._path, "rb") as file:
                 return sum(1 for _ in file)
@@ -86,7 +86,7 @@ class Worker(contextlib.AbstractContextManager["Worker"]):
             return 0
 
     def first_entry(self) -> Mapping[str, Any] | None:
-        """The first thing that it wrote, if it did already."""
+        """Return the first line that the process wrote, or None if there is none yet."""
         try:
             with open(self._path, encoding="utf-8") as file:
                 line = file.readline()
@@ -96,10 +96,10 @@ class Worker(contextlib.AbstractContextManager["Worker"]):
         return entry
 
     def entries(self) -> list[Mapping[str, Any]]:
-        """What it wrote, when it has ended.
+        """Wait until the process ends, and return the lines that it wrote.
 
         Raises:
-          WorkerError: it wrote nothing; the message has what it said.
+          WorkerError: the process wrote nothing; the message has its stderr.
         """
         self._process.wait()
         try:
@@ -108,22 +108,22 @@ class Worker(contextlib.AbstractContextManager["Worker"]):
         except FileNotFoundError:
             found = []
         if not found:
-            with open(self._said, encoding="utf-8", errors="replace") as file:
+            with open(self._stderr, encoding="utf-8", errors="replace") as file:
                 raise WorkerError(f"the process with {self._name} optax failed:\n{file.read()}")
         return found
 
     @property
     def code(self) -> int | None:
-        """Its exit code, when it has ended."""
+        """The exit code of the process, once it has ended."""
         return self._process.returncode
 
 
 def _environment(variables: Mapping[str, str]) -> dict[str, str]:
     environment = {**os.environ, **variables}
-    # Faults of dtype are the same on all devices, and the accelerator may be in use.
+    # Dtype faults are the same on all devices, and the accelerator may be in use.
     environment.setdefault("JAX_PLATFORMS", "cpu")
-    # What is tried chooses its own modes: 64 bits, strict promotion or a search for
-    # not-a-numbers would show something else. Neither are warnings part of the contract.
+    # The reproducers choose their own JAX modes: 64 bits, strict promotion or NaN checks in the
+    # environment would change the outcomes. Warnings are not part of the contract.
     for variable in list(environment):
         other = variable.startswith("JAX_") and not variable.startswith("JAX_PLATFORM")
         if other or variable == "PYTHONWARNINGS":

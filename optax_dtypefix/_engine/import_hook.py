@@ -1,8 +1,9 @@
-"""Calls back after a module was imported, and imports nothing for it.
+"""Post-import hooks that import nothing themselves.
 
-``wrapt.register_post_import_hook`` would do, but ``import wrapt`` (2.5) takes 45 ms and 139
-modules, asyncio and ssl among them; all of ``import optax_dtypefix`` takes 5 ms without. jax brings
-most of them too, but not to a process that never imports it: a loader of data, a launcher, a tool.
+``wrapt.register_post_import_hook`` would do the same, but ``import wrapt`` (2.5) takes 45 ms and
+loads 139 modules, asyncio and ssl among them; without wrapt, ``import optax_dtypefix`` takes 5 ms.
+jax loads most of these modules too, but some processes never import jax: data loaders, launchers,
+tools.
 """
 
 from __future__ import annotations
@@ -19,19 +20,33 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import ModuleType
 
+    from .._settings import Settings
+    from .engine import Engine
+
 _LOCK = threading.Lock()
 _awaited: list[tuple[str, Callable[[Any], None], bool]] = []  # Module, hook, strict.
 _busy: list[str] = []  # Modules that are being executed for us, or whose hooks are called.
 
 
-def after_import(module: str, hook: Callable[[Any], None], *, strict: bool = False) -> None:
-    """Calls ``hook(module)`` once: as soon as it is imported, at once if it is already.
+def patch_when_imported(package: str, engine: Callable[[], Engine], settings: Settings) -> None:
+    """Patch a package now if it is imported, else as soon as it is; get the engine only then."""
+    if not settings.enabled:
+        return
+    if is_imported(package):
+        engine().apply()
+    else:
+        after_import(package, lambda module: engine().on_import(module), strict=settings.strict)
 
-    The module's own import is the caller of the hook: other threads wait until the hook is through.
-    If the import fails, the hook is for the next attempt.
+
+def after_import(module: str, hook: Callable[[Any], None], *, strict: bool = False) -> None:
+    """Call ``hook(module)`` once: after the import of the module, now if it is imported already.
+
+    The import of the module calls the hook, so other threads that import the module wait until the
+    hook returns. If the import fails, the hook waits for the next attempt.
 
     Raises:
-      OptaxDtypeFixError: by the hook; in strict mode, whatever the hook raises. Else that is told.
+      OptaxDtypeFixError: raised by the hook. In strict mode, any other exception of the hook is
+        raised as one; else it becomes a warning.
     """
     entry = (module, hook, strict)
     _busy.append(module)
@@ -48,11 +63,11 @@ def after_import(module: str, hook: Callable[[Any], None], *, strict: bool = Fal
 
 
 def is_imported(module: str) -> bool:
-    """Whether it is there. If another thread is just importing it, waits for the outcome."""
+    """Return whether a module is imported. If another thread is importing it, wait for that."""
     if _is_being_imported(sys.modules.get(module)):
         try:
             importlib.import_module(module)
-        except Exception:  # It failed there.
+        except Exception:  # The import failed in the other thread.
             return False
     return sys.modules.get(module) is not None  # None there blocks an import.
 
@@ -62,18 +77,18 @@ def _is_being_imported(module: ModuleType | None) -> bool:
 
 
 def _warn_missed_imports() -> None:
-    # Not called back here: a hook would import, amid the search for a module that it may need.
+    # Call no hook here: a hook imports, and this runs inside the search for another module.
     for entry in list(_awaited):
         name, _, strict = entry
         module = sys.modules.get(name)
-        # One that loads lazily has a class of its own, and would load if it were asked.
-        there = type(module) is type(sys) and not _is_being_imported(module)
-        if not there or name in _busy:
+        # A lazy module has a class of its own, and attribute access would load it.
+        loaded = type(module) is type(sys) and not _is_being_imported(module)
+        if not loaded or name in _busy:
             continue
         _forget(entry)
         warn_or_raise(
-            f"stock {name} stays in place: a finder that was put in front of ours has imported it. "
-            f"Call optax_dtypefix.apply(), or import optax_dtypefix after that was done",
+            f"{name} is not patched: another import hook, installed after optax_dtypefix, loaded "
+            f"it. Call optax_dtypefix.apply(), or install that hook first.",
             strict=strict,
         )
 
@@ -83,13 +98,13 @@ def _forget(entry: tuple[str, Callable[[Any], None], bool]) -> None:
         if entry in _awaited:
             _awaited.remove(entry)
         if not _awaited:
-            # A new list: a search in another thread would skip a finder of this one.
+            # A new list: removal in place would make a search in another thread skip a finder.
             sys.meta_path = [finder for finder in sys.meta_path if finder is not _FINDER]
 
 
 def _call_back(name: str) -> None:
     module = sys.modules.get(name)
-    if module is None:  # Executed by hand, aside: that is no import.
+    if module is None:  # Executed by hand and not in sys.modules: this is no import.
         return
     for entry in [entry for entry in _awaited if entry[0] == name]:
         _, hook, strict = entry
@@ -97,20 +112,20 @@ def _call_back(name: str) -> None:
             hook(module)
         except OptaxDtypeFixError:
             raise
-        except Exception as error:  # A fault of ours must not break the user's import.
+        except Exception as error:  # A bug of ours must not break the user's import.
             from .._logging import LOGGER
 
             LOGGER.debug("after the import of %s", name, exc_info=True)
-            what = f"stock {name} stays in place, as patching it failed"
-            warn_or_raise(f"{what}: {summarize(error)}", strict=strict)
+            advice = "Set OPTAX_DTYPEFIX_LOG=debug to log the traceback."
+            warn_or_raise(f"Could not patch {name}: {summarize(error)}. {advice}", strict=strict)
         _forget(entry)
 
 
 class _Finder:
-    """Finds what is awaited with the finders that come after it.
+    """Find awaited modules with the finders that come after this one.
 
-    A finder that came later may stand in front and ask none but its own, as that of jaxtyping does.
-    What it has imported is noticed, and told, with the next import of anything.
+    A finder that is installed later comes first, and may ask no other finder: jaxtyping's does not.
+    The next import of any module then notices what that finder loaded, and warns.
     """
 
     def find_spec(
@@ -133,16 +148,16 @@ class _Finder:
 
 
 class _Loader:
-    """Stands in for the loader of a module until it is loaded. Of the module it leaves no trace."""
+    """Replace the loader of a module until the module is loaded, and leave no trace in it."""
 
     def __init__(self, spec: Any) -> None:
         self._spec = spec
         self._loader = spec.loader
-        if hasattr(spec.loader, "exec_module"):  # Else ``load_module`` is asked, as in old times.
+        if hasattr(spec.loader, "exec_module"):  # Else Python calls ``load_module``.
             self.exec_module = self._exec_module
 
     def __getattr__(self, name: str) -> Any:
-        if "_loader" not in vars(self):  # Amid being copied.
+        if "_loader" not in vars(self):  # While being copied.
             raise AttributeError(name)
         return getattr(self._loader, name)
 
@@ -156,7 +171,7 @@ class _Loader:
         return sys.modules[name]
 
     def _execute(self, name: str, execute: Callable[[], object]) -> None:
-        # A lazy module, or one that is loaded by hand, is not marked as being imported meanwhile.
+        # Python does not mark lazy modules, or those loaded by hand, as being imported.
         _busy.append(name)
         try:
             execute()

@@ -12,9 +12,10 @@ if TYPE_CHECKING:
 
 
 def owner_of(module: str, qualname: str) -> tuple[Any, str]:
-    """The module or class that holds ``module:qualname``, None if it is not there, and the name.
+    """Return the module or class that holds ``module:qualname``, and the last part of the name.
 
-    Looks without ``getattr``: the ``__getattr__`` of a module may import, or warn.
+    The owner is None if it is not loaded. No ``getattr``: a module's ``__getattr__`` may import or
+    warn.
     """
     owner: Any = sys.modules.get(module)
     *path, name = qualname.split(".")
@@ -24,18 +25,18 @@ def owner_of(module: str, qualname: str) -> tuple[Any, str]:
 
 
 def find(module: str, qualname: str) -> Any:
-    """What stands at ``module:qualname``, unbound, or None. Imports nothing."""
+    """Return the unbound object at ``module:qualname``, or None. Imports nothing."""
     owner, name = owner_of(module, qualname)
     return vars(owner).get(name) if hasattr(owner, "__dict__") else None
 
 
 def defining_module(target: Target) -> str | None:
-    """The first of a target's modules that is loaded and has it."""
+    """Return the first of a target's modules that is loaded and defines it."""
     return next((m for m in target.modules if find(m, target.qualname) is not None), None)
 
 
 def unloaded_module(target: Target) -> str | None:
-    """The outermost module on the way to the target that exists but was not imported yet."""
+    """Return the outermost module on the path to the target that exists but is not imported."""
     for module in target.modules:
         parts = module.split(".")
         for length in range(2, len(parts) + 1):
@@ -48,7 +49,7 @@ def unloaded_module(target: Target) -> str | None:
 
 
 def unknown_parameters(target: Target) -> list[str]:
-    """Parameters of the installed function that the replacement does not understand."""
+    """List the parameters of the installed function that the replacement does not know."""
     module = defining_module(target)
     if target.known_parameters is None or module is None:
         return []
@@ -59,5 +60,5 @@ def unknown_parameters(target: Target) -> list[str]:
 def _exists(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError):  # The parent is no package, or has no spec.
+    except (ImportError, ValueError):  # The parent is not a package, or has no spec.
         return False

@@ -1,8 +1,8 @@
-"""Every place that holds a function is rebound, remembered, and later restored.
+"""Rebind every copy of a function, remember each rebinding, and restore it later.
 
 ``from optax import lbfgs`` copies a reference: replacing the function in the module that defines it
 leaves the copy stale. The sweep finds the copies in every loaded module, also inside
-``functools.partial``; the ledger gives each back what stood there.
+``functools.partial``. The ledger of rebindings restores each name.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Rebinding:
-    """One name in one module or class: what stood there, and what we put there."""
+    """One name in one module or class: its value before, and the value that we set."""
 
     owner: Any
     name: str
@@ -33,14 +33,14 @@ class Rebinding:
 
     @property
     def wrapper(self) -> Any:
-        """What it put there, without the ``functools.partial`` around it."""
+        """The function that we set, without the ``functools.partial`` around it."""
         return _innermost(self.after)
 
     def restore(self) -> str | None:
-        """Puts back what stood there. If somebody rebound the name since, leaves it alone.
+        """Put the old value back, unless other code rebound the name since.
 
         Returns:
-          A description of the layer that somebody put on top of ours, None if there is none.
+          A description of the wrapper that other code put around ours, None if there is none.
         """
         current = vars(self.owner).get(self.name)
         if current is self.after:
@@ -52,7 +52,7 @@ class Rebinding:
 
 
 def bind(owner: Any, name: str, wrapper: PatchedFunction) -> Rebinding:
-    """Puts a wrapper where its stock function is defined."""
+    """Put a wrapper where its stock function is defined."""
     rebinding = Rebinding(owner, name, vars(owner)[name], wrapper)
     setattr(owner, name, wrapper)
     return rebinding
@@ -60,17 +60,17 @@ def bind(owner: Any, name: str, wrapper: PatchedFunction) -> Rebinding:
 
 _IN_MODULES: Any = vars(ModuleType)["__dict__"]
 _dict_of = _IN_MODULES.__get__
-"""``vars`` of a module, past any property of its class."""
+"""Read the ``vars`` of a module without running a property of its class."""
 
 
 def rebind_aliases(swaps: Iterable[tuple[Any, Any]], within: str = "") -> list[Rebinding]:
-    """Rebinds every copy of some functions in loaded modules, in one sweep.
+    """Rebind every copy of some functions in loaded modules, in one sweep.
 
     Args:
-      swaps: pairs of a function to look for and what to put in its place.
-      within: only in this package, if given; else in all of ``sys.modules``.
+      swaps: pairs of a function to look for and its replacement.
+      within: the only package to search, if given; else search all of ``sys.modules``.
     """
-    swaps = tuple(swaps)  # Keeps the functions alive, so that an id means what it says.
+    swaps = tuple(swaps)  # Keeps the functions alive, so that no id is used again.
     by_id = {id(old): new for old, new in swaps}
     done = []
     for module, name, value in _candidates(by_id, within):
@@ -79,7 +79,7 @@ def rebind_aliases(swaps: Iterable[tuple[Any, Any]], within: str = "") -> list[R
             continue
         try:
             setattr(module, name, after)
-        except Exception:  # Somebody's module that refuses must not cost the others theirs.
+        except Exception:  # One module that refuses must not keep the others stale.
             LOGGER.debug("%s.%s could not be rebound", module, name, exc_info=True)
         else:
             done.append(Rebinding(module, name, value, after))
@@ -105,14 +105,14 @@ def _innermost(function: Any) -> Any:
 def _candidates(by_id: Mapping[int, Any], within: str) -> Iterator[tuple[ModuleType, str, Any]]:
     partial = functools.partial
     for module_name, module in list(sys.modules.items()):
-        # By its type, and by the dict that it has: a lazy module must not be woken by being looked
-        # at, nor may what calls itself a module run code of its own here.
+        # Use type() and the raw __dict__: attribute access could trigger a lazy module or run
+        # foreign code.
         if not issubclass(type(module), ModuleType):
             continue
         if within and module_name != within and not module_name.startswith(within + "."):
             continue
         names = list(_dict_of(module).items())
-        for name, value in names:  # Tens of thousands: nothing is called for most of them.
+        for name, value in names:  # Tens of thousands: call nothing for most of them.
             if id(value) in by_id or type(value) is partial:
                 yield module, name, value
 

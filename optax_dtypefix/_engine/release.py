@@ -1,4 +1,4 @@
-"""Read which release of a package is installed, and compare it with specifiers."""
+"""Read which release of a package is installed, and compare the release with specifiers."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ class Release:
     """A release of a package.
 
     Attributes:
-      text: its version; empty if no version was found.
-      tested: whether the tables of the patches were verified on exactly this release. A dev build,
-        or a fork with a local version, is not tested.
+      text: the version; empty if no version was found.
+      tested: whether the tables of the patches were verified on exactly this release. Dev builds
+        and forks with a local version are not tested.
     """
 
     text: str
     tested: bool = False
 
     def within(self, specifiers: str) -> bool:
-        """Whether PEP 440 ``specifiers`` admit it. An unreadable version counts as the newest."""
+        """Return whether PEP 440 ``specifiers`` admit it; unreadable versions count as newest."""
         return not specifiers or _admits(specifiers, self.text)
 
     def __str__(self) -> str:
         return self.text or "unknown"
 
 
-@functools.cache  # The same few specifiers stand in hundreds of places.
+@functools.cache  # Hundreds of faults and targets share a few specifiers.
 def _admits(specifiers: str, version: str) -> bool:
     from packaging.specifiers import SpecifierSet
     from packaging.version import InvalidVersion, Version
@@ -47,10 +47,10 @@ def _admits(specifiers: str, version: str) -> bool:
 
 
 def installed(package: ModuleType | str, tested: Sequence[str]) -> Release:
-    """The release of an imported package; of one not imported yet if given by name.
+    """Return the release of a package: a module, or a name if it is not imported yet.
 
-    The package's own ``__version__`` counts more than the metadata: with two copies on the path,
-    the metadata may describe the other one.
+    ``__version__`` comes before the metadata: with two copies on the path, the metadata may
+    describe the other one.
     """
     version: object = None
     if not isinstance(package, str):
@@ -66,7 +66,7 @@ def installed(package: ModuleType | str, tested: Sequence[str]) -> Release:
 
 
 def version_of(package: str) -> str:
-    """Version of an installed distribution in words, for reports."""
+    """Return the version of an installed distribution as text, for reports."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -74,6 +74,6 @@ def version_of(package: str) -> str:
 
 
 def location_of(module: ModuleType) -> str:
-    """The folder a package was imported from, for reports; empty if it has no file."""
+    """Return the folder a package was imported from, for reports; empty if it has no file."""
     file = getattr(module, "__file__", None)
     return os.path.dirname(file) if isinstance(file, str) else ""

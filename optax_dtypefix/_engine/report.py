@@ -1,4 +1,4 @@
-"""The record: what was applied, what was not, and why."""
+"""Report which patches were applied, which were not, and why."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class PatchStatus:
       id: the patch.
       state: one of ``pending``, ``applied``, ``not-needed``, ``disabled``, ``unsupported``,
         ``missing``, ``failed``.
-      reason: why, in words.
+      reason: why, as text.
       targets: the wrapped functions, as ``module:qualname``; empty unless applied.
       upstream: links of the upstream issues.
-      fixed_in: the release of optax from which on it is not needed; empty if there is none yet.
-      opt_in: whether it only acts when it is asked for by name.
+      fixed_in: the first release of optax that does not need the patch; empty if there is none yet.
+      opt_in: whether the patch must be enabled by name.
     """
 
     id: str
@@ -52,12 +52,12 @@ class PatchStatus:
 
     @property
     def has_work(self) -> bool:
-        """Whether it has, or may have, something to do on this optax, if it is let."""
+        """Whether the installed optax needs this patch, or may need it."""
         idle = self.state in (State.NOT_NEEDED, State.MISSING)
         return not (idle or (self.opt_in and self.state is State.DISABLED))
 
     def as_dict(self) -> dict[str, Any]:
-        """The same as plain strings and lists."""
+        """Return the status as plain strings and lists."""
         return {
             "id": self.id,
             "state": self.state.value,
@@ -71,7 +71,7 @@ class PatchStatus:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """State of every patch, and the versions that it holds for. Iterates over ``PatchStatus``."""
+    """State of every patch, with the versions of optax and jax. Iterates over ``PatchStatus``."""
 
     optax_version: str
     jax_version: str
@@ -88,10 +88,10 @@ class Report:
         for patch in self.patches:
             if patch.id == patch_id:
                 return patch
-        raise KeyError(f"there is no patch {patch_id!r}: {suggest(patch_id, [p.id for p in self])}")
+        raise KeyError(f"Unknown patch {patch_id!r}. {suggest(patch_id, [p.id for p in self])}")
 
     def as_dict(self) -> dict[str, Any]:
-        """The report as plain dicts, lists and strings."""
+        """Return the report as plain dicts, lists and strings."""
         return {
             "optax_version": self.optax_version,
             "jax_version": self.jax_version,
@@ -100,8 +100,8 @@ class Report:
         }
 
     def as_json(self) -> str:
-        """The report as JSON text."""
-        import json  # Here only: kept out of the import.
+        """Return the report as JSON text."""
+        import json  # Not at the top: few programs need it.
 
         return json.dumps(self.as_dict(), indent=2)
 
@@ -109,12 +109,12 @@ class Report:
         return self.as_text()
 
     def as_text(self, width: int | None = None) -> str:
-        """The report as a table; reasons go over several lines of a terminal of ``width``."""
+        """Return the report as a table. With ``width``, wrap the reasons to fit a terminal."""
         place = f" in {self.optax_location}" if self.optax_location else ""
         heading = f"optax {self.optax_version}{place}, jax {self.jax_version}"
         rows: list[tuple[str, ...]] = [("patch", "state", "fixed in", "reason")]
         rows += [(p.id, p.state.value, p.fixed_in or "not yet", p.reason) for p in self.patches]
         lines = [heading, "", *table(rows, width)]
         if not any(patch.has_work for patch in self.patches):
-            lines += ["", "Nothing is left to do on this optax: import optax_dtypefix can go."]
+            lines += ["", "This optax needs no patches; you can remove `import optax_dtypefix`."]
         return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Whether a patch acts on the installed optax: by the table on a tested release, else by probe."""
+"""Decide whether a patch is applied: by its table on a tested release, else by its probes."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from .release import Release
 
 
-NOT_ASKED_FOR = "opt-in: name it in OPTAX_DTYPEFIX_ENABLE"
+NOT_OPTED_IN = "opt-in: add it to OPTAX_DTYPEFIX_ENABLE"
 
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """What is to become of a patch, and why.
+    """What to do with a patch, and why.
 
     Attributes:
       state: the state to record; ``applied`` means: apply ``targets``.
-      reason: why, in words.
+      reason: why, as text.
       targets: what to wrap.
-      awaits: a module whose import to wait for, then decide again.
-      trouble: whether something wanted cannot be done, which the user is told.
-      probed: the abstract demonstrations that the decision rests on. They must be quiet once the
-        patch acts.
+      waits_for: a module to wait for; when that module is imported, decide again.
+      warn: whether to warn the user, who wanted a patch that cannot be applied.
+      probed: the faults whose abstract reproducers led to the decision. Once the patch is applied,
+        the reproducers must find nothing.
     """
 
     state: State
@@ -49,25 +49,30 @@ def decide(
 
     Args:
       patch: the patch.
-      package: what the patch is for.
+      package: the package that the patch is for.
       release: the installed release.
-      settings: what the shell asked for.
+      settings: what the user set in the environment.
       requested: whether the program named this patch in ``apply``.
     """
     disabled_reason = settings.disabled_reason(patch.id)
     if disabled_reason is not None:
         return Decision(State.DISABLED, disabled_reason)
     if patch.opt_in and not requested and not settings.opted_in(patch.id):
-        return Decision(State.DISABLED, NOT_ASKED_FOR)
+        return Decision(State.DISABLED, NOT_OPTED_IN)
     targets = tuple(target for target in patch.targets if release.within(target.releases))
     absent = [target for target in targets if defining_module(target) is None]
     if patch.allow_missing_targets and not release.tested and len(absent) < len(targets):
         targets, absent = tuple(target for target in targets if target not in absent), []
     if absent or not targets:
         return _absent(absent, wanted=release.tested and bool(patch.faults_on(release)))
-    if release.tested:
-        return _by_table(patch, release, targets)
-    return _by_probe(patch, package, release, targets)
+    installed = f"{package.__name__} {release}"
+    if not release.tested:
+        return _by_probe(patch, package, f"{installed} is not a tested release", targets)
+    faults = patch.faults_on(release)
+    if not faults:
+        return Decision(State.NOT_NEEDED, f"{installed} has none of its faults")
+    names = ", ".join(fault.id for fault in faults)
+    return Decision(State.APPLIED, f"{installed} has: {names}", targets)
 
 
 def _absent(targets: list[Target], *, wanted: bool) -> Decision:
@@ -76,26 +81,17 @@ def _absent(targets: list[Target], *, wanted: bool) -> Decision:
         if module is not None:
             return Decision(State.PENDING, f"{module} is not imported yet", waits_for=module)
     names = ", ".join(dict.fromkeys(target.qualname for target in targets))
-    reason = f"this optax has no {names or 'function that it is for'}"
-    return Decision(State.MISSING, reason, warn=wanted)
-
-
-def _by_table(patch: Patch, release: Release, present: tuple[Target, ...]) -> Decision:
-    faults = patch.faults_on(release)
-    if not faults:
-        return Decision(State.NOT_NEEDED, f"optax {release} has none of its faults")
-    names = ", ".join(fault.id for fault in faults)
-    return Decision(State.APPLIED, f"optax {release} has: {names}", present)
+    absent = f"no {names}" if names else "none of its functions"
+    return Decision(State.MISSING, f"this release has {absent}", warn=wanted)
 
 
 def _by_probe(
-    patch: Patch, package: ModuleType, release: Release, present: tuple[Target, ...]
+    patch: Patch, package: ModuleType, untested: str, targets: tuple[Target, ...]
 ) -> Decision:
-    what = f"optax {release} is not a tested release"
-    strangers = [name for target in present for name in unknown_parameters(target)]
+    strangers = [name for target in targets for name in unknown_parameters(target)]
     if strangers:
-        words = ", ".join(dict.fromkeys(strangers))
-        return _unsupported(f"{what}, and has parameters not known here: {words}")
+        names = ", ".join(dict.fromkeys(strangers))
+        return _unsupported(f"{untested}; the patch does not know these parameters: {names}")
     probed: list[Fault] = []
     for fault in patch.faults:
         probe = fault.reproduce if fault.abstract else fault.probe
@@ -104,26 +100,26 @@ def _by_probe(
             continue
         try:
             shows = _shows(probe, package)
-        except Exception as error:  # The probe met an optax that it does not know.
-            return _unsupported(f"{what}, and the probe could not run: {summarize(error)}")
+        except Exception as error:  # The probe does not know this release.
+            return _unsupported(f"{untested}; the probe could not run: {summarize(error)}")
         if shows:  # One fault is enough to know: tracing them all would hold up the import.
-            reason = f"{what}; the probe found: {fault.id}"
-            return Decision(State.APPLIED, reason, present, probed=tuple(probed))
-    return Decision(State.NOT_NEEDED, f"{what}; the probe found none of its faults")
+            reason = f"{untested}; the probe found: {fault.id}"
+            return Decision(State.APPLIED, reason, targets, probed=tuple(probed))
+    return Decision(State.NOT_NEEDED, f"{untested}; the probe found none of its faults")
 
 
 def verify_fix(decision: Decision, package: ModuleType) -> Decision:
-    """The decision on a patch that acts by now; another one if it does not mend what was probed.
+    """Return the decision on an applied patch, or ``unsupported`` if its faults remain.
 
-    The replacement may not fit an optax that it was never tested on.
+    A replacement may not fit a release that it was never tested on.
     """
     for fault in decision.probed:
         try:
             outcome = fault.reproduce(package)
-        except Exception as error:  # Of the patch, or the fault itself: it is not mended.
+        except Exception as error:  # Raised by the patch, or by the fault: it is not fixed.
             outcome = summarize(error)
         if outcome is not None:
-            return _unsupported(f"{decision.reason}; the patch does not mend it: {outcome}")
+            return _unsupported(f"{decision.reason}; the patch does not fix it: {outcome}")
     return decision
 
 
@@ -136,5 +132,5 @@ def _shows(probe: Reproducer, package: ModuleType) -> bool:
         return probe(package) is not None
     except (AttributeError, ImportError):
         raise
-    except Exception:  # Raising is how many of the faults show.
+    except Exception:  # Many faults show by raising.
         return True

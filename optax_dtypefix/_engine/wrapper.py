@@ -1,9 +1,9 @@
-"""A wrapper around a stock function that is safe in JAX's caches.
+"""Wrap a stock function in a way that is safe for JAX's caches.
 
 ``wrapt.FunctionWrapper`` forwards ``==`` and ``hash`` to the function it wraps, and JAX's trace
 caches honour equality: after ``jit(stock)``, ``jit(wrapped)`` would return the stock trace. Here a
-wrapper equals only itself. Everything else (name, doc, signature, source, attributes) is the stock
-function's, which is what wrapt is good at.
+wrapper equals only itself. wrapt forwards everything else (name, docstring, signature, source,
+attributes) to the stock function.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _THREAD = _Thread()
 
 @contextlib.contextmanager
 def stock_only() -> Iterator[None]:
-    """Calls in this thread alone pass through to the stock functions: what a probe must see."""
+    """Call stock functions, in this thread only: a probe must not see patches."""
     before = _THREAD.stock_only
     _THREAD.stock_only = True
     try:
@@ -50,21 +50,21 @@ def stock_only() -> Iterator[None]:
 class PatchedFunction(_FunctionWrapper):
     """The one wrapper of a target; the patches that share the target are its layers.
 
-    Without layers it is the stock function in all but identity, so that a reference that nobody
-    can find any more (in a closure, say) still follows ``revert`` and ``disabled``.
+    With no layers it behaves like the stock function. References that we cannot rebind (in
+    closures, for example) still follow ``revert`` and ``disabled``.
     """
 
     def __init__(self, stock: Callable[..., Any]) -> None:
         super().__init__(stock, self._self_dispatch)
-        # ``__new__`` is a staticmethod, which Python 3.9 cannot call as it is.
+        # ``__new__`` is a staticmethod, which Python 3.9 cannot call directly.
         self._self_stock: Callable[..., Any] = getattr(stock, "__func__", stock)
         self._self_call = self._self_stock
 
     def _self_set_layers(self, replacements: Iterable[Replacement]) -> None:
-        """Stacks the replacements on the stock function, the first one outermost."""
+        """Stack the replacements on the stock function, the first one outermost."""
         call = self._self_stock
         for replacement in reversed(tuple(replacements)):
-            # Each layer sees what is below it under stock's name, and with stock's signature.
+            # Each layer sees the layer below it with the name and signature of the stock function.
             call = functools.update_wrapper(functools.partial(replacement, call), self._self_stock)
         self._self_call = call  # One assignment: a concurrent call sees the old or the new stack.
 
@@ -76,8 +76,8 @@ class PatchedFunction(_FunctionWrapper):
         return call(*args, **kwargs)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        # wrapt would make a fresh bound wrapper with wrapt's equality. A plain method takes both
-        # equality and pickling from this object and from the instance, as stock methods do.
+        # wrapt would return a new bound wrapper with wrapt's equality. A plain method compares and
+        # pickles by this object and the instance, as stock methods do.
         return self if instance is None else types.MethodType(self, instance)
 
     def __eq__(self, other: object) -> bool:
@@ -99,11 +99,11 @@ class PatchedFunction(_FunctionWrapper):
         return self.__reduce_ex__(2)
 
     def __reduce_ex__(self, protocol: Any) -> str | tuple[Any, ...]:
-        """By qualified name, so that a process without the shim gets its own stock function."""
+        """Pickle the qualified name: a process without the shim loads its own stock function."""
         name: str = self.__wrapped__.__qualname__
         if find(self.__wrapped__.__module__, name) is self:
             return name
-        # Reverted, or below another layer: the name means something else now, this one is stock.
+        # Reverted, or wrapped by other code: the name no longer leads here, so pickle stock.
         return operator.itemgetter(0), ((self.__wrapped__,),)
 
     def __repr__(self) -> str:
@@ -111,21 +111,21 @@ class PatchedFunction(_FunctionWrapper):
 
 
 def patched_in(function: Any) -> PatchedFunction | None:
-    """Our wrapper in a chain of ``__wrapped__``, below any layer that others put on top."""
+    """Find our wrapper in a chain of ``__wrapped__``, inside any wrappers of other code."""
     seen = 0
     while function is not None and seen < 100:  # A chain that long is a cycle.
         if isinstance(function, PatchedFunction):
             return function
         try:
             function = getattr(function, "__wrapped__", None)
-        except Exception:  # A layer of somebody else that refuses to be looked at.
+        except Exception:  # A foreign wrapper whose attribute access fails.
             return None
         seen += 1
     return None
 
 
 def stock_of(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The stock function behind a patched one, a bound method or a partial of it."""
+    """Return the stock function behind a patched one, its bound method or its partial."""
     if isinstance(function, PatchedFunction):
         return function.__wrapped__
     if type(function) is types.MethodType and isinstance(function.__func__, PatchedFunction):

@@ -89,12 +89,12 @@ def test_what_is_worse_than_stock_is_broken_whatever_the_reason() -> None:
     assert verdict(stock=drifts, patched=raises, every_transform="") == BROKEN
 
 
-def test_every_guise_is_measured(few: Any) -> None:
+def test_every_variant_is_measured(few: Any) -> None:
     record, _ = few
-    guises = {(row["rate"], row["inside"]) for row in record["rows"] if row["name"] == "adam"}
+    variants = {(row["rate"], row["inside"]) for row in record["rows"] if row["name"] == "adam"}
     wrappers = ("MultiSteps", "apply_if_finite", "inject_hyperparams")
     rates = ("float", "schedule", "array", "numpy")
-    assert guises == {(rate, "") for rate in rates} | {("float", inside) for inside in wrappers}
+    assert variants == {(rate, "") for rate in rates} | {("float", inside) for inside in wrappers}
     assert record["cells"] == len(record["rows"]) * len(record["regimes"])
 
 
@@ -152,7 +152,7 @@ def test_an_unknown_name_is_refused(command: Python) -> None:
     run = command("audit", "--only", "adamm", "--svg", "none.svg")
     assert run.returncode == 2
     assert not (command.folder / "none.svg").exists()
-    assert "no such transformation: adamm; did you mean 'adam'?" in run.stderr
+    assert "unknown transformation 'adamm'. Did you mean 'adam'?" in run.stderr
 
 
 def test_a_picture_that_cannot_be_written_is_refused_at_once(command: Python) -> None:

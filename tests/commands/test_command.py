@@ -48,7 +48,7 @@ def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]
     with pytest.raises(SystemExit) as exit_:
         main(["doctr"])
     assert exit_.value.code == 2
-    assert "there is no command 'doctr': did you mean 'doctor'?" in capsys.readouterr().err
+    assert "unknown command 'doctr'. Did you mean 'doctor'?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [["run"], ["run", "-x"], ["run", "-m"], ["status", "more"]])
@@ -66,7 +66,7 @@ def test_status_tells_what_is_applied(command: Python) -> None:
     (line,) = [line for line in run.stdout.splitlines() if line.startswith("multi_steps")]
     assert line.split()[1] == "applied"
     assert "zero_nans" in run.stdout
-    assert "not among OPTAX_DTYPEFIX_ONLY" in run.stdout
+    assert "not in OPTAX_DTYPEFIX_ONLY" in run.stdout
 
 
 BROKEN = """

@@ -143,9 +143,9 @@ def test_what_a_package_on_the_way_misses_is_not_hidden(command: Python, tmp_pat
     [
         (["none.py"], 2, "can't open file 'none.py': No such file or directory"),
         (["--", "-none.py"], 2, "can't open file '-none.py': No such file or directory"),
-        (["-m", "none"], 1, "there is no module 'none' that can be run"),
-        (["-m", "none.at.all"], 1, "there is no module 'none.at.all' that can be run"),
-        (["-m", "json"], 1, "there is no module 'json' that can be run"),
+        (["-m", "none"], 1, "there is no runnable module 'none'"),
+        (["-m", "none.at.all"], 1, "there is no runnable module 'none.at.all'"),
+        (["-m", "json"], 1, "there is no runnable module 'json'"),
     ],
 )
 def test_what_cannot_be_run(command: Python, call: list[str], code: int, message: str) -> None:

@@ -8,12 +8,12 @@ import pytest
 
 from optax_dtypefix import State
 from optax_dtypefix._settings import Settings
-from support.fakepackage import NAME, FakePackage, engine_of, negate, on, patch
+from support.fakepackage import NAME, FakePackage, engine_of, negate, on, patch, start
 
 
 def test_the_shim_first_patches_as_soon_as_the_package_is_imported(package: FakePackage) -> None:
     engine = engine_of(patch("a", on("scale")))
-    engine.start()
+    start(engine)
     assert engine.status()["a"].state is State.PENDING
     assert NAME not in sys.modules
     pkg = package.load()
@@ -26,7 +26,7 @@ def test_the_shim_first_patches_as_soon_as_the_package_is_imported(package: Fake
 def test_the_shim_last_patches_at_once(package: FakePackage) -> None:
     pkg = package.load()
     engine = engine_of(patch("a", on("scale")))
-    engine.start()
+    start(engine)
     assert engine.is_applied("a")
     assert pkg.scale(5) == pkg.core.scale(5) == -10
 
@@ -62,7 +62,7 @@ def test_apply_and_revert_are_idempotent(package: FakePackage) -> None:
 
 def test_reverted_before_the_import_stays_out_until_applied(package: FakePackage) -> None:
     engine = engine_of(patch("a", on("scale")), patch("b", on("shift")))
-    engine.start()
+    start(engine)
     engine.revert("a")
     pkg = package.load()
     assert (pkg.scale(5), pkg.shift(1)) == (10, -2)
@@ -72,7 +72,7 @@ def test_reverted_before_the_import_stays_out_until_applied(package: FakePackage
 
 def test_a_failed_import_is_patched_when_it_succeeds(package: FakePackage) -> None:
     engine = engine_of(patch("a", on("scale")))
-    engine.start()
+    start(engine)
     good = package.sources[NAME]
     package.sources[NAME] = "raise RuntimeError('broken installation')"
     with pytest.raises(RuntimeError, match="broken installation"):
@@ -86,7 +86,7 @@ def test_a_failed_import_is_patched_when_it_succeeds(package: FakePackage) -> No
 def test_an_import_that_is_blocked_is_not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, NAME, None)
     engine = engine_of(patch("a", on("scale")))
-    engine.start()
+    start(engine)
     engine.apply()
     assert engine.status()["a"].state is State.PENDING
 
@@ -94,7 +94,7 @@ def test_an_import_that_is_blocked_is_not_imported(monkeypatch: pytest.MonkeyPat
 def test_a_lazily_imported_submodule_is_patched_when_it_loads(package: FakePackage) -> None:
     lazy = patch("lazy", on("late", negate, modules=(f"{NAME}.extra.late",)))
     engine = engine_of(lazy, patch("a", on("scale")))
-    engine.start()
+    start(engine)
     pkg = package.load()
     assert pkg.scale(5) == -10
     assert engine.status()["lazy"].state is State.PENDING
@@ -108,12 +108,12 @@ def test_a_lazily_imported_submodule_is_patched_when_it_loads(package: FakePacka
 
 def test_off_means_that_nothing_is_watched_or_patched(package: FakePackage) -> None:
     engine = engine_of(patch("a", on("scale")), settings=Settings(enabled=False))
-    engine.start()
+    start(engine)
     pkg = package.load()
     engine.apply()
     assert pkg.scale(5) == 10
     assert engine.status()["a"].state is State.DISABLED
-    with pytest.warns(UserWarning, match="'a' is not applied: switched off by OPTAX_DTYPEFIX=off"):
+    with pytest.warns(UserWarning, match="'a' was not applied: switched off by OPTAX_DTYPEFIX=off"):
         engine.apply("a")
     assert pkg.scale(5) == 10
 
@@ -121,11 +121,11 @@ def test_off_means_that_nothing_is_watched_or_patched(package: FakePackage) -> N
 def test_an_unknown_id_is_an_error_with_the_nearest() -> None:
     engine = engine_of(patch("multi_steps"), patch("zero_nans"))
     for verb in (engine.apply, engine.revert, engine.is_applied):
-        with pytest.raises(ValueError, match="did you mean 'multi_steps'"):
+        with pytest.raises(ValueError, match="Did you mean 'multi_steps'"):
             verb("multistep")
     with pytest.raises(ValueError, match="'multistep'"), engine.disabled("multistep"):
         pytest.fail("entered")
-    with pytest.raises(ValueError, match="valid: multi_steps, zero_nans"):
+    with pytest.raises(ValueError, match="Valid: multi_steps, zero_nans"):
         engine.apply("x")
-    with pytest.raises(ValueError, match="several, name them each by itself"):
+    with pytest.raises(ValueError, match="Give each name separately"):
         engine.apply("multi_steps,zero_nans")

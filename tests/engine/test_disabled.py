@@ -9,7 +9,7 @@ import pytest
 
 from optax_dtypefix import State
 from optax_dtypefix._engine.engine import Engine
-from support.fakepackage import NAME, FakePackage, engine_of, negate, on, patch
+from support.fakepackage import NAME, FakePackage, engine_of, negate, on, patch, start
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_applying_and_reverting_inside(pkg: Any, engine: Engine) -> None:
 
 def test_an_import_inside_is_patched_after_the_block(package: FakePackage) -> None:
     engine = engine_of(patch("a", on("scale", negate)))
-    engine.start()
+    start(engine)
     with engine.disabled():
         pkg = package.load()
         assert pkg.scale(5) == 10
@@ -114,7 +114,7 @@ def test_blocks_of_several_threads_overlap(pkg: Any, engine: Engine) -> None:
 
 def test_disabled_does_not_import(package: FakePackage) -> None:
     engine = engine_of(patch("a", on("scale")))
-    engine.start()
+    start(engine)
     with engine.disabled():
         assert engine.status()["a"].state is State.PENDING
     assert engine.status().optax_location == ""

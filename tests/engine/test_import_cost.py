@@ -75,10 +75,10 @@ def test_an_unknown_id_is_told_but_breaks_nothing_under_warnings_as_errors(tmp_p
     for options in ((), ("-W", "error")):
         done = start(tmp_path, script, *options, **unknown)
         assert done.stdout == "on\n", done.stderr
-        assert "'prodgy', which is no patch, and is ignored: did you mean 'prodigy'?" in done.stderr
+        assert "'prodgy' in OPTAX_DTYPEFIX_DISABLE (ignored). Did you mean 'prod" in done.stderr
     strict = start(tmp_path, script, **unknown, OPTAX_DTYPEFIX_STRICT="1")
     assert strict.returncode == 1
-    assert "did you mean 'prodigy'?" in strict.stderr
+    assert "Did you mean 'prodigy'?" in strict.stderr
 
 
 def test_the_folder_of_the_sources_says_that_it_wants_to_be_installed(tmp_path: Path) -> None:
@@ -86,7 +86,10 @@ def test_the_folder_of_the_sources_says_that_it_wants_to_be_installed(tmp_path: 
     shutil.rmtree(tmp_path / "optax_dtypefix" / "patches", ignore_errors=True)  # As in a wheel.
     done = start(tmp_path, "import optax_dtypefix", "-S")
     assert done.returncode == 1
-    assert "has no patches: this is the folder of its sources" in done.stderr.splitlines()[-1]
+    assert (
+        "was imported from its source tree, which has no patches. Run `pip install"
+        in done.stderr.splitlines()[-1]
+    )
 
 
 def test_a_warning_names_the_line_that_imports(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from optax_dtypefix import OptaxDtypeFixError, OptaxDtypeFixWarning, State
 from optax_dtypefix._engine import import_hook as _import_hook
 from optax_dtypefix._engine.import_hook import after_import, is_imported
 from optax_dtypefix._settings import Settings
-from support.fakepackage import NAME, FakePackage, engine_of, on, patch
+from support.fakepackage import NAME, FakePackage, engine_of, on, patch, start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -273,7 +273,7 @@ def defect(module: Any) -> NoReturn:
 
 def test_a_defect_is_told_and_breaks_no_import(package: FakePackage) -> None:
     after_import(NAME, defect)
-    told = f"stock {NAME} stays in place, as patching it failed: ValueError: {NAME}"
+    told = f"Could not patch {NAME}: ValueError: {NAME}"
     with pytest.warns(OptaxDtypeFixWarning, match=told) as caught:
         package.load()
     assert caught[0].filename.endswith("fakepackage.py"), "blames the import machinery"
@@ -282,7 +282,7 @@ def test_a_defect_is_told_and_breaks_no_import(package: FakePackage) -> None:
 
 def test_in_strict_mode_it_stops_the_import(package: FakePackage) -> None:
     after_import(NAME, defect, strict=True)
-    with pytest.raises(OptaxDtypeFixError, match="patching it failed"):
+    with pytest.raises(OptaxDtypeFixError, match="Could not patch"):
         package.load()
     assert NAME not in sys.modules
 
@@ -409,16 +409,18 @@ def test_a_finder_in_front_that_asks_nobody_is_told_and_mended_by_apply(
     package: FakePackage, strict: bool
 ) -> None:
     engine = engine_of(patch("a", on("scale")), settings=Settings(strict=strict))
-    engine.start()
+    start(engine)
     sys.meta_path.insert(0, Chained(package))
     pkg = package.load()
     assert pkg.scale(5) == 10
     assert engine.status()["a"].state is State.PENDING
-    assert engine.status()["a"].reason == f"{NAME} was imported past our hook: see apply()"
+    assert engine.status()["a"].reason == (
+        f"{NAME} was imported without triggering the import hook; call optax_dtypefix.apply()"
+    )
     telling = (
-        pytest.raises(OptaxDtypeFixError, match="finder")
+        pytest.raises(OptaxDtypeFixError, match="another import hook")
         if strict
-        else pytest.warns(OptaxDtypeFixWarning, match=r"finder.*Call optax_dtypefix.apply\(\)")
+        else pytest.warns(OptaxDtypeFixWarning, match=r"import hook.*Call optax_dtypefix.apply\(\)")
     )
     with telling:
         importlib.util.find_spec("that_is_not_there")  # With any search, and then never again.

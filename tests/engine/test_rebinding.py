@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from optax_dtypefix._engine.rebinding import rebind_aliases
-from support.fakepackage import NAME, FakePackage, engine_of, on, patch
+from support.fakepackage import NAME, FakePackage, engine_of, on, patch, start
 
 
 def module(monkeypatch: pytest.MonkeyPatch, name: str, **names: Any) -> Any:
@@ -60,7 +60,7 @@ def test_names_copied_after_apply_follow_revert_and_the_next_apply(
     package: FakePackage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = engine_of(patch("a", on("scale")))
-    engine.start()
+    start(engine)
     pkg = package.load()
     user = module(monkeypatch, "user_code", scale=pkg.scale)
     held = [pkg.scale]  # Where nobody can rebind it.

@@ -11,7 +11,7 @@ from optax_dtypefix._engine.patch import Fault
 from optax_dtypefix._engine.release import Release, installed
 from optax_dtypefix._settings import Settings
 from optax_dtypefix.patches import TESTED
-from support.fakepackage import NAME, FakePackage, engine_of, fault, negate, on, patch
+from support.fakepackage import NAME, FakePackage, engine_of, fault, negate, on, patch, start
 
 UNTESTED = ["0.2.9.dev1", "0.2.8+local", "0.2.8.post1", "0.3", "99.0", "not a version", ""]
 
@@ -27,13 +27,13 @@ def test_the_table_decides_on_a_tested_release(package: FakePackage, version: st
         patch("a", on("scale"), faults=[fault(must_not_run, "<0.2"), fault(releases="==9")]),
         patch("b", on("shift"), faults=[fault(must_not_run, ">=0.2.3")]),
     )
-    engine.start()
+    start(engine)
     package.load()
     old = version == "0.1.2"
     states = [State.APPLIED, State.NOT_NEEDED] if old else [State.NOT_NEEDED, State.APPLIED]
     assert [p.state for p in engine.status()] == states
-    assert f"optax {version} has: fault" in [p.reason for p in engine.status()]
-    assert f"optax {version} has none of its faults" in [p.reason for p in engine.status()]
+    assert f"{NAME} {version} has: fault" in [p.reason for p in engine.status()]
+    assert f"{NAME} {version} has none of its faults" in [p.reason for p in engine.status()]
 
 
 @pytest.mark.parametrize("version", UNTESTED)
@@ -48,7 +48,7 @@ def test_the_probe_decides_on_any_other(package: FakePackage, version: str) -> N
         patch("raised", on("shift"), faults=[fault(raises, "<0.1")]),
         patch("sound", on("Box.get"), faults=[fault(lambda: None)]),
     )
-    engine.start()
+    start(engine)
     pkg = package.load()
     assert [p.state for p in engine.status()] == [State.APPLIED] * 2 + [State.NOT_NEEDED]
     assert all("is not a tested release" in p.reason for p in engine.status())
@@ -63,7 +63,7 @@ def test_a_fault_that_computes_is_no_probe_but_may_have_one(package: FakePackage
         patch("a", on("scale"), faults=[computes]),
         patch("b", on("shift"), faults=[computes, probed]),
     )
-    engine.start()
+    start(engine)
     package.load()
     assert [p.state for p in engine.status()] == [State.NOT_NEEDED, State.APPLIED]
     assert engine.status()["b"].reason.endswith("the probe found: probed")
@@ -91,10 +91,10 @@ def test_a_patch_that_does_not_mend_what_was_probed_is_taken_out(package: FakePa
     )
     pkg = package.load()
     with pytest.warns(OptaxDtypeFixWarning, match="does_not.*raises"):
-        engine.start()
+        start(engine)
     states = [State.APPLIED, State.UNSUPPORTED, State.UNSUPPORTED]
     assert [p.state for p in engine.status()] == states
-    assert engine.status()["does_not"].reason.endswith("does not mend it: shift gives 6")
+    assert engine.status()["does_not"].reason.endswith("does not fix it: shift gives 6")
     assert "this optax has no tree_utils" in engine.status()["raises"].reason
     assert [p.targets for p in engine.status()][1:] == [(), ()]
     assert type(pkg.shift).__name__ == type(pkg.twice).__name__ == "function"
@@ -130,7 +130,7 @@ def test_a_probe_that_does_not_know_this_optax(package: FakePackage, error: Exce
         raise error
 
     engine = engine_of(patch("a", on("scale"), faults=[fault(probe)]))
-    engine.start()
+    start(engine)
     with pytest.warns(OptaxDtypeFixWarning, match="the probe could not run: .*Error: no adam"):
         pkg = package.load()
     assert engine.status()["a"].state is State.UNSUPPORTED
@@ -142,11 +142,11 @@ def test_a_changed_signature_is_left_alone_outside_the_table(package: FakePackag
     engine = engine_of(known)
     package.release("99.0")
     pkg = package.load()
-    with pytest.warns(OptaxDtypeFixWarning, match="has parameters not known here: factor"):
+    with pytest.warns(OptaxDtypeFixWarning, match="does not know these parameters: factor"):
         engine.apply()
     assert engine.status()["a"].state is State.UNSUPPORTED
     assert pkg.scale(5) == 10
-    with pytest.raises(OptaxDtypeFixError, match="not known here: factor"):
+    with pytest.raises(OptaxDtypeFixError, match="does not know these parameters: factor"):
         engine_of(known, settings=Settings(strict=True)).apply()
     pkg.__version__ = "0.2.8"
     engine.apply()  # The table has seen that very signature.
@@ -158,16 +158,16 @@ def test_variants_serve_their_releases(package: FakePackage) -> None:
     old = on("scale", releases="<0.2.8")
     new = on("not_there_yet", releases=">=0.2.8")
     engine = engine_of(patch("a", old, new), patch("b", new, faults=[fault(releases=">=0.2.8")]))
-    engine.start()
+    start(engine)
     assert package.load().scale(5) == -10
     assert engine.status()["b"].state is State.MISSING
-    assert engine.status()["b"].reason == "this optax has no function that it is for"
+    assert engine.status()["b"].reason == "this release has none of its functions"
 
 
 def test_the_first_module_that_has_it_counts(package: FakePackage) -> None:
     modules = (f"{NAME}.new_home", f"{NAME}.extra.late", f"{NAME}.core")
     engine = engine_of(patch("a", on("scale", modules=modules)))
-    engine.start()
+    start(engine)
     assert package.load().scale(5) == -10
     assert engine.status()["a"].targets == (f"{NAME}.core:scale",)
 
@@ -197,14 +197,14 @@ def test_the_shell_has_the_last_word(package: FakePackage) -> None:
     off.apply()
     assert (pkg.scale(5), pkg.shift(1)) == (10, -2)
     assert off.status()["a"].reason == "switched off by OPTAX_DTYPEFIX_DISABLE"
-    with pytest.warns(OptaxDtypeFixWarning, match="'a' is not applied: switched off by"):
+    with pytest.warns(OptaxDtypeFixWarning, match="Patch 'a' was not applied: switched off by"):
         off.apply("a")
     assert pkg.scale(5) == 10
     off.revert()
     only = engine_of(*patches, settings=Settings(only=frozenset({"a"})))
     only.apply()
     assert (pkg.scale(5), pkg.shift(1)) == (-10, 2)
-    assert only.status()["b"].reason == "not among OPTAX_DTYPEFIX_ONLY"
+    assert only.status()["b"].reason == "not in OPTAX_DTYPEFIX_ONLY"
 
 
 def test_the_version_is_that_of_the_module_in_use(package: FakePackage) -> None:
@@ -232,7 +232,7 @@ def test_targets_that_stand_for_themselves_may_be_gone_from_a_later_release(
         patch("parts", on("shift"), on("gone"), allow_missing_targets=True),
         patch("nothing", on("gone"), allow_missing_targets=True),
     )
-    engine.start()
+    start(engine)
     pkg = package.load()
     states = [State.MISSING, State.APPLIED, State.MISSING]
     assert [p.state for p in engine.status()] == states
@@ -243,7 +243,7 @@ def test_targets_that_stand_for_themselves_may_be_gone_from_a_later_release(
 def test_on_a_tested_release_none_of_them_may_be_gone(package: FakePackage) -> None:
     package.release("0.2.8")
     engine = engine_of(patch("parts", on("shift"), on("gone"), allow_missing_targets=True))
-    engine.start()
+    start(engine)
     with pytest.warns(OptaxDtypeFixWarning, match="has no gone"):
         package.load()
     assert engine.status()["parts"].state is State.MISSING

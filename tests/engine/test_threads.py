@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable
 
 from optax_dtypefix import State
-from support.fakepackage import NAME, FakePackage, add_hundred, engine_of, fault, on, patch
+from support.fakepackage import NAME, FakePackage, add_hundred, engine_of, fault, on, patch, start
 
 PATIENCE = 10.0
 
@@ -59,7 +59,7 @@ def test_appliers_reverters_and_callers(package: FakePackage) -> None:
 
 def test_importers_race(package: FakePackage) -> None:
     engine = engine_of(patch("a", on("scale")))
-    engine.start()
+    start(engine)
     assert in_threads(*[lambda: package.load().scale(5)] * 8) == [-10] * 8
 
 
@@ -80,7 +80,7 @@ def test_a_shim_that_comes_amid_an_import_of_another_thread_waits_for_it(
         assert importing.wait(PATIENCE)
         assert NAME in sys.modules
         threading.Timer(0.05, go_on.set).start()
-        engine.start()
+        start(engine)
         return engine.status()["a"].state
 
     pkg, state = in_threads(package.load, shim)
@@ -155,7 +155,7 @@ def test_a_patch_may_call_back(package: FakePackage) -> None:
         return "seen"
 
     engine = engine_of(patch("a", on("scale"), faults=[fault(probe)]), patch("b", on("shift")))
-    engine.start()
+    start(engine)
     pkg = package.load()
     assert seen == [State.PENDING]
     assert (pkg.scale(5), pkg.shift(1)) == (-10, -2)

@@ -9,10 +9,10 @@ import jax
 import pytest
 
 import optax_dtypefix
-from optax_dtypefix._commands.audit.cases import Case, subjects
+from optax_dtypefix._commands.audit.cases import Case, cases
 from optax_dtypefix._commands.audit.measure import _extra_args, _trees
 from optax_dtypefix._commands.audit.regimes import REGIMES
-from optax_dtypefix._commands.reproducers import import_optax
+from optax_dtypefix._commands.import_optax import import_optax
 
 # Of stock's deprecated functions.
 pytestmark = pytest.mark.filterwarnings(
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 import_optax()
-SUBJECTS = [s for s in subjects() if not s.inside and s.rate in ("", "float")]
+SUBJECTS = [s for s in cases() if not s.inside and s.rate in ("", "float")]
 BFLOAT16 = REGIMES[1]
 
 

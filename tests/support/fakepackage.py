@@ -9,6 +9,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any, Callable
 
 from optax_dtypefix._engine.engine import Engine
+from optax_dtypefix._engine.import_hook import patch_when_imported
 from optax_dtypefix._engine.patch import Fault, Patch, Target
 from optax_dtypefix._settings import Settings
 from optax_dtypefix.patches import TESTED
@@ -129,3 +130,8 @@ def patch(name: str, *targets: Target, faults: Sequence[Fault] = (), **more: Any
 def engine_of(*patches: Patch, settings: Settings | None = None) -> Engine:
     by_id = {p.id: p for p in patches}
     return Engine(NAME, tuple(by_id), by_id.__getitem__, settings or Settings(), TESTED)
+
+
+def start(engine: Engine) -> None:
+    """Patch the fake package as ``import optax_dtypefix`` patches optax."""
+    patch_when_imported(NAME, lambda: engine, engine._settings)

@@ -1,6 +1,6 @@
-"""The contract on every public transformation of the installed optax.
+"""``audit``: check the contract on every public transformation of the installed optax.
 
-``regimes`` says on which dtypes, ``transformations`` finds what to measure, ``measure`` measures
-one cell, ``process`` runs all cells in a process, ``results`` puts the processes side by side, and
-``picture`` draws them.
+``regimes`` lists the dtypes and modes, ``cases`` finds the transformations, ``measure`` checks one
+case in one regime, ``process`` checks all cases in a worker process, ``known_exceptions`` lists
+what is broken by design, ``results`` compares the processes, and ``picture`` draws the result.
 """

@@ -1,7 +1,8 @@
-"""What is measured: every public transformation that the installed optax has, found by looking.
+"""Find every public transformation of the installed optax, and build each one in its variants.
 
-A function counts if its annotation says that it returns a transformation, or, where it has none, if
-it defines an update function. Only the arguments that such functions need stand here, by name.
+A function counts if its return annotation is a transformation. Without an annotation, a function
+counts if it defines an update function. This file only lists the arguments that they require, by
+name.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ RATES: dict[str, Callable[[], Any]] = {
     "array": lambda: jnp.asarray(0.1, jnp.float32),
     "numpy": lambda: np.float64(0.1),
 }
-"""The learning rate in its guises. A schedule returns a strongly typed float32, as most do."""
+"""Kinds of learning rate. The schedule returns a strongly typed float32, as most schedules do."""
 
 
 def _warm_up(count: Any) -> Any:
@@ -38,7 +39,7 @@ def _warm_up(count: Any) -> Any:
 
 
 def _arguments() -> dict[str, Callable[[], Any]]:
-    """Value of each parameter that some transformation requires, by its name."""
+    """Return a value for each parameter that some transformation requires, by name."""
     import optax
 
     def adam() -> Any:
@@ -89,8 +90,8 @@ def _squares(updates: PyTree, *_: Any, **__: Any) -> Any:
     return sum(jnp.vdot(u, u).real for u in jax.tree_util.tree_leaves(updates))
 
 
-def _of_its_own() -> dict[str, Callable[[Callable[..., Any]], Any]]:
-    """Those that take something other than named arguments, or one in a sense of its own."""
+def _special_builders() -> dict[str, Callable[[Callable[..., Any]], Any]]:
+    """Return builders of transformations whose arguments the table above cannot give."""
     import optax
 
     return {
@@ -103,7 +104,7 @@ def _of_its_own() -> dict[str, Callable[[Callable[..., Any]], Any]]:
 
 
 def _on_matrices(stock: Callable[..., Any]) -> Any:
-    """``scale_by_muon`` takes nothing but matrices, and from 0.2.6 on has to be told their axes."""
+    """Build ``scale_by_muon``, which only takes matrices and, from 0.2.6 on, needs their axes."""
     import optax
 
     arguments: dict[str, Any] = {}
@@ -116,7 +117,7 @@ def _on_matrices(stock: Callable[..., Any]) -> Any:
 
 
 def _on_lookahead_params(tx: Any) -> Any:
-    """``lookahead`` works on pairs of fast and slow params; here on the same tree twice."""
+    """Wrap ``lookahead``, which takes pairs of fast and slow params: pass the same tree twice."""
     import optax
 
     def pair(params: PyTree) -> Any:
@@ -131,13 +132,13 @@ def _on_lookahead_params(tx: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One transformation in one guise.
+    """One variant of a transformation.
 
     Attributes:
-      name: as a user writes it after ``optax.``.
-      build: makes it; raises if the arguments above do not fit.
+      name: the name of the transformation after ``optax.``.
+      build: builds the transformation; raises if the arguments above do not fit.
       rate: a key of :data:`RATES` if it takes a learning rate, else empty.
-      inside: the wrapper that it is measured in, or empty.
+      inside: the wrapper around the transformation, or empty.
     """
 
     name: str
@@ -147,12 +148,12 @@ class Case:
 
     @property
     def per_example(self) -> bool:
-        """Whether it takes one gradient for each example of a batch."""
+        """Whether the transformation takes one gradient for each example of a batch."""
         return self.name.endswith(("dpsgd", "differentially_private_aggregate"))
 
     @property
     def extra_args(self) -> tuple[str, ...]:
-        """The extra arguments that its update needs."""
+        """The extra arguments that the update requires."""
         return _EXTRA_ARGS.get(self.name.rpartition(".")[2], ())
 
 
@@ -163,13 +164,13 @@ _EXTRA_ARGS = {
     ),
     **dict.fromkeys(("polyak_sgd", "scale_by_polyak", "momo", "momo_adam"), ("value",)),
     **dict.fromkeys(("sophia", "hutchinson_estimator_diag_hessian"), ("obj_fn",)),
-    "reduce_on_plateau": ("value", "loss"),  # The latter up to 0.2.1.
+    "reduce_on_plateau": ("value", "loss"),  # ``loss`` up to 0.2.1.
 }
 
 
-def subjects(only: tuple[str, ...] = ()) -> Iterator[Case]:
-    """Everything to measure; with ``only``, of the transformations with these names."""
-    for name, function in sorted(found().items()):
+def cases(only: tuple[str, ...] = ()) -> Iterator[Case]:
+    """Yield all variants of all transformations, or of the ones named in ``only``."""
+    for name, function in sorted(public_transformations().items()):
         if only and name not in only:
             continue
         rates = _rates(function)
@@ -193,7 +194,7 @@ def _wrapped(wrapper: str, base: Callable[[], Any], function: Callable[..., Any]
     if wrapper == "apply_if_finite":
         return optax.apply_if_finite(base(), 3)
     if "learning_rate" not in inspect.signature(function).parameters:
-        # What it injects are numbers; without one there is a rate around it.
+        # It injects numbers. A transformation without one gets a learning rate around it.
         return optax.inject_hyperparams(_with_rate(base))(learning_rate=0.1)
     return optax.inject_hyperparams(_by_rate(function))(learning_rate=0.1)
 
@@ -203,7 +204,7 @@ def _with_rate(base: Callable[[], Any]) -> Callable[..., Any]:
 
     def factory(learning_rate: Any) -> Any:
         tx = base()
-        if isinstance(tx, optax.MultiSteps):  # Which chain takes from 0.1.5 on.
+        if isinstance(tx, optax.MultiSteps):  # ``chain`` takes one from 0.1.5 on.
             tx = tx.gradient_transformation()
         return optax.chain(tx, optax.scale(learning_rate))
 
@@ -219,8 +220,8 @@ def _by_rate(function: Callable[..., Any]) -> Callable[..., Any]:
     return factory
 
 
-def found() -> dict[str, Callable[..., Any]]:
-    """Public transformations by name; a name that several modules have counts once."""
+def public_transformations() -> dict[str, Callable[..., Any]]:
+    """Return public transformations by name, each once, even if several modules export it."""
     functions: dict[str, Callable[..., Any]] = {}
     seen: list[Any] = []
     for module_name in _MODULES:
@@ -239,7 +240,7 @@ def found() -> dict[str, Callable[..., Any]]:
 
 
 def _makes_a_transformation(value: Any) -> bool:
-    if inspect.isclass(value):  # As MultiSteps; a stateful schedule has an update without params.
+    if inspect.isclass(value):  # MultiSteps. A stateful schedule has an update without params.
         update = getattr(value, "update", None)
         return inspect.isfunction(update) and "params" in inspect.signature(update).parameters
     if not callable(value):
@@ -258,7 +259,7 @@ def _makes_a_transformation(value: Any) -> bool:
 
 
 def _rates(function: Callable[..., Any]) -> tuple[str, ...]:
-    """The guises of the learning rate that a function takes by its own account."""
+    """Return the kinds of learning rate that a function accepts, by its annotation."""
     parameter = inspect.signature(function).parameters.get("learning_rate")
     if parameter is None:
         return ()
@@ -277,8 +278,8 @@ def _required(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _build(name: str, function: Callable[..., Any], rate: str) -> Any:
-    if name in _of_its_own():
-        return _of_its_own()[name](function)
+    if name in _special_builders():
+        return _special_builders()[name](function)
     arguments = _required(function)
     if rate:
         arguments["learning_rate"] = RATES[rate]()

@@ -1,4 +1,4 @@
-"""What no patch can mend, because the transformation means it: by name, with the reason."""
+"""List what no patch can fix, because the transformation works that way, with reasons."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class KnownException:
-    """Transformations that do not keep the contract in some regimes, by design.
+    """Transformations that break the contract in some regimes, by design.
 
     Attributes:
-      names: of the transformations, without the module.
-      reason: why, in words.
-      regimes: in which regimes; in all if empty.
-      inside: in which wrappers; as they are and in all of them if empty.
-      rates: with the learning rate in which guises; in all if empty.
-      releases: PEP 440 specifiers of the releases of optax; all if empty.
+      names: names of the transformations, without the module.
+      reason: why, as text.
+      regimes: the regimes; all if empty.
+      inside: the wrappers; all, and none, if empty.
+      rates: the kinds of learning rate; all if empty.
+      releases: PEP 440 specifiers of the optax releases; all if empty.
     """
 
     names: Collection[str]
@@ -31,8 +31,8 @@ class KnownException:
     rates: Collection[str] = ()
     releases: str = ""
 
-    def holds(self, name: str, rate: str, inside: str, regime: str, optax_version: str) -> bool:
-        """Whether it is about this cell."""
+    def covers(self, name: str, rate: str, inside: str, regime: str, optax_version: str) -> bool:
+        """Return whether this entry covers the cell."""
         return (
             name.rpartition(".")[2] in self.names
             and (not self.regimes or regime in self.regimes)
@@ -78,17 +78,17 @@ KNOWN_EXCEPTIONS = (
     ),
     KnownException(
         ("sophia",),
-        "needs the objective for a step, which init has not: so a moment of integers is one",
+        "needs the objective for a step, and init has none: a moment of integers is an integer",
         ("integer leaf", "integer matrix"),
     ),
     KnownException(
         ("cocob", "optimistic_adam_v2"),
-        "keeps updates that come as floats from another transformation, which init cannot see",
+        "stores updates of another transformation, which are floats, but init cannot see that",
         ("integer leaf", "integer matrix"),
     ),
     KnownException(
         ("lbfgs", "scale_by_backtracking_linesearch", "scale_by_zoom_linesearch"),
-        "searches along a line, on which an integer cannot move",
+        "searches along a line, and integers cannot move along it",
         ("integer leaf", "integer matrix"),
     ),
     KnownException(
@@ -96,12 +96,12 @@ KNOWN_EXCEPTIONS = (
             *("identity", "freeze", "set_to_zero", "stateless", "stateless_with_tree_map"),
             *("zero_nans", "scale_by_sign", "centralize", "add_decayed_weights", "scale_by_muon"),
         ),
-        "passes integers on, whole as they are",
+        "passes integers on unchanged",
         ("int8 grads",),
     ),
     KnownException(
         ("snapshot",),
-        "passes integers on, whole as they are",
+        "passes integers on unchanged",
         ("int8 grads",),
         inside=("apply_if_finite",),
     ),
@@ -110,16 +110,16 @@ KNOWN_EXCEPTIONS = (
             *("adafactor", "scale_by_factored_rms", "sm3", "scale_by_sm3"),
             *("galore", "scale_by_galore", "muon"),
         ),
-        "puts more than arrays into nodes of the user's",
+        "puts more than arrays into user-defined nodes",
         ("nodes",),
     ),
     KnownException(
         ("measure_with_ema",),
-        "returns a measurement in the place of updates",
+        "returns a measurement in place of updates",
     ),
     KnownException(
         ("dpsgd", "differentially_private_aggregate"),
-        "takes a batch of gradients for each param, which the wrapper does not",
+        "takes a batch of gradients for each param, and the wrapper does not",
         inside=("MultiSteps", "apply_if_finite"),
     ),
     KnownException(
@@ -130,7 +130,7 @@ KNOWN_EXCEPTIONS = (
     ),
     KnownException(
         ("schedule_free_adamw", "schedule_free_sgd"),
-        "refuses a learning rate of 0, and whether a traced one is 0 is not known",
+        "refuses a learning rate of 0, and cannot compare a traced one with 0",
         inside=("inject_hyperparams",),
         releases="==0.2.3",
     ),
@@ -138,6 +138,6 @@ KNOWN_EXCEPTIONS = (
 
 
 def reason_for(name: str, rate: str, inside: str, regime: str, optax_version: str) -> str | None:
-    """Why a cell does not keep the contract by design; None if it should keep it."""
+    """Return why a cell breaks the contract by design, or None if it must keep the contract."""
     cell = (name, rate, inside, regime, optax_version)
-    return next((entry.reason for entry in KNOWN_EXCEPTIONS if entry.holds(*cell)), None)
+    return next((entry.reason for entry in KNOWN_EXCEPTIONS if entry.covers(*cell)), None)

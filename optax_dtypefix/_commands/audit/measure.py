@@ -1,4 +1,4 @@
-"""One cell of the audit: one transformation in one regime, against C1 to C3."""
+"""Measure one cell of the audit: one case in one regime, against rules C1 to C3."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ PyTree = Any
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What one cell does.
+    """The outcome of one cell.
 
     Attributes:
-      broken: what the subject breaks.
-      updates: the dtype of each update, cut to its bound (C2): on stock, what must be kept. Empty
-        if the subject raises.
+      broken: the violations of the contract.
+      updates: the dtype of each update, cut to its bound (C2). Patched updates must not be narrower
+        than those of stock. Empty if the case raises.
     """
 
     broken: list[Violation]
     updates: list[str]
 
 
-def measure(subject: Case, regime: Regime, *, eager: bool = True) -> Outcome:
-    """Trace the subject under jit and in scan; as it is, also run it once, eagerly."""
+def measure(case: Case, regime: Regime, *, eager: bool = True) -> Outcome:
+    """Trace the case under jit and in scan; the plain variant also runs once, eagerly."""
     with regime.modes():
         try:
-            tx = _Watched(subject.build())
-            broken = list(problem_of(subject, regime, tx).step())
-            if eager and not subject.inside and subject.rate in ("", "float"):
-                broken += _eager(subject, regime)
-        except Exception as error:  # Of the transformation; it is the outcome.
+            tx = _Watched(case.build())
+            broken = list(traced_step(case, regime, tx).step())
+            if eager and not case.inside and case.rate in ("", "float"):
+                broken += _eager(case, regime)
+        except Exception as error:  # The error of the transformation is the outcome.
             return Outcome([Violation("error", "", summarize(error))], [])
         return Outcome(broken, tx.updates)
 
 
-def problem_of(subject: Case, regime: Regime, tx: Any = None) -> TracedStep:
-    """Pose the problem of a cell to the subject, newly built."""
-    params, grads = _trees(subject, regime)
-    tx = _Watched(subject.build()) if tx is None else tx
-    return TracedStep(tx, params, grads, _extra_args(subject, params, grads))
+def traced_step(case: Case, regime: Regime, tx: Any = None) -> TracedStep:
+    """Build the case, and trace one step of it on the trees of the regime."""
+    params, grads = _trees(case, regime)
+    tx = _Watched(case.build()) if tx is None else tx
+    return TracedStep(tx, params, grads, _extra_args(case, params, grads))
 
 
 class _Watched:
@@ -76,18 +76,18 @@ class _Watched:
 
 
 def _kept(dtype: Any, grad: Any, param: Any) -> str:
-    """Name what must be kept of an update: of a complex one for real numbers, its real part.
+    """Return the dtype that the patched update must keep: for real leaves, its real part.
 
-    On stock a complex leaf makes hyperparameters complex, and with them the updates of all leaves.
+    In stock optax a complex leaf makes hyperparameters complex, and so the updates of all leaves.
     """
     if max(map(kind_of, map(dtype_of, (grad, param)))) < COMPLEX == kind_of(dtype):
         return str(jnp.finfo(dtype).dtype)
     return str(dtype)
 
 
-def _trees(subject: Case, regime: Regime) -> tuple[PyTree, PyTree]:
+def _trees(case: Case, regime: Regime) -> tuple[PyTree, PyTree]:
     params, grads = regime.trees()
-    return params, tree_map(_batch, grads) if subject.per_example else grads
+    return params, tree_map(_batch, grads) if case.per_example else grads
 
 
 def _batch(leaf: Any) -> Any:
@@ -97,25 +97,25 @@ def _batch(leaf: Any) -> Any:
 
 
 def loss(params: PyTree) -> Any:
-    """A sum of squares, in the dtype that the leaves promote to, also where nothing promotes."""
+    """Sum the squares in the dtype that the leaves promote to, also in strict promotion mode."""
     with jax.numpy_dtype_promotion("standard"):
         return sum(jnp.sum(jnp.square(jnp.abs(leaf))) for leaf in leaves(params))
 
 
-def _extra_args(subject: Case, params: PyTree, grads: PyTree) -> dict[str, Any]:
+def _extra_args(case: Case, params: PyTree, grads: PyTree) -> dict[str, Any]:
     abstract = any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves(params))
     value = jax.eval_shape(loss, params) if abstract else loss(params)
     arguments = {"value": value, "loss": value, "grad": grads, "value_fn": loss, "obj_fn": loss}
-    return {name: arguments[name] for name in subject.extra_args}
+    return {name: arguments[name] for name in case.extra_args}
 
 
-def _eager(subject: Case, regime: Regime) -> Iterator[Violation]:
-    tx = _Watched(subject.build())
-    shapes, grad_shapes = _trees(subject, regime)
+def _eager(case: Case, regime: Regime) -> Iterator[Violation]:
+    tx = _Watched(case.build())
+    shapes, grad_shapes = _trees(case, regime)
     params = tree_map(lambda leaf: jnp.full(leaf.shape, 2, leaf.dtype), shapes)
     grads = tree_map(lambda leaf: jnp.full(leaf.shape, 1, leaf.dtype), grad_shapes)
     state = tx.init(params)
-    extra_args = _extra_args(subject, params, grads)
+    extra_args = _extra_args(case, params, grads)
     updates, new_state = tx.update(grads, state, params, **extra_args)
     bounded = update_dtypes(updates, grads, params, None)
     state_dtypes = list(map(dtype_of, leaves(state)))

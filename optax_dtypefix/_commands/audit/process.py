@@ -1,4 +1,4 @@
-"""The process that ``audit`` starts for each way of patching: one cell after another."""
+"""The worker process of ``audit``, one for each mode: measure one cell after another."""
 
 from __future__ import annotations
 
@@ -7,25 +7,22 @@ import warnings
 from typing import Any
 
 from ..._api import status
-from ..reproducers import import_optax
-from .cases import (
-    found as transformations,
-    subjects,
-)
+from ..import_optax import import_optax
+from .cases import cases, public_transformations
 from .measure import measure
 from .regimes import REGIMES
 
 
 def write_cells(path: str, *only: str) -> None:
-    """Measures all subjects, or those named, and writes a JSON line a subject.
+    """Measure all cases, or those of the named transformations; write one JSON line a case.
 
     Args:
-      path: file to write. The first line has the record of the patches and the number of subjects.
+      path: file to write. The first line has the report of the patches and the number of cases.
       *only: names of transformations; all if none is given.
     """
-    warnings.simplefilter("ignore")  # Of deprecated functions, for example.
+    warnings.simplefilter("ignore")  # Deprecated functions warn, for example.
     import_optax()
-    found = list(subjects(only))
+    found = list(cases(only))
     with open(path, "w", encoding="utf-8") as file:
 
         def write(**fields: Any) -> None:
@@ -33,17 +30,17 @@ def write_cells(path: str, *only: str) -> None:
 
         write(
             report=status().as_dict(),
-            subjects=len(found),
-            known=sorted(transformations()),
+            cases=len(found),
+            known=sorted(public_transformations()),
             regimes=[regime.name for regime in REGIMES],
             same_dtypes=[regime.name for regime in REGIMES if regime.same_dtypes],
         )
-        for subject in found:
-            cells = {regime.name: measure(subject, regime) for regime in REGIMES}
+        for case in found:
+            cells = {regime.name: measure(case, regime) for regime in REGIMES}
             write(
-                name=subject.name,
-                rate=subject.rate,
-                inside=subject.inside,
+                name=case.name,
+                rate=case.rate,
+                inside=case.inside,
                 broken={name: [*map(str, cell.broken)] for name, cell in cells.items()},
                 updates={name: cell.updates for name, cell in cells.items()},
             )

@@ -1,4 +1,4 @@
-"""The regimes: dtypes of params and gradients, and the modes of JAX, that are measured."""
+"""List the regimes to measure: dtypes of params and gradients, and modes of JAX."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Regime:
     """One regime.
 
     Attributes:
-      name: short, as in the heading of a column.
+      name: a short name, the heading of a column.
       params: dtypes of the matrix ``w`` and of the vector ``b``.
-      grads: likewise; those of the params if not given.
+      grads: dtypes of their gradients; those of the params if not given.
       x64: whether ``jax_enable_x64`` is on.
       strict: whether ``jax_numpy_dtype_promotion`` is strict.
-      nodes: whether each leaf is in a node of the user's that takes nothing but arrays.
+      nodes: whether each leaf is in a user-defined node that only takes arrays.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Regime:
 
     @contextlib.contextmanager
     def modes(self) -> Iterator[None]:
-        """The modes of JAX that it wants, in this thread."""
+        """Set the modes of JAX for this regime, in this thread."""
         with contextlib.ExitStack() as stack:
             if self.x64:
                 stack.enter_context(x64())
@@ -60,7 +60,7 @@ class Regime:
 
 @jax.tree_util.register_pytree_node_class
 class Node:
-    """A node of the user's whose constructor converts what it is given, as many do."""
+    """A user-defined node whose constructor converts its argument, as many do."""
 
     def __init__(self, child: Any) -> None:
         self.child = jnp.asarray(child)
@@ -101,4 +101,4 @@ REGIMES = (
     Regime("int8 grads", (_F32, _F32), (jnp.int8, jnp.int8)),
     Regime("f64 grads", (_F32, _F32), (_F64, _F64), x64=True),
 )
-"""In the order of the columns: those with one dtype for params and gradients come first."""
+"""In the order of the columns: first those with the same dtypes for params and gradients."""

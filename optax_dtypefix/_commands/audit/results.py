@@ -1,4 +1,4 @@
-"""Stock beside patched: the same cells from several processes, compared and told."""
+"""Compare stock and patched optax: the same cells from several processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 MODES = ("stock", "patched", "every_transform")
-"""Stock optax, the patches as the environment wants them, and ``every_transform`` besides."""
+"""Stock optax, the patches of the environment, and these with ``every_transform``."""
 
 KEPT, FIXED, OPT_IN, BROKEN, BY_DESIGN = ".", "+", "o", "x", "-"
 LEGEND = (
@@ -27,13 +27,13 @@ LEGEND = (
 )
 _WORST_FIRST = (BROKEN, OPT_IN, BY_DESIGN, FIXED, KEPT)
 _NO_RESULT = ("error: ", "no outcome: ")
-"""How messages begin where a transformation gives nothing."""
+"""How messages begin if a transformation returns nothing."""
 _WRITE_CELLS = "optax_dtypefix._commands.audit.process:write_cells"
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One transformation in one guise; ``messages`` of each way, by regime, where it is broken."""
+    """One case, with ``messages`` of each mode, by regime, where the case is broken."""
 
     optax_version: str
     name: str
@@ -42,21 +42,21 @@ class Row:
     messages: Mapping[str, Mapping[str, str]]
 
     def verdict(self, regime: str) -> str:
-        """Judge a cell. No reason excuses one in which patched optax is worse than stock."""
-        broken = {way: regime in self.messages[way] for way in MODES}
+        """Judge a cell. No reason excuses a cell in which patched optax is worse than stock."""
+        broken = {mode: regime in self.messages[mode] for mode in MODES}
         if self._worse(regime):
             return BROKEN
         if not any(broken.values()):
             return KEPT
-        if self.by_design(regime) is not None:
+        if self.known_exception(regime) is not None:
             return BY_DESIGN
         if not broken["patched"]:
             return BROKEN if broken["every_transform"] else FIXED
         return BROKEN if broken["every_transform"] else OPT_IN
 
-    def by_design(self, regime: str) -> str | None:
-        """Why a cell is broken by design, if it is."""
-        broken = any(regime in self.messages[way] for way in MODES)
+    def known_exception(self, regime: str) -> str | None:
+        """Return why a cell is broken by design, if it is."""
+        broken = any(regime in self.messages[mode] for mode in MODES)
         if not broken:
             return None
         return reason_for(self.name, self.rate, self.inside, regime, self.optax_version)
@@ -64,21 +64,21 @@ class Row:
     def _worse(self, regime: str) -> bool:
         stock = self.messages["stock"].get(regime)
         return any(
-            worse(stock, self.messages[way][regime])
-            for way in MODES
-            if regime in self.messages[way]
+            worse(stock, self.messages[mode][regime])
+            for mode in MODES
+            if regime in self.messages[mode]
         )
 
     @property
     def title(self) -> str:
-        """As in ``MultiSteps(adam), schedule``."""
+        """The case as text, such as ``MultiSteps(adam), schedule``."""
         call = f"{self.inside}({self.name})" if self.inside else self.name
         return f"{call}, {self.rate}" if self.rate not in ("", "float") else call
 
 
 @dataclasses.dataclass(frozen=True)
 class Audit:
-    """What the processes found."""
+    """The results of all processes."""
 
     report: Mapping[str, Any]
     regimes: tuple[str, ...]
@@ -87,24 +87,24 @@ class Audit:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is broken that should not be."""
+        """Whether no cell is broken, except by design."""
         return not any(verdict == BROKEN for _, _, verdict in self._cells())
 
-    def broken(self, way: str, *, same_dtypes: bool = False) -> int:
-        """How many cells are broken in one way of patching, without those that are by design.
+    def broken(self, mode: str, *, same_dtypes: bool = False) -> int:
+        """Count the cells that are broken in one mode, without those that are broken by design.
 
         Args:
-          way: one of :data:`MODES`.
-          same_dtypes: only in the regimes in which params and gradients have one dtype.
+          mode: one of :data:`MODES`.
+          same_dtypes: only count regimes in which gradients have the dtypes of their params.
         """
         return sum(
-            regime in row.messages[way] and verdict != BY_DESIGN
+            regime in row.messages[mode] and verdict != BY_DESIGN
             for row, regime, verdict in self._cells()
             if not same_dtypes or regime in self.same_dtypes
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it; what stock and patched optax break as a letter for each regime."""
+        """Return everything; each row has one letter for each regime."""
         return {
             "optax_version": self.report["optax_version"],
             "jax_version": self.report["jax_version"],
@@ -113,8 +113,8 @@ class Audit:
             "legend": LEGEND,
             "cells": len(self.rows) * len(self.regimes),
             "broken": {
-                way: {"all": self.broken(way), "same_dtypes": self.broken(way, same_dtypes=True)}
-                for way in MODES
+                mode: {"all": self.broken(mode), "same_dtypes": self.broken(mode, same_dtypes=True)}
+                for mode in MODES
             },
             "rows": [
                 {
@@ -127,26 +127,28 @@ class Audit:
                 for row in self.rows
             ],
             "still_broken": {f"{r.title}, {x}": _message(r, x) for r, x in self._with(BROKEN)},
-            "by_design": {f"{r.title}, {x}": str(r.by_design(x)) for r, x in self._with(BY_DESIGN)},
+            "by_design": {
+                f"{r.title}, {x}": str(r.known_exception(x)) for r, x in self._with(BY_DESIGN)
+            },
         }
 
     def as_json(self) -> str:
-        """The same as JSON text, a row a line."""
+        """Return ``as_dict`` as JSON text, with one line a row."""
         record = self.as_dict()
         rows = ",\n".join(f"  {json.dumps(row)}" for row in record.pop("rows"))
         head = json.dumps(record, indent=1)[:-2]
         return f'{head},\n "rows": [\n{rows}\n ]\n}}'
 
     def as_text(self, *, detailed: bool = False) -> str:
-        """A line a transformation, or with ``detailed`` one a guise, and what is broken."""
+        """Return one line a transformation, or with ``detailed`` a case, and the broken cells."""
         lines = [f"optax {self.report['optax_version']}, jax {self.report['jax_version']}", ""]
         heading = ("transformation", *self.regimes)
         rows = self.rows if detailed else ()
         cells = [(row.title, *map(row.verdict, self.regimes)) for row in rows]
         if not detailed:
             for name in dict.fromkeys(row.name for row in self.rows):
-                guises = [row for row in self.rows if row.name == name]
-                worst = [_worst(row.verdict(regime) for row in guises) for regime in self.regimes]
+                variants = [row for row in self.rows if row.name == name]
+                worst = [_worst(row.verdict(regime) for row in variants) for regime in self.regimes]
                 cells.append((name, *worst))
         lines += [*table([heading, *cells]), "", LEGEND]
         if detailed:
@@ -155,13 +157,13 @@ class Audit:
 
     def _conclusion(self) -> Iterator[str]:
         total = len(self.rows) * len(self.regimes)
-        yield f"Cells that break the contract, of {total} (with params and gradients of one dtype):"
-        for way in MODES:
-            yield f"  {way:16}{self.broken(way):6} ({self.broken(way, same_dtypes=True)})"
+        yield f"Broken cells of {total} (in brackets: gradients have the dtypes of their params):"
+        for mode in MODES:
+            yield f"  {mode:16}{self.broken(mode):6} ({self.broken(mode, same_dtypes=True)})"
         reasons: dict[str, set[str]] = {}
         for row, regime in self._with(BY_DESIGN):
             call = f"{row.inside}({row.name})" if row.inside else row.name
-            reasons.setdefault(str(row.by_design(regime)), set()).add(call)
+            reasons.setdefault(str(row.known_exception(regime)), set()).add(call)
         for reason, names in reasons.items():
             yield f"By design: {', '.join(sorted(names))}: {reason}."
         for row, regime in self._with(BROKEN):
@@ -180,17 +182,17 @@ class Audit:
 
 
 def audit(only: Sequence[str], progress: Callable[[int, int], None]) -> Audit:
-    """Measures every transformation of the installed optax, in a process for each way.
+    """Measure every transformation of the installed optax, in one process a mode.
 
     Args:
       only: names of transformations; all if empty.
-      progress: called now and then with what is done and what there is to do.
+      progress: called now and then with the numbers of finished and of all cases.
 
     Raises:
       WorkerError: optax cannot be imported there.
-      LookupError: the installed optax has no transformation of a name; the message has the nearest.
+      LookupError: a name is no transformation of the installed optax; the message suggests one.
     """
-    # ``ONLY``, where it is set, counts more.
+    # ``ONLY`` overrides ``ENABLE``.
     name = "OPTAX_DTYPEFIX_" + ("ONLY" if os.environ.get("OPTAX_DTYPEFIX_ONLY") else "ENABLE")
     named = ",".join(filter(None, (os.environ.get(name), "every_transform")))
     variables = {
@@ -201,8 +203,8 @@ def audit(only: Sequence[str], progress: Callable[[int, int], None]) -> Audit:
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="optax-dtypefix-"))
         workers = [
-            stack.enter_context(Worker(folder, way, _WRITE_CELLS, only, variables[way]))
-            for way in MODES
+            stack.enter_context(Worker(folder, mode, _WRITE_CELLS, only, variables[mode]))
+            for mode in MODES
         ]
         _wait(workers, only, progress)
         found = dict(zip(MODES, (worker.entries() for worker in workers)))
@@ -224,17 +226,17 @@ def _wait(
         for name in only:
             if headers and name not in headers[0]["known"]:
                 near = suggest(name, headers[0]["known"])
-                raise LookupError(f"no such transformation: {name}; {near}")
+                raise LookupError(f"unknown transformation {name!r}. {near}")
         done = sum(max(worker.lines_so_far() - 1, 0) for worker in workers)
-        progress(done, sum(header["subjects"] for header in headers))
+        progress(done, sum(header["cases"] for header in headers))
 
 
 def worse(stock: str | None, patched: str) -> bool:
-    """Whether a cell that is broken patched is so in a way in which it is not on stock (C0).
+    """Return whether patched optax is worse than stock in a cell that patched optax breaks (C0).
 
     Args:
-      stock: what stock breaks there, if anything.
-      patched: what patched optax breaks.
+      stock: the message of stock optax, if stock breaks the cell too.
+      patched: the message of patched optax.
     """
     if stock is None:
         return True
@@ -242,11 +244,11 @@ def worse(stock: str | None, patched: str) -> bool:
 
 
 def narrowed(stock: Sequence[str], patched: Sequence[str]) -> str | None:
-    """Describe an update that cannot hold the numbers that the same update has on stock (C2).
+    """Describe an update that cannot hold the numbers of the same update on stock (C2).
 
     Args:
       stock: the dtype of each update on stock, cut to its bound; empty if stock raises.
-      patched: likewise on patched optax.
+      patched: the same on patched optax.
     """
     import jax.numpy as jnp
 
@@ -258,8 +260,8 @@ def narrowed(stock: Sequence[str], patched: Sequence[str]) -> str | None:
 
 def _rows(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[Row]:
     by_key = {
-        way: {(e["name"], e["rate"], e["inside"]): e for e in entries[1:]}
-        for way, entries in found.items()
+        mode: {(e["name"], e["rate"], e["inside"]): e for e in entries[1:]}
+        for mode, entries in found.items()
     }
     header = found["patched"][0]
     regimes, optax_version = header["regimes"], header["report"]["optax_version"]
@@ -268,15 +270,15 @@ def _rows(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[Row]:
         "updates": {regime: [] for regime in regimes},
     }
     for key in dict.fromkeys(key for rows in by_key.values() for key in rows):
-        entries = {way: by_key[way].get(key, ended) for way in MODES}
+        entries = {mode: by_key[mode].get(key, ended) for mode in MODES}
         messages = {
-            way: dict(_first_messages(entries["stock"], entry)) for way, entry in entries.items()
+            mode: dict(_first_messages(entries["stock"], entry)) for mode, entry in entries.items()
         }
         yield Row(optax_version, *key, messages)
 
 
 def _first_messages(stock: Mapping[str, Any], entry: Mapping[str, Any]) -> Iterator[Any]:
-    """The first message of each regime that has one."""
+    """Yield the first message of each regime that has one."""
     for regime, broken in entry["broken"].items():
         lost = narrowed(stock["updates"][regime], entry["updates"][regime])
         said = [lost, *broken] if lost is not None else broken
@@ -285,7 +287,7 @@ def _first_messages(stock: Mapping[str, Any], entry: Mapping[str, Any]) -> Itera
 
 
 def _message(row: Row, regime: str) -> str:
-    said = {way: row.messages[way].get(regime) for way in MODES}
+    said = {mode: row.messages[mode].get(regime) for mode in MODES}
     message = said["every_transform"] or said["patched"] or said["stock"] or ""
     return " ".join(message.split())
 

@@ -18,10 +18,10 @@ import optax_dtypefix  # noqa: F401  # isort: skip  # First, as in a training sc
 
 import jax
 
-from optax_dtypefix._commands.audit.cases import Case, subjects
-from optax_dtypefix._commands.audit.measure import measure, problem_of
+from optax_dtypefix._commands.audit.cases import Case, cases
+from optax_dtypefix._commands.audit.measure import measure, traced_step
 from optax_dtypefix._commands.audit.regimes import REGIMES, Regime
-from optax_dtypefix._commands.reproducers import import_optax
+from optax_dtypefix._commands.import_optax import import_optax
 from optax_dtypefix._text import summarize
 from support.compiled import without_metadata
 
@@ -29,7 +29,7 @@ from support.compiled import without_metadata
 def program(subject: Case, regime: Regime, *, compiled: bool) -> str:
     """Init and one step of a transformation, as text."""
     with regime.modes():
-        init, step, inputs = problem_of(subject, regime).functions()
+        init, step, inputs = traced_step(subject, regime).functions()
         state = jax.eval_shape(init, inputs)
         lowered = [jax.jit(init).lower(inputs), jax.jit(step).lower(state, inputs)]
         if compiled:
@@ -59,7 +59,7 @@ def main(path: str, wanted: str = "") -> None:
         with open(wanted, encoding="utf-8") as file:
             cells = {tuple(cell) for cell in json.load(file)}
     with open(path, "w", encoding="utf-8") as file:
-        for subject in subjects():
+        for subject in cases():
             for regime in REGIMES:
                 key = (subject.name, subject.rate, subject.inside, regime.name)
                 if cells is not None and key not in cells:

@@ -115,7 +115,8 @@ def _loss(params: Any) -> Any:
 def functions() -> dict[str, Callable[..., Any]]:
     """All that are tested, by name: those of optax and those of third parties."""
     own = {f"third_party.{name}": function for name, function in third_party.ALL.items()}
-    return {**{k: v for k, v in audited.found().items() if k not in WRAPPERS}, **own}
+    public = audited.public_transformations()
+    return {**{name: public[name] for name in public if name not in WRAPPERS}, **own}
 
 
 def value(encoded: Any, *, exact: str) -> Any:
@@ -143,14 +144,14 @@ def _base(spec: Spec, arguments: dict[str, Any]) -> Any:
     name = spec["name"].rpartition(".")[2]
     function = functions()[spec["name"]]
     if name in ("scale_by_muon", "stateless_with_tree_map", "named_chain", "lookahead"):
-        return audited._of_its_own()[spec["name"]](function)
+        return audited._special_builders()[spec["name"]](function)
     made = function(**arguments)
     return made(learning_rate=0.1) if name.startswith("inject_") else made
 
 
 def _injected(spec: Spec, arguments: dict[str, Any], options: dict[str, Any]) -> Any:
     function = functions()[spec["name"]]
-    if "learning_rate" not in arguments or spec["name"] not in audited.found():
+    if "learning_rate" not in arguments or spec["name"] not in audited.public_transformations():
         factory = audited._with_rate(lambda: _base(spec, arguments))
         return optax.inject_hyperparams(factory, **options)(learning_rate=0.1)
     numbers = (int, float, np.ndarray, jax.Array)
@@ -188,7 +189,7 @@ def _wrapped(spec: Spec, arguments: dict[str, Any], options: dict[str, Any]) -> 
     tx: Any = _base(spec, arguments)
     if name == "multi_transform":
         tx = {True: tx, False: optax.sgd(0.1)}
-    return audited.found()[name](tx, *WRAPPERS[name], **options)
+    return audited.public_transformations()[name](tx, *WRAPPERS[name], **options)
 
 
 def _nudged(arguments: dict[str, Any], problem: Problem) -> dict[str, Any]:

@@ -10,16 +10,16 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from optax_dtypefix._commands.audit.cases import Case, subjects
-from optax_dtypefix._commands.audit.measure import problem_of
+from optax_dtypefix._commands.audit.cases import Case, cases
+from optax_dtypefix._commands.audit.measure import traced_step
 from optax_dtypefix._commands.audit.regimes import REGIMES
-from optax_dtypefix._commands.reproducers import import_optax
+from optax_dtypefix._commands.import_optax import import_optax
 
 # Of stock's deprecated functions.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 
 import_optax()
-SUBJECTS = [s for s in subjects() if not s.inside and s.rate in ("", "float")]
+SUBJECTS = [s for s in cases() if not s.inside and s.rate in ("", "float")]
 BFLOAT16 = REGIMES[1]
 assert BFLOAT16.params == (jnp.bfloat16, jnp.bfloat16)
 
@@ -36,4 +36,4 @@ def test_a_transformation_survives(subject: Case) -> None:
     if not hasattr(subject.build(), "_fields"):
         pytest.skip("a class with methods, which close over nothing")
     again = Case(subject.name, lambda: rebuilt(subject.build()), subject.rate)
-    list(problem_of(again, BFLOAT16).step())  # Raises what the transformation raises.
+    list(traced_step(again, BFLOAT16).step())  # Raises what the transformation raises.

@@ -69,7 +69,7 @@ def test_a_hook_on_optax_that_comes_after_the_shim_is_told(tmp_path: Path) -> No
     """The finder of jaxtyping stands in front then, and asks nobody for what it wants."""
     hooked = BEFORE + JAXTYPING.format("optax", None)
     done = run(tmp_path, hooked + "import optax\nimport that_is_not_there")
-    assert "OptaxDtypeFixWarning: stock optax stays in place" in done.stderr
+    assert "OptaxDtypeFixWarning: optax is not patched" in done.stderr
     assert "Call optax_dtypefix.apply()" in done.stderr
     done = run(tmp_path, hooked + "import optax\noptax_dtypefix.apply()\nimport users")
     assert done.stdout == "patched\n", done.stderr

@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from optax_dtypefix._commands.audit.cases import Case, subjects
-from optax_dtypefix._commands.reproducers import import_optax
+from optax_dtypefix._commands.audit.cases import Case, cases
+from optax_dtypefix._commands.import_optax import import_optax
 
 STEPS = (10, 100)  # After these the params are told.
 RANDOM = np.random.default_rng(0)
@@ -72,7 +72,7 @@ def walk(subject: Case) -> list[list[float]] | None:
 def main() -> None:
     warnings.simplefilter("ignore")  # Of deprecated functions, for example.
     import_optax()
-    for subject in subjects():
+    for subject in cases():
         # Its updates are not even a tree like the params.
         if (
             subject.inside
