@@ -1,16 +1,19 @@
-"""Writes what the patches' own files say of them: a page for each, and the lists of all.
+"""Write the pages of the patches, their index and their navigation.
 
-That is docs/patches/, the table in README.md and the pages in mkdocs.yml. Run as ``python
-docs/write_patches.py [FOLDER]``, with a folder to write to in place of the repository.
+Run ``python docs/write_patches.py [FOLDER]``. Without a folder, the command writes docs/patches/
+and mkdocs.yml of the repository. The text comes from the patch files. The example of each page
+comes from the test file of the patch. tests/patches/test_pages.py runs the examples.
 """
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
+import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from optax_dtypefix._engine.release import Release
 from optax_dtypefix.patches import IDS, TESTED, load
@@ -18,105 +21,187 @@ from optax_dtypefix.patches import IDS, TESTED, load
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from optax_dtypefix._engine.patch import Patch
+    from optax_dtypefix._engine.patch import Fault, Patch
 
 ROOT = Path(__file__).parents[1]
 
 
+class Example(NamedTuple):
+    """Constants of a test file. Stock output is that on the newest release with the fault."""
+
+    EXAMPLE: str
+    EXAMPLE_SHOWS: str
+    STOCK_PRINTS: str
+    PATCHED_PRINTS: str
+    NUMBERS_CHANGE: str
+
+    @property
+    def script(self) -> str:
+        """The script with the import of the shim."""
+        return f"import optax_dtypefix\n{self.EXAMPLE}"
+
+
+def example_of(patch_id: str) -> Example:
+    """Read the example of a patch, without importing the test file."""
+    file = ROOT / "tests" / "patches" / f"test_{patch_id}.py"
+    constants = {
+        node.targets[0].id: ast.literal_eval(node.value)
+        for node in ast.parse(file.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and node.targets[0].id in Example._fields
+    }
+    return Example(**constants)
+
+
 def page(patch: Patch) -> Iterator[str]:
-    """The lines of one page."""
-    # A docstring is text in which links and code stand as in Markdown, but for its quotes.
+    """Give the lines of the page of one patch."""
     docstring = inspect.getdoc(importlib.import_module(f"optax_dtypefix.patches.{patch.id}")) or ""
-    heading, _, rest = docstring.replace("``", "`").partition("\n")
+    heading, _, rest = markdown(docstring).partition("\n")
     yield f"# {patch.id}"
     yield ""
-    said = heading.partition(": ")[2] or heading
-    yield said[0].upper() + said[1:]
-    yield from rest.splitlines()
+    yield sentence(patch.summary)
     yield ""
-    yield "## What stock optax does wrong"
+    yield from demonstration(patch)
     yield ""
-    yield "| fault | what you see | releases | upstream |"
+    yield "## Faults that the patch fixes"
+    yield ""
+    yield "| fault | what goes wrong | releases | issue |"
     yield "|---|---|---|---|"
     for fault in patch.faults:
-        number = fault.upstream.rpartition("/")[2]
-        link = f"[{number}]({fault.upstream})" if number else "none found"
-        releases = in_words(
-            [release for release in TESTED if Release(release).within(fault.releases)]
-        )
-        yield f"| `{fault.id}` | {fault.summary} | {releases} | {link} |"
+        cells = (f"`{fault.id}`", fault.summary, ranges(affected(fault)), links(fault.upstream))
+        yield f"| {' | '.join(cells)} |"
     yield ""
     yield until_when(patch)
     yield ""
-    yield "## Switching it off" if not patch.opt_in else "## Switching it on"
+    yield "## How the patch works"
+    yield ""
+    yield sentence(re.sub(rf"^{patch.id}( \(opt-in\))?: ", "", heading))
+    yield from rest.splitlines()
+    yield ""
+    yield "## Functions that the patch wraps"
+    yield ""
+    yield ", ".join(dict.fromkeys(f"`{target.qualname}`" for target in patch.targets))
+    yield ""
+    yield f"## How to switch the patch {'on' if patch.opt_in else 'off'}"
     yield ""
     yield "```sh"
-    variable = "ENABLE" if patch.opt_in else "DISABLE"
-    yield f"OPTAX_DTYPEFIX_{variable}={patch.id} python train.py"
+    yield f"OPTAX_DTYPEFIX_{'ENABLE' if patch.opt_in else 'DISABLE'}={patch.id} python train.py"
     yield "```"
     yield ""
     verb = "apply" if patch.opt_in else "revert"
-    yield f'In Python: `optax_dtypefix.{verb}("{patch.id}")`, before the optimizer is built.'
-    yield ""
-    yield "## What it wraps"
-    yield ""
-    names = dict.fromkeys(target.qualname for target in patch.targets)
-    yield ", ".join(f"`{name}`" for name in names)
+    yield f'In Python, call `optax_dtypefix.{verb}("{patch.id}")` before you build the optimizer.'
 
 
-def in_words(releases: Sequence[str]) -> str:
-    """Tested releases, as ranges where they follow on one another."""
-    parts: list[list[str]] = []
+def demonstration(patch: Patch) -> Iterator[str]:
+    """Give the lines with the example, both outputs, and whether numbers change."""
+    example = example_of(patch.id)
+    (fault,) = (fault for fault in patch.faults if fault.id == example.EXAMPLE_SHOWS)
+    yield "```python"
+    yield from example.script.splitlines()
+    yield "```"
+    yield ""
+    yield f"Without the patch, optax {affected(fault)[-1]} prints:"
+    yield ""
+    yield "```text"
+    yield from example.STOCK_PRINTS.splitlines()
+    yield "```"
+    yield ""
+    switch = f" and `OPTAX_DTYPEFIX_ENABLE={patch.id}`" if patch.opt_in else ""
+    yield f"With the import{switch}:"
+    yield ""
+    yield "```text"
+    yield from example.PATCHED_PRINTS.splitlines()
+    yield "```"
+    yield ""
+    yield f"The script goes wrong on optax {ranges(affected(fault))} (fault `{fault.id}` below)."
+    yield ""
+    yield f"**Do numbers change?** {example.NUMBERS_CHANGE}"
+
+
+def index() -> Iterator[str]:
+    """Give the lines of the page that lists all patches."""
+    yield "# All patches"
+    yield ""
+    yield "Each page starts with a script that goes wrong without the patch. The page also says"
+    yield "whether the patch changes numbers, apart from the rounding in a change of dtype."
+    yield "An opt-in patch acts only if you name it in `OPTAX_DTYPEFIX_ENABLE`."
+    yield ""
+    yield "| id | what goes wrong | releases | issue |"
+    yield "|---|---|---|---|"
+    for patch in sorted(map(load, IDS), key=lambda patch: patch.opt_in):
+        name = f"[`{patch.id}`]({patch.id}.md){' (opt-in)' if patch.opt_in else ''}"
+        cells = (name, patch.summary, ranges(affected(*patch.faults)), links(*patch.upstream))
+        yield f"| {' | '.join(cells)} |"
+
+
+def markdown(docstring: str) -> str:
+    """Write code with single quotes, and make links of bare addresses."""
+    return re.sub(r"(https://[^\s),;]*[^\s),;.])", r"<\1>", docstring.replace("``", "`"))
+
+
+def sentence(text: str) -> str:
+    """Start a text with a capital letter, unless that is a name, and end it with a full stop."""
+    first = text[0].upper() if text.partition(" ")[0].isalpha() else text[0]
+    return f"{first}{text[1:].rstrip('.')}."
+
+
+def links(*upstream: str) -> str:
+    """Link issues by their numbers."""
+    given = [f"[{link.rpartition('/')[2]}]({link})" for link in upstream if link]
+    return ", ".join(given) or "none found"
+
+
+def affected(*faults: Fault) -> list[str]:
+    """Give the tested releases that have one of the faults, the newest last."""
+    return [
+        release
+        for release in TESTED
+        if any(Release(release).within(fault.releases) for fault in faults)
+    ]
+
+
+def ranges(releases: Sequence[str]) -> str:
+    """Join tested releases as text, each run of neighbours as a range."""
+    runs: list[list[str]] = []
     for release in releases:
-        if parts and TESTED.index(release) == TESTED.index(parts[-1][-1]) + 1:
-            parts[-1].append(release)
+        if runs and TESTED.index(release) == TESTED.index(runs[-1][-1]) + 1:
+            runs[-1].append(release)
         else:
-            parts.append([release])
-    return ", ".join(f"{p[0]} to {p[-1]}" if len(p) > 1 else p[0] for p in parts)
+            runs.append([release])
+    return ", ".join(run[0] if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)
 
 
 def until_when(patch: Patch) -> str:
-    """From which release on it is not needed any more."""
+    """Say from which release on users do not need the patch."""
     fixed_in = patch.fixed_in(list(map(Release, TESTED)))
     if not fixed_in:
-        return f"It is needed up to {TESTED[-1]}, the newest release that was tested."
-    return f"From optax {fixed_in} on it is not needed."
-
-
-def readme(text: str) -> str:
-    """The README with a row for each patch, those that are opt-in last."""
-    rows = ["| id | what stock optax does wrong | releases | upstream |", "|---|---|---|---|"]
-    for patch in sorted(map(load, IDS), key=lambda patch: patch.opt_in):
-        name = f"[`{patch.id}`](docs/patches/{patch.id}.md){' (opt-in)' if patch.opt_in else ''}"
-        affected = [release for release in TESTED if patch.faults_on(Release(release))]
-        links = [f"[{link.rpartition('/')[2]}]({link})" for link in patch.upstream]
-        cells = (name, patch.summary, in_words(affected), ", ".join(links) or "none found")
-        rows.append(f"| {' | '.join(cells)} |")
-    before, _, rest = text.partition(rows[0])
-    _, end, after = rest.partition("\n\n")
-    return "".join((before, "\n".join(rows), end, after))
+        return f"The newest tested release, {TESTED[-1]}, still needs this patch."
+    return f"From optax {fixed_in} on you do not need this patch."
 
 
 def navigation(text: str) -> str:
-    """The settings of mkdocs with a page for each patch."""
+    """Renew the list of patch pages in the settings of the site."""
     before, heading, rest = text.partition("  - Patches:\n")
     others = [line for line in rest.splitlines(keepends=True) if "patches/" not in line]
     pages = [f"      - {patch_id}: patches/{patch_id}.md\n" for patch_id in IDS]
-    return "".join((before, heading, *pages, *others))
+    return "".join((before, heading, "      - All patches: patches/index.md\n", *pages, *others))
 
 
 def main(folder: str = str(ROOT)) -> None:
-    """Writes all of it."""
-    (Path(folder) / "docs" / "patches").mkdir(parents=True, exist_ok=True)
+    """Write all files."""
+    pages = Path(folder) / "docs" / "patches"
+    pages.mkdir(parents=True, exist_ok=True)
     for patch_id in IDS:
-        write(Path(folder) / "docs" / "patches" / f"{patch_id}.md", "\n".join(page(load(patch_id))))
-    for name, renewed in (("README.md", readme), ("mkdocs.yml", navigation)):
-        write(Path(folder) / name, renewed((ROOT / name).read_text(encoding="utf-8")))
+        write(pages / f"{patch_id}.md", page(load(patch_id)))
+    write(pages / "index.md", index())
+    settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    write(Path(folder) / "mkdocs.yml", navigation(settings).splitlines())
 
 
-def write(file: Path, text: str) -> None:
-    """A text with one newline at its end."""
-    file.write_text(text.rstrip("\n") + "\n", encoding="utf-8")
+def write(file: Path, lines: Iterator[str] | Sequence[str]) -> None:
+    """Write lines, with one newline at the end."""
+    file.write_text("\n".join(lines).rstrip("\n") + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,25 @@ from optax_dtypefix._contract.x64 import is_x64, x64
 from support.contract import assert_keeps_the_contract, float64_in
 from support.trees import REGIMES, in_float64, leaves, tree_map, tree_of
 
+EXAMPLE = """\
+import jax
+import optax
+
+params, tx = jax.numpy.zeros(1, "bfloat16"), optax.contrib.mechanize(optax.adam(0.001))
+state, step = tx.init(params), jax.jit(tx.update)
+for _ in range(2000):
+    updates, state = step(params - 10, state, params)
+    params += updates
+print(params)
+"""
+EXAMPLE_SHOWS = "narrow_scalars"
+STOCK_PRINTS = "[8.875]"
+PATCHED_PRINTS = "[10]"
+NUMBERS_CHANGE = (
+    "Yes, for bfloat16, float16 and complex params, beside an integer leaf, and in `dadapt_adamw`"
+    " after a zero first gradient. Otherwise only dtypes and compilation change."
+)
+
 contrib = getattr(optax, "contrib", None)
 ALL = ("dadapt_adamw", "dog", "dowg", "momo", "momo_adam", "mechanize")
 NAMES = [name for name in ALL if hasattr(contrib, name)]

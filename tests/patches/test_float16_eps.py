@@ -25,6 +25,24 @@ from optax_dtypefix.patches._support.in_float32 import (
 from support.contract import assert_keeps_the_contract, float64_in
 from support.trees import leaves, tree_map, tree_of, types
 
+EXAMPLE = """\
+import jax.numpy as jnp
+import optax
+
+params = jnp.ones(3, jnp.float16)
+grads = jnp.asarray([0.0, 1e-4, 1.0], jnp.float16)
+tx = optax.adam(learning_rate=0.1)
+updates, _ = tx.update(grads, tx.init(params), params)
+print(updates)
+"""
+EXAMPLE_SHOWS = "tiny_gradient"
+STOCK_PRINTS = "[ nan -inf -0.1]"
+PATCHED_PRINTS = "[-0.  -0.1 -0.1]"
+NUMBERS_CHANGE = (
+    "Yes, for float16 params and gradients: moments are computed in float32. Other numbers stay "
+    "the same."
+)
+
 # Old releases use what JAX deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 

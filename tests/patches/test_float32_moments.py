@@ -17,6 +17,25 @@ from optax_dtypefix.patches._support.in_float32 import InFloat32
 from support.contract import assert_keeps_the_contract, float64_in
 from support.trees import leaves, tree_map, tree_of
 
+EXAMPLE = """\
+import jax
+import optax
+
+params = jax.numpy.ones(1, "bfloat16")
+tx = optax.adam(learning_rate=1.0, mu_dtype="float32")
+state, step = tx.init(params), jax.jit(tx.update)
+for _ in range(5000):
+    updates, state = step(params, state, params)
+print(updates.round(3))
+"""
+EXAMPLE_SHOWS = "stalled_moment"
+STOCK_PRINTS = "[-1.408]"
+PATCHED_PRINTS = "[-1.]"
+NUMBERS_CHANGE = (
+    "Yes, for bfloat16 and float16 params: second moments are kept in float32. Other numbers stay"
+    " the same."
+)
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 

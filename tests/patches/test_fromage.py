@@ -12,6 +12,23 @@ from optax_dtypefix._contract.x64 import x64
 from support.contract import assert_keeps_the_contract, float64_in
 from support.trees import tree_map, tree_of
 
+EXAMPLE = """\
+import jax.numpy as jnp
+import optax
+
+params = jnp.ones(3, jnp.bfloat16)
+tx = optax.fromage(optax.linear_schedule(0.1, 0.0, 100))
+updates, _ = tx.update(params, tx.init(params), params)
+print(updates.dtype)
+"""
+EXAMPLE_SHOWS = "promoted_updates"
+STOCK_PRINTS = "float32"
+PATCHED_PRINTS = "bfloat16"
+NUMBERS_CHANGE = (
+    "Yes, if the learning rate is a schedule: for bfloat16 and float16 params, and for all params"
+    " on optax 0.2.6. Otherwise nothing changes."
+)
+
 STEPS = 8
 
 

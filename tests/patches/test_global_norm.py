@@ -19,6 +19,23 @@ from optax_dtypefix._contract.x64 import x64
 from support.contract import assert_keeps_the_contract, float64_in
 from support.trees import in_float64, leaves, tree_map, tree_of
 
+EXAMPLE = """\
+import jax.numpy as jnp
+import optax
+
+grads = jnp.full(4, 400, jnp.float16)
+tx = optax.clip_by_global_norm(1.0)
+updates, _ = tx.update(grads, tx.init(grads))
+print(updates)
+"""
+EXAMPLE_SHOWS = "clip_by_global_norm"
+STOCK_PRINTS = "[0. 0. 0. 0.]"
+PATCHED_PRINTS = "[0.5 0.5 0.5 0.5]"
+NUMBERS_CHANGE = (
+    "Yes, for bfloat16 and float16 gradients: norms are computed in float32. Otherwise only "
+    "dtypes and compilation change."
+)
+
 # optax 0.1.2 calls what the jax of its time deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:jax.tree_:FutureWarning")
 

@@ -20,6 +20,23 @@ from support.contract import assert_keeps_the_contract, assert_within_the_bound,
 from support.training import train
 from support.trees import in_float64, leaves, tree_map, tree_of, types
 
+EXAMPLE = """\
+import jax.numpy as jnp
+import optax
+
+params = jnp.ones(3, jnp.bfloat16)
+tx = optax.inject_hyperparams(optax.adam)(learning_rate=0.1)
+updates, _ = tx.update(params, tx.init(params), params)
+print(updates)
+"""
+EXAMPLE_SHOWS = "not_a_number"
+STOCK_PRINTS = "[nan nan nan]"
+PATCHED_PRINTS = "[-0.100098 -0.100098 -0.100098]"
+NUMBERS_CHANGE = (
+    "Yes, for bfloat16 and float16 params, and beside an integer or complex leaf: hyperparameters"
+    " keep their values. Otherwise only dtypes and compilation change."
+)
+
 # optax 0.1.2 calls it in inject_hyperparams.
 pytestmark = pytest.mark.filterwarnings("ignore:jax.tree_leaves is deprecated:FutureWarning")
 
@@ -503,7 +520,7 @@ def test_every_optimizer_has_the_dtypes_of_the_plain_one(in_x64: bool, dtypes: A
     compared = set()
     with x64(in_x64):
         params = tree_of(*dtypes)
-        for name, function in transformations.found().items():
+        for name, function in transformations.public_transformations().items():
             made = plain_and_injected(name, function)
             if made is None:
                 continue

@@ -12,6 +12,22 @@ from optax_dtypefix._contract.x64 import x64
 from support.contract import assert_keeps_the_contract, float64_in
 from support.trees import tree_map, tree_of
 
+EXAMPLE = """\
+import jax.numpy as jnp
+import optax
+
+params = jnp.ones(3, jnp.bfloat16)
+tx = optax.adam(jnp.float32(0.1))
+updates, _ = tx.update(params, tx.init(params), params)
+print(updates.dtype)
+"""
+EXAMPLE_SHOWS = "array"
+STOCK_PRINTS = "float32"
+PATCHED_PRINTS = "bfloat16"
+NUMBERS_CHANGE = (
+    "Only dtypes and compilation change. Each product is rounded once, to the dtype of its leaf."
+)
+
 # Of optax 0.1.2, which calls functions of jax by their old names.
 pytestmark = pytest.mark.filterwarnings("ignore:jax.tree_:FutureWarning")
 

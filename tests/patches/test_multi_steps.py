@@ -19,6 +19,24 @@ from support.contract import assert_keeps_the_contract
 from support.transformations import drifting
 from support.trees import leaves, tree_map, tree_of
 
+EXAMPLE = """\
+import jax
+import optax
+
+jax.config.update("jax_enable_x64", True)
+params, every = jax.numpy.ones(3, "float32"), jax.numpy.asarray([1, 4])
+tx = optax.MultiSteps(optax.sgd(0.1), lambda step: every[step // 100])
+updates, _ = tx.update(params, tx.init(params), params)
+print(updates)
+"""
+EXAMPLE_SHOWS = "int64_schedule"
+STOCK_PRINTS = "TypeError: cond branches must have equal output types but they differ."
+PATCHED_PRINTS = "[-0.1 -0.1 -0.1]"
+NUMBERS_CHANGE = (
+    "Yes, on optax 0.2.8 for complex and float64 gradients: stock loses imaginary parts and "
+    "digits. Otherwise only dtypes and compilation change."
+)
+
 RELEASE = Version(optax.__version__)
 HAS_SKIP = "should_skip_update_fn" in inspect.signature(optax.MultiSteps).parameters
 HAS_EXTRA_ARGS = hasattr(optax, "GradientTransformationExtraArgs")

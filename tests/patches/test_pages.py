@@ -1,20 +1,57 @@
-"""The pages in docs/patches/, and the lists of all, are those that the patches' own files give."""
+"""The pages in docs/patches/ are up to date, and their examples print what the pages say."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import doctest
+import re
+import runpy
 from pathlib import Path
+from typing import Any
+
+import optax
+import pytest
+
+from optax_dtypefix import patches
+from optax_dtypefix._engine.release import Release
+from support.processes import STOCK, finish, run, start
 
 ROOT = Path(__file__).parents[2]
+WRITE_PATCHES = ROOT / "docs" / "write_patches.py"
+RELEASE = Release(optax.__version__)
+WRITER = runpy.run_path(str(WRITE_PATCHES))
+EXAMPLES = {patch_id: WRITER["example_of"](patch_id) for patch_id in patches.IDS}
 
 
 def test_every_patch_has_its_page_and_none_is_stale(tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "docs" / "write_patches.py"), str(tmp_path)]
-    subprocess.run(command, check=True, capture_output=True)
+    assert run(WRITE_PATCHES, tmp_path).returncode == 0
     written = [path.relative_to(tmp_path) for path in tmp_path.rglob("*.*")]
     pages = [path.relative_to(ROOT) for path in (ROOT / "docs" / "patches").iterdir()]
-    assert {*written} == {*pages, Path("README.md"), Path("mkdocs.yml")}
+    assert {*written} == {*pages, Path("mkdocs.yml")}
     for path in written:
         kept = (ROOT / path).read_text(encoding="utf-8")
         assert kept == (tmp_path / path).read_text(encoding="utf-8"), "python docs/write_patches.py"
+
+
+@pytest.mark.parametrize("patch_id", patches.IDS)
+def test_the_example_goes_wrong_only_without_the_patch(patch_id: str) -> None:
+    example = EXAMPLES[patch_id]
+    (fault,) = (f for f in patches.load(patch_id).faults if f.id == example.EXAMPLE_SHOWS)
+    if not RELEASE.within(fault.releases):
+        pytest.skip(f"{patch_id}.{fault.id} is a fault of optax {fault.releases}, not of {RELEASE}")
+    ways = (STOCK, {"OPTAX_DTYPEFIX_ONLY": patch_id})
+    stock, patched = map(output, finish([start("-c", example.script, **way) for way in ways]))
+    assert patched == example.PATCHED_PRINTS
+    assert stock != patched
+    if str(RELEASE) == WRITER["affected"](fault)[-1]:
+        assert doctest.OutputChecker().check_output(example.STOCK_PRINTS, stock, doctest.ELLIPSIS)
+
+
+@pytest.mark.parametrize("patch_id", patches.IDS)
+def test_the_example_has_at_most_eight_lines(patch_id: str) -> None:
+    assert len([line for line in EXAMPLES[patch_id].EXAMPLE.splitlines() if line]) <= 8
+
+
+def output(done: Any) -> str:
+    """What a script printed, and the first line of the error that it raised."""
+    errors = re.findall(r"^(?:\w+\.)*(\w+Error: .*)", done.stderr, flags=re.MULTILINE)
+    return "\n".join((*done.stdout.splitlines(), *errors[-1:]))

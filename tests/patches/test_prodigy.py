@@ -14,6 +14,24 @@ from support.contract import assert_keeps_the_contract, float64_in
 from support.training import train
 from support.trees import leaves, tree_map, tree_of
 
+EXAMPLE = """\
+import jax.numpy as jnp
+import optax
+
+params, tx = jnp.ones(1), optax.contrib.prodigy()
+state = tx.init(params)
+for gradient in [0.0, 1.0, 1.0]:
+    updates, state = tx.update(jnp.full(1, gradient), state, params)
+print(updates)
+"""
+EXAMPLE_SHOWS = "zero_gradient"
+STOCK_PRINTS = "[nan]"
+PATCHED_PRINTS = "[-8.584592e-07]"
+NUMBERS_CHANGE = (
+    "Yes, after a zero first gradient, for bfloat16, float16 and complex params, and beside an "
+    "integer leaf. Otherwise only dtypes and compilation change."
+)
+
 contrib = getattr(optax, "contrib", None)
 pytestmark = pytest.mark.skipif(
     not hasattr(contrib, "prodigy"), reason="prodigy came with optax 0.1.8"

@@ -17,6 +17,24 @@ from optax_dtypefix._contract.x64 import x64
 from support.contract import assert_keeps_the_contract, float64_in
 from support.trees import leaves, tree_map, tree_of, types
 
+EXAMPLE = """\
+import jax
+import optax
+
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+params, tx = jax.numpy.ones(3), optax.adam(learning_rate=0.1)
+updates, _ = tx.update(params, tx.init(params), params)
+print(updates.round(3))
+"""
+EXAMPLE_SHOWS = "strict_promotion"
+STOCK_PRINTS = (
+    "TypePromotionError: Input dtypes ... have no available implicit dtype promotion path ..."
+)
+PATCHED_PRINTS = "[-0.1 -0.1 -0.1]"
+NUMBERS_CHANGE = (
+    "Yes, for integer leaves and integer gradients. Otherwise only dtypes and compilation change."
+)
+
 RELEASE = Version(optax.__version__)
 # Of optax 0.1.2, which calls functions of jax by their old names.
 # Of optax 0.1.2, which calls functions of jax by their old names.

@@ -16,6 +16,24 @@ from support import trees
 from support.contract import assert_keeps_the_contract, float64_in
 from support.trees import leaves, tree_map, tree_of
 
+EXAMPLE = """\
+import jax.numpy as jnp
+import optax
+
+params, tx = jnp.ones(1, jnp.bfloat16), optax.contrib.reduce_on_plateau(patience=5)
+state = tx.init(params)
+for step in range(50):
+    updates, state = tx.update(params, state, params, value=2 * 0.9997**step)
+print(updates)
+"""
+EXAMPLE_SHOWS = "no_plateau"
+STOCK_PRINTS = "[1.00583e-07]"
+PATCHED_PRINTS = "[1]"
+NUMBERS_CHANGE = (
+    "Yes, for bfloat16 and float16 params, and beside an integer or complex leaf. Otherwise only "
+    "dtypes and compilation change."
+)
+
 reduce_on_plateau = getattr(getattr(optax, "contrib", None), "reduce_on_plateau", None)
 pytestmark = pytest.mark.skipif(
     reduce_on_plateau is None, reason="reduce_on_plateau came with optax 0.1.8"

@@ -13,6 +13,25 @@ from support.contract import assert_keeps_the_contract, float64_in
 from support.training import train
 from support.trees import leaves, tree_map, tree_of
 
+EXAMPLE = """\
+import jax
+import optax
+
+params = jax.numpy.ones(1, "bfloat16")
+tx = optax.contrib.schedule_free_sgd(learning_rate=0.1)
+state, step = tx.init(params), jax.jit(tx.update)
+for _ in range(1000):
+    _, state = step(params, state, params)
+print(int(state.weight_sum / 0.1**2), "steps")
+"""
+EXAMPLE_SHOWS = "stalled_sum"
+STOCK_PRINTS = "400 steps"
+PATCHED_PRINTS = "1000 steps"
+NUMBERS_CHANGE = (
+    "Yes, for bfloat16 and float16 params, and beside an integer leaf. Otherwise only dtypes and "
+    "compilation change."
+)
+
 contrib = getattr(optax, "contrib", None)
 pytestmark = pytest.mark.skipif(
     not hasattr(contrib, "schedule_free"), reason="schedule_free came with optax 0.2.3"
