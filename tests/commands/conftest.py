@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def python(tmp_path: Path) -> Python:
-    """Runs Python in an empty folder."""
+    """Run Python in an empty folder."""
     return Python(tmp_path)
 
 
 @pytest.fixture
 def command(tmp_path: Path) -> Python:
-    """Runs ``python -m optax_dtypefix`` in an empty folder."""
+    """Run ``python -m optax_dtypefix`` in an empty folder."""
     return Python(tmp_path, ("-m", "optax_dtypefix"))

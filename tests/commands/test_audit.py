@@ -1,4 +1,4 @@
-"""The command ``audit``: what it finds, how it tells it, and how it fails."""
+"""The ``audit`` command: verdicts, output and errors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def words_in(picture: Path) -> set[str | None]:
     return {text.text for text in ElementTree.parse(picture).iter(f"{SVG}text")}
 
 
-def test_each_verdict_is_given(few: Any) -> None:
+def test_every_verdict_occurs(few: Any) -> None:
     record, _ = few
     adam = cells(record, "adam", "float")
     assert (adam["f32"], adam["bf16"]) == (".", ".")  # Stock keeps the contract.
@@ -61,7 +61,7 @@ def test_each_verdict_is_given(few: Any) -> None:
     assert record["broken"]["every_transform"] == {"all": 0, "same_dtypes": 0}
 
 
-def test_an_update_is_narrowed_if_it_cannot_hold_the_numbers_of_stocks() -> None:
+def test_an_update_is_narrowed_if_it_loses_values_of_stock() -> None:
     assert narrowed(["float32"], ["bfloat16"]) is not None
     assert narrowed(["float16"], ["bfloat16"]) is not None
     assert narrowed(["float64", "float32"], ["float64", "int8"]) is not None
@@ -70,7 +70,7 @@ def test_an_update_is_narrowed_if_it_cannot_hold_the_numbers_of_stocks() -> None
     assert narrowed([], ["float32"]) is None  # Stock raises.
 
 
-def test_what_is_worse_than_stock_is_broken_whatever_the_reason() -> None:
+def test_worse_than_stock_is_always_broken() -> None:
     drifts, raises, lost = "state: turns", "error: TypeError", "narrowed: an update is bfloat16"
     assert worse(None, drifts)
     assert worse(drifts, raises)
@@ -98,7 +98,7 @@ def test_every_variant_is_measured(few: Any) -> None:
     assert record["cells"] == len(record["rows"]) * len(record["regimes"])
 
 
-def test_the_picture_shows_what_is_fixed_by_default(few: Any) -> None:
+def test_the_picture_shows_fixes(few: Any) -> None:
     _, path = few
     words = words_in(path)
     assert {*FEW, "f32", "wider"} <= words
@@ -110,7 +110,7 @@ def test_the_picture_shows_what_is_fixed_by_default(few: Any) -> None:
     assert "still wrong" not in words
 
 
-def test_the_picture_shows_what_is_still_wrong() -> None:
+def test_the_picture_shows_broken_transformations() -> None:
     row = {"name": "contrib.adopt", "cells": ".x+-"}
     svg = draw([{"regimes": ["f32", "bf16", "f16", "complex"], "rows": [row]}])
     root = ElementTree.fromstring(svg)
@@ -135,7 +135,7 @@ def test_a_patch_that_is_off_shows_as_broken(command: Python) -> None:
     assert "x" in row.split()
 
 
-def test_moments_in_float32_are_no_fault(command: Python) -> None:
+def test_float32_moments_do_not_count_as_broken(command: Python) -> None:
     run = command("audit", "--json", "--only", "rmsprop", OPTAX_DTYPEFIX_ENABLE="float32_moments")
     assert run.returncode == 0
     broken = json.loads(run.stdout)["broken"]
@@ -143,7 +143,7 @@ def test_moments_in_float32_are_no_fault(command: Python) -> None:
     assert broken["stock"]["same_dtypes"] > 0
 
 
-def test_the_opt_in_patch_is_measured_beside_those_that_are_named(command: Python) -> None:
+def test_the_opt_in_patch_is_measured_beside_the_named_ones(command: Python) -> None:
     run = command("audit", "--json", "--only", "trace", OPTAX_DTYPEFIX_ONLY="multi_steps")
     assert cells(json.loads(run.stdout), "trace")["wider"] == "o"
 
@@ -155,14 +155,14 @@ def test_an_unknown_name_is_refused(command: Python) -> None:
     assert "unknown transformation 'adamm'. Did you mean 'adam'?" in run.stderr
 
 
-def test_a_picture_that_cannot_be_written_is_refused_at_once(command: Python) -> None:
+def test_an_unwritable_picture_is_refused_at_once(command: Python) -> None:
     run = command("audit", "--svg", "no/such/folder.svg", "--only", "clip")
     assert run.returncode == 2
     assert "no/such/folder.svg" in run.stderr
     assert "Traceback" not in run.stderr
 
 
-def test_a_broken_optax_is_told(command: Python) -> None:
+def test_a_broken_optax_is_reported(command: Python) -> None:
     broken = command.at_start(
         """
         import sys
@@ -181,7 +181,7 @@ def test_a_broken_optax_is_told(command: Python) -> None:
     assert "half an installation" in run.stderr
 
 
-def test_records_of_releases_become_a_table_and_a_picture(few: Any, tmp_path: Path) -> None:
+def test_write_audit_makes_a_table_and_a_picture(few: Any, tmp_path: Path) -> None:
     record, _ = few
     older = {**record, "optax_version": "0.0.1", "rows": record["rows"][:1]}
     paths = [tmp_path / "older.json", tmp_path / "newer.json"]

@@ -20,13 +20,13 @@ def test_the_console_script_is_the_same_command() -> None:
     assert script.load() is main
 
 
-def test_version_tells_all_versions(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_prints_all_versions(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         main(["--version"])
     assert exit_.value.code == 0
-    said = capsys.readouterr().out
-    assert said.startswith(f"optax-dtypefix {optax_dtypefix.__version__} (optax ")
-    assert f"jax {importlib.metadata.version('jax')}" in said
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"optax-dtypefix {optax_dtypefix.__version__} (optax ")
+    assert f"jax {importlib.metadata.version('jax')}" in printed
 
 
 @pytest.mark.parametrize(
@@ -39,12 +39,12 @@ def test_help(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert "usage: optax-dtypefix" in capsys.readouterr().out
 
 
-def test_without_a_command_it_helps(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_command_it_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert "examples:" in capsys.readouterr().err
 
 
-def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_command_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         main(["doctr"])
     assert exit_.value.code == 2
@@ -59,7 +59,7 @@ def test_wrong_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFi
     assert "usage: optax-dtypefix" in capsys.readouterr().err
 
 
-def test_status_tells_what_is_applied(command: Python) -> None:
+def test_status_lists_the_applied_patches(command: Python) -> None:
     run = command("status", OPTAX_DTYPEFIX_ONLY="multi_steps")
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout.startswith(f"optax {importlib.metadata.version('optax')} in ")
@@ -112,7 +112,7 @@ ABSENT = """
 
 
 @pytest.mark.parametrize("name", ["status", "doctor"])
-def test_without_optax_it_says_so(command: Python, name: str) -> None:
+def test_a_missing_optax_is_reported(command: Python, name: str) -> None:
     run = command(name, PYTHONPATH=command.at_start(ABSENT))
     assert (run.returncode, run.stdout) == (1, "")
     assert "optax cannot be imported: it is not installed" in run.stderr
@@ -121,7 +121,7 @@ def test_without_optax_it_says_so(command: Python, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["status", "doctor"])
-def test_with_a_broken_optax_it_says_why(command: Python, tmp_path: Path, name: str) -> None:
+def test_a_broken_optax_is_reported(command: Python, tmp_path: Path, name: str) -> None:
     folder = command.at_start("")
     (tmp_path / "site" / "optax").mkdir()
     (tmp_path / "site" / "optax" / "__init__.py").write_text(
@@ -133,7 +133,7 @@ def test_with_a_broken_optax_it_says_why(command: Python, tmp_path: Path, name: 
     assert "ImportError: this optax wants another jax" in run.stderr
 
 
-def test_a_malformed_variable_is_named(command: Python) -> None:
+def test_an_invalid_variable_is_named(command: Python) -> None:
     run = command("status", OPTAX_DTYPEFIX="maybe")
     assert run.returncode == 1
     assert run.stderr.splitlines()[-1].endswith(

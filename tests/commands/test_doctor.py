@@ -10,7 +10,7 @@ from optax_dtypefix._commands import doctor as _doctor
 from optax_dtypefix.patches import multi_steps
 from support.processes import Python
 
-# All demonstrations would take too long here; they are tests of their own.
+# All reproducers would take too long here; tests/patches/test_faults.py runs them.
 FEW = """
     import wrapt
 
@@ -21,8 +21,8 @@ FEW = """
 OPTAX = importlib.metadata.version("optax")
 
 
-def test_each_fault_shows_on_stock_optax_and_is_gone_on_the_patched(command: Python) -> None:
-    # Modes of JAX in which the demonstrations would show something else.
+def test_faults_are_shown_on_stock_and_fixed_when_patched(command: Python) -> None:
+    # In these modes of JAX the reproducers would show something else.
     run = command(
         "doctor",
         PYTHONPATH=command.at_start(FEW),
@@ -51,7 +51,7 @@ def test_each_fault_shows_on_stock_optax_and_is_gone_on_the_patched(command: Pyt
     assert "Your settings disable these patches: fromage." in lines[-1]
 
 
-# One patch whose faults go wrong in every way, on real optax.
+# A patch of the real optax whose faults fail in every way.
 TAMPERED = f"""
 {FEW}
     import os
@@ -129,7 +129,7 @@ def test_on_an_untested_release_every_fault_is_tried(command: Python) -> None:
 
 
 def outcomes(*, tested: bool = True, **outcome: str | None) -> _doctor._Outcomes:
-    """What a worker writes about one fault, and its outcome unless it died before."""
+    """Return what a worker writes about one fault; without an outcome the worker died."""
     fault = {"patch": "p", "fault": "f", "summary": "s", "upstream": "", "in_release": True}
     header = {"report": {"patches": []}, "tested": tested, "faults": [fault]}
     entries: list[dict[str, Any]] = [header]
@@ -171,7 +171,7 @@ def test_verdicts(
     assert diagnosis(row, tested=tested).ok is ok
 
 
-def test_an_opt_in_patch_that_nobody_asked_for_is_no_failure() -> None:
+def test_an_opt_in_patch_that_is_off_is_no_failure() -> None:
     before = after = outcomes(outcome="wrong")
     status = {"state": "disabled", "reason": _doctor.NOT_OPTED_IN}
     row = _doctor._row(after.faults[0], before, after, status)
@@ -179,7 +179,7 @@ def test_an_opt_in_patch_that_nobody_asked_for_is_no_failure() -> None:
     assert diagnosis(row).ok
 
 
-def test_a_process_that_died_is_no_proof() -> None:
+def test_a_crashed_process_does_not_count_as_fixed() -> None:
     before, after = outcomes(outcome="wrong"), outcomes()
     row = _doctor._row(after.faults[0], before, after, {"state": "applied", "reason": "so"})
     assert (row.patched, row.verdict) == ("died", "still fails")
@@ -239,7 +239,7 @@ def test_the_conclusion_says_what_to_do_next(rows: list[_doctor.Row], words: lis
         ("failed", "wrong", "still fails"),
     ],
 )
-def test_only_a_patch_that_acts_is_said_to_mend(
+def test_only_an_applied_patch_counts_as_the_fix(
     state: str, patched: str | None, verdict: str
 ) -> None:
     fault = {"patch": "a", "fault": "b", "summary": "", "upstream": "", "in_release": True}
@@ -253,7 +253,7 @@ def test_only_a_patch_that_acts_is_said_to_mend(
     assert ("the patch is" in _doctor._details(found)) == (state != "applied")
 
 
-def test_one_patch_with_all_that_is_said_of_it(command: Python) -> None:
+def test_one_patch_in_detail(command: Python) -> None:
     run = command("doctor", "fromage", PYTHONPATH=command.at_start(FEW))
     assert (run.returncode, run.stderr) == (0, "")
     assert "multi_steps" not in run.stdout
@@ -273,7 +273,7 @@ def test_a_patch_that_cannot_be_loaded_is_a_failure() -> None:
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 300])
-def test_messages_share_the_width_and_names_are_never_cut(width: int) -> None:
+def test_messages_share_the_width_and_names_are_not_cut(width: int) -> None:
     long = "one\n two " + "three " * 30
     text = diagnosis(row("still fails", long, long), row("fixed", long, None)).as_text(width)
     table = text.splitlines()[2:6]

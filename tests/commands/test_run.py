@@ -1,4 +1,4 @@
-"""``run`` against the interpreter itself: what Python prints and returns, ``run`` does."""
+"""The ``run`` command prints and returns what Python itself does."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_module_runs_as_python_runs_it(python: Python, tmp_path: Path, name: s
     assert (shimmed.stderr, shimmed.returncode) == (plain.stderr, plain.returncode) == ("", 5)
 
 
-def test_the_traceback_of_a_module_is_its_own(command: Python, tmp_path: Path) -> None:
+def test_a_traceback_shows_only_the_module(command: Python, tmp_path: Path) -> None:
     (tmp_path / "single.py").write_text("def fail():\n    1 / 0\n\nfail()\n")
     run = command("run", "-m", "single")
     lines = [line for line in run.stderr.splitlines() if line.startswith("  File")]
@@ -129,7 +129,7 @@ def test_the_traceback_of_a_module_is_its_own(command: Python, tmp_path: Path) -
     assert run.returncode == 1
 
 
-def test_what_a_package_on_the_way_misses_is_not_hidden(command: Python, tmp_path: Path) -> None:
+def test_a_missing_dependency_is_shown(command: Python, tmp_path: Path) -> None:
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").write_text("import no_such_dependency")
     run = command("run", "-m", "package.module")
@@ -148,13 +148,13 @@ def test_what_a_package_on_the_way_misses_is_not_hidden(command: Python, tmp_pat
         (["-m", "json"], 1, "there is no runnable module 'json'"),
     ],
 )
-def test_what_cannot_be_run(command: Python, call: list[str], code: int, message: str) -> None:
+def test_unrunnable_programs(command: Python, call: list[str], code: int, message: str) -> None:
     run = command("run", *call)
     assert (run.returncode, run.stdout) == (code, "")
     assert run.stderr == f"optax-dtypefix run: {message}\n"
 
 
-def test_the_program_is_under_the_shim(command: Python, tmp_path: Path) -> None:
+def test_the_program_is_patched(command: Python, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         textwrap.dedent(
             """
@@ -169,9 +169,7 @@ def test_the_program_is_under_the_shim(command: Python, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_processes_of_multiprocessing_are_under_the_shim(
-    command: Python, tmp_path: Path, method: str
-) -> None:
+def test_child_processes_are_patched(command: Python, tmp_path: Path, method: str) -> None:
     (tmp_path / "train.py").write_text(
         textwrap.dedent(
             f"""

@@ -34,14 +34,14 @@ def kinds(report: Any) -> list[str]:
     return [violation.kind for violation in report]
 
 
-def test_a_steady_transformation_is_ok() -> None:
+def test_a_transformation_that_keeps_dtypes_is_ok() -> None:
     report = optax_dtypefix.check(optax.adam(1e-3), shapes(jnp.bfloat16))
     assert report.ok
     assert str(report) == "keeps the contract"
     report.raise_if_broken()
 
 
-def test_a_drift_is_named_from_what_to_what() -> None:
+def test_a_change_of_dtype_is_described() -> None:
     report = optax_dtypefix.check(drifting(), shapes(jnp.bfloat16))
     assert kinds(report) == ["state", "updates", "scan", "cond"]
     assert "state['w']: turns from bfloat16[3] into float32[3]" in str(report)
@@ -52,7 +52,7 @@ def test_a_drift_is_named_from_what_to_what() -> None:
         report.raise_if_broken()
 
 
-def test_weak_types_are_seen() -> None:
+def test_a_change_of_weak_type_is_found() -> None:
     def init(params: Any) -> Any:
         del params
         return jnp.asarray(0.0)
@@ -65,7 +65,7 @@ def test_weak_types_are_seen() -> None:
     assert "turns from weak float32[] into float32[]" in str(report)
 
 
-def test_a_change_of_structure_is_seen() -> None:
+def test_a_change_of_structure_is_found() -> None:
     def update(grads: Any, state: Any, params: Any = None) -> Any:
         del params
         return grads, {"more": state}
@@ -74,7 +74,7 @@ def test_a_change_of_structure_is_seen() -> None:
     assert kinds(report) == ["structure", "scan", "cond"]
 
 
-def test_float64_inside_is_seen_unless_it_came_in() -> None:
+def test_float64_inside_is_found_unless_an_input_has_it() -> None:
     def update(grads: Any, state: Any, params: Any = None) -> Any:
         del params
         return tree_map(lambda g: (g.astype(jnp.float64) * 2).astype(g.dtype), grads), state
@@ -110,11 +110,11 @@ def test_extra_arguments_may_be_shapes_and_functions() -> None:
     assert found.ok, found
 
 
-def test_arrays_count_by_their_shapes_alone() -> None:
+def test_arrays_count_by_their_shapes() -> None:
     assert optax_dtypefix.check(optax.adam(1e-3), {"w": np.ones(3, np.float32)}).ok
 
 
-def test_wider_gradients_are_a_case_of_their_own() -> None:
+def test_wider_gradients_are_checked() -> None:
     report = optax_dtypefix.check(optax.adam(1e-3), shapes(jnp.bfloat16), shapes(jnp.float32))
     assert "state" in kinds(report)
     fixed = optax_dtypefix.preserve_dtypes(optax.adam(1e-3))
@@ -135,7 +135,7 @@ def test_70_billion_parameters_are_checked_as_shapes() -> None:
     assert {id(array) for array in jax.live_arrays()} <= before
 
 
-def test_preserve_dtypes_holds_any_transformation() -> None:
+def test_preserve_dtypes_fixes_any_transformation() -> None:
     tx = optax_dtypefix.preserve_dtypes(drifting())
     assert optax_dtypefix.check(tx, shapes(jnp.bfloat16)).ok
     composed = optax.chain(optax.clip(1.0), optax.masked(tx, {"w": True}))
@@ -146,7 +146,7 @@ def test_preserve_dtypes_holds_any_transformation() -> None:
 
 
 @needs_extra_args
-def test_preserve_dtypes_passes_extra_arguments_on() -> None:
+def test_preserve_dtypes_passes_extra_arguments() -> None:
     def update(grads: Any, state: Any, params: Any = None, *, scale: Any) -> Any:
         del params
         return tree_map(lambda g: g * scale, grads), state
@@ -162,7 +162,7 @@ def test_preserve_dtypes_passes_extra_arguments_on() -> None:
 @pytest.mark.skipif(
     not hasattr(optax, "with_extra_args_support"), reason="it came with optax 0.1.5"
 )
-def test_preserve_dtypes_passes_them_to_what_is_no_tuple_of_optax() -> None:
+def test_preserve_dtypes_accepts_any_object_with_init_and_update() -> None:
     class Own:
         def init(self, params: Any) -> Any:
             return {"params": params, "name": "a word"}
@@ -179,7 +179,7 @@ def test_preserve_dtypes_passes_them_to_what_is_no_tuple_of_optax() -> None:
     assert state["name"] == "a word"
 
 
-def test_updates_of_another_structure_are_told() -> None:
+def test_updates_of_another_structure_are_found() -> None:
     def update(grads: Any, state: Any, params: Any = None) -> Any:
         del params
         return {"b": grads["b"]}, state
@@ -193,11 +193,11 @@ def test_updates_of_another_structure_are_told() -> None:
     assert "{'b': *}" in found.message
 
 
-def test_numpy_params_count_as_what_jax_makes_of_them() -> None:
+def test_numpy_params_count_as_jax_arrays() -> None:
     assert optax_dtypefix.check(optax.adam(0.1), {"w": np.ones(3)}).ok
 
 
-def test_float64_scalars_cost_nothing_and_are_not_reported() -> None:
+def test_float64_scalars_are_not_reported() -> None:
     def update(grads: Any, state: Any, params: Any = None) -> Any:
         del params
         correction = 1 - 0.9 ** (state + 1)  # float64 in 64-bit mode.
@@ -208,7 +208,7 @@ def test_float64_scalars_cost_nothing_and_are_not_reported() -> None:
         assert optax_dtypefix.check(tx, shapes(jnp.float32)).ok
 
 
-def test_int64_that_nobody_brought_is_named() -> None:
+def test_int64_that_no_input_has_is_found() -> None:
     def update(grads: Any, state: Any, params: Any = None) -> Any:
         del params
         return grads, state + 1
@@ -221,7 +221,7 @@ def test_int64_that_nobody_brought_is_named() -> None:
         assert optax_dtypefix.check(tx, shapes(jnp.int64)).ok
 
 
-def test_a_node_that_takes_nothing_but_arrays() -> None:
+def test_a_node_that_accepts_only_arrays() -> None:
     params = {"w": Converting(jnp.ones((3,), jnp.bfloat16))}
     assert optax_dtypefix.check(optax.adam(0.1), params).ok
 

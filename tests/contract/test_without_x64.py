@@ -1,4 +1,4 @@
-"""``without_x64``: what patches use where stock code makes float64 of Python numbers."""
+"""``without_x64``, for stock code that makes float64 of Python numbers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
-def test_no_float64_arises(function: Any) -> None:
+def test_no_float64_is_computed(function: Any) -> None:
     expected = function(jnp.full(3, 2.0), jnp.asarray(3))
     with x64():
         x, c = jnp.full(3, 2.0, jnp.float32), jnp.asarray(3, jnp.int32)
@@ -73,7 +73,7 @@ def test_32_bit_mode_is_left_alone() -> None:
     assert str(jax.make_jaxpr(lambda x: without_x64(function, x))(jnp.ones(3))) == str(plain)
 
 
-def test_the_mode_is_back_afterwards() -> None:
+def test_the_mode_is_restored() -> None:
     with x64():
         assert is_x64()
         with pytest.raises(ZeroDivisionError):

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one test waits for must not be found by the next."""
+def _no_pending_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clear the hooks that an earlier test left."""
     monkeypatch.setattr(_import_hook, "_awaited", [])
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
 
 
 @pytest.fixture
-def package(_nothing_is_awaited: None) -> Iterator[FakePackage]:
-    """The fake package, importable, not imported yet."""
+def package(_no_pending_hooks: None) -> Iterator[FakePackage]:
+    """Make the fake package importable, without importing it."""
     found = FakePackage()
     sys.meta_path.append(found)
     yield found
@@ -31,11 +31,11 @@ def package(_nothing_is_awaited: None) -> Iterator[FakePackage]:
 
 
 @pytest.fixture(autouse=True)
-def _no_complaint(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """A complaint that a test does not expect fails it.
+def _no_unexpected_warning(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Fail a test that logs a warning it does not expect.
 
-    Under "warnings as errors" the engine logs instead of raising, as it must not break an import.
+    With warnings as errors, the engine logs instead of raising: it must not break an import.
     """
     yield
-    complaints = [r for r in caplog.get_records("call") if r.levelno >= logging.WARNING]
-    assert not [r.getMessage() for r in complaints if r.name == "optax_dtypefix"]
+    warnings = [r for r in caplog.get_records("call") if r.levelno >= logging.WARNING]
+    assert not [r.getMessage() for r in warnings if r.name == "optax_dtypefix"]

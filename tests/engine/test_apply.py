@@ -1,4 +1,4 @@
-"""Applying and reverting, before and after the package is imported."""
+"""Apply and revert patches, before and after the package is imported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from optax_dtypefix._settings import Settings
 from support.fakepackage import NAME, FakePackage, engine_of, negate, on, patch, start
 
 
-def test_the_shim_first_patches_as_soon_as_the_package_is_imported(package: FakePackage) -> None:
+def test_started_first_it_patches_during_the_import(package: FakePackage) -> None:
     engine = engine_of(patch("a", on("scale")))
     start(engine)
     assert engine.status()["a"].state is State.PENDING
@@ -19,11 +19,11 @@ def test_the_shim_first_patches_as_soon_as_the_package_is_imported(package: Fake
     pkg = package.load()
     assert engine.is_applied("a")
     assert pkg.scale(5) == -10
-    assert pkg.scale is pkg.core.scale  # The alias in the package itself was bound too.
+    assert pkg.scale is pkg.core.scale  # The alias in the package was rebound too.
     assert pkg.twice(1) == 4  # -(-(1 * 2) * 2): functions of the package call the patched one.
 
 
-def test_the_shim_last_patches_at_once(package: FakePackage) -> None:
+def test_started_last_it_patches_at_once(package: FakePackage) -> None:
     pkg = package.load()
     engine = engine_of(patch("a", on("scale")))
     start(engine)
@@ -31,7 +31,7 @@ def test_the_shim_last_patches_at_once(package: FakePackage) -> None:
     assert pkg.scale(5) == pkg.core.scale(5) == -10
 
 
-def test_revert_puts_the_very_objects_back(package: FakePackage) -> None:
+def test_revert_restores_the_same_objects(package: FakePackage) -> None:
     pkg = package.load()
     before = dict(vars(pkg)), dict(vars(pkg.core)), vars(pkg.Box)["get"]
     engine = engine_of(patch("a", on("scale"), on("Box.get")))
@@ -60,7 +60,7 @@ def test_apply_and_revert_are_idempotent(package: FakePackage) -> None:
     assert engine.status()["a"].reason == "reverted by the program"
 
 
-def test_reverted_before_the_import_stays_out_until_applied(package: FakePackage) -> None:
+def test_a_revert_before_the_import_lasts_until_apply(package: FakePackage) -> None:
     engine = engine_of(patch("a", on("scale")), patch("b", on("shift")))
     start(engine)
     engine.revert("a")
@@ -70,7 +70,7 @@ def test_reverted_before_the_import_stays_out_until_applied(package: FakePackage
     assert pkg.scale(5) == -10
 
 
-def test_a_failed_import_is_patched_when_it_succeeds(package: FakePackage) -> None:
+def test_after_a_failed_import_the_next_one_is_patched(package: FakePackage) -> None:
     engine = engine_of(patch("a", on("scale")))
     start(engine)
     good = package.sources[NAME]
@@ -83,7 +83,7 @@ def test_a_failed_import_is_patched_when_it_succeeds(package: FakePackage) -> No
     assert package.load().scale(5) == -10
 
 
-def test_an_import_that_is_blocked_is_not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_blocked_package_stays_pending(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, NAME, None)
     engine = engine_of(patch("a", on("scale")))
     start(engine)
@@ -106,7 +106,7 @@ def test_a_lazily_imported_submodule_is_patched_when_it_loads(package: FakePacka
     assert pkg.scale(5) == -10
 
 
-def test_off_means_that_nothing_is_watched_or_patched(package: FakePackage) -> None:
+def test_off_patches_nothing(package: FakePackage) -> None:
     engine = engine_of(patch("a", on("scale")), settings=Settings(enabled=False))
     start(engine)
     pkg = package.load()
@@ -118,7 +118,7 @@ def test_off_means_that_nothing_is_watched_or_patched(package: FakePackage) -> N
     assert pkg.scale(5) == 10
 
 
-def test_an_unknown_id_is_an_error_with_the_nearest() -> None:
+def test_an_unknown_id_raises_with_a_suggestion() -> None:
     engine = engine_of(patch("multi_steps"), patch("zero_nans"))
     for verb in (engine.apply, engine.revert, engine.is_applied):
         with pytest.raises(ValueError, match="Did you mean 'multi_steps'"):

@@ -1,4 +1,4 @@
-"""Stock behaviour inside a block, in all threads, without touching a name."""
+"""``disabled()`` gives stock behaviour inside a block, in all threads, and rebinds no name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def engine(pkg: Any) -> Engine:
     return found
 
 
-def test_names_stay_while_layers_rest(pkg: Any, engine: Engine) -> None:
+def test_names_keep_their_objects(pkg: Any, engine: Engine) -> None:
     names = dict(vars(pkg)), dict(vars(pkg.core))
     with engine.disabled("a"):
         assert (pkg.scale(5), pkg.shift(1)) == (10, -2)
@@ -37,12 +37,12 @@ def test_names_stay_while_layers_rest(pkg: Any, engine: Engine) -> None:
     assert (pkg.scale(5), engine.is_applied("a")) == (-10, True)
 
 
-def test_all_when_none_is_named(pkg: Any, engine: Engine) -> None:
+def test_without_ids_all_patches_are_disabled(pkg: Any, engine: Engine) -> None:
     with engine.disabled():
         assert (pkg.scale(5), pkg.shift(1)) == (10, 2)
 
 
-def test_it_nests(pkg: Any, engine: Engine) -> None:
+def test_blocks_nest(pkg: Any, engine: Engine) -> None:
     with engine.disabled("a"):
         with engine.disabled():
             assert (pkg.scale(5), pkg.shift(1)) == (10, 2)
@@ -50,13 +50,13 @@ def test_it_nests(pkg: Any, engine: Engine) -> None:
     assert pkg.scale(5) == -10
 
 
-def test_an_exception_leaves_the_block_and_ends_it(pkg: Any, engine: Engine) -> None:
+def test_an_exception_ends_the_block(pkg: Any, engine: Engine) -> None:
     with pytest.raises(KeyError), engine.disabled():
         raise KeyError
     assert pkg.scale(5) == -10
 
 
-def test_it_decorates_and_can_be_used_again(pkg: Any, engine: Engine) -> None:
+def test_as_a_decorator_it_works_for_every_call(pkg: Any, engine: Engine) -> None:
     @engine.disabled()
     def stock_scale() -> Any:
         return pkg.scale(5)
@@ -64,7 +64,7 @@ def test_it_decorates_and_can_be_used_again(pkg: Any, engine: Engine) -> None:
     assert [stock_scale(), pkg.scale(5), stock_scale()] == [10, -10, 10]
 
 
-def test_a_patch_that_was_not_applied_is_left_alone(pkg: Any, engine: Engine) -> None:
+def test_a_reverted_patch_stays_reverted(pkg: Any, engine: Engine) -> None:
     engine.revert("a")
     stock = pkg.scale
     with engine.disabled():
@@ -73,7 +73,7 @@ def test_a_patch_that_was_not_applied_is_left_alone(pkg: Any, engine: Engine) ->
     assert engine.status()["a"].reason == "reverted by the program"
 
 
-def test_applying_and_reverting_inside(pkg: Any, engine: Engine) -> None:
+def test_apply_and_revert_inside_a_block(pkg: Any, engine: Engine) -> None:
     stock = engine.status()
     with engine.disabled("a"):
         engine.revert("a")
@@ -104,11 +104,11 @@ def test_blocks_of_several_threads_overlap(pkg: Any, engine: Engine) -> None:
     thread = threading.Thread(target=other)
     thread.start()
     assert entered.wait(10)
-    assert pkg.scale(5) == 10  # Its block holds here too.
+    assert pkg.scale(5) == 10  # The block counts for every thread.
     with engine.disabled("a"):
         leave.set()
         thread.join(10)
-        assert pkg.scale(5) == 10  # It left; this block goes on.
+        assert pkg.scale(5) == 10  # That block has ended; this one goes on.
     assert pkg.scale(5) == -10
 
 

@@ -1,4 +1,4 @@
-"""Every variable, read once and strictly."""
+"""Environment variables: defaults, values and errors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_every_variable() -> None:
 
 
 @pytest.mark.parametrize("name", ["DISABLE", "ONLY", "ENABLE"])
-def test_an_empty_list_is_an_unset_one(name: str) -> None:
+def test_an_empty_list_counts_as_unset(name: str) -> None:
     assert read(**{f"{P}_{name}": " "}) == read()
 
 
@@ -55,7 +55,7 @@ def test_an_empty_list_is_an_unset_one(name: str) -> None:
         (f"{P}_ENABLE", "prodigy,,zero_nans", "patch ids separated by commas"),
     ],
 )
-def test_a_malformed_value_names_variable_value_and_what_is_allowed(
+def test_an_invalid_value_raises_with_the_allowed_ones(
     variable: str, value: str, allowed: str
 ) -> None:
     with pytest.raises(OptaxDtypeFixError) as caught:
@@ -66,7 +66,7 @@ def test_a_malformed_value_names_variable_value_and_what_is_allowed(
 
 
 @pytest.mark.parametrize("name", ["DISABLE", "ONLY", "ENABLE"])
-def test_an_unknown_id_is_a_warning_with_the_nearest(name: str) -> None:
+def test_an_unknown_id_warns_with_a_suggestion(name: str) -> None:
     with pytest.warns(OptaxDtypeFixWarning, match="'multistep'.*Did you mean 'multi_steps'"):
         settings = read(**{f"{P}_{name}": "multistep,prodigy"})
     assert (settings.disabled_reason("prodigy") is None) == (name != "DISABLE")
@@ -77,12 +77,12 @@ def test_an_unknown_id_is_a_warning_with_the_nearest(name: str) -> None:
 
 
 @pytest.mark.parametrize("several", ["prodigy multi_steps", "prodigy;multi_steps"])
-def test_ids_that_no_comma_separates(several: str) -> None:
+def test_ids_without_commas_warn(several: str) -> None:
     with pytest.warns(OptaxDtypeFixWarning, match="Separate patch ids with commas"):
         read(OPTAX_DTYPEFIX_DISABLE=several)
 
 
-def test_only_an_unknown_id_leaves_nothing_rather_than_everything() -> None:
+def test_only_with_an_unknown_id_patches_nothing() -> None:
     with pytest.warns(OptaxDtypeFixWarning, match=".nothing is patched.. Did you"):
         settings = read(OPTAX_DTYPEFIX_ONLY="multistep")
     assert all(settings.disabled_reason(patch_id) for patch_id in IDS)
@@ -98,7 +98,7 @@ def test_only_an_unknown_id_leaves_nothing_rather_than_everything() -> None:
         ("OPTAX_DTYPE_FIX_DISABLE", f"{P}_DISABLE"),
     ],
 )
-def test_a_misspelt_variable_is_a_warning(variable: str, meant: str) -> None:
+def test_a_misspelt_variable_warns(variable: str, meant: str) -> None:
     with pytest.warns(OptaxDtypeFixWarning, match=f"variable {variable} .*Did you mean '{meant}'"):
         assert read(**{variable: "off"}) == read()
     with pytest.raises(OptaxDtypeFixError, match=variable):
@@ -106,14 +106,12 @@ def test_a_misspelt_variable_is_a_warning(variable: str, meant: str) -> None:
 
 
 @pytest.mark.parametrize("variable", ["OPTAX_SEED", "OPTAX_HOME", "MY_OPTAX_DTYPEFIX"])
-def test_variables_of_others_are_none_of_our_business(
-    variable: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_other_variables_are_ignored(variable: str, caplog: pytest.LogCaptureFixture) -> None:
     assert read(**{variable: "off"}) == read()
     assert not caplog.text
 
 
-def test_refusals_in_words() -> None:
+def test_disabled_reasons() -> None:
     assert (
         read(OPTAX_DTYPEFIX="off").disabled_reason("prodigy")
         == "switched off by OPTAX_DTYPEFIX=off"
@@ -124,7 +122,7 @@ def test_refusals_in_words() -> None:
     assert named.disabled_reason("zero_nans") is None
 
 
-def test_a_level_of_the_program_stands_unless_a_variable_is_set() -> None:
+def test_the_log_level_of_the_program_is_kept() -> None:
     level = LOGGER.level
     try:
         LOGGER.setLevel("DEBUG")
@@ -132,12 +130,12 @@ def test_a_level_of_the_program_stands_unless_a_variable_is_set() -> None:
         assert LOGGER.level == logging.DEBUG
         LOGGER.setLevel(logging.NOTSET)
         set_up_logging("WARNING")
-        assert LOGGER.level == logging.WARNING  # Not that of the root.
+        assert LOGGER.level == logging.WARNING  # The level of the root logger does not count.
     finally:
         LOGGER.setLevel(level)
 
 
-def test_logging_shows_what_was_asked_for_and_nothing_else(
+def test_logging_shows_the_requested_levels(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(LOGGER, "handlers", [])

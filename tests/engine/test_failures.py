@@ -1,4 +1,4 @@
-"""What goes wrong with one patch costs neither the others nor the user's import."""
+"""A patch that fails breaks neither the other patches nor the user's import."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ CASES = {
 
 @pytest.mark.parametrize("first", ["shim", "package"])
 @pytest.mark.parametrize("case", CASES)
-def test_one_bad_patch_is_recorded_and_the_others_applied(
+def test_a_bad_patch_is_reported_and_the_others_apply(
     package: FakePackage, case: str, first: str
 ) -> None:
     broken, state, reason = CASES[case]
@@ -90,12 +90,12 @@ def test_strict_mode_raises_and_still_applies_the_others(package: FakePackage, c
 def test_strict_mode_stops_the_import_each_time(package: FakePackage) -> None:
     engine = Engine(NAME, ("bad",), loader(raising), Settings(strict=True), TESTED)
     start(engine)
-    for _ in range(2):  # As in a notebook, or below a library that tries once and goes on.
+    for _ in range(2):  # As in a notebook, or a library that catches the error.
         with pytest.raises(OptaxDtypeFixError, match="DISABLE=bad to silence"):
             package.load()
 
 
-def test_in_strict_mode_a_refused_id_costs_the_others_nothing(package: FakePackage) -> None:
+def test_in_strict_mode_a_disabled_id_raises_after_the_others_apply(package: FakePackage) -> None:
     settings = Settings(strict=True, disable=frozenset({"off"}))
     engine = engine_of(patch("off", on("scale")), GOOD, settings=settings)
     package.load()
@@ -104,7 +104,7 @@ def test_in_strict_mode_a_refused_id_costs_the_others_nothing(package: FakePacka
     assert engine.is_applied("good")
 
 
-def test_in_strict_mode_what_waits_is_not_left_to_stock(package: FakePackage) -> None:
+def test_in_strict_mode_importing_a_pending_module_raises(package: FakePackage) -> None:
     lazy = patch("lazy", on("late", modules=(f"{NAME}.extra.late",)))
     engine = engine_of(patch("bad", on("gone")), lazy, settings=Settings(strict=True))
     package.load()
@@ -115,7 +115,7 @@ def test_in_strict_mode_what_waits_is_not_left_to_stock(package: FakePackage) ->
         package.load(f"{NAME}.extra.late")
 
 
-def test_a_defect_of_the_engine_does_not_break_the_import(
+def test_a_bug_in_the_engine_does_not_break_the_import(
     package: FakePackage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = engine_of(GOOD)
@@ -129,7 +129,7 @@ def test_a_defect_of_the_engine_does_not_break_the_import(
         assert package.load().shift(1) == 2
 
 
-def test_a_failed_patch_can_be_tried_again(package: FakePackage) -> None:
+def test_a_failed_patch_can_be_applied_again(package: FakePackage) -> None:
     attempts: list[Callable[[], Patch]] = [raising, lambda: patch("bad", on("shift"))]
     engine = Engine(NAME, ("bad",), lambda _: attempts.pop(0)(), Settings(), TESTED)
     pkg = package.load()
@@ -140,12 +140,12 @@ def test_a_failed_patch_can_be_tried_again(package: FakePackage) -> None:
     assert pkg.shift(1) == -2
 
 
-def test_troubles_are_told_once_although_more_modules_load(package: FakePackage) -> None:
+def test_a_failure_warns_once_when_several_modules_load(package: FakePackage) -> None:
     lazy = patch("lazy", on("late", modules=(f"{NAME}.extra.late",)))
     engine = engine_of(patch("bad", on("gone")), lazy)
     start(engine)
     with pytest.warns(OptaxDtypeFixWarning, match="bad") as caught:
-        package.load(f"{NAME}.extra.late")  # And with it the two above it.
+        package.load(f"{NAME}.extra.late")  # This imports its two parents first.
     assert len(caught) == 1
     assert engine.is_applied("lazy")
 
@@ -163,7 +163,7 @@ def test_an_exception_of_a_replacement_reaches_the_caller_unchanged(package: Fak
 
 
 @pytest.mark.usefixtures("package")
-def test_the_warning_points_to_the_line_of_the_user() -> None:
+def test_the_warning_points_at_the_users_line() -> None:
     engine = engine_of(patch("bad", on("gone")))
     start(engine)
     with pytest.warns(OptaxDtypeFixWarning) as caught:
@@ -182,14 +182,14 @@ def test_warnings_as_errors_do_not_break_the_import(
     caplog.clear()
 
 
-def test_a_missing_function_that_no_fault_concerns_is_no_trouble(package: FakePackage) -> None:
+def test_a_missing_function_without_a_fault_does_not_warn(package: FakePackage) -> None:
     engine = engine_of(patch("a", on("gone"), faults=[fault(releases="<0.2")]))
     package.load()
     engine.apply()
     assert engine.status()["a"].state is State.MISSING
 
 
-def test_a_module_that_imports_or_warns_when_asked_is_not_asked(package: FakePackage) -> None:
+def test_the_getattr_of_a_module_is_not_called(package: FakePackage) -> None:
     package.sources[f"{NAME}.core"] += """
         def __getattr__(name):
             raise (AttributeError if name.startswith("__") else RuntimeError)(name)

@@ -1,4 +1,4 @@
-"""``import optax_dtypefix`` is quiet, small, and strict about the environment."""
+"""``import optax_dtypefix`` is quiet, imports little, and checks the environment."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ OURS = {
 }
 
 STANDARD = {"__future__", "contextlib", "importlib", "os", "sys", "threading", "typing", "warnings"}
-"""What ours import, all of it in the standard library."""
+"""The standard modules that ours import."""
 
 
-def test_it_imports_next_to_nothing_and_prints_nothing(tmp_path: Path) -> None:
+def test_it_imports_few_modules_and_prints_nothing(tmp_path: Path) -> None:
     script = f"""
         for name in {sorted(STANDARD)}:
             __import__(name)
@@ -38,7 +38,7 @@ def test_it_imports_next_to_nothing_and_prints_nothing(tmp_path: Path) -> None:
     assert set(done.stdout.split()) == OURS
 
 
-def test_wrapt_comes_with_optax_and_the_types_of_the_report_when_asked_for(tmp_path: Path) -> None:
+def test_heavy_modules_load_on_demand(tmp_path: Path) -> None:
     script = """
         import optax_dtypefix
         from optax_dtypefix import apply, disabled, is_applied, original, revert, status
@@ -61,7 +61,7 @@ def test_wrapt_comes_with_optax_and_the_types_of_the_report_when_asked_for(tmp_p
         ("OPTAX_DTYPEFIX_DISABLE", "prodigy,", "OPTAX_DTYPEFIX_DISABLE='prodigy,' has an empty"),
     ],
 )
-def test_a_malformed_variable_stops_the_program(
+def test_an_invalid_variable_stops_the_program(
     tmp_path: Path, variable: str, value: str, message: str
 ) -> None:
     done = start(tmp_path, "import optax_dtypefix", **{variable: value})
@@ -69,7 +69,7 @@ def test_a_malformed_variable_stops_the_program(
     assert f"OptaxDtypeFixError: {message}" in done.stderr.splitlines()[-1]
 
 
-def test_an_unknown_id_is_told_but_breaks_nothing_under_warnings_as_errors(tmp_path: Path) -> None:
+def test_an_unknown_id_stops_the_import_in_strict_mode_only(tmp_path: Path) -> None:
     script = "import optax_dtypefix\nprint('on')"
     unknown = {"OPTAX_DTYPEFIX_DISABLE": "prodgy"}
     for options in ((), ("-W", "error")):
@@ -81,7 +81,7 @@ def test_an_unknown_id_is_told_but_breaks_nothing_under_warnings_as_errors(tmp_p
     assert "Did you mean 'prodigy'?" in strict.stderr
 
 
-def test_the_folder_of_the_sources_says_that_it_wants_to_be_installed(tmp_path: Path) -> None:
+def test_the_source_tree_asks_to_be_installed(tmp_path: Path) -> None:
     shutil.copytree(Path(optax_dtypefix.__file__).parent, tmp_path / "optax_dtypefix")
     shutil.rmtree(tmp_path / "optax_dtypefix" / "patches", ignore_errors=True)  # As in a wheel.
     done = start(tmp_path, "import optax_dtypefix", "-S")
@@ -92,13 +92,13 @@ def test_the_folder_of_the_sources_says_that_it_wants_to_be_installed(tmp_path: 
     )
 
 
-def test_a_warning_names_the_line_that_imports(tmp_path: Path) -> None:
+def test_a_warning_points_at_the_import(tmp_path: Path) -> None:
     done = start(tmp_path, "import optax_dtypefix", OPTAX_DTYPEFIX_ONLY="prodgy")
     assert "script.py:" in done.stderr.splitlines()[0]
     assert "OptaxDtypeFixWarning" in done.stderr
 
 
-def test_it_may_be_imported_twice_and_removed(tmp_path: Path) -> None:
+def test_it_may_be_imported_twice(tmp_path: Path) -> None:
     script = """
         import optax_dtypefix
         import optax_dtypefix as again

@@ -1,4 +1,4 @@
-"""Every way in which a module is imported calls back once, and leaves the module as without us."""
+"""The import hook calls back once for every kind of import, and leaves the module unchanged."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SOURCE = "def f():\n    return 1\n"
 
 @pytest.fixture
 def calls() -> list[Any]:
-    """What the hook, ``calls.append``, was called with."""
+    """The modules with which the hook, ``calls.append``, was called."""
     return []
 
 
@@ -58,12 +58,12 @@ def is_armed() -> bool:
     return _import_hook._FINDER in sys.meta_path
 
 
-def test_it_is_called_once_and_then_the_finder_is_gone(
+def test_the_hook_is_called_once_and_the_finder_removed(
     package: FakePackage, calls: list[Any]
 ) -> None:
     before = list(sys.meta_path)
     after_import(NAME, calls.append)
-    after_import(NAME, calls.append)  # The same again is the same.
+    after_import(NAME, calls.append)  # Registered twice, it is called once.
     assert sys.meta_path == [_import_hook._FINDER, *before]
     package.load(f"{NAME}.core")
     assert calls == [package.load()]
@@ -75,7 +75,7 @@ def test_it_is_called_once_and_then_the_finder_is_gone(
     assert len(calls) == 1
 
 
-def test_the_finder_stays_while_something_else_is_awaited(
+def test_the_finder_stays_until_the_last_hook_was_called(
     package: FakePackage, calls: list[Any]
 ) -> None:
     after_import(NAME, lambda _: after_import(f"{NAME}.extra.late", calls.append))
@@ -87,16 +87,14 @@ def test_the_finder_stays_while_something_else_is_awaited(
     assert not is_armed()
 
 
-def test_what_is_there_already_is_at_once(package: FakePackage, calls: list[Any]) -> None:
+def test_a_loaded_module_calls_back_at_once(package: FakePackage, calls: list[Any]) -> None:
     package.load()
     after_import(NAME, calls.append)
     assert calls == [package.load()]
     assert not is_armed()
 
 
-def test_the_module_has_its_own_loader_also_while_it_is_executed(
-    package: FakePackage, calls: list[Any]
-) -> None:
+def test_a_module_keeps_its_own_loader(package: FakePackage, calls: list[Any]) -> None:
     loaders = []
     package.before_exec = lambda name: loaders.append(
         [sys.modules[name].__loader__, sys.modules[name].__spec__.loader]  # type: ignore[union-attr]
@@ -109,7 +107,7 @@ def test_the_module_has_its_own_loader_also_while_it_is_executed(
 
 
 @pytest.mark.parametrize("zipped", [False, True])
-def test_source_data_and_reload_are_as_without_us(
+def test_source_data_and_reload_still_work(
     on_disk: Path, monkeypatch: pytest.MonkeyPatch, calls: list[Any], *, zipped: bool
 ) -> None:
     if zipped:
@@ -119,7 +117,7 @@ def test_source_data_and_reload_are_as_without_us(
                 file.write(path, f"{ON_DISK}/{path.name}")
         monkeypatch.syspath_prepend(str(archive))
     after_import(ON_DISK, calls.append)
-    assert pkgutil.get_data(ON_DISK, "data.txt") == b"data"  # Imports it.
+    assert pkgutil.get_data(ON_DISK, "data.txt") == b"data"  # This imports the package.
     (module,) = calls
     assert ("archive.zip" in module.__file__) == zipped
     name = "zipimporter" if zipped else "SourceFileLoader"
@@ -133,7 +131,7 @@ def test_source_data_and_reload_are_as_without_us(
 
 
 @pytest.mark.usefixtures("on_disk")
-def test_looking_is_not_importing(calls: list[Any]) -> None:
+def test_find_spec_does_not_call_back(calls: list[Any]) -> None:
     after_import(ON_DISK, calls.append)
     for _ in range(2):
         spec: Any = importlib.util.find_spec(ON_DISK)
@@ -149,7 +147,7 @@ def test_looking_is_not_importing(calls: list[Any]) -> None:
 
 
 @pytest.mark.usefixtures("on_disk")
-def test_the_loader_of_an_awaited_module_can_be_copied(calls: list[Any]) -> None:
+def test_the_loader_can_be_copied(calls: list[Any]) -> None:
     after_import(ON_DISK, calls.append)
     spec = importlib.util.find_spec(ON_DISK)
     assert spec is not None
@@ -172,7 +170,7 @@ def test_a_lazy_loader_stays_lazy(calls: list[Any]) -> None:
 
 
 @pytest.mark.usefixtures("on_disk")
-def test_a_folder_is_imported_as_without_us(calls: list[Any]) -> None:
+def test_a_namespace_package_is_unchanged(calls: list[Any]) -> None:
     name = f"{ON_DISK}_namespace"
     after_import(name, calls.append)
     module = importlib.import_module(name)
@@ -182,7 +180,7 @@ def test_a_folder_is_imported_as_without_us(calls: list[Any]) -> None:
 
 
 class Finds:
-    """A finder that gives one spec for the package."""
+    """A finder that returns one spec for the package."""
 
     def __init__(self, spec: Any) -> None:
         self.spec = spec
@@ -225,16 +223,14 @@ def test_a_loader_without_exec_module(calls: list[Any]) -> None:
     assert module.__loader__ is module.__spec__.loader is loader  # type: ignore[union-attr]
 
 
-def test_a_module_that_puts_something_else_in_its_place(
-    package: FakePackage, calls: list[Any]
-) -> None:
+def test_a_module_may_replace_itself(package: FakePackage, calls: list[Any]) -> None:
     package.sources[NAME] = f"import sys; sys.modules['{NAME}'] = sys"
     after_import(NAME, calls.append)
     assert package.load() is sys
     assert calls == [sys]
 
 
-def test_an_import_that_fails_is_none(package: FakePackage, calls: list[Any]) -> None:
+def test_a_failed_import_does_not_call_back(package: FakePackage, calls: list[Any]) -> None:
     source = package.sources[NAME]
     package.sources[NAME] += "\n        raise ZeroDivisionError\n"
     after_import(NAME, calls.append)
@@ -259,7 +255,7 @@ def test_a_blocked_import_stays_blocked(
     assert [package.load()] == calls
 
 
-def test_what_is_not_installed_is_not_found(calls: list[Any]) -> None:
+def test_a_missing_package_stays_missing(calls: list[Any]) -> None:
     after_import(NAME, calls.append)
     assert importlib.util.find_spec(NAME) is None
     with pytest.raises(ModuleNotFoundError):
@@ -267,28 +263,28 @@ def test_what_is_not_installed_is_not_found(calls: list[Any]) -> None:
     assert not calls
 
 
-def defect(module: Any) -> NoReturn:
+def failing_hook(module: Any) -> NoReturn:
     raise ValueError(module.__name__)
 
 
-def test_a_defect_is_told_and_breaks_no_import(package: FakePackage) -> None:
-    after_import(NAME, defect)
-    told = f"Could not patch {NAME}: ValueError: {NAME}"
-    with pytest.warns(OptaxDtypeFixWarning, match=told) as caught:
+def test_a_failing_hook_warns_and_does_not_break_the_import(package: FakePackage) -> None:
+    after_import(NAME, failing_hook)
+    warning = f"Could not patch {NAME}: ValueError: {NAME}"
+    with pytest.warns(OptaxDtypeFixWarning, match=warning) as caught:
         package.load()
     assert caught[0].filename.endswith("fakepackage.py"), "blames the import machinery"
     assert not is_armed()
 
 
-def test_in_strict_mode_it_stops_the_import(package: FakePackage) -> None:
-    after_import(NAME, defect, strict=True)
+def test_in_strict_mode_a_failing_hook_stops_the_import(package: FakePackage) -> None:
+    after_import(NAME, failing_hook, strict=True)
     with pytest.raises(OptaxDtypeFixError, match="Could not patch"):
         package.load()
     assert NAME not in sys.modules
 
 
 @pytest.mark.parametrize("error", [OptaxDtypeFixError, KeyboardInterrupt])
-def test_what_stops_the_import_leaves_it_armed(
+def test_after_a_stopped_import_the_hook_is_still_armed(
     package: FakePackage, error: type[BaseException]
 ) -> None:
     errors = [error]
@@ -305,7 +301,7 @@ def test_what_stops_the_import_leaves_it_armed(
     assert [package.load()] == later
 
 
-def test_importers_of_many_threads_wait_for_the_hook(package: FakePackage) -> None:
+def test_all_importing_threads_wait_for_the_hook(package: FakePackage) -> None:
     def hook(module: Any) -> None:
         threading.Event().wait(0.02)
         module.hooked = [*getattr(module, "hooked", ()), True]
@@ -318,19 +314,19 @@ def test_importers_of_many_threads_wait_for_the_hook(package: FakePackage) -> No
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_an_import_of_another_thread_is_waited_for(
+def test_after_import_waits_for_an_import_in_another_thread(
     package: FakePackage, calls: list[Any], *, fails: bool
 ) -> None:
     importing, go_on = threading.Event(), threading.Event()
 
-    def cast_back(name: str) -> None:
+    def pause(name: str) -> None:
         if name == f"{NAME}.core":
             importing.set()
             assert go_on.wait(PATIENCE)
             if fails:
                 raise ZeroDivisionError
 
-    package.before_exec = cast_back
+    package.before_exec = pause
     with ThreadPoolExecutor(1) as pool:
         load = pool.submit(package.load)
         assert importing.wait(PATIENCE)
@@ -346,7 +342,7 @@ def test_an_import_of_another_thread_is_waited_for(
 
 
 class Chained:
-    """A finder as jaxtyping's: takes what another one finds, with a loader of its own."""
+    """A finder like jaxtyping's, which wraps the loader that another finder returns."""
 
     def __init__(self, original: Any) -> None:
         self.original = original
@@ -370,7 +366,7 @@ class ChainedLoader:
         vars(module)["chained"] = True
 
 
-def test_a_hook_that_was_there_before(package: FakePackage, calls: list[Any]) -> None:
+def test_another_hook_that_was_installed_before(package: FakePackage, calls: list[Any]) -> None:
     sys.meta_path.insert(0, Chained(package))
     after_import(NAME, lambda module: calls.append((module, module.chained)))
     module = package.load()
@@ -379,10 +375,10 @@ def test_a_hook_that_was_there_before(package: FakePackage, calls: list[Any]) ->
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_the_hooks_of_wrapt(
+def test_the_import_hooks_of_wrapt(
     package: FakePackage, calls: list[Any], monkeypatch: pytest.MonkeyPatch, place: int
 ) -> None:
-    """Its finder, before ours and after it, asks all finders anew, and wraps loaders too."""
+    """The finder of wrapt, before or after ours, also asks all finders and wraps loaders."""
     theirs: list[Any] = []
     importer = sys.modules["wrapt.importer"]
     monkeypatch.setattr(importer, "_post_import_hooks", {})
@@ -396,7 +392,7 @@ def test_the_hooks_of_wrapt(
 
 
 def test_two_of_our_finders(package: FakePackage, calls: list[Any]) -> None:
-    """As when the shim is removed from ``sys.modules`` and imported anew."""
+    """This happens if the shim is removed from ``sys.modules`` and imported again."""
     after_import(NAME, calls.append)
     for place in (0, 2):
         sys.meta_path.insert(place, _import_hook._Finder())
@@ -405,7 +401,7 @@ def test_two_of_our_finders(package: FakePackage, calls: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_a_finder_in_front_that_asks_nobody_is_told_and_mended_by_apply(
+def test_a_finder_that_bypasses_ours_is_reported_and_apply_patches(
     package: FakePackage, strict: bool
 ) -> None:
     engine = engine_of(patch("a", on("scale")), settings=Settings(strict=strict))
@@ -417,13 +413,13 @@ def test_a_finder_in_front_that_asks_nobody_is_told_and_mended_by_apply(
     assert engine.status()["a"].reason == (
         f"{NAME} was imported without triggering the import hook; call optax_dtypefix.apply()"
     )
-    telling = (
+    reported = (
         pytest.raises(OptaxDtypeFixError, match="another import hook")
         if strict
         else pytest.warns(OptaxDtypeFixWarning, match=r"import hook.*Call optax_dtypefix.apply\(\)")
     )
-    with telling:
-        importlib.util.find_spec("that_is_not_there")  # With any search, and then never again.
+    with reported:
+        importlib.util.find_spec("that_is_not_there")  # Any search reports it, once.
     assert importlib.util.find_spec("that_is_not_there_either") is None
     engine.apply()
     assert engine.is_applied("a")
@@ -431,10 +427,10 @@ def test_a_finder_in_front_that_asks_nobody_is_told_and_mended_by_apply(
 
 
 @pytest.mark.parametrize("lazily", [False, True])
-def test_a_module_that_is_loaded_by_hand_and_imports_is_not_missed(
+def test_a_module_that_is_loaded_by_hand_is_not_missed(
     package: FakePackage, calls: list[Any], lazily: bool
 ) -> None:
-    """It is in ``sys.modules`` then, and nothing marks it as being imported."""
+    """The module is in ``sys.modules``, and nothing marks it as being imported."""
     source = textwrap.dedent(package.sources[NAME])
     package.sources[NAME] = (
         source + "\nfrom importlib.util import find_spec; find_spec('not_there')\n"
@@ -452,8 +448,8 @@ def test_a_module_that_is_loaded_by_hand_and_imports_is_not_missed(
     assert calls == [module]
 
 
-def test_a_hook_for_what_is_there_already_may_import(package: FakePackage) -> None:
-    """Amid that the module is awaited, and there: nothing was missed."""
+def test_a_hook_for_a_loaded_module_may_import(package: FakePackage) -> None:
+    """While the hook runs, the module is both awaited and loaded: no import was missed."""
     package.load()
     calls = []
 

@@ -1,4 +1,4 @@
-"""The shim first, last and between, against the real optax, each in a process of its own."""
+"""Import the shim before, after and between jax and the real optax, each in a new process."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def train(x):
 """
 
 
-def test_first(tmp_path: Path) -> None:
+def test_shim_first(tmp_path: Path) -> None:
     script = """
         import importlib, pickle
         import optax_dtypefix as shim
         assert not {"jax", "optax"} & set(sys.modules)
         assert {s.state.value for s in shim.status()} == {"pending"}
-        assert not {"jax", "optax"} & set(sys.modules), "status() imports what nobody asked for"
+        assert not {"jax", "optax"} & set(sys.modules), "status() imports jax or optax"
 
         import optax, user
         from optax import MultiSteps, fromage
@@ -85,7 +85,7 @@ def test_first(tmp_path: Path) -> None:
     assert run(tmp_path, without_the_shim, OPTAX_DTYPEFIX="off") == "False []\n"
 
 
-def test_last(tmp_path: Path) -> None:
+def test_shim_last(tmp_path: Path) -> None:
     (tmp_path / "user.py").write_text(USER_MODULE)
     script = """
         import functools
@@ -93,7 +93,7 @@ def test_last(tmp_path: Path) -> None:
         from optax import MultiSteps, fromage
         main_partial = functools.partial(fromage, 0.1)
         names = [dict(vars(m)) for m in (optax, optax._src.alias, user)]
-        held = [fromage, vars(MultiSteps)["update"]]  # In a list: a name would follow.
+        held = [fromage, vars(MultiSteps)["update"]]  # In a list: names would be rebound.
         assert stock(held[0]) and stock(held[1])
         held_partials = [main_partial, user.partial]
 
@@ -119,8 +119,8 @@ def test_last(tmp_path: Path) -> None:
     assert run(tmp_path, script) == "[]\n"
 
 
-def test_between(tmp_path: Path) -> None:
-    """After jax and part of optax's own imports, before optax; one id only; in a thread."""
+def test_shim_between(tmp_path: Path) -> None:
+    """Import the shim after jax and before optax, and apply one id in a thread."""
     (tmp_path / "user.py").write_text(USER_MODULE)
     script = """
         import threading
@@ -146,8 +146,8 @@ def test_between(tmp_path: Path) -> None:
     optax.__version__ == "0.1.7" and not hasattr(jax, "tree_map"),
     reason="stock mechanize of optax 0.1.7 does not run with this jax: there is nothing to probe",
 )
-def test_a_fork_is_decided_by_probe(tmp_path: Path) -> None:
-    """Every probe runs, abstractly, on stock functions, and finds what the table says."""
+def test_a_fork_is_probed(tmp_path: Path) -> None:
+    """Every probe traces stock functions, computes nothing, and agrees with the table."""
     script = """
         import optax_dtypefix as shim
         from optax_dtypefix._engine import release as _release

@@ -1,4 +1,4 @@
-"""An optax that is installed in odd ways, and odd ways to start Python: patched all the same."""
+"""Unusual installations of optax, and unusual ways to start Python, are patched too."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PATCHED = "True True set()\n"
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """A copy of the installed package, without its own tests."""
+    """Copy the installed package, without its own tests."""
     installed = Path(optax.__file__).parent
     ignored = shutil.ignore_patterns("*_test.py", "__pycache__")
     shutil.copytree(installed, tmp_path / "site" / "optax", ignore=ignored)
@@ -38,27 +38,27 @@ def copy(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("options", [("-O",), ("-I",), ("-E", "-s")], ids=" ".join)
-def test_options_of_the_interpreter(tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_interpreter_options(tmp_path: Path, options: tuple[str, ...]) -> None:
     assert run(tmp_path, SCRIPT.format(path=[]), *options) == PATCHED
 
 
-def test_a_second_copy_that_comes_first(tmp_path: Path, copy: Path) -> None:
+def test_a_second_copy_earlier_on_the_path(tmp_path: Path, copy: Path) -> None:
     assert run(tmp_path, SCRIPT.format(path=[str(copy)])) == PATCHED
 
 
-def test_without_sources(tmp_path: Path, copy: Path) -> None:
+def test_bytecode_without_sources(tmp_path: Path, copy: Path) -> None:
     compileall.compile_dir(copy, quiet=1, legacy=True)
     for source in copy.rglob("*.py"):
         source.unlink()
     assert run(tmp_path, SCRIPT.format(path=[str(copy)])) == PATCHED
 
 
-def test_in_an_archive(tmp_path: Path, copy: Path) -> None:
+def test_a_zip_archive(tmp_path: Path, copy: Path) -> None:
     archive = shutil.make_archive(str(tmp_path / "packages"), "zip", copy)
     assert run(tmp_path, SCRIPT.format(path=[archive])) == PATCHED
 
 
-def test_in_a_folder_that_cannot_be_written(tmp_path: Path, copy: Path) -> None:
+def test_a_read_only_folder(tmp_path: Path, copy: Path) -> None:
     for folder in (copy, *(path for path in copy.rglob("*") if path.is_dir())):
         folder.chmod(0o555)
     try:

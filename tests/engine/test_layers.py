@@ -1,4 +1,4 @@
-"""Several patches on one target, and layers that somebody else put on top of ours."""
+"""Several patches on one target, and wrappers that other code put on top of ours."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.fakepackage import NAME, FakePackage, add_hundred, engine_of, negat
 
 
 @pytest.mark.parametrize(("off", "value"), [(["a"], 110), (["b"], -10), (["b", "a"], 10)])
-def test_each_patch_of_a_shared_target_is_off_alone(
+def test_each_patch_of_a_shared_target_can_be_disabled_alone(
     package: FakePackage, off: list[str], value: int
 ) -> None:
     # The first id is the outermost layer, whatever the order of applying.
@@ -59,7 +59,7 @@ def opaque(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("put_on", [wrapped, opaque])
-def test_a_layer_of_somebody_else_is_named_and_left(
+def test_revert_names_a_foreign_wrapper_and_leaves_it(
     package: FakePackage, put_on: Callable[[Callable[..., Any]], Callable[..., Any]]
 ) -> None:
     pkg = package.load()
@@ -70,13 +70,13 @@ def test_a_layer_of_somebody_else_is_named_and_left(
     theirs = pkg.core.scale = put_on(ours)
     with engine.disabled():
         assert pkg.core.scale(5) == 10.5
-    engine.apply()  # Still ours below theirs: it must not act twice.
+    engine.apply()  # Ours is still below theirs and must not act twice.
     assert pkg.core.scale(5) == -9.5
     with pytest.warns(OptaxDtypeFixWarning, match=rf"Cannot fully.*{NAME}.core.scale, now <func"):
         engine.revert()
     assert pkg.core.scale is theirs
     assert pkg.core.scale(5) == 10.5
-    assert pkg.scale is stock  # The alias without a layer.
+    assert pkg.scale is stock  # This alias has no foreign wrapper.
     engine.apply()
     assert (pkg.core.scale(5), pkg.scale(5)) == (-9.5, -10)
     with pytest.warns(OptaxDtypeFixWarning):
@@ -86,7 +86,7 @@ def test_a_layer_of_somebody_else_is_named_and_left(
     assert pkg.core.scale(5) == pkg.scale(5) == -10
 
 
-def test_a_mock_in_place_is_respected_and_its_end_too(package: FakePackage) -> None:
+def test_a_mock_and_its_removal_are_respected(package: FakePackage) -> None:
     pkg = package.load()
     engine = engine_of(patch("a", on("scale")))
     engine.apply()
@@ -100,7 +100,7 @@ def test_a_mock_in_place_is_respected_and_its_end_too(package: FakePackage) -> N
         assert pkg.core.scale(5) == 10
 
 
-def test_stock_put_back_by_hand_is_noticed(package: FakePackage) -> None:
+def test_a_stock_function_restored_by_hand_is_noticed(package: FakePackage) -> None:
     pkg = package.load()
     stock = pkg.scale
     engine = engine_of(patch("a", on("scale")))
@@ -112,7 +112,7 @@ def test_stock_put_back_by_hand_is_noticed(package: FakePackage) -> None:
     assert pkg.core.scale(5) == -10
 
 
-def test_a_layer_sees_stocks_signature_below_it(package: FakePackage) -> None:
+def test_a_layer_sees_the_stock_signature(package: FakePackage) -> None:
     seen: list[str] = []
 
     def look(stock: Callable[..., Any], *args: Any) -> Any:

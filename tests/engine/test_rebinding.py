@@ -20,7 +20,7 @@ def module(monkeypatch: pytest.MonkeyPatch, name: str, **names: Any) -> Any:
     return made
 
 
-def test_copies_in_user_modules_follow(
+def test_names_copied_into_user_modules_are_rebound(
     package: FakePackage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pkg = package.load()
@@ -36,13 +36,13 @@ def test_copies_in_user_modules_follow(
         assert user.scale is user.renamed is main.scale is pkg.scale is stock
 
 
-def test_partials_follow_with_all_that_they_hold(
+def test_partials_are_rebound_with_arguments_and_attributes(
     package: FakePackage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pkg = package.load()
     tagged = functools.partial(pkg.scale, factor=3)
     tagged.tag = "mine"  # type: ignore[attr-defined]
-    nested = functools.partial(tagged, 7)  # Not flattened, since the inner one has an attribute.
+    nested = functools.partial(tagged, 7)  # Not flattened, because the inner one has an attribute.
     assert nested.func is tagged
     user = module(monkeypatch, "user_code", tagged=tagged, nested=nested)
     stock_triple = pkg.triple
@@ -63,7 +63,7 @@ def test_names_copied_after_apply_follow_revert_and_the_next_apply(
     start(engine)
     pkg = package.load()
     user = module(monkeypatch, "user_code", scale=pkg.scale)
-    held = [pkg.scale]  # Where nobody can rebind it.
+    held = [pkg.scale]  # A list: this reference cannot be rebound.
     engine.revert()
     assert user.scale is pkg.scale
     assert (user.scale(5), held[0](5)) == (10, 10)
@@ -87,7 +87,7 @@ def test_a_name_that_its_owner_rebound_is_left_alone(
     assert not hasattr(user, "gone")
 
 
-def test_a_module_that_refuses_costs_the_others_nothing(
+def test_a_module_that_refuses_assignment_is_skipped(
     package: FakePackage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pkg = package.load()
@@ -106,22 +106,22 @@ def test_a_module_that_refuses_costs_the_others_nothing(
     assert frozen.scale(5) == 10
 
 
-def test_the_sweep_wakes_no_lazy_module_and_takes_odd_entries(
+def test_the_sweep_triggers_no_lazy_module_and_accepts_odd_entries(
     package: FakePackage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Lazy(types.ModuleType):
         def __getattribute__(self, name: str) -> Any:
-            raise AssertionError(f"woken by {name}")
+            raise AssertionError(f"triggered by {name}")
 
     class LazyDict(types.ModuleType):
         @property
         def __dict__(self) -> Any:
-            raise AssertionError("woken by its dict")
+            raise AssertionError("triggered by its dict")
 
     class Proxy:
         @property
         def __class__(self) -> Any:
-            raise AssertionError("woken by its class")
+            raise AssertionError("triggered by its class")
 
     package.load()
     monkeypatch.setitem(sys.modules, "a_lazy_module", Lazy("a_lazy_module"))

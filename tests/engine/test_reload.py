@@ -1,4 +1,4 @@
-"""Modules that are loaded anew, or vanish, between two calls of ours."""
+"""Modules that are reloaded or removed after they were patched."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_reloading_the_package_keeps_the_patch(package: FakePackage) -> None:
     assert engine.is_applied("a")
 
 
-def test_reloading_the_module_is_told_and_mended_by_apply(package: FakePackage) -> None:
+def test_a_reloaded_module_is_reported_and_apply_patches_it_again(package: FakePackage) -> None:
     engine = engine_of(patch("a", on("scale"), on("Box.get")))
     start(engine)
     pkg = package.load()
@@ -30,7 +30,7 @@ def test_reloading_the_module_is_told_and_mended_by_apply(package: FakePackage) 
     engine.apply()
     assert engine.is_applied("a")
     assert (pkg.core.scale(5), pkg.core.Box(5).get()) == (-10, -5)
-    # What was defined before the reload is still in use in the package, and still patched.
+    # The package still uses the functions from before the reload, which are still patched.
     assert (pkg.scale(5), old_box(5).get()) == (-10, -5)
     with engine.disabled():
         values = pkg.core.scale(5), pkg.core.Box(5).get(), pkg.scale(5), old_box(5).get()
@@ -43,13 +43,13 @@ def test_reloading_the_module_is_told_and_mended_by_apply(package: FakePackage) 
     assert not hasattr(old_box.get, "__wrapped__")
 
 
-def test_a_package_that_is_imported_afresh_can_be_patched_again(package: FakePackage) -> None:
+def test_a_package_that_is_imported_again_can_be_patched_again(package: FakePackage) -> None:
     engine = engine_of(patch("a", on("scale")))
     start(engine)
     old = package.load()
     package.forget()
     assert engine.status()["a"].state is State.FAILED
-    engine.apply()  # Nothing is there, nothing happens.
+    engine.apply()  # Without the package this does nothing.
     new = package.load()
     engine.apply()
     assert (old.scale(5), new.scale(5)) == (-10, -10)
@@ -57,7 +57,7 @@ def test_a_package_that_is_imported_afresh_can_be_patched_again(package: FakePac
     assert (old.scale(5), new.scale(5)) == (10, 10)
 
 
-def test_a_target_that_vanishes_is_told(package: FakePackage) -> None:
+def test_a_target_that_vanishes_is_not_applied(package: FakePackage) -> None:
     pkg = package.load()
     engine = engine_of(patch("a", on("scale")), patch("b", on("shift")))
     engine.apply()

@@ -1,4 +1,4 @@
-"""The record, as objects, dict, JSON and table."""
+"""The report as objects, dict, JSON and table."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_every_form_says_the_same(package: FakePackage) -> None:
     assert second == "lengthy_name  disabled  not yet   reverted by the program"
 
 
-def test_it_says_from_which_release_on_a_patch_is_not_needed(package: FakePackage) -> None:
+def test_fixed_in_names_the_first_release_without_the_faults(package: FakePackage) -> None:
     early = patch("early", on("scale"), faults=[fault(releases="<0.2.4"), fault(releases="<0.2")])
     late = patch("late", on("scale"), faults=[fault()])
     engine = engine_of(early, late)
@@ -61,12 +61,12 @@ def test_it_says_from_which_release_on_a_patch_is_not_needed(package: FakePackag
     assert "needs no patches" not in str(engine.status())
 
 
-def test_it_says_when_nothing_is_left_to_do(package: FakePackage) -> None:
+def test_the_report_says_when_no_patch_is_needed(package: FakePackage) -> None:
     early = patch("early", on("scale"), faults=[fault(releases="<0.2.4")])
     gone = patch("gone", on("nowhere"), faults=[fault(releases="<0.2.4")])
     option = patch("option", on("scale"), opt_in=True)
     engine = engine_of(early, gone, option)
-    assert "needs no patches" not in str(engine.status())  # It is not known yet.
+    assert "needs no patches" not in str(engine.status())  # Unknown before the import.
     package.load()
     engine.apply()
     assert str(engine.status()).endswith(

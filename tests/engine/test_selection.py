@@ -1,4 +1,4 @@
-"""A tested release is decided by the table, everything else by the probe."""
+"""The table decides on tested releases, probes decide on all others."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_table_decides_on_a_tested_release(package: FakePackage, version: st
 
 
 @pytest.mark.parametrize("version", UNTESTED)
-def test_the_probe_decides_on_any_other(package: FakePackage, version: str) -> None:
+def test_the_probe_decides_on_an_untested_release(package: FakePackage, version: str) -> None:
     package.release(version)
 
     def raises() -> NoReturn:
@@ -55,7 +55,7 @@ def test_the_probe_decides_on_any_other(package: FakePackage, version: str) -> N
     assert (pkg.scale(5), pkg.shift(1), pkg.Box(1).get()) == (-10, -2, 1)
 
 
-def test_a_fault_that_computes_is_no_probe_but_may_have_one(package: FakePackage) -> None:
+def test_a_fault_that_computes_needs_a_probe(package: FakePackage) -> None:
     package.release("99.0")
     computes = Fault("computes", "", "", must_not_run, abstract=False)
     probed = Fault("probed", "", "", must_not_run, abstract=False, probe=lambda _: "seen")
@@ -69,8 +69,8 @@ def test_a_fault_that_computes_is_no_probe_but_may_have_one(package: FakePackage
     assert engine.status()["b"].reason.endswith("the probe found: probed")
 
 
-def test_a_patch_that_does_not_mend_what_was_probed_is_taken_out(package: FakePackage) -> None:
-    """It may not fit an optax that it was never tested on: stock stays in place, and it is told."""
+def test_a_patch_that_does_not_fix_the_probed_fault_is_reverted(package: FakePackage) -> None:
+    """A patch may not fit an untested release: the engine warns and leaves stock in place."""
     package.release("99.0")
 
     def vanished(stock: object, *args: object) -> NoReturn:
@@ -85,7 +85,7 @@ def test_a_patch_that_does_not_mend_what_was_probed_is_taken_out(package: FakePa
         return Fault("positive", "a fault", "", reproduce)
 
     engine = engine_of(
-        patch("mends", on("scale", negate), faults=[positive("scale")]),
+        patch("fixes", on("scale", negate), faults=[positive("scale")]),
         patch("does_not", on("shift", lambda stock, x: stock(x)), faults=[positive("shift")]),
         patch("raises", on("twice", vanished), faults=[positive("twice")]),
     )
@@ -123,7 +123,7 @@ def test_a_probe_sees_stock_although_other_patches_are_applied(package: FakePack
 
 
 @pytest.mark.parametrize("error", [AttributeError("no adam"), ImportError("no adam")])
-def test_a_probe_that_does_not_know_this_optax(package: FakePackage, error: Exception) -> None:
+def test_a_probe_that_cannot_run(package: FakePackage, error: Exception) -> None:
     package.release("99.0")
 
     def probe() -> NoReturn:
@@ -137,7 +137,7 @@ def test_a_probe_that_does_not_know_this_optax(package: FakePackage, error: Exce
     assert pkg.scale(5) == 10
 
 
-def test_a_changed_signature_is_left_alone_outside_the_table(package: FakePackage) -> None:
+def test_an_unknown_signature_is_not_patched_on_an_untested_release(package: FakePackage) -> None:
     known = patch("a", on("scale", known_parameters=frozenset({"x"})))
     engine = engine_of(known)
     package.release("99.0")
@@ -149,11 +149,11 @@ def test_a_changed_signature_is_left_alone_outside_the_table(package: FakePackag
     with pytest.raises(OptaxDtypeFixError, match="does not know these parameters: factor"):
         engine_of(known, settings=Settings(strict=True)).apply()
     pkg.__version__ = "0.2.8"
-    engine.apply()  # The table has seen that very signature.
+    engine.apply()  # On a tested release the signature is known.
     assert pkg.scale(5) == -10
 
 
-def test_variants_serve_their_releases(package: FakePackage) -> None:
+def test_each_variant_serves_its_releases(package: FakePackage) -> None:
     package.release("0.2.3")
     old = on("scale", releases="<0.2.8")
     new = on("not_there_yet", releases=">=0.2.8")
@@ -164,7 +164,7 @@ def test_variants_serve_their_releases(package: FakePackage) -> None:
     assert engine.status()["b"].reason == "this release has none of its functions"
 
 
-def test_the_first_module_that_has_it_counts(package: FakePackage) -> None:
+def test_the_first_module_with_the_function_is_patched(package: FakePackage) -> None:
     modules = (f"{NAME}.new_home", f"{NAME}.extra.late", f"{NAME}.core")
     engine = engine_of(patch("a", on("scale", modules=modules)))
     start(engine)
@@ -172,7 +172,7 @@ def test_the_first_module_that_has_it_counts(package: FakePackage) -> None:
     assert engine.status()["a"].targets == (f"{NAME}.core:scale",)
 
 
-def test_opt_in_patches_wait_to_be_named(package: FakePackage) -> None:
+def test_an_opt_in_patch_applies_only_when_named(package: FakePackage) -> None:
     opt_in = patch("a", on("scale"), opt_in=True)
     pkg = package.load()
     engine = engine_of(opt_in)
@@ -190,7 +190,7 @@ def test_opt_in_patches_wait_to_be_named(package: FakePackage) -> None:
         engine.revert()
 
 
-def test_the_shell_has_the_last_word(package: FakePackage) -> None:
+def test_the_environment_overrides_apply(package: FakePackage) -> None:
     pkg = package.load()
     patches = patch("a", on("scale")), patch("b", on("shift"))
     off = engine_of(*patches, settings=Settings(disable=frozenset({"a"})))
@@ -223,7 +223,7 @@ def test_an_unreadable_or_later_version_counts_as_new(version: str) -> None:
     assert not Release(version).within("<0.2.8")
 
 
-def test_targets_that_stand_for_themselves_may_be_gone_from_a_later_release(
+def test_allow_missing_targets_counts_on_an_untested_release(
     package: FakePackage,
 ) -> None:
     package.release("99.0")
@@ -240,7 +240,7 @@ def test_targets_that_stand_for_themselves_may_be_gone_from_a_later_release(
     assert pkg.scale(5) == 10
 
 
-def test_on_a_tested_release_none_of_them_may_be_gone(package: FakePackage) -> None:
+def test_allow_missing_targets_does_not_count_on_a_tested_release(package: FakePackage) -> None:
     package.release("0.2.8")
     engine = engine_of(patch("parts", on("shift"), on("gone"), allow_missing_targets=True))
     start(engine)

@@ -1,4 +1,4 @@
-"""After a late ``apply``, ``revert`` or ``disabled``, nothing goes on with what JAX has traced."""
+"""After a late ``apply``, ``revert`` or ``disabled``, JAX uses none of its old traces."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def doubled(stock: Callable[..., Any], *args: Any) -> Any:
 
 @pytest.fixture
 def engine() -> Iterator[Engine]:
-    """A patch of the test's own, on a function that every optax has."""
+    """An engine with one patch, of a function that every optax has."""
     target = Target(("optax._src.update",), "apply_updates", doubled)
     made = Engine(
         "optax",
@@ -75,7 +75,7 @@ WAYS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_late_changes_reach_what_was_compiled(engine: Engine, way: str) -> None:
+def test_late_changes_reach_compiled_functions(engine: Engine, way: str) -> None:
     run = WAYS[way]
     expected = []
     values = [run()]
@@ -91,33 +91,33 @@ def test_late_changes_reach_what_was_compiled(engine: Engine, way: str) -> None:
     assert [float(value) for value in values] == [2, *expected]
 
 
-def test_nothing_is_dropped_when_nothing_changes(
+def test_caches_are_cleared_only_when_something_changes(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Compiling again takes minutes where it matters."""
-    dropped: list[None] = []
-    monkeypatch.setattr(jax, "clear_caches", lambda: dropped.append(None))
+    """Large programs take minutes to compile again."""
+    cleared: list[None] = []
+    monkeypatch.setattr(jax, "clear_caches", lambda: cleared.append(None))
     engine.revert()
     with engine.disabled():
         engine.status()
-    assert len(dropped) == 0
+    assert len(cleared) == 0
     engine.apply()
-    assert len(dropped) == 1
+    assert len(cleared) == 1
     engine.apply()
-    assert len(dropped) == 1
+    assert len(cleared) == 1
     with engine.disabled():
-        assert len(dropped) == 2
+        assert len(cleared) == 2
         with engine.disabled():
-            assert len(dropped) == 2
-        assert len(dropped) == 2
-    assert len(dropped) == 3
+            assert len(cleared) == 2
+        assert len(cleared) == 2
+    assert len(cleared) == 3
     engine.revert()
     engine.revert()
-    assert len(dropped) == 4
+    assert len(cleared) == 4
 
 
 def by_probe(monkeypatch: pytest.MonkeyPatch, seen: list[float]) -> Engine:
-    """Two patches of an unknown release, whose probes compile a function of the user."""
+    """Return an engine with two patches, whose probes compile a function on an unknown release."""
     monkeypatch.setattr(_release, "installed", lambda *_: _release.Release("99.0"))
 
     def probe() -> str:
@@ -134,7 +134,7 @@ def by_probe(monkeypatch: pytest.MonkeyPatch, seen: list[float]) -> Engine:
     )
 
 
-def test_a_probe_meets_no_trace_of_a_patch_and_leaves_none_of_stock(
+def test_a_probe_shares_no_traces_with_patched_functions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen: list[float] = []
@@ -149,7 +149,7 @@ def test_a_probe_meets_no_trace_of_a_patch_and_leaves_none_of_stock(
     assert seen == [2, 2]
 
 
-def test_nor_does_a_probe_that_runs_while_optax_is_imported(
+def test_a_probe_during_the_import_leaves_no_traces(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine = by_probe(monkeypatch, [])

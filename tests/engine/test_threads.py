@@ -1,4 +1,4 @@
-"""Many threads at once, and no deadlock between the import lock and ours."""
+"""Many threads at once: the import lock and ours do not deadlock."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def in_threads(*calls: Callable[[], Any]) -> list[Any]:
         pool.shutdown(wait=False)
 
 
-def test_appliers_reverters_and_callers(package: FakePackage) -> None:
+def test_apply_revert_and_calls_race(package: FakePackage) -> None:
     pkg = package.load()
     stock = pkg.scale
     engine = engine_of(patch("a", on("scale")), patch("b", on("scale", add_hundred)))
@@ -57,23 +57,23 @@ def test_appliers_reverters_and_callers(package: FakePackage) -> None:
     assert pkg.scale is pkg.core.scale is stock
 
 
-def test_importers_race(package: FakePackage) -> None:
+def test_imports_race(package: FakePackage) -> None:
     engine = engine_of(patch("a", on("scale")))
     start(engine)
     assert in_threads(*[lambda: package.load().scale(5)] * 8) == [-10] * 8
 
 
-def test_a_shim_that_comes_amid_an_import_of_another_thread_waits_for_it(
+def test_starting_waits_for_an_import_in_another_thread(
     package: FakePackage,
 ) -> None:
     importing, go_on = threading.Event(), threading.Event()
 
-    def cast_back(name: str) -> None:
+    def pause(name: str) -> None:
         if name == f"{NAME}.core":
             importing.set()
             assert go_on.wait(PATIENCE)
 
-    package.before_exec = cast_back
+    package.before_exec = pause
     engine = engine_of(patch("a", on("scale")))
 
     def shim() -> State:
@@ -88,8 +88,8 @@ def test_a_shim_that_comes_amid_an_import_of_another_thread_waits_for_it(
     assert pkg.scale(5) == -10
 
 
-def test_a_probe_that_imports_meets_a_hook_that_wants_to_apply(package: FakePackage) -> None:
-    """One thread probes and needs a module; another imports it, and our hook runs in there."""
+def test_a_probe_that_imports_does_not_deadlock_with_a_hook(package: FakePackage) -> None:
+    """One thread probes and needs a module; another imports that module and runs our hook."""
     package.release("99.0")
     package.sources[f"{NAME}.extra"] = "started.set(); probing.wait(10)"
     lazy = patch("lazy", on("late", modules=(f"{NAME}.extra.late",)))
@@ -116,7 +116,7 @@ def test_a_probe_that_imports_meets_a_hook_that_wants_to_apply(package: FakePack
     assert (late, pkg.scale(5)) == (-5, -10)
 
 
-def test_other_threads_are_not_held_up_by_a_slow_patch(package: FakePackage) -> None:
+def test_a_slow_patch_does_not_block_other_threads(package: FakePackage) -> None:
     package.release("99.0")
     slow, go_on = threading.Event(), threading.Event()
 
@@ -134,7 +134,7 @@ def test_other_threads_are_not_held_up_by_a_slow_patch(package: FakePackage) -> 
         with engine.disabled("b"):
             inside = pkg.shift(1)
         engine.status()
-        outside = pkg.shift(1)  # The probe's thread alone is on stock.
+        outside = pkg.shift(1)  # Only the thread of the probe sees stock.
         go_on.set()
         return inside, outside
 
@@ -142,8 +142,8 @@ def test_other_threads_are_not_held_up_by_a_slow_patch(package: FakePackage) -> 
     assert (pkg.scale(5), pkg.shift(1)) == (-10, -2)
 
 
-def test_a_patch_may_call_back(package: FakePackage) -> None:
-    """Loading and probing may ask for the status, apply, or import the package once more."""
+def test_a_probe_may_call_the_engine(package: FakePackage) -> None:
+    """A probe may ask for the status, apply another patch, and import the package."""
     package.release("99.0")
     seen = []
 
@@ -161,7 +161,7 @@ def test_a_patch_may_call_back(package: FakePackage) -> None:
     assert (pkg.scale(5), pkg.shift(1)) == (-10, -2)
 
 
-def test_a_revert_amid_an_apply_is_the_last_word(package: FakePackage) -> None:
+def test_a_revert_during_an_apply_wins(package: FakePackage) -> None:
     package.release("99.0")
 
     def probe() -> str:

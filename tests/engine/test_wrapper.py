@@ -1,4 +1,4 @@
-"""A wrapper is the stock function in all but identity."""
+"""A wrapper behaves like the stock function, but is another object."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_it_looks_like_stock(wrapper: Any) -> None:
     assert repr(wrapper) == f"<optax_dtypefix patch of {real!r}>"
 
 
-def test_it_has_an_equality_of_its_own(wrapper: Any) -> None:
+def test_it_equals_only_itself(wrapper: Any) -> None:
     real = wrapper.__wrapped__
     assert wrapper == wrapper  # noqa: PLR0124
     assert not wrapper != wrapper  # noqa: PLR0124, SIM202
@@ -84,7 +84,7 @@ def test_it_has_an_equality_of_its_own(wrapper: Any) -> None:
     assert len({wrapper, real, PatchedFunction(real)}) == 3
 
 
-def test_methods_are_methods(method: Any) -> None:
+def test_patched_methods_are_methods(method: Any) -> None:
     box, twin = Box(), Box()
     assert (box.get(), box.get(extra=1), Box.get(box, 1)) == (-3, -4, -4)
     assert Box.get is method
@@ -112,7 +112,7 @@ def test_a_subclass_reaches_it_through_super(method: Any) -> None:
 def test_it_pickles_by_name(wrapper: Any, method: Any, module: Any, protocol: int) -> None:
     def again(value: Any) -> Any:
         data = module.dumps(value, protocol=protocol)
-        assert b"optax_dtypefix" not in data  # To be read where the shim is not installed.
+        assert b"optax_dtypefix" not in data  # It must load where the shim is missing.
         return pickle.loads(data)
 
     assert again(wrapper) is wrapper
@@ -125,7 +125,7 @@ def test_it_pickles_by_name(wrapper: Any, method: Any, module: Any, protocol: in
 
 
 @pytest.mark.parametrize("module", [pickle, cloudpickle])
-def test_out_of_place_it_pickles_as_stock(wrapper: Any, module: Any) -> None:
+def test_replaced_by_stock_it_pickles_as_stock(wrapper: Any, module: Any) -> None:
     real = globals()["stock"] = wrapper.__wrapped__
     again = pickle.loads(module.dumps(wrapper))
     assert not isinstance(again, PatchedFunction)
@@ -151,7 +151,7 @@ def test_weak_references(wrapper: Any) -> None:
     assert reference() is None
 
 
-def test_layers_are_stacked_and_taken_off(wrapper: Any) -> None:
+def test_layers_are_added_and_removed(wrapper: Any) -> None:
     def plus(function: Callable[..., float], *args: Any, **kwargs: Any) -> float:
         return function(*args, **kwargs) + 1
 
@@ -164,7 +164,7 @@ def test_layers_are_stacked_and_taken_off(wrapper: Any) -> None:
 
 
 @pytest.mark.usefixtures("method")
-def test_stock_only_holds_for_the_block_and_nests(wrapper: Any) -> None:
+def test_stock_only_lasts_for_the_block_and_nests(wrapper: Any) -> None:
     with stock_only():
         with stock_only():
             assert wrapper(5) == 10
@@ -173,7 +173,7 @@ def test_stock_only_holds_for_the_block_and_nests(wrapper: Any) -> None:
 
 
 class Awkward:
-    """A callable that refuses to be looked at."""
+    """A callable whose ``__wrapped__`` raises."""
 
     @property
     def __wrapped__(self) -> NoReturn:
@@ -195,7 +195,7 @@ def test_patched_in_sees_through_layers_and_survives_cycles(wrapper: Any) -> Non
     assert patched_in(Awkward()) is None
 
 
-def test_original_of_whatever_is_patched(package: FakePackage) -> None:
+def test_original_returns_the_stock_function(package: FakePackage) -> None:
     pkg = package.load()
     scale, get = pkg.scale, vars(pkg.Box)["get"]
     engine = engine_of(patch("a", on("scale"), on("Box.get")))

@@ -1,7 +1,7 @@
-"""JAX's trace caches honour equality: a wrapper that equals its stock function is not called.
+"""JAX's trace caches compare by equality: a wrapper that equals its stock function is not called.
 
-Each test runs plain ``wrapt.FunctionWrapper`` through the same lines first. If JAX ever stops to
-take it for the stock function, these tests say so, and ``PatchedFunction`` can become simpler.
+Two tests also run a plain ``wrapt.FunctionWrapper``, which JAX takes for the stock function. Once
+JAX no longer does so, these tests fail, and ``PatchedFunction`` can become simpler.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def test_bound_methods(wrap: Wrap) -> None:
     assert jax.lax.cond(jnp.asarray(True), patched.step, model.step, 1.0) == -2.0
 
 
-def test_transformations_take_it() -> None:
+def test_jax_transformations_accept_a_wrapper() -> None:
     def stock(x: Any) -> Any:
         return x * x
 
@@ -94,8 +94,8 @@ def test_the_same_wrapper_is_traced_once() -> None:
     assert len(traces) == 1
 
 
-def test_before_and_after_do_not_share_traces() -> None:
-    """What the tests of the patches rest on, shown with a function that counts its traces."""
+def test_stock_and_patched_functions_do_not_share_traces() -> None:
+    """The tests of the patches rely on this; here a function counts its traces."""
     traces = []
 
     def stock(x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The Python code in the pages runs, and prints what they say it prints."""
+"""The Python code in the pages runs and prints what the pages say."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def test_code_runs(page: Path) -> None:
                 exec(compile(text, str(page), "exec"), namespace)
             printed = stdout.getvalue()
         elif printed:
-            # Further lines quote jax, and older ones say it in other words.
+            # Further lines quote jax, whose older releases use other words.
             lines = None if Version(jax.__version__) >= Version("0.10") else 2
             assert printed.splitlines()[:lines] == text.splitlines()[:lines]
 
 
-def test_pinned_deployments_are_those_that_are_tested() -> None:
+def test_pinned_versions_are_tested() -> None:
     module = ast.parse((ROOT / "noxfile.py").read_text(encoding="utf-8"))
     names = ("_BEFORE_NUMPY_2", "MATCHING_JAX")
     module.body = [
@@ -55,5 +55,5 @@ def test_pinned_deployments_are_those_that_are_tested() -> None:
         assert others == [f"jax=={jax_version}", f"jaxlib=={jax_version}", *held_back, own]
 
 
-def test_there_is_code() -> None:
+def test_pages_with_code_are_found() -> None:
     assert {page.name for page in WITH_CODE} >= {"README.md", "contract.md"}

@@ -1,4 +1,4 @@
-"""Each example trains with the shim, and goes wrong without it on a release that is affected."""
+"""Each example trains with the shim, and fails without it on an affected release."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OPTAX = version("optax")
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """``without_shim`` maps releases to what stock optax says or comes to there."""
+    """An example; ``without_shim`` maps releases to the message of stock optax there."""
 
     script: str
     needs: str
@@ -81,9 +81,9 @@ def test_trains_with_the_shim(example: Example):
 
 
 @pytest.mark.parametrize("example", TABLE, ids=lambda example: example.script)
-def test_goes_wrong_without_the_shim(example: Example):
+def test_fails_without_the_shim(example: Example):
     if not within("<=0.2.8"):
-        pytest.skip(f"optax {OPTAX} is newer than the table: it may have mended its faults")
+        pytest.skip(f"optax {OPTAX} is newer than the table and may have fixed the faults")
     done = run(example, OPTAX_DTYPEFIX="off")
     expected = [text for releases, text in example.without_shim.items() if within(releases)]
     if expected:

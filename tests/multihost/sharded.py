@@ -1,4 +1,4 @@
-"""Compiles and runs train steps on eight devices; prints programs, shardings, values as JSON."""
+"""Compile and run train steps on eight devices; print programs, shardings, values as JSON."""
 
 from __future__ import annotations
 
@@ -68,18 +68,18 @@ def measure(build: Any, dtype: Any, mesh: Mesh) -> dict[str, Any]:
 
 
 def per_device(build: Any, dtype: Any, mapped: Any) -> dict[str, Any]:
-    """A step that each device does on its own params, with the mean of all gradients."""
+    """Run a step on each device's own params, with the mean of all gradients."""
     tx = build()
 
     def step(params: Any, batch: Any) -> Any:
         state = tx.init(params)
-        for _ in range(2):  # MultiSteps steps with the second.
+        for _ in range(2):  # MultiSteps updates with the second.
             grads = jax.tree_util.tree_map(lambda p: (p * batch[0]).astype(p.dtype), params)
             updates, state = tx.update(jax.lax.pmean(grads, "data"), state, params)
             params = optax.apply_updates(params, updates)
         return params
 
-    # As many rows as there are devices, for the one that splits and for the one that maps.
+    # One row for each device: shard_map splits the rows, pmap maps over them.
     params = {name: jnp.full((8, *shape), 0.5, dtype) for name, shape in SHAPES.items()}
     batch = jnp.arange(8, dtype=jnp.float32).reshape(8, 1) / 8
     compiled = mapped(step).lower(params, batch).compile()
@@ -93,7 +93,7 @@ def per_device(build: Any, dtype: Any, mapped: Any) -> dict[str, Any]:
 def in_shard_map(step: Any) -> Any:
     mesh = Mesh(np.asarray(jax.devices()), ("data",))
     spec = PartitionSpec("data")
-    # Unchecked: what ``init`` makes does not vary by device, and what ``update`` makes of it does.
+    # Unchecked: the state of ``init`` does not vary by device, that of ``update`` does.
     return jax.jit(jax.shard_map(step, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False))
 
 

@@ -1,4 +1,4 @@
-"""Two processes on loopback, with the collectives of CPUs, as on two hosts."""
+"""Two processes on localhost that communicate through CPU collectives, as two hosts do."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 needs_collectives = pytest.mark.skipif(
     Version(jax.__version__) < Version("0.5.0"),
-    reason="before, jax has no collectives between processes on CPU by default",
+    reason="older jax has no default collectives between processes on CPU",
 )
 
 PRELUDE = """
@@ -34,7 +34,7 @@ PRELUDE = """
 
 
 def run(folder: Path, script: str, *variables: dict[str, str]) -> list[Any]:
-    """Runs a script in one process for each set of variables."""
+    """Run a script in one process for each set of variables."""
     file = folder / "script.py"
     file.write_text(textwrap.dedent(PRELUDE) + textwrap.dedent(script))
     with socket.socket() as free:
@@ -63,7 +63,7 @@ def run(folder: Path, script: str, *variables: dict[str, str]) -> list[Any]:
 
 
 def own_lines(text: str) -> list[str]:
-    """Without what the library of the collectives prints."""
+    """Return the lines that the collectives library did not print."""
     return [line for line in text.splitlines(keepends=True) if not line.startswith("[Gloo]")]
 
 
@@ -84,7 +84,7 @@ def test_two_processes_that_agree(tmp_path: Path) -> None:
 
 
 @needs_collectives
-def test_one_process_with_a_patch_switched_off(tmp_path: Path) -> None:
+def test_one_process_with_a_disabled_patch(tmp_path: Path) -> None:
     variables = {"OPTAX_DTYPEFIX_DISABLE": "multi_steps"}
     for code, stdout, stderr in run(tmp_path, ASSERT, {}, variables):
         assert code == 0, stderr
@@ -96,7 +96,7 @@ def test_one_process_with_a_patch_switched_off(tmp_path: Path) -> None:
 
 @needs_collectives
 def test_a_train_step_through_multi_steps_agrees_with_one_process(tmp_path: Path) -> None:
-    """Data-parallel: each process has half of the batch, and the mean is over both."""
+    """Train data-parallel: each process has half of the batch, and the mean is over both."""
     script = """
         import jax.numpy as jnp
         import numpy as np
@@ -134,7 +134,7 @@ def test_one_process_has_nothing_to_compare() -> None:
     optax_dtypefix.assert_same_on_all_processes()
 
 
-def test_what_differs_is_told_once_with_who_has_it() -> None:
+def test_each_difference_is_listed_once_with_its_processes() -> None:
     same = {"optax": "0.2.3", "patch prodigy": "applied (it has faults)"}
     other = {**same, "optax": "0.2.8"}
     assert list(differences_of([same] * 3)) == []

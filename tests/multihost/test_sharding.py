@@ -1,4 +1,4 @@
-"""On eight devices the patched step keeps shardings, and moves no more than that of stock."""
+"""On eight devices the patched step keeps shardings and moves no more data than the stock step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def both() -> Any:
-    """What ``sharded.py`` prints on stock and on patched optax."""
+    """Run ``sharded.py`` on stock and on patched optax."""
     eight = "--xla_force_host_platform_device_count=8"
     return stock_and_patched("multihost.sharded", XLA_FLAGS=eight)
 
@@ -32,7 +32,7 @@ def test_params_and_state_keep_their_shardings(both: Any) -> None:
 
 
 def more_in(patched: Any, stock: Any) -> dict[str, dict[str, int]]:
-    """What the patched programs move that stock's do not."""
+    """Count the instructions by which a patched program moves more than the stock one."""
     more = {
         name: collections.Counter(found["moved"]) - collections.Counter(stock[name]["moved"])
         for name, found in patched.items()
@@ -40,15 +40,15 @@ def more_in(patched: Any, stock: Any) -> dict[str, dict[str, int]]:
     return {name: dict(count) for name, count in more.items() if count}
 
 
-def test_there_is_no_collective_more(both: Any) -> None:
+def test_no_collective_is_added(both: Any) -> None:
     stock, patched = both
     assert all("all-reduce" in stock[name]["moved"] for name in stock if "shard_map" in name)
     more = more_in(patched, stock)
-    # In bfloat16 values are mended, and what is mended may be copied on the same device.
+    # In bfloat16 wrong values are fixed, which may need a copy on the same device.
     assert {name: m for name, m in more.items() if "float32" in name or set(m) != {"copy"}} == {}
 
 
-def test_in_shard_map_and_pmap_float32_values_are_those_of_stock(both: Any) -> None:
+def test_float32_values_in_shard_map_and_pmap_equal_stock(both: Any) -> None:
     stock, patched = both
     mapped = [name for name in stock if name.endswith(("float32 in_shard_map", "float32 in_pmap"))]
     assert mapped

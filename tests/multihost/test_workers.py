@@ -1,4 +1,4 @@
-"""What crosses from one process to another: functions by name, transformations by value."""
+"""Between processes, functions are pickled by name, transformations by value."""
 
 from __future__ import annotations
 
@@ -52,18 +52,18 @@ IMPORT = "import optax_dtypefix"
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_a_worker_with_the_shim_gets_the_patched_function(method: str, tmp_path: Path) -> None:
+def test_a_worker_with_the_shim_gets_patched_functions(method: str, tmp_path: Path) -> None:
     script = POOL.format(everywhere=IMPORT, main="pass", method=method)
     assert run(tmp_path, script) == "(True, True)\n"
 
 
-def test_a_spawned_worker_without_the_shim_gets_stock(tmp_path: Path) -> None:
+def test_a_spawned_worker_without_the_shim_gets_stock_functions(tmp_path: Path) -> None:
     script = POOL.format(everywhere="", main=IMPORT, method="spawn")
     assert run(tmp_path, script) == "(False, False)\n"
 
 
-def test_a_transformation_goes_by_value_and_stays_patched(tmp_path: Path) -> None:
-    """cloudpickle takes its closures along; where the shim is not imported yet, it comes along."""
+def test_a_pickled_transformation_stays_patched(tmp_path: Path) -> None:
+    """cloudpickle pickles closures by value, and loading them imports the shim."""
     script = """
         import optax_dtypefix
         import cloudpickle, optax, subprocess, sys, textwrap
