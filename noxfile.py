@@ -201,7 +201,7 @@ def benchmarks(session: nox.Session, optax: str) -> None:
 @nox.session
 def page_of_benchmarks(session: nox.Session) -> None:
     """Writes docs/benchmarks.md and draws docs/benchmarks.svg."""
-    session.install("packaging", "matplotlib")
+    session.install("-e", ".")
     session.run("python", "docs/write_benchmarks.py")
 
 
@@ -219,10 +219,11 @@ def record_trajectories(session: nox.Session) -> None:
 
 @nox.session
 def page_of_long_runs(session: nox.Session) -> None:
-    """Writes docs/long-runs.md and draws docs/long-runs.svg."""
-    session.install("-e", ".[test]", "matplotlib")
+    """Writes docs/long-runs.json and .md, and draws docs/long-runs.svg and docs/gains.svg."""
+    session.install("-e", ".[test]")
     with session.chdir("tests"):
-        session.run("python", "-m", "evidence.long_runs.page", "../docs")
+        session.run("python", "-m", "evidence.long_runs.record", "../docs/long-runs.json")
+    session.run("python", "docs/write_long_runs.py")
 
 
 @nox.session

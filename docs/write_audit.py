@@ -1,7 +1,7 @@
 """Write ``audit.md`` and ``audit.svg``: the audits of several releases.
 
-Run ``python docs/write_audit.py FOLDER FILE.json ...``, with the output of ``audit --json`` for each
-release, the oldest first.
+Run ``python docs/write_audit.py FOLDER FILE.json ...``. Each file is the output of ``audit --json``
+for one release, the oldest first.
 """
 
 from __future__ import annotations

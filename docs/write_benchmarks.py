@@ -1,17 +1,19 @@
-"""Writes docs/benchmarks.md and docs/benchmarks.svg, from what ``python benchmarks`` measured.
+"""Write docs/benchmarks.md and docs/benchmarks.svg from the records in docs/benchmarks/.
 
-Run as ``python docs/write_benchmarks.py``.
+Run ``python docs/write_benchmarks.py``. ``python benchmarks`` writes the records.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import matplotlib.pyplot as plt
 from packaging.version import Version
+
+from optax_dtypefix._commands.svg import Svg
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -21,50 +23,61 @@ FOLDER = Path(__file__).parent
 HEAD = """\
 # What it costs, and what it gains
 
-`nox -s benchmarks page_of_benchmarks` measures this where it runs, and writes this page;
-`docs/benchmarks/` has all figures. Stock and patched optax are measured in processes of their
-own, in turn. A figure is a median; `~` says that its quartiles are more than 10 % apart.
+A patch changes the time of a train step only where it changes the compiled program. The picture
+shows these steps. All other steps run stock's program at the same speed, or raise on stock.
 
-![Time of a step with the shim over that of stock](benchmarks.svg)
+![Time of a train step with optax_dtypefix, relative to stock](benchmarks.svg)
+
+Stock and patched optax ran in turn, each in its own process. Each figure is a median. `~` marks
+figures whose quartiles are more than 10 % apart. `docs/benchmarks/` has all measurements, and
+`nox -s benchmarks page_of_benchmarks` repeats them on your machine.
+
+Measured on:
 """
 
 IMPORT = """
 ## Import
 
-`import optax_dtypefix` itself imports neither jax nor optax; the rest happens when optax is
-imported. What it adds is given twice, since Python collects garbage whenever so many objects were
-made, which takes 30 ms with all of jax loaded, and it is chance whether that falls into the
-import of the shim or comes soon after it.
+`import optax_dtypefix` imports neither jax nor optax. The patches load when optax is imported. The
+table shows what they add to `import optax`, with and without Python's garbage collector: with jax
+loaded one collection takes about 30 ms, and chance decides whether it falls into this import. The
+last two columns are of the statement `import optax_dtypefix` alone.
 
-| optax | `import optax` | shim adds | no collection | ratios | the statement | its modules |
+| optax | `import optax` | patches add | without collector | ratios | statement | modules it loads |
 |---|---|---|---|---|---|---|"""
 
 LATE = """
-With optax, and 1,000 to 4,000 modules in all, loaded before. The first time includes importing
-the shim and its patches; the second one is `apply()` after `revert()`.
+If optax is already loaded, `import optax_dtypefix` patches it at once. This table shows the time
+with 1,000 to 4,000 modules loaded. `import and apply` includes loading the patches. The last column
+is an `apply()` after `revert()`.
 
-| optax | modules | import and apply | no collection | `revert()` | `apply()` |
+| optax | modules | import and apply | without collector | `revert()` | `apply()` |
 |---|---|---|---|---|---|"""
 
 CALLS = """
 ## Calls
 
-A function that is compiled costs nothing more than the program it was compiled to. While it is
-traced, or run without `jit`, each patched function adds Python of its own.
+Once compiled, a patched function costs what its program costs. Tracing, and running without `jit`,
+also run the Python code of the patches. This table shows that time.
 
-| optax | call | stock | with the shim | more |
+| optax | call | stock | patched | difference |
 |---|---|---|---|---|"""
 
 STEPS = """
 ## Steps
 
-The time of a train step over that of stock, at three numbers of params, and beside what one would
-do without the shim: `cast back` casts the whole state to its first dtypes after each step,
-`upgraded` is stock optax {newest} with its jax. `same` is a program that is that of stock,
-instruction by instruction, and so costs the same. Where stock raises, the time itself is given.
-`dies` is a process that ends in XLA: with jaxlib 0.4.31 on the CPU float32 dot products of this
-size do (`could not reshape a memory descriptor`), on stock as with the shim. Traces are those of
-the first three steps; memory is that of arguments, results and temporaries of the compiled step."""
+The tables show the time of a train step relative to stock, for three numbers of params. Two more
+columns show what you could do without the patches: `cast back` casts the whole state to its first
+dtypes after each step; `upgraded` is stock optax {newest} with its jax.
+
+- `same`: the program equals stock's, instruction by instruction.
+- A time instead of a ratio: stock raises.
+- `dies`: XLA ends the process, on stock and patched alike. jaxlib 0.4.31 does so on the CPU for
+  float32 dot products of this size (`could not reshape a memory descriptor`).
+- Traces: how often the first three steps are traced.
+- Memory: arguments, results and temporaries of the compiled step. `unknown` where jaxlib reports
+  none.
+- `a → b`: stock, then patched."""
 
 COLUMNS = (
     *("case", "patch", "regime"),
@@ -72,17 +85,14 @@ COLUMNS = (
     *("traces", "instructions", "float64 arrays", "state, bytes a param", "memory, bytes a param"),
 )
 
-COLORS = {
-    "float32": "#00798c",
-    "bfloat16": "#d1495b",
-    "float16": "#edae49",
-    "float32 x64": "#555555",
-}
-MARKERS = {10_000: "o", 1_000_000: "s", 50_000_000: "^"}
+RADII = {10_000: 2.2, 1_000_000: 3.4, 50_000_000: 4.8}
+"""Of the circle for each number of params."""
+TITLE = "Time of a train step with optax_dtypefix, relative to stock"
+WIDTH, MARGIN, LINE = 830, 12, 13
 
 
 def page(records: list[dict[str, Any]]) -> Iterator[str]:
-    """The lines of the page."""
+    """Yield the lines of the page."""
     yield HEAD
     for record in records:
         stack = f"optax {record['optax']}, jax {record['jax']}, Python {record['python']}"
@@ -111,7 +121,7 @@ def page(records: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def imports(found: dict[str, Any]) -> Iterator[str]:
-    """Import time: stock, what comes on top, with and without garbage, and the statement."""
+    """Yield import times: stock, what the patches add, ratios, and the statement alone."""
     all_of_it, bare = found["import optax"], found["import optax, no garbage collected"]
     yield seconds(all_of_it["stock_s"])
     yield seconds(all_of_it["more_s"])
@@ -122,7 +132,7 @@ def imports(found: dict[str, Any]) -> Iterator[str]:
 
 
 def late(found: dict[str, Any], modules: int) -> Iterator[str]:
-    """Applying and reverting with so many modules loaded."""
+    """Yield the times to apply and revert with so many modules loaded."""
     all_of_it, bare = (
         found[f"{modules} modules loaded{words}"] for words in ("", ", no garbage collected")
     )
@@ -133,18 +143,18 @@ def late(found: dict[str, Any], modules: int) -> Iterator[str]:
 
 
 def by_case(measured: Iterable[dict[str, Any]]) -> Iterator[dict[int, dict[str, Any]]]:
-    """What was measured of one case in one regime, by size."""
+    """Yield the measurements of each case in each regime, by size."""
     for _, group in itertools.groupby(measured, lambda found: (found["case"], found["regime"])):
         yield {found["size"]: found for found in group}
 
 
 def steps(sizes: dict[int, dict[str, Any]]) -> Iterator[str]:
-    """One row: times at all sizes, and counts at that in the middle."""
+    """Yield one row: times at all sizes, and counts at the middle size."""
     middle = sizes[1_000_000]
     yield middle["case"]
     yield f"`{middle['patch']}`" if middle["patch"] else ""
     yield middle["regime"]
-    for size in MARKERS:
+    for size in RADII:
         yield step(sizes[size], "patched")
     yield step(middle, "cast back")
     yield step(middle, "upgraded")
@@ -152,17 +162,17 @@ def steps(sizes: dict[int, dict[str, Any]]) -> Iterator[str]:
     yield change(middle, lambda about: about["instructions"])
     yield change(middle, lambda about: "yes" if about["float64"] else "no")
     yield change(middle, lambda about: f"{about['state_bytes_later'] / middle['size']:.3g}")
-    memory = "memory_bytes"  # 0 where that jaxlib does not tell.
+    memory = "memory_bytes"  # 0 where that jaxlib does not report it.
     yield change(middle, lambda about: about[memory] and f"{about[memory] / middle['size']:.3g}")
 
 
 def step(found: dict[str, Any], way: str) -> str:
-    """Time of a step in one way, over that of stock if there is one."""
+    """Return the time of a step, relative to stock if stock does not raise."""
     about = found["ways"].get(way)
     if about is None:
         return ""
     if "raises" in about:
-        return what_comes_instead(about)
+        return failure(about)
     if about["program"] == found["ways"]["stock"].get("program"):
         return "same"
     if "raises" in found["ways"]["stock"]:
@@ -171,22 +181,22 @@ def step(found: dict[str, Any], way: str) -> str:
     return f"{'~' if ratio['noisy'] else ''}{ratio['median']:.2f}"
 
 
-def what_comes_instead(about: dict[str, Any]) -> str:
-    """What a step does that raises, or of which the whole process dies in JAX."""
+def failure(about: dict[str, Any]) -> str:
+    """Name the failure of a step: an exception, or the end of the process in XLA."""
     return "dies" if about["raises"] == "the process died" else "raises"
 
 
 def change(found: dict[str, Any], what: Any) -> str:
-    """A property of the step, of stock and of patched optax if they differ."""
+    """Return a property of the step: one value, or stock's and the patched one's."""
     values = [
-        what_comes_instead(about) if "raises" in about else str(what(about) or "not told")
+        failure(about) if "raises" in about else str(what(about) or "unknown")
         for about in (found["ways"]["stock"], found["ways"]["patched"])
     ]
     return " → ".join(dict.fromkeys(values))
 
 
 def summary(measured: list[dict[str, Any]]) -> Iterator[str]:
-    """Counts over one release."""
+    """Yield counts over one release."""
     both = [
         (found["ways"]["stock"], found["ways"]["patched"])
         for found in measured
@@ -194,21 +204,21 @@ def summary(measured: list[dict[str, Any]]) -> Iterator[str]:
     ]
     raising = sum("raises" in found["ways"]["stock"] for found in measured)
     same = sum(stock["program"] == patched["program"] for stock, patched in both)
-    yield f"Of {len(measured)} steps stock raises in {raising}, or dies. Of the other {len(both)}:"
+    yield f"Stock raises or dies in {raising} of {len(measured)} steps. Of the other {len(both)}:"
     yield ""
-    yield f"- {same} are compiled to the same program, with the shim and without;"
+    yield f"- {same} compile to the same program with and without the patches;"
     fewer, smaller = (
         [sum(sign * (stock[key] - patched[key]) > 0 for stock, patched in both) for sign in (1, -1)]
         for key in ("traces", "state_bytes_later")
     )
-    yield f"- {fewer[0]} are traced less often with the shim, {fewer[1]} more often;"
-    yield f"- in {smaller[0]} the state is smaller with the shim, in {smaller[1]} larger;"
+    yield f"- {fewer[0]} are traced less often with the patches, {fewer[1]} more often;"
+    yield f"- {smaller[0]} have a smaller state with the patches, {smaller[1]} a larger one;"
     inside = [sum(way["float64"] for way in ways) for ways in zip(*both)]
-    yield f"- {inside[0]} have float64 arrays inside on stock, {inside[1]} with the shim."
+    yield f"- {inside[0]} contain float64 arrays on stock, {inside[1]} with the patches."
 
 
 def seconds(found: dict[str, Any]) -> str:
-    """A time with its unit."""
+    """Format a time with its unit."""
     value = found["median"]
     unit, scale = next(
         (pair for pair in (("s", 1.0), ("ms", 1e3)) if abs(value) * pair[1] >= 1), ("µs", 1e6)
@@ -217,54 +227,90 @@ def seconds(found: dict[str, Any]) -> str:
 
 
 def row(*cells: object) -> str:
-    """A line of a table."""
+    """Format a line of a table."""
     return f"| {' | '.join(map(str, cells))} |"
 
 
-def draw(records: list[dict[str, Any]]) -> None:
-    """The picture: for each case the time over that of stock, where programs differ."""
-    figure, every = plt.subplots(
-        1, len(records), figsize=(12, 5), sharey=True, layout="constrained"
-    )
-    names = list(dict.fromkeys(found["case"] for record in records for found in record["steps"]))
-    for axes, record in zip(every, records):
-        axes.axvline(1, color="black", linewidth=0.8)
-        for found in record["steps"]:
-            ratio = found["ratio"].get("patched")
-            if ratio is not None:
-                low, high = ratio["quartiles"]
-                place = len(names) - names.index(found["case"])
-                place += 0.18 * (1.5 - list(COLORS).index(found["regime"]))
-                color = COLORS[found["regime"]]
-                axes.plot([low, high], [place, place], color=color, linewidth=1)
-                axes.plot(ratio["median"], place, MARKERS[found["size"]], color=color, markersize=4)
-        axes.set_xscale("log")
-        ticks = (0.25, 0.5, 1, 2, 4)
-        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-        axes.minorticks_off()
-        axes.set_title(f"optax {record['optax']}, jax {record['jax']}", fontsize=10)
-        axes.grid(axis="y", linewidth=0.3)
-    every[0].set_yticks(range(len(names), 0, -1), names, fontsize=8)
-    key = [plt.Line2D([], [], color=color, label=regime) for regime, color in COLORS.items()]
-    key += [
-        plt.Line2D([], [], color="gray", marker=marker, linestyle="", label=f"{size:.0e} params")
-        for size, marker in MARKERS.items()
-    ]
-    figure.legend(handles=key, loc="outside lower center", ncols=len(key), fontsize=8)
-    figure.suptitle(
-        "Time of a train step with the shim over that of stock, median and quartiles\n"
-        "(left is faster; programs that are the same are not drawn)",
-        fontsize=11,
-    )
-    figure.savefig(FOLDER / "benchmarks.svg", metadata={"Date": None})
+def draw(records: list[dict[str, Any]]) -> str:
+    """Draw the time of each step over that of stock where programs differ, newest release first."""
+    ratios = [rows_of(record["steps"]) for record in records]
+    high = 70 + sum(64 + LINE * len(rows) for rows in ratios)
+    svg = Svg(WIDTH, high, TITLE)
+    svg.text(MARGIN, 24, TITLE, font_size=15, font_weight="bold")
+    draw_legend(svg)
+    top = 84
+    for record, rows in zip(records[::-1], ratios[::-1]):
+        stack = f"optax {record['optax']}, jax {record['jax']}"
+        same = sum(step(found, "patched") == "same" for found in record["steps"])
+        bottom = top + 24 + LINE * len(rows)
+        svg.text(MARGIN, top, stack, font_size=13, font_weight="bold")
+        words = f"not shown: {same} steps that compile to the same program as on stock"
+        svg.text(MARGIN + 190, top, words, "muted")
+        for tick in (0.25, 0.5, 1, 2, 4, 8):
+            svg.line(
+                [(place(tick), top + 12), (place(tick), bottom)], "muted" if tick == 1 else "rule"
+            )
+            svg.text(place(tick), bottom + 13, f"{tick:g}x", "muted", text_anchor="middle")
+        for index, (name, by_size) in enumerate(rows):
+            draw_row(svg, top + 22 + LINE * index, name, by_size)
+        top = bottom + 40
+    return str(svg)
+
+
+def rows_of(measured: Iterable[dict[str, Any]]) -> list[tuple[str, dict[int, Any]]]:
+    """Return names and ratios by size where programs differ, the fastest large step first."""
+    rows = []
+    for sizes in by_case(measured):
+        ratios = {
+            size: found["ratio"]["patched"]
+            for size, found in sizes.items()
+            if "patched" in found["ratio"]
+        }
+        one = sizes[1_000_000]
+        case, regime = one["case"], one["regime"]
+        if ratios:
+            rows.append((case if regime in case else f"{case}, {regime}", ratios))
+    return sorted(rows, key=lambda row: row[1][max(row[1])]["median"])
+
+
+def draw_row(svg: Svg, y: float, name: str, by_size: dict[int, Any]) -> None:
+    """Draw the three sizes of one step, and its name beside them."""
+    for size, ratio in sorted(by_size.items(), reverse=True):
+        low, high = ratio["quartiles"]
+        color = "blue" if high < 1 else "red" if low > 1 else "gray"
+        svg.line([(place(low), y), (place(high), y)], color)
+        svg.circle(place(ratio["median"]), y, RADII[size], color)
+    end = max(place(ratio["quartiles"][1]) for ratio in by_size.values())
+    svg.text(max(end, place(1)) + 10, y + 4, name, font_size=10)
+
+
+def draw_legend(svg: Svg) -> None:
+    """Explain colors and sizes."""
+    x = MARGIN
+    for color, radius, words in (
+        ("blue", 4, "faster than stock"),
+        ("gray", 4, "no clear difference"),
+        ("red", 4, "slower"),
+        ("muted", RADII[10_000], "10 thousand params"),
+        ("muted", RADII[1_000_000], "1 million"),
+        ("muted", RADII[50_000_000], "50 million (lines: quartiles)"),
+    ):
+        svg.circle(x + 5, 44, radius, color)
+        svg.text(x + 15, 48, words)
+        x += 34 + 6.4 * len(words)
+
+
+def place(ratio: float) -> float:
+    """Return where a ratio is on the logarithmic axis."""
+    return 160 + 105 * math.log2(ratio / 0.5)
 
 
 def main() -> None:
-    """Reads the records, writes the page, draws the picture."""
+    """Read the records, write the page and draw the picture."""
     records = [json.loads(file.read_text("utf-8")) for file in FOLDER.glob("benchmarks/*.json")]
     records.sort(key=lambda record: Version(record["optax"]))
     (FOLDER / "benchmarks.md").write_text("\n".join(page(records)) + "\n", encoding="utf-8")
-    draw(records)
+    (FOLDER / "benchmarks.svg").write_text(draw(records), encoding="utf-8")
 
 
 if __name__ == "__main__":

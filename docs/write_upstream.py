@@ -1,6 +1,6 @@
-"""Writes docs/upstream.md: what tests/evidence/upstream/compare.py found on each release.
+"""Write docs/upstream.md from the records in docs/upstream/.
 
-Run as ``python docs/write_upstream.py``.
+Run ``python docs/write_upstream.py``. ``nox -s upstream`` writes the records.
 """
 
 from __future__ import annotations
@@ -21,27 +21,28 @@ COLUMNS = ("tests", "failed on stock", "failed with the shim", "only with the sh
 HEAD = """\
 # The tests of optax itself
 
-Every wheel of optax carries its own tests. Here they ran twice, each time in a process of its own:
-on stock optax, and with the shim loaded before them. No test that passes on stock may fail with it.
+Every wheel of optax contains its own tests. We ran them twice on each release, each time in a new
+process: on stock optax, and with the patches. No test that passes on stock may fail with the
+patches, unless this page lists it.
 
-| optax | jax | tests | fail on stock | fail with the shim | fail only with the shim | mended |
+| optax | jax | tests | fail on stock | fail patched | fail only patched | fixed |
 |---|---|---|---|---|---|---|"""
 
 KNOWN = """
-Those that fail only with the shim do so by intention. `tests/evidence/upstream/known.py` has the
-reasons:
+These tests fail only with the patches, because they assert what a patch changes on purpose.
+`tests/evidence/upstream/known.py` gives the reason for each:
 """
 
 TAIL = """
-Tests that fail on stock as well say nothing of the shim: they are counted, and their causes were
-not looked for. Those that pass with the shim alone are counted as mended.
+A test that fails on stock, too, says nothing about the patches: we count such tests, and did not
+examine their causes. A test that fails only on stock counts as fixed.
 
-`nox -s upstream` runs them again and writes this page. It fails if another test fails only with the
-shim, or if one of those no longer does."""
+`nox -s upstream` runs the tests again and writes this page. It fails if another test fails only
+with the patches, or if one of the listed tests passes."""
 
 
 def page(records: list[dict[str, Any]]) -> Iterator[str]:
-    """The lines of the page."""
+    """Yield the lines of the page."""
     yield HEAD
     for record in records:
         counts = [sum(map(size, column)) for column in zip(*map(columns, record["files"].values()))]
@@ -61,17 +62,17 @@ def page(records: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def columns(found: dict[str, Any]) -> list[Any]:
-    """What is counted of one file of tests."""
+    """Return the counted columns of one test file."""
     return [found[name] for name in COLUMNS]
 
 
 def size(counted: Any) -> int:
-    """A number, or how many tests are named."""
+    """Return a number, or the number of tests in a list."""
     return counted if isinstance(counted, int) else len(counted)
 
 
 def main() -> None:
-    """Reads the records and writes the page."""
+    """Read the records and write the page."""
     records = [json.loads(file.read_text("utf-8")) for file in FOLDER.glob("upstream/*.json")]
     records.sort(key=lambda record: Version(record["optax"]))
     (FOLDER / "upstream.md").write_text("\n".join(page(records)) + "\n", encoding="utf-8")
