@@ -15,7 +15,13 @@ from optax_dtypefix._contract.x64 import x64
 from optax_dtypefix.patches import float32_moments
 from optax_dtypefix.patches._support.in_float32 import InFloat32
 from support.contract import assert_keeps_the_contract, float64_in
+from support.patch_cases import FuzzCase, Program
 from support.trees import leaves, tree_map, tree_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from support.fuzzing import Draw
 
 EXAMPLE = """\
 import jax
@@ -26,23 +32,34 @@ tx = optax.adam(learning_rate=1.0, mu_dtype="float32")
 state, step = tx.init(params), jax.jit(tx.update)
 for _ in range(5000):
     updates, state = step(params, state, params)
-print(updates.round(3))
+print(updates.round(1))
 """
 EXAMPLE_SHOWS = "stalled_moment"
-STOCK_PRINTS = "[-1.408]"
+STOCK_PRINTS = "[-1.4]"
 PATCHED_PRINTS = "[-1.]"
 NUMBERS_CHANGE = (
     "Yes, for bfloat16 and float16 params: second moments are kept in float32. Other numbers stay"
     " the same."
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 # Old releases use what JAX deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 
 contrib = getattr(optax, "contrib", None)
+
+
+def fuzzed(draw: Draw) -> Any:
+    return draw.call(optax, "adam adamw amsgrad nadam radam rmsprop adafactor yogi", draw.rate())
+
+
+FUZZ = FuzzCase(fuzzed)
+PROGRAMS = {  # Their moments are float32 on stock; a half-precision momentum is the user's choice.
+    "adam": Program(lambda: optax.adam(1e-2)),
+    "adam with mu_dtype": Program(lambda: optax.adam(1e-2, mu_dtype=jnp.bfloat16)),
+    "rmsprop centered": Program(lambda: optax.rmsprop(1e-2, centered=True)),
+    "adafactor": Program(lambda: optax.adafactor(1e-2, min_dim_size_to_factor=2)),
+}
+
 ARGUMENTS = {"scale_by_madgrad": {"learning_rate": 0.1}}
 MOMENT_TRANSFORMS = [
     family

@@ -3,7 +3,7 @@ from __future__ import annotations
 import copy
 import inspect
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,11 @@ from packaging.version import Version
 import optax_dtypefix
 from optax_dtypefix._contract.x64 import x64
 from support.contract import assert_keeps_the_contract, float64_in
+from support.patch_cases import FuzzCase, Program
 from support.trees import leaves, tree_map, tree_of, types
+
+if TYPE_CHECKING:
+    from support.fuzzing import Draw
 
 EXAMPLE = """\
 import jax
@@ -24,7 +28,7 @@ import optax
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 params, tx = jax.numpy.ones(3), optax.adam(learning_rate=0.1)
 updates, _ = tx.update(params, tx.init(params), params)
-print(updates.round(3))
+print(updates.round(1))
 """
 EXAMPLE_SHOWS = "strict_promotion"
 STOCK_PRINTS = (
@@ -41,6 +45,35 @@ RELEASE = Version(optax.__version__)
 pytestmark = pytest.mark.filterwarnings(
     "ignore:jax.tree_:FutureWarning", "ignore:jax.numpy.DeviceArray:DeprecationWarning"
 )
+
+
+def fuzzed(draw: Draw) -> Any:
+    return draw.of(
+        lambda: optax.adafactor(
+            draw.of(None, 0.1),
+            momentum=draw.of(None, 0.9),
+            min_dim_size_to_factor=draw.of(2, 128),
+            multiply_by_parameter_scale=draw.of(True, False),
+        ),
+        lambda: optax.sm3(draw.number()),
+        lambda: optax.noisy_sgd(draw.rate()),
+        lambda: optax.radam(draw.rate()),
+        lambda: optax.yogi(draw.rate()),
+        lambda: optax.ema(0.9, debias=draw.of(True, False)),
+        lambda: optax.add_noise(0.1, 0.5, 0),
+        lambda: optax.centralize(),
+        *[lambda: optax.contrib.muon(draw.rate())] * (Version("0.2.5") <= RELEASE),
+    )()
+
+
+FUZZ = FuzzCase(fuzzed)
+PROGRAMS = {
+    "adafactor": Program(lambda: optax.adafactor(1e-2, min_dim_size_to_factor=2)),
+    "sm3": Program(lambda: optax.sm3(1e-2)),
+    "yogi": Program(lambda: optax.yogi(1e-2)),
+    "radam": Program(lambda: optax.radam(1e-2)),
+    "centralize": Program(lambda: optax.centralize()),
+}
 
 NAMES = (
     *("scale_by_adam", "scale_by_adamax", "scale_by_amsgrad", "scale_by_belief", "scale_by_yogi"),
