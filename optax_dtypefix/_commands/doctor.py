@@ -32,9 +32,6 @@ class Verdict(str, enum.Enum):
     OPT_IN = "opt-in"
     NOT_IN_RELEASE = "not in this release"
 
-    def __str__(self) -> str:
-        return self.value
-
 
 _NEXT_STEPS = {
     Verdict.STILL_FAILS: (
@@ -119,7 +116,7 @@ class Diagnosis:
     def _conclusion(self) -> Iterator[str]:
         optax = f"optax {self.report['optax_version']}"
         counts = collections.Counter(row.verdict for row in self._rows_of_release)
-        counted = ", ".join(f"{counts[v]} {v}" for v in Verdict if counts[v])
+        counted = ", ".join(f"{counts[v]} {v.value}" for v in Verdict if counts[v])
         yield f"{optax}: {counted}." if counted else f"{optax} has none of the known faults."
         for verdict, advice in _NEXT_STEPS.items():
             rows = [row for row in self.rows if row.verdict is verdict]
@@ -241,7 +238,7 @@ def _details(row: Row) -> str:
         "patched": row.patched or "ok",
         "upstream": row.upstream or "no known issue",
     }
-    lines = [f"{row.patch}, {row.fault}: {row.verdict}", f"  {row.summary}"]
+    lines = [f"{row.patch}, {row.fault}: {row.verdict.value}", f"  {row.summary}"]
     if row.state != State.APPLIED.value:
         lines.append(f"  the patch is {row.state}: {row.reason}")
     for title, text in sections.items():

@@ -144,7 +144,7 @@ class Engine:
     def status(self) -> Report:
         """Report the state of every patch."""
         package = sys.modules.get(self._package)
-        # To load a patch is to import JAX, which nobody has asked for while the package is pending.
+        # Loading a patch imports JAX, which a pending package does not justify.
         declared = {i: self._declared(i) if package else ((), "", False) for i in self._ids}
         with self._lock:
             patches = tuple(
@@ -162,7 +162,7 @@ class Engine:
         )
 
     def _decision(self, patch_id: str) -> Decision:
-        """Return what is true of a patch now, also before there was anything to decide."""
+        """Return the current decision on a patch, also if it was never decided."""
         slot = self._slots[patch_id]
         disabled_reason = self._settings.disabled_reason(patch_id)
         if disabled_reason is not None:
@@ -187,8 +187,8 @@ class Engine:
         release = _release.installed(sys.modules[self._package], self._tested)
         with self._lock:
             before = {i for i, slot in self._slots.items() if slot.is_applied}
-        # Outside the lock: loading and probing import, while another thread may hold the lock of
-        # that import and wait in our hook for ours.
+        # Not under the lock: loading and probing import, while another thread may hold the lock of
+        # that import and wait for our lock in our hook.
         loaded = {i: self._loaded(i) for i in ids if i not in before}
         decisions = self._decide(loaded, release, busy=bool(before))
         with self._lock:
@@ -204,7 +204,7 @@ class Engine:
             outcome = {i: slot.decision for i, slot in settled.items() if slot.decision}
         active = any(decision.state is State.APPLIED for decision in outcome.values())
         if (active or bound) and not (sweep_within and release.tested):
-            _forget_traces()  # The user's, or those of the probes.
+            _forget_traces()  # Of the user, or of the probes.
         for decision in outcome.values():
             if decision.waits_for is not None:
                 after_import(decision.waits_for, self.on_import, strict=self._settings.strict)
@@ -229,10 +229,10 @@ class Engine:
                 if isinstance(patch, Exception):
                     decisions[patch_id] = _failure(patch)
                     continue
-                requested = self._slots[patch_id].requested
+                named = self._slots[patch_id].requested or self._settings.opted_in(patch_id)
                 try:
                     package = sys.modules[self._package]
-                    decision = decide(patch, package, release, self._settings, requested=requested)
+                    decision = decide(patch, package, release, opted_in=named)
                 except Exception as error:  # As above: only this patch is lost.
                     LOGGER.debug("%s could not be decided", patch_id, exc_info=True)
                     decision = _failure(error)
@@ -258,7 +258,7 @@ class Engine:
             decision = slot.decision
             if decision is None or not decision.probed or slot.suspended:
                 return
-        verdict = verify_fix(decision, sys.modules[self._package])  # Outside the lock: it imports.
+        verdict = verify_fix(decision, sys.modules[self._package])  # Not locked: it imports.
         with self._lock:
             if verdict is not decision and slot.decision is decision:
                 slot.settle(verdict)

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 _LOCK = threading.Lock()
 _awaited: list[tuple[str, Callable[[Any], None], bool]] = []  # Module, hook, strict.
-_busy: list[str] = []  # Modules that are being executed for us, or whose hooks are called.
+_busy: list[str] = []  # Modules that our loader is executing, or whose hooks are running.
 
 
 def patch_when_imported(package: str, engine: Callable[[], Engine], settings: Settings) -> None:
-    """Patch a package now if it is imported, else as soon as it is; get the engine only then."""
+    """Patch a package now if it is imported, else as soon as it is. Get the engine only then."""
     if not settings.enabled:
         return
     if is_imported(package):

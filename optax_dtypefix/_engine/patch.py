@@ -1,7 +1,7 @@
-"""What a patch is: faults and replacements, each a function, registered where it stands.
+"""Define a patch: replacements and faults, each one a function that a decorator registers.
 
-A patch file in ``patches/`` makes one :class:`Patch`. The file knows optax's mathematics and
-nothing of how a patch is applied. The engine applies patches and knows no mathematics.
+A file in ``patches/`` makes one :class:`Patch`. That file knows optax's mathematics, and does not
+know how patches are applied. The engine applies patches, and does not know the mathematics.
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ if TYPE_CHECKING:
 Replacement = Callable[..., Any]
 """``replacement(stock, *args, **kwargs)``: called in place of ``stock(*args, **kwargs)``.
 
-``stock`` is what would have been called otherwise; for a method, ``args[0]`` is the instance.
+``stock`` is the stock function, or the next patch of the same function. For a method, ``args[0]``
+is the instance.
 """
 
 Reproducer = Callable[[Any], Optional[str]]
-"""Runs the public functions of the package that it is given, as a user would.
+"""``reproduce(package)``: runs public functions of the package, as a user would.
 
-Returns None if the contract holds, else what went wrong. May raise. The package is an argument
-because a program may import it again, and then a module has two lives.
+Returns None if the contract holds, else a description of the fault. May raise instead. The package
+is an argument, not a global, because a program may delete the package and import it again.
 """
 
 _R = TypeVar("_R", bound=Replacement)
 _F = TypeVar("_F", bound=Reproducer)
-_ISSUES = "https://github.com/google-deepmind/optax/issues/"
+_ISSUES = "https://github.com/google-deepmind/optax/issues/"  # All that this folder knows of optax.
 
 
 class NotInReleaseError(LookupError):
-    """Raised by a reproducer if the release lacks the function, and so has not the fault."""
+    """The release lacks a function that the reproducer needs, so it does not have the fault."""
 
 
 class Fault(NamedTuple):
@@ -43,12 +44,12 @@ class Fault(NamedTuple):
     Attributes:
       id: short name, unique within the patch.
       summary: what a user sees, in one line.
-      releases: PEP 440 specifiers of the affected releases, over the tested ones.
-      reproduce: shows the fault on the functions that the package has when it is called.
-      upstream: link of the upstream issue or pull request; empty if none was found.
-      abstract: whether ``reproduce`` only evaluates shapes and dtypes, so that it can serve as the
-        probe on a release that is not in the table: no FLOPs, no backend.
-      probe: an abstract reproducer on stock functions, where ``reproduce`` has to compute.
+      releases: PEP 440 specifiers of the affected releases, among the tested ones.
+      reproduce: reproduces the fault on the current functions of the package, stock or patched.
+      upstream: link of the upstream issue or pull request; empty if there is none.
+      abstract: whether ``reproduce`` only evaluates shapes and dtypes: no FLOPs, no backend.
+        Then ``reproduce`` is also the probe on untested releases.
+      probe: an abstract reproducer for stock functions, if ``reproduce`` must compute.
     """
 
     id: str
@@ -64,12 +65,12 @@ class Target(NamedTuple):
     """A function or method to wrap.
 
     Attributes:
-      modules: where it is defined, newest layout first; the first module that defines it counts.
-      qualname: its name there, as in ``MultiSteps.update``.
-      replacement: what to call instead.
-      releases: PEP 440 specifiers of the releases that this replacement serves.
-      known_parameters: if given, the parameters that the replacement understands. A function with
-        others, on a release outside the table, is left alone.
+      modules: modules that may define it, newest layout first; the first one that does counts.
+      qualname: its name in the module, such as ``MultiSteps.update``.
+      replacement: the function to call instead.
+      releases: PEP 440 specifiers of the releases that this replacement is for; all if empty.
+      known_parameters: if given, the parameters that the replacement knows. On an untested release,
+        a function with other parameters is left unpatched.
     """
 
     modules: tuple[str, ...]
@@ -88,14 +89,14 @@ class Patch:
     """Everything about one patch.
 
     Attributes:
-      id: what users type; it never changes.
+      id: the name that users type; it never changes.
       summary: what stock optax does wrong, in a sentence of Markdown, for the table of patches.
-      faults: what stock optax does wrong, release by release. They are the table that selects, the
-        probe on unknown releases, the rows of ``doctor`` and the cases of the tests.
-      targets: what is wrapped.
-      opt_in: True for a patch that only acts when it is asked for by name.
-      allow_missing_targets: whether the patch may act on some of its targets where an optax outside
-        the table lacks the others. Else half a patch would be worse than none.
+      faults: what stock optax does wrong, release by release. The faults are the table for tested
+        releases, the probes for untested ones, the rows of ``doctor`` and the cases of the tests.
+      targets: the functions to wrap.
+      opt_in: whether the patch is only applied if the user names it.
+      allow_missing_targets: whether the patch is applied on an untested release that lacks some of
+        the targets. Not by default: half of a patch may be worse than none.
     """
 
     def __init__(
@@ -137,17 +138,17 @@ class Patch:
         abstract: bool = True,
         probe: Reproducer | None = None,
     ) -> Callable[[_F], _F]:
-        """Register a reproducer. Its name is the id, its docstring starts with the summary.
+        """Register a reproducer. Its name is the id; its docstring starts with the summary.
 
         Args:
-          releases: PEP 440 specifiers of the affected releases, over the tested ones.
-          issue: number of the upstream issue or pull request, if one was found.
+          releases: PEP 440 specifiers of the affected releases, among the tested ones.
+          issue: number of the upstream issue or pull request, if there is one.
           abstract: see :class:`Fault`.
           probe: see :class:`Fault`.
         """
 
         def register(reproduce: _F) -> _F:
-            # ``python -OO`` has no docstrings. A trailing underscore keeps clear of builtins.
+            # ``python -OO`` removes docstrings. A trailing underscore avoids the name of a builtin.
             text = inspect.getdoc(reproduce) or reproduce.__name__
             summary = " ".join(text.partition("\n\n")[0].split())
             fault = Fault(
@@ -174,7 +175,7 @@ class Patch:
         return tuple(fault for fault in self.faults if release.within(fault.releases))
 
     def fixed_in(self, tested: Sequence[Release]) -> str:
-        """Return the first of the tested releases after the last one that has a fault.
+        """Return the first tested release after the last one that has a fault.
 
         Empty if the newest tested release still has one.
         """

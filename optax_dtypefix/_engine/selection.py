@@ -12,7 +12,6 @@ from .report import State
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from .._settings import Settings
     from .patch import Fault, Patch, Reproducer, Target
     from .release import Release
 
@@ -42,22 +41,16 @@ class Decision:
     probed: tuple[Fault, ...] = ()
 
 
-def decide(
-    patch: Patch, package: ModuleType, release: Release, settings: Settings, *, requested: bool
-) -> Decision:
-    """Decide on one patch, for an imported package.
+def decide(patch: Patch, package: ModuleType, release: Release, *, opted_in: bool) -> Decision:
+    """Decide on one patch that is not disabled.
 
     Args:
       patch: the patch.
-      package: the package that the patch is for.
-      release: the installed release.
-      settings: what the user set in the environment.
-      requested: whether the program named this patch in ``apply``.
+      package: the package that the patch is for, imported.
+      release: the installed release of the package.
+      opted_in: whether the user named the patch, in the environment or in ``apply``.
     """
-    disabled_reason = settings.disabled_reason(patch.id)
-    if disabled_reason is not None:
-        return Decision(State.DISABLED, disabled_reason)
-    if patch.opt_in and not requested and not settings.opted_in(patch.id):
+    if patch.opt_in and not opted_in:
         return Decision(State.DISABLED, NOT_OPTED_IN)
     targets = tuple(target for target in patch.targets if release.within(target.releases))
     absent = [target for target in targets if defining_module(target) is None]
