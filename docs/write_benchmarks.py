@@ -286,7 +286,7 @@ def draw_row(svg: Svg, y: float, name: str, by_size: dict[int, Any]) -> None:
 
 def draw_legend(svg: Svg) -> None:
     """Explain colors and sizes."""
-    x = MARGIN
+    x: float = MARGIN
     for color, radius, words in (
         ("blue", 4, "faster than stock"),
         ("gray", 4, "no clear difference"),

@@ -5,6 +5,7 @@ Run ``python docs/write_long_runs.py``. ``evidence.long_runs.record`` writes the
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from optax_dtypefix._commands.svg import Svg
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     Run = Mapping[str, Any]
 
@@ -27,7 +28,7 @@ GAINS = (
 )
 """The four runs that the README shows."""
 
-WIDTH, MARGIN = 830, 12
+WIDTH, MARGIN, TOP = 830, 12, 62
 TITLE = "Training loss with params in half precision (log scale, lower is better)"
 
 HEAD = """\
@@ -82,7 +83,7 @@ def page(record: Mapping[str, Any]) -> Iterator[str]:
     )
     for run in runs:
         statistics = "<br>".join(
-            f"{name}: {percent(error)}, {percent(run['patched']['errors'][name])}"
+            f"{name}: {scientific(error)}, {scientific(run['patched']['errors'][name])}"
             for name, error in run["stock"]["errors"].items()
         )
         curves = (run["stock"]["losses"], run["patched"]["losses"], run["reference"])
@@ -93,7 +94,7 @@ def page(record: Mapping[str, Any]) -> Iterator[str]:
 
 def final(losses: Sequence[float | None]) -> float:
     """Return the mean of the last points of a curve."""
-    return math.nan if None in losses[-5:] else math.fsum(map(float, losses[-5:])) / 5
+    return sum(math.nan if loss is None else loss for loss in losses[-5:]) / 5
 
 
 def how_much_worse(run: Run) -> float:
@@ -102,123 +103,150 @@ def how_much_worse(run: Run) -> float:
     return math.inf if math.isnan(stock) else stock / final(run["patched"]["losses"])
 
 
-def percent(error: float | None) -> str:
-    """Write a relative error."""
+def scientific(error: float | None) -> str:
+    """Format a relative error."""
     return "NaN" if error is None else f"{error:.1e}"
 
 
 def draw(record: Mapping[str, Any], runs: Sequence[Run], columns: int) -> str:
     """Draw a panel a run, with a legend above."""
     large = columns == 2
-    wide = (WIDTH - MARGIN) / columns
-    high = 190 if large else 124
-    svg = Svg(WIDTH, 62 + high * -(-len(runs) // columns), TITLE)
+    width, height = (WIDTH - MARGIN) / columns, 190 if large else 124
+    svg = Svg(WIDTH, TOP + height * -(-len(runs) // columns), TITLE)
     svg.text(MARGIN, 24, TITLE, font_size=15, font_weight="bold")
     x = MARGIN
-    for words, line in (
+    for words, color in (
         (f"stock optax {record['optax']}", "red"),
         ("with optax_dtypefix", "blue"),
         ("reference, computed in float64", "ink"),
     ):
-        draw_line(svg, [(x, 44), (x + 30, 44)], line, large=True)
+        draw_curve(svg, [(x, 44), (x + 30, 44)], color)
         svg.text(x + 36, 48, words, font_size=12)
         x += 70 + 7 * len(words)
     for index, run in enumerate(runs):
-        left, top = MARGIN + index % columns * wide, 62 + index // columns * high
-        draw_run(svg, record, run, (left, top, wide, high))
+        left, top = MARGIN + index % columns * width, TOP + index // columns * height
+        numbers = [loss for losses in curves(run).values() for loss in losses if loss is not None]
+        panel = Panel(svg, left, top, width, height, min(numbers) / 1.15, max(numbers) * 1.15)
+        draw_run(panel, run, record["steps_a_point"])
     return str(svg)
 
 
-def draw_line(svg: Svg, points: list[tuple[float, float]], line: str, *, large: bool) -> None:
-    """Draw a curve in the style of its kind: neither of three curves hides another."""
-    style = {"blue": (5, ""), "ink": (1.3, "4 3"), "red": (1.8, "")}
-    width, dashes = style[line]
-    more = {"stroke_dasharray": dashes} if dashes else {}
-    svg.line(points, line, stroke_width=width if large else 0.75 * width, **more)
-
-
-def draw_run(
-    svg: Svg, record: Mapping[str, Any], run: Run, place: tuple[float, float, float, float]
-) -> None:
-    """Draw one panel; a place is left, top, width and height."""
-    left, top, width, height = place
-    large = width > WIDTH / 3
-    curves = {
+def curves(run: Run) -> dict[str, Sequence[float | None]]:
+    """Return the curves by color. A later curve is drawn over the earlier ones."""
+    return {
         "blue": run["patched"]["losses"],
         "ink": run["reference"],
         "red": run["stock"]["losses"],
     }
-    numbers = [loss for losses in curves.values() for loss in losses if loss is not None]
-    low, high = min(numbers) / 1.15, max(numbers) * 1.15
-    x0, x1 = left + 34, left + width - (62 if large else 12)
-    y0, y1 = top + height - (26 if large else 10), top + (24 if large else 32)
 
-    def at(index: int, loss: float) -> tuple[float, float]:
-        x = x0 + (x1 - x0) * (index + 1) / len(run["reference"])
-        return x, y0 + (y1 - y0) * math.log(loss / low) / math.log(high / low)
 
-    name, _, variant = run["case"].partition(", ")
-    if large:
-        svg.text(x0, top + 14, f"{name}, {run['dtype']}", font_size=13, font_weight="bold")
-    else:
-        words = f"{variant}, {run['dtype']}" if variant else run["dtype"]
-        svg.text(x0, top + 14, name, font_weight="bold")
-        svg.text(x0, top + 26, words, "muted", font_size=10)
-    draw_axes(svg, (x0, y0, x1, y1), lambda loss: at(0, loss)[1], ticks(low, high))
-    if large:
-        for step in (1000, 2000, 3000):
-            x = at(step // record["steps_a_point"] - 1, low)[0]
-            svg.text(x, y0 + 15, f"{step:,}", "muted", text_anchor="middle", font_size=10)
-        svg.text(x0, y0 + 15, "step", "muted", font_size=10)
-    for line, losses in curves.items():
-        points = [at(index, loss) for index, loss in enumerate(losses) if loss is not None]
-        if points:
-            draw_line(svg, points, line, large=large)
+def draw_curve(
+    svg: Svg, points: list[tuple[float, float]], color: str, *, large: bool = True
+) -> None:
+    """Draw a curve. Each color has its own width, so that equal curves all show."""
+    width, dashes = {"blue": (5, "none"), "ink": (1.3, "4 3"), "red": (1.8, "none")}[color]
+    svg.line(points, color, stroke_width=width if large else 0.75 * width, stroke_dasharray=dashes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    """A place in a picture, for losses from ``low`` to ``high``."""
+
+    svg: Svg
+    left: float
+    top: float
+    width: float
+    height: float
+    low: float
+    high: float
+
+    @property
+    def large(self) -> bool:
+        """Whether there is space for words."""
+        return self.width > WIDTH / 3
+
+    @property
+    def x(self) -> tuple[float, float]:
+        """The left and right ends of the curves."""
+        return self.left + 34, self.left + self.width - (62 if self.large else 12)
+
+    def y(self, loss: float) -> float:
+        """Return the height of a loss on the logarithmic axis."""
+        bottom = self.top + self.height - (26 if self.large else 10)
+        top = self.top + (24 if self.large else 32)
+        return bottom + (top - bottom) * math.log(loss / self.low) / math.log(self.high / self.low)
+
+
+def draw_run(panel: Panel, run: Run, steps_a_point: int) -> None:
+    """Draw one run."""
+    draw_axes(panel)
+    draw_names(panel, run)
+    points = len(run["reference"])
+    x0, x1 = panel.x
+    xs = [x0 + (x1 - x0) * (index + 1) / points for index in range(points)]
+    for color, losses in curves(run).items():
+        finite = [(x, panel.y(loss)) for x, loss in zip(xs, losses) if loss is not None]
+        if finite:
+            draw_curve(panel.svg, finite, color, large=panel.large)
         if None in losses:
             start = losses.index(None)
-            x, y = at(start, losses[start - 1] if start else curves["ink"][0])
-            svg.line([(x - 4, y - 4), (x + 4, y + 4)], line, stroke_width=2)
-            svg.line([(x - 4, y + 4), (x + 4, y - 4)], line, stroke_width=2)
-            when = f" before step {(start + 1) * record['steps_a_point']:,}" if large else ""
-            svg.text(x + 9, y + 4, f"NaN{when}", line, font_weight="bold")
-    if large:
-        draw_final(svg, run, x1 + 6, lambda loss: at(0, loss)[1])
+            level = (losses[start - 1] if start else None) or run["reference"][0]
+            when = f" before step {(start + 1) * steps_a_point:,}" if panel.large else ""
+            draw_nan(panel.svg, xs[start], panel.y(level), color, f"NaN{when}")
+    if panel.large:
+        for step in (1000, 2000, 3000):
+            x = x0 + (x1 - x0) * step / (points * steps_a_point)
+            y = panel.y(panel.low) + 15
+            panel.svg.text(x, y, f"{step:,}", "muted", text_anchor="middle", font_size=10)
+        panel.svg.text(x0, y, "step", "muted", font_size=10)
+        draw_final(panel, run)
+
+
+def draw_names(panel: Panel, run: Run) -> None:
+    """Write what is trained, and in which dtype."""
+    name, _, variant = run["case"].partition(", ")
+    x, y = panel.x[0], panel.top + 14
+    if panel.large:
+        panel.svg.text(x, y, f"{name}, {run['dtype']}", font_size=13, font_weight="bold")
+    else:
+        words = f"{variant}, {run['dtype']}" if variant else run["dtype"]
+        panel.svg.text(x, y, name, font_weight="bold")
+        panel.svg.text(x, y + 12, words, "muted", font_size=10)
+
+
+def draw_nan(svg: Svg, x: float, y: float, color: str, words: str) -> None:
+    """Mark the end of a curve with a cross."""
+    svg.line([(x - 4, y - 4), (x + 4, y + 4)], color, stroke_width=2)
+    svg.line([(x - 4, y + 4), (x + 4, y - 4)], color, stroke_width=2)
+    svg.text(x + 9, y + 4, words, color, font_weight="bold")
+
+
+def draw_axes(panel: Panel) -> None:
+    """Draw the grid and the axes."""
+    x0, x1 = panel.x
+    for loss in ticks(panel.low, panel.high):
+        y = panel.y(loss)
+        panel.svg.line([(x0, y), (x1, y)], "rule")
+        panel.svg.text(x0 - 5, y + 4, f"{loss:g}", "muted", text_anchor="end", font_size=10)
+    y0, y1 = panel.y(panel.low), panel.y(panel.high)
+    panel.svg.line([(x0, y1), (x0, y0), (x1, y0)], "muted")
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Return round numbers for a logarithmic axis: powers of ten if there are enough of them."""
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    for factors in ((1,), (1, 3), (1, 2, 5)):
-        found = [
-            f * 10.0**power for power in powers for f in factors if low <= f * 10.0**power <= high
-        ]
-        if len(found) > 1:
-            break
-    return found
+    """Return the powers of ten in a range; if there is only one, also three times each."""
+    powers = [10.0**p for p in range(math.floor(math.log10(low)), math.ceil(math.log10(high)))]
+    tens = [power for power in (*powers, 10 * powers[-1]) if low <= power <= high]
+    return tens if len(tens) > 1 else [*tens, *(3 * p for p in powers if low <= 3 * p <= high)]
 
 
-def draw_axes(
-    svg: Svg,
-    place: tuple[float, float, float, float],
-    height_of: Callable[[float], float],
-    numbers: Sequence[float],
-) -> None:
-    """Draw the frame of a panel and its grid; a place is left, bottom, right and top."""
-    x0, y0, x1, y1 = place
-    for number in numbers:
-        y = height_of(number)
-        svg.line([(x0, y), (x1, y)], "rule")
-        svg.text(x0 - 5, y + 4, f"{number:g}", "muted", text_anchor="end", font_size=10)
-    svg.line([(x0, y1), (x0, y0), (x1, y0)], "muted")
-
-
-def draw_final(svg: Svg, run: Run, x: float, height_of: Callable[[float], float]) -> None:
+def draw_final(panel: Panel, run: Run) -> None:
     """Write the final losses of stock and patched beside the ends of their curves."""
     stock, patched = (final(run[way]["losses"]) for way in ("stock", "patched"))
-    y = height_of(patched)
-    svg.text(x, y + 4, f"{patched:.2g}", "blue", font_weight="bold")
+    x, y = panel.x[1] + 6, panel.y(patched)
+    panel.svg.text(x, y + 4, f"{patched:.2g}", "blue", font_weight="bold")
     if not math.isnan(stock):
-        svg.text(x, min(height_of(stock), y - 14) + 4, f"{stock:.2g}", "red", font_weight="bold")
+        above = min(panel.y(stock), y - 14) + 4
+        panel.svg.text(x, above, f"{stock:.2g}", "red", font_weight="bold")
 
 
 if __name__ == "__main__":
