@@ -14,18 +14,26 @@ import pytest
 from packaging.version import Version
 
 import optax_dtypefix
+from support.processes import STOCK, run
+
+
+def read(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
 
 ROOT = Path(__file__).parents[2]
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+SITE = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = (*sorted(ROOT.glob("*.md")), *SITE)
 BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-WITH_CODE = [page for page in PAGES if "```python" in page.read_text(encoding="utf-8")]
+# tests/patches/test_pages.py runs the examples of the patch pages.
+WITH_CODE = [page for page in PAGES if "```python" in read(page) and page.parent.name != "patches"]
 
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=[page.name for page in WITH_CODE])
 def test_code_runs(page: Path) -> None:
     namespace: dict[str, Any] = {}
     printed = ""
-    for kind, text in BLOCK.findall(page.read_text(encoding="utf-8")):
+    for kind, text in BLOCK.findall(read(page)):
         if kind == "python":
             with contextlib.redirect_stdout(io.StringIO()) as stdout:
                 exec(compile(text, str(page), "exec"), namespace)
@@ -37,7 +45,7 @@ def test_code_runs(page: Path) -> None:
 
 
 def test_pinned_versions_are_tested() -> None:
-    module = ast.parse((ROOT / "noxfile.py").read_text(encoding="utf-8"))
+    module = ast.parse(read(ROOT / "noxfile.py"))
     names = ("_BEFORE_NUMPY_2", "MATCHING_JAX")
     module.body = [
         node
@@ -46,8 +54,8 @@ def test_pinned_versions_are_tested() -> None:
     ]
     tested: dict[str, Any] = {}
     exec(compile(module, "noxfile.py", "exec"), tested)
-    pinned = (ROOT / "docs" / "pinned.md").read_text(encoding="utf-8")
-    blocks = [text.split() for _, text in BLOCK.findall(pinned) if "optax==" in text]
+    pages = BLOCK.findall(read(ROOT / "docs" / "pinned.md"))
+    blocks = [text.split() for _, text in pages if "optax==" in text]
     assert len(blocks) == 2
     for optax, *others in blocks:
         jax_version, *held_back = tested["MATCHING_JAX"][optax.partition("==")[2]]
@@ -57,3 +65,37 @@ def test_pinned_versions_are_tested() -> None:
 
 def test_pages_with_code_are_found() -> None:
     assert {page.name for page in WITH_CODE} >= {"README.md", "contract.md"}
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_first_example_is_nan_on_stock(page: str) -> None:
+    text = read(ROOT / page)
+    example = next(code for kind, code in BLOCK.findall(text) if kind == "python")
+    done = run("-W", "ignore", "-c", example, **STOCK)
+    assert done.stdout == "[nan nan nan]\n", done.stderr
+    assert "this prints `[nan nan nan]`" in text
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    """The site builder checks neither pictures nor pages that are outside of the site."""
+    for link in re.findall(r"\]\(([^)\s]+)\)", read(page)):
+        if link.startswith(("http://", "https://")):
+            continue
+        name, _, heading = link.partition("#")
+        target = page.parent / name if name else page
+        assert target.exists(), link
+        if heading:
+            headings = re.findall(r"^#+ (.*)$", read(target), re.MULTILINE)
+            slugs = [re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings]
+            assert heading in slugs, link
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    listed = re.findall(r"^ +- [^:\n]+: (\S+\.md)$", read(ROOT / "mkdocs.yml"), re.MULTILINE)
+    assert sorted(listed) == sorted(page.relative_to(ROOT / "docs").as_posix() for page in SITE)
+
+
+@pytest.mark.parametrize(("page", "words"), [("README.md", 900), ("CONTRIBUTING.md", 350)])
+def test_page_is_short(page: str, words: int) -> None:
+    assert len(read(ROOT / page).split()) <= words
