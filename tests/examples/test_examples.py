@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import subprocess
-import sys
 from importlib.metadata import version
-from pathlib import Path
 
 import pytest
 from packaging.specifiers import SpecifierSet
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+from support import processes
+
+EXAMPLES = processes.TESTS.parent / "examples"
 OPTAX = version("optax")
 
 
@@ -57,15 +56,7 @@ def within(releases: str) -> bool:
 def run(example: Example, **variables: str) -> subprocess.CompletedProcess[str]:
     if not within(example.releases):
         pytest.skip(f"optax {OPTAX} has no {example.needs}: it came with {example.releases}")
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith("OPTAX_DTYPEFIX")}
-    return subprocess.run(
-        [sys.executable, str(EXAMPLES / example.script)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        env={**inherited, **variables},
-    )
+    return processes.run(EXAMPLES / example.script, timeout=300, **variables)
 
 
 def test_every_example_is_in_the_table():

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import subprocess
-import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +12,7 @@ from packaging.version import Version
 
 import optax_dtypefix
 from optax_dtypefix._multihost import differences_of
+from support.processes import finish, start, write_script
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,30 +33,16 @@ PRELUDE = """
 
 def run(folder: Path, script: str, *variables: dict[str, str]) -> list[Any]:
     """Run a script in one process for each set of variables."""
-    file = folder / "script.py"
-    file.write_text(textwrap.dedent(PRELUDE) + textwrap.dedent(script))
+    path = write_script(folder, textwrap.dedent(PRELUDE) + textwrap.dedent(script))
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = str(free.getsockname()[1])
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith("OPTAX_DTYPEFIX")}
     running = [
-        subprocess.Popen(
-            [sys.executable, str(file), port, str(index)],
-            env={**inherited, "JAX_PLATFORMS": "cpu", **own},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for index, own in enumerate(variables)
+        start(path, port, str(index), folder=folder, **own) for index, own in enumerate(variables)
     ]
-    try:
-        outputs = [process.communicate(timeout=120) for process in running]
-    finally:
-        for process in running:
-            process.kill()
     return [
-        (process.returncode, "".join(own_lines(stdout)), stderr)
-        for process, (stdout, stderr) in zip(running, outputs)
+        (done.returncode, "".join(own_lines(done.stdout)), done.stderr)
+        for done in finish(running, timeout=120)
     ]
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import pytest
+
+from support import processes
+from support.processes import stdout_of, write_script
 
 WORKER = """
     import sys
@@ -19,21 +18,9 @@ WORKER = """
 
 
 def run(folder: Path, script: str) -> str:
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith("OPTAX_DTYPEFIX")}
-    (folder / "worker.py").write_text(textwrap.dedent(WORKER))
-    file = folder / "script.py"
-    file.write_text(textwrap.dedent(script))
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(file)],
-        env={**inherited, "JAX_PLATFORMS": "cpu"},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    write_script(folder, WORKER, "worker.py")
+    path = write_script(folder, script)
+    return stdout_of(processes.run("-W", "ignore", path, folder=folder, timeout=120))
 
 
 POOL = """

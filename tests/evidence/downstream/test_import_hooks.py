@@ -1,16 +1,17 @@
-"""Import hooks and patchers of others: they work beside the shim, or fail as they do without it."""
+"""Other import hooks and patchers work beside the shim, or fail as they do without it."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import optax
 import pytest
+
+from support import processes
+from support.processes import write_script
 
 BEFORE = """
 import optax_dtypefix
@@ -30,17 +31,8 @@ REWRITING = "import pytest; pytest.register_assert_rewrite('optax')\n"
 
 
 def run(folder: Path, script: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    (folder / "script.py").write_text(textwrap.dedent(script))
-    (folder / "users.py").write_text(textwrap.dedent(USE))
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith("OPTAX_DTYPEFIX")}
-    return subprocess.run(
-        [sys.executable, "script.py"],
-        cwd=folder,
-        env={**inherited, **variables, "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    write_script(folder, USE, "users.py")
+    return processes.run(write_script(folder, script), folder=folder, **variables)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +44,7 @@ def run(folder: Path, script: str, **variables: str) -> subprocess.CompletedProc
         REWRITING,
     ],
 )
-def test_a_hook_on_the_package_of_the_user(tmp_path: Path, hook: str) -> None:
+def test_a_hook_on_the_users_package(tmp_path: Path, hook: str) -> None:
     done = run(tmp_path, hook + BEFORE + "import users")
     assert done.stdout == "patched\n", done.stderr
 
@@ -60,13 +52,13 @@ def test_a_hook_on_the_package_of_the_user(tmp_path: Path, hook: str) -> None:
 @pytest.mark.parametrize(
     "hook", [BEARTYPE.format("users"), JAXTYPING.format("users", "beartype.beartype"), REWRITING]
 )
-def test_a_hook_that_comes_after_the_shim(tmp_path: Path, hook: str) -> None:
+def test_a_hook_installed_after_the_shim(tmp_path: Path, hook: str) -> None:
     done = run(tmp_path, BEFORE + hook + "import users")
     assert done.stdout == "patched\n", done.stderr
 
 
-def test_a_hook_on_optax_that_comes_after_the_shim_is_told(tmp_path: Path) -> None:
-    """The finder of jaxtyping stands in front then, and asks nobody for what it wants."""
+def test_a_hook_on_optax_installed_after_the_shim_is_reported(tmp_path: Path) -> None:
+    """The finder of jaxtyping is first then, and bypasses ours."""
     hooked = BEFORE + JAXTYPING.format("optax", None)
     done = run(tmp_path, hooked + "import optax\nimport that_is_not_there")
     assert "OptaxDtypeFixWarning: optax is not patched" in done.stderr
@@ -83,7 +75,7 @@ def test_optax_itself_checked_by_beartype_fails_as_without_the_shim(
 ) -> None:
     stock = run(tmp_path, hook + BEFORE + "import users", OPTAX_DTYPEFIX="off")
     done = run(tmp_path, hook + BEFORE + "import users")
-    if 'assert optax_dtypefix.is_applied("multi_steps")' in stock.stderr:  # It was imported.
+    if 'assert optax_dtypefix.is_applied("multi_steps")' in stock.stderr:  # Stock was imported.
         assert done.stdout == "patched\n", done.stderr
     else:
         errors = [line for line in stock.stderr.splitlines() if "Error" in line]
@@ -91,7 +83,7 @@ def test_optax_itself_checked_by_beartype_fails_as_without_the_shim(
 
 
 @pytest.mark.parametrize("first", ["shim", "layer"])
-def test_a_layer_of_wrapt_on_the_same_function(tmp_path: Path, first: str) -> None:
+def test_a_wrapt_wrapper_on_the_same_function(tmp_path: Path, first: str) -> None:
     layer = """
     import wrapt
     seen = []
@@ -114,7 +106,7 @@ def test_optax_reloaded(tmp_path: Path) -> None:
 
 
 def test_autoreload_of_ipython(tmp_path: Path) -> None:
-    """A file of optax is edited in a session: what was patched in it still is."""
+    """After a file of optax is edited in a session, its functions are still patched."""
     shutil.copytree(
         Path(optax.__file__).parent,
         tmp_path / "optax",
