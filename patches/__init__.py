@@ -38,6 +38,6 @@ TESTED = (
 
 
 def load(patch_id: str) -> Patch:
-    """Imports one patch file. It imports jax, so nothing may call this before optax is wanted."""
+    """Import one patch file, and JAX with it: call this only once optax is wanted."""
     patch: Patch = importlib.import_module(f"{__name__}.{patch_id}").PATCH
     return patch

@@ -1,11 +1,11 @@
-"""conditional: what wraps a transformation in ``lax.cond`` takes one that changes dtypes.
+"""conditional: wrappers that use ``lax.cond`` accept an inner transformation that changes dtypes.
 
-One branch returns what the inner transformation made of updates and state, the other returns the
-gradients, or zeros like them, and the state as it was. As soon as the inner one changes a dtype,
-the branches differ, and cond raises TypeError (https://github.com/google-deepmind/optax/issues/1207).
-Here both branches give the dtypes of the inner transformation's updates, and its state keeps the
-dtypes that it has. Where the state would change from one kind of number to another, it begins in
-the second, or stock raises.
+One branch of ``cond`` returns the updates and the state of the inner transformation. The other
+branch returns the gradients, or zeros like them, and the old state. If the inner transformation
+changes a dtype, the branches differ and ``cond`` raises TypeError
+(https://github.com/google-deepmind/optax/issues/1207). Here both branches have the dtypes of the
+inner updates, and the inner state keeps its dtypes. A leaf of the state that would change its kind
+of number starts in the second kind, or stock raises.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PATCH = Patch(
 @PATCH.wraps("conditionally_transform", _MODULES, ">=0.2.3")
 @PATCH.wraps("conditionally_mask", _MODULES, ">=0.2.3")
 def _around(stock: Callable[..., Any], inner: Any, *args: Any, **kwargs: Any) -> Any:
-    """In place of a function whose first argument is the inner transformation."""
+    """Replace a function whose first argument is the inner transformation."""
     import optax
 
     if hasattr(optax, "GradientTransformationExtraArgs"):  # From 0.1.5 on.
@@ -76,7 +76,7 @@ def _around(stock: Callable[..., Any], inner: Any, *args: Any, **kwargs: Any) ->
                 _: PyTree, inner_state: PyTree, params: PyTree = None, **extra_args: Any
             ) -> tuple[PyTree, PyTree]:
                 nonlocal final
-                # The user's own gradients, whatever dtypes the other branch has.
+                # The user's gradients, in the user's dtypes: the other branch may have others.
                 new_updates, new_state = inner.update(updates, inner_state, params, **extra_args)
                 held = cast_back(
                     new_state, inner_state, f"{name}: state of the inner transformation"
@@ -109,7 +109,7 @@ def _within_kind(inner: Any, common: Any) -> Any:
 def _periodic_update(
     stock: Callable[..., Any], new_tensors: PyTree, old_tensors: PyTree, *args: Any, **kwargs: Any
 ) -> PyTree:
-    """In place of ``periodic_update``: the new tensors come in the dtypes of the old ones."""
+    """Cast the new tensors to the dtypes of the old ones."""
     return stock(cast_back(new_tensors, old_tensors), old_tensors, *args, **kwargs)
 
 
@@ -119,25 +119,25 @@ def _every_other(step: Any) -> Any:
 
 @PATCH.fault(">=0.1.2", issue=1207)
 def apply_if_finite(optax: Any) -> str | None:
-    """Around an optimizer that changes a dtype: TypeError from cond."""
+    """apply_if_finite around an optimizer that changes a dtype: TypeError from cond."""
     return demo.one_step(optax.apply_if_finite(demo.drifting(optax), 3), demo.shapes(jnp.bfloat16))
 
 
 @PATCH.fault("<0.2.5", issue=1207)
 def maybe_update(optax: Any) -> str | None:
-    """Around an optimizer that changes a dtype: TypeError from cond."""
+    """maybe_update around an optimizer that changes a dtype: TypeError from cond."""
     return _show_conditional(optax, "maybe_update")
 
 
 @PATCH.fault(">=0.2.3", issue=1207)
 def conditionally_transform(optax: Any) -> str | None:
-    """Around an optimizer that changes a dtype: TypeError from cond."""
+    """conditionally_transform around an optimizer that changes a dtype: TypeError from cond."""
     return _show_conditional(optax, "conditionally_transform")
 
 
 @PATCH.fault(">=0.2.3", issue=1207)
 def conditionally_mask(optax: Any) -> str | None:
-    """Around an optimizer that changes a dtype: TypeError from cond."""
+    """conditionally_mask around an optimizer that changes a dtype: TypeError from cond."""
     return _show_conditional(optax, "conditionally_mask")
 
 
@@ -155,7 +155,7 @@ def mixed_precision(optax: Any) -> str | None:
 
 @PATCH.fault(">=0.1.2")
 def periodic_update(optax: Any) -> str | None:
-    """New tensors of another dtype than the old ones: TypeError from cond."""
+    """periodic_update with new tensors of another dtype: TypeError from cond."""
     new, old = demo.shapes(jnp.float32), demo.shapes(jnp.bfloat16)
     step = jax.ShapeDtypeStruct((), jnp.int32)
     tensors = jax.eval_shape(lambda *args: optax.periodic_update(*args, 2), new, old, step)

@@ -1,23 +1,22 @@
-"""dadapt_adamw, dog, dowg, momo, momo_adam, mechanize: float32 scalars, the dtypes of the user.
+"""distance_estimates: dadapt_adamw, dog, dowg, momo, momo_adam, mechanize keep float32 scalars.
 
-These optimizers find their step size from a distance that they estimate as they go: from sums over
-all steps (D-Adaptation, https://arxiv.org/abs/2301.07733; DoG, https://arxiv.org/abs/2302.12022;
-DoWG, https://arxiv.org/abs/2305.16284), averages (MoMo, https://arxiv.org/abs/2305.07583) or a bet
-on it (Mechanic, https://arxiv.org/abs/2306.00144). The sums are a few scalars.
+These optimizers find their step size from a distance that they estimate: from sums over all steps
+(D-Adaptation, https://arxiv.org/abs/2301.07733; DoG, https://arxiv.org/abs/2302.12022; DoWG,
+https://arxiv.org/abs/2305.16284), averages (MoMo, https://arxiv.org/abs/2305.07583) or a bet
+(Mechanic, https://arxiv.org/abs/2306.00144). The sums are a few scalars.
 
-From 0.2.4 on stock keeps them in the lowest dtype of the params. In bfloat16 a sum of equal terms
-stops at 256 of them; in float16 a first distance of 1e-6 and an eps of 1e-8 are 0, and 0/0 is nan;
-an integer leaf makes integers of them. Up to 0.2.3 they are float32, and updates of bfloat16 params
-with them; ``beta ** count`` of a Python float and an int32 array is float64 in 64-bit mode, and
-spreads from there.
+From 0.2.4 on stock keeps these scalars in the lowest dtype of the params. In bfloat16 a sum of
+equal terms stops at 256 terms. In float16 a first distance of 1e-6 and an eps of 1e-8 are 0, and
+0/0 is nan. An integer leaf makes the scalars integers. Up to 0.2.3 the scalars are float32, and
+updates of bfloat16 params are float32 too. In 64-bit mode ``beta ** count`` of a Python float and
+an int32 array is float64, and the state and the updates become float64.
 
-Complex numbers stock squares as they are, where their sizes are meant, and compares by their real
-parts: dadapt_adamw hardly moves, and momo takes complex step sizes.
+Stock squares complex numbers where their absolute values are meant, and compares real parts:
+dadapt_adamw hardly moves, and momo takes complex step sizes.
 
-Here stock runs, in 32-bit mode, on a list of the leaves in float32, or in float64 if one of them
-is: all in one dtype, so that nothing in it is promoted. A complex leaf is a pair of real ones
-there: the algorithms are made for real vectors. No upstream issue was found for the scalars; those
-that are linked below are of the same family.
+Here stock runs in 32-bit mode on a list of the leaves, all in float32, or in float64 if one leaf
+is, so that nothing is promoted. A complex leaf becomes a pair of real leaves: the algorithms are
+made for real vectors. No upstream issue was found for the scalars; the linked issues are related.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ PATCH = Patch(
 )
 
 
-# Fields of stock's states that have a leaf for each leaf of the params; all others are scalars.
+# Fields of stock's states with a leaf for each param; all other fields are scalars.
 _COPIES = ("init_params", "x0")
 _AVERAGES = ("exp_avg", "exp_avg_sq", "grad_sum")
 
@@ -84,11 +83,11 @@ _AVERAGES = ("exp_avg", "exp_avg_sq", "grad_sum")
 def _estimator(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Replace a stock function, with the arguments of the installed release.
 
-    The state is stock's. Its scalars are float32, or float64 if all params are; its trees have the
-    dtypes that stock gives them, but for the averages of Adam in float16, where the square of a
-    gradient is 0, and of integers: float32 there. Updates are as wide as gradients and params.
+    The state is stock's. Its scalars are float32, or float64 if all params are. Its trees have
+    stock's dtypes. Averages of Adam in float16, where the square of a gradient is 0, and averages
+    of integers are exceptions: they are float32. Updates are as wide as gradients and params.
     """
-    built = stock(*args, **kwargs)  # Checks the arguments, and has the type to return.
+    built = stock(*args, **kwargs)  # Checks the arguments, and has the right type.
     arguments = arguments_of(stock, args, kwargs)
 
     def update_fn(
@@ -105,14 +104,14 @@ def _estimator(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _start(stock: Callable[..., Any], arguments: dict[str, Any], params: PyTree) -> Any:
-    """Start a state in the dtypes that it is to have."""
+    """Start a state in its final dtypes."""
     dtype, places = compute_dtype(params), complex_places(params)
     numbers = _in(in_parts(params, places), dtype)
     tx = stock(**_hyperparameters(arguments, dtype, params))
     halves = [jax.ShapeDtypeStruct(np.shape(p), jnp.bfloat16) for p in leaves(params)]
     with standard_promotion():
         state = without_x64(tx.init, numbers)
-        example = jax.eval_shape(tx.init, halves)  # Some trees of stock's always are float32.
+        example = jax.eval_shape(tx.init, halves)  # Some trees of stock are always float32.
     scalars, adam = statistics_dtype(params), "exp_avg_sq" in getattr(state, "_fields", ())
 
     def average(leaf: Any, like: Any, param: Any) -> Any:
@@ -123,7 +122,7 @@ def _start(stock: Callable[..., Any], arguments: dict[str, Any], params: PyTree)
         return cast(leaf, param_dtype)
 
     def tree(name: str, new: list[Any], like: list[Any]) -> Any:
-        if name in _COPIES:  # Some releases begin with zeros, and copy in the first step.
+        if name in _COPIES:  # Some releases start with zeros and copy in the first step.
             return cast_like(unflatten_like(params, joined(new)), params)
         return unflatten_like(params, map(average, joined(new), like, leaves(params)))
 
@@ -144,10 +143,10 @@ def _step(
 
     Args:
       stock: builds the transformation.
-      arguments: those it is built with.
+      arguments: of ``stock``.
       given: gradients, state and params, all trees of one structure.
       extra_args: of the update.
-      base: for ``mechanize``, gives the updates of the base optimizer.
+      base: for ``mechanize``, returns the updates of the base optimizer.
 
     Returns:
       Updates in that dtype, complex where a gradient or a param is, and the new state in the dtypes
@@ -160,7 +159,7 @@ def _step(
     hyperparameters = _hyperparameters(arguments, dtype, updates, state)
     if base is not None:
         if _in_32_bits(dtype):
-            base()  # In the mode of the user, before stock runs in the other.
+            base()  # In the user's mode, before stock runs in 32-bit mode.
         hyperparameters["base_optimizer"] = _base(lambda: numbers(base()))
 
     def scalar(leaf: Any) -> Any:
@@ -188,7 +187,7 @@ def _step(
 
 @PATCH.wraps("dadapt_adamw", _DADAPT, ">=0.1.8")
 def _dadapt_adamw(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """As the others; and the distance stays as it is as long as all gradients were 0."""
+    """Do as :func:`_estimator`, and keep the distance while all gradients are 0."""
     tx = _estimator(stock, *args, **kwargs)
     beta2 = arguments_of(stock, args, kwargs)["betas"][1]
 
@@ -207,7 +206,7 @@ def _dadapt_adamw(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 @PATCH.wraps("mechanize", _MECHANIC)
 def _mechanize(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """As the others, around a base optimizer that sees what it would have seen."""
+    """Do as :func:`_estimator`, around a base optimizer that sees its usual inputs."""
     import optax
 
     built = stock(*args, **kwargs)
@@ -239,7 +238,7 @@ def _mechanize(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         new_updates, new_state = _step(stock, arguments, given, {}, lambda: base_step()[0])
         base_updates, after = base_step()
 
-        # What the user asked the base optimizer for shows in its state and its updates.
+        # The state and the updates of the base optimizer show which dtypes the user asked for.
         bounded = cast_updates(base_updates, updates, params, before)
         inputs = zip(*([dtype_of(x) for x in leaves(t)] for t in (updates, params, bounded)))
         dtypes = [update_dtype(dtype_of(u), *row) for u, row in zip(leaves(new_updates), inputs)]
@@ -259,7 +258,7 @@ def _base(updates: Callable[[], PyTree]) -> Any:
 
 @PATCH.wraps("_tree_norm", _MECHANIC, "==0.1.7")
 def _tree_norm(stock: Callable[..., Any], tree: PyTree) -> Any:
-    """In place of the norm of ``mechanize`` in 0.1.7, which newer jax cannot run."""
+    """Replace the norm of ``mechanize`` in 0.1.7, which newer jax cannot run."""
     try:
         return stock(tree)
     except AttributeError:
@@ -267,7 +266,7 @@ def _tree_norm(stock: Callable[..., Any], tree: PyTree) -> Any:
 
 
 def _in(tree: PyTree, dtype: Any) -> PyTree:
-    """Each leaf in a real dtype."""
+    """Cast each leaf to a real dtype."""
     return tree_map(lambda leaf: cast(leaf, dtype), tree)
 
 
@@ -281,7 +280,7 @@ def _trees(state: Any) -> list[PyTree]:
 def _map_fields(
     tree: Callable[..., Any], scalar: Callable[..., Any], state: Any, *others: Any
 ) -> Any:
-    """Maps over the fields of a state: those that are trees like the params, and the scalars."""
+    """Map over the fields of a state: trees like the params, and scalars."""
     if not isinstance(state, tuple):
         return scalar(state, *others)
     names = getattr(state, "_fields", ("",) * len(state))
@@ -315,7 +314,7 @@ def _hyperparameters(
 
 
 def _mask(mask: Any, tree: PyTree) -> list[Any]:
-    """The entry of a mask for each leaf of a tree; the mask may be a prefix, or a function."""
+    """List the entry of a mask for each leaf of a tree; the mask may be a prefix, or a function."""
     made = mask(tree) if all(map(callable, leaves(mask))) and callable(mask) else mask
     structure: Any = jax.tree_util.tree_structure(made)
     below = map(leaves, structure.flatten_up_to(tree))
@@ -323,7 +322,7 @@ def _mask(mask: Any, tree: PyTree) -> list[Any]:
 
 
 def _schedule(schedule: Callable[[Any], Any], dtype: Any, count: Any) -> Callable[[Any], Any]:
-    """A schedule that gives no more than ``dtype``; it runs in the mode of the user."""
+    """Cast the values of a schedule to at most ``dtype``; run it in the user's mode."""
     if not _in_32_bits(dtype):
         return lambda count: array_in(schedule(count), dtype)
     rate = array_in(schedule(count), dtype)
@@ -331,19 +330,19 @@ def _schedule(schedule: Callable[[Any], Any], dtype: Any, count: Any) -> Callabl
 
 
 def _in_32_bits(dtype: Any) -> bool:
-    """Whether stock will run in another mode than the user does, to compute in ``dtype``."""
+    """Check whether stock computes in ``dtype`` in another mode than the user's."""
     return is_x64() and bool(dtype == jnp.float32)
 
 
 def _count(name: str, state: Any) -> Any:
-    """The count that a schedule is called with; in a chain, weight decay comes first."""
+    """Return the count that a schedule is called with; in a chain, weight decay comes first."""
     if "count" in getattr(state, "_fields", ()):
         return state.count
     return leaves(state[0 if name == "weight_decay" else -1])[0]
 
 
 def _value(value: Any, dtype: Any) -> Any:
-    """A loss in ``dtype``. Of a Python number, 0.2.5 and 0.2.6 call a method that numpy's have."""
+    """Cast a loss to ``dtype``. 0.2.5 and 0.2.6 need a NumPy method, which Python numbers lack."""
     return array_in(value, dtype) if hasattr(value, "dtype") else np.float64(value)
 
 
@@ -353,7 +352,7 @@ _NAMES = ("dadapt_adamw", "dog", "dowg", "momo", "momo_adam", "mechanize")
 def _optimizers(
     optax: Any, names: tuple[str, ...] = _NAMES, **arguments: Any
 ) -> Iterator[tuple[str, Any, dict[str, Any]]]:
-    """Name, transformation and extra arguments of each optimizer that the release has."""
+    """Yield name, transformation and extra arguments of each optimizer of the release."""
     found = demo.all_public(optax, *(f"contrib.{name}" for name in names))
     for name, build in zip((path.rpartition(".")[2] for path in found), found.values()):
         base = (optax.sgd(0.1),) if name == "mechanize" else ()
@@ -377,7 +376,7 @@ def _show(
 
 
 def _probe_zero_gradient(optax: Any) -> str | None:
-    """The new distance is the maximum of the old one and a quotient, whatever its divisor is."""
+    """Trace whether the new distance is a maximum with a quotient, whatever its divisor is."""
     tx = demo.public(optax, "contrib.dadapt_adamw")()
 
     def distance(params: PyTree) -> Any:
@@ -395,7 +394,7 @@ def _probe_zero_gradient(optax: Any) -> str | None:
 
 @PATCH.fault("==0.2.3")
 def weak_types(optax: Any) -> str | None:
-    """Dog and dowg: the types of the state change in the first step; it compiles twice."""
+    """Types of the state change in the first step of dog and dowg, which compiles twice."""
     return _show(optax, jnp.float32, names=("dog", "dowg"))
 
 
@@ -414,14 +413,14 @@ def float64(optax: Any) -> str | None:
 
 @PATCH.fault(">=0.1.7,<0.2.4", issue=1051)
 def float64_params(optax: Any) -> str | None:
-    """float64 params: the float32 state turns into float64, or lax.clamp raises."""
+    """float64 params: the state changes from float32 to float64, or lax.clamp raises."""
     with x64():
         return _show(optax, jnp.float64)
 
 
 @PATCH.fault(">=0.1.7", issue=1207)
 def mixed_tree(optax: Any) -> str | None:
-    """Leaves of different dtypes: the state drifts, or updates are promoted."""
+    """Leaves of different dtypes: the state changes dtype, or updates are promoted."""
     return _show(optax, jnp.bfloat16, jnp.float32)
 
 
@@ -433,7 +432,7 @@ def mixed_halves(optax: Any) -> str | None:
 
 @PATCH.fault(">=0.1.8")
 def array_learning_rate(optax: Any) -> str | None:
-    """A float32 number as learning rate gives float32 updates for bfloat16 params."""
+    """float32 number as learning rate: float32 updates for bfloat16 params."""
     rate = np.asarray(0.1, np.float32)
     return _show(optax, jnp.bfloat16, names=_NAMES[:-1], learning_rate=rate)
 
@@ -446,7 +445,7 @@ def narrow_scalars(optax: Any) -> str | None:
 
 @PATCH.fault(">=0.2.4")
 def integer_leaf(optax: Any) -> str | None:
-    """An integer leaf in the params turns the scalars into integers."""
+    """Integer leaves in the params make the scalars integers."""
     return _first_scalar_not_float32(optax, demo.shapes(jnp.float32, jnp.int32))
 
 
@@ -454,7 +453,7 @@ def integer_leaf(optax: Any) -> str | None:
 def complex_params(optax: Any) -> str | None:
     """Complex params make the scalars complex: dadapt_adamw hardly moves, mechanize raises.
 
-    The maximum of complex numbers is that by their real parts; lax.clamp takes no others.
+    JAX compares complex numbers by their real parts first; lax.clamp takes no complex numbers.
     """
     params = demo.shapes(jnp.complex64)
     return _show(optax, jnp.complex64) or _first_scalar_not_float32(optax, params)
@@ -473,7 +472,7 @@ def _first_scalar_not_float32(optax: Any, params: PyTree) -> str | None:
 
 @PATCH.fault(">=0.2.3", abstract=False)
 def stalled_sum(optax: Any) -> str | None:
-    """With bfloat16 params dog's sum of squared gradients stops growing after 256 steps.
+    """With bfloat16 params, the sum of squared gradients of dog stops growing after 256 steps.
 
     A term of 16 is half a unit in the last place of 256 * 16 = 4096 in bfloat16.
     """
@@ -492,7 +491,7 @@ def stalled_sum(optax: Any) -> str | None:
 
 @PATCH.fault(">=0.2.4", abstract=False)
 def float16(optax: Any) -> str | None:
-    """float16 params: dadapt_adamw is nan in its first steps, and so is mechanize.
+    """float16 params: dadapt_adamw and mechanize give NaN in the first steps.
 
     estim_lr0 = 1e-6 and eps = 1e-8 are 0 in float16, whose smallest number is 6e-8.
     """
@@ -501,7 +500,7 @@ def float16(optax: Any) -> str | None:
 
 @PATCH.fault(">=0.1.8", abstract=False, probe=_probe_zero_gradient)
 def zero_gradient(optax: Any) -> str | None:
-    """dadapt_adamw: a zero gradient in the first step: 0/0, nan from then on.
+    """dadapt_adamw gives NaN for good after a zero gradient in the first step.
 
     The divisor of the distance is the sum of all gradients: 0 / 0.
     """
@@ -526,7 +525,7 @@ def _first_not_finite(optax: Any, name: str, dtype: Any, gradient: float) -> str
 
 @PATCH.fault(">=0.2.5,<0.2.7", issue=1500)
 def python_value(optax: Any) -> str | None:
-    """Momo with a Python number as value: AttributeError."""
+    """Python numbers as value of momo: AttributeError."""
     params = demo.shapes(jnp.float32)
     for name, tx, _ in _optimizers(optax, ("momo", "momo_adam")):
         try:

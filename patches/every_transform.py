@@ -1,13 +1,13 @@
-"""every_transform (opt-in): the contract at the one door that all transformations pass.
+"""every_transform (opt-in): any transformation keeps the dtypes of its state.
 
 ``GradientTransformation`` is the class of every transformation, optax's or user-defined. This patch
-wraps ``init`` and ``update`` while the transformation is built: the state keeps its dtypes, also
-where gradients are wider than the params, and no update is wider than its gradient, its param and
-the state kept for that param. Stock promotes the state in the first step there (about half of all
-transformations, on every release, https://github.com/google-deepmind/optax/issues/1207): a bfloat16
-momentum becomes float32, the step compiles twice, and ``lax.scan`` refuses the state.
+wraps ``init`` and ``update`` while a transformation is built. The state keeps its dtypes, also
+where gradients are wider than params. No update is wider than its gradient, its param and the state
+kept for that param. Stock promotes the state in the first step (about half of all transformations,
+on every release, https://github.com/google-deepmind/optax/issues/1207): a bfloat16 momentum becomes
+float32, the step compiles twice, and ``lax.scan`` refuses the state.
 
-The patch is opt-in, since a promoted state is not wrong: it costs memory and gains precision. The
+The patch is opt-in because a promoted state is not wrong: it costs memory and gains precision. The
 arithmetic of a transformation does not change, only the dtypes of its results.
 """
 
@@ -34,7 +34,7 @@ PATCH = Patch(
 
 @PATCH.wraps("GradientTransformation.__new__", ("optax._src.base",))
 def _new(stock: Callable[..., Any], cls: Any, *args: Any, **kwargs: Any) -> Any:
-    """In place of ``GradientTransformation.__new__``."""
+    """Wrap ``init`` and ``update`` of each new transformation."""
     init, update = stock(cls, *args, **kwargs)
     return stock(cls, _Init(init, update), _Update(update))
 
@@ -87,7 +87,7 @@ class _Update(_Held):
 
 @PATCH.fault(">=0.1.2", issue=1207)
 def wider_gradients(optax: Any) -> str | None:
-    """float32 gradients turn the state of bfloat16 params into float32.
+    """float32 gradients change the state of bfloat16 params to float32.
 
     momentum = 0.9 * bfloat16 + float32: the sum is float32.
     """
@@ -97,7 +97,7 @@ def wider_gradients(optax: Any) -> str | None:
 
 @PATCH.fault(">=0.1.2", issue=1207)
 def own_transformation(optax: Any) -> str | None:
-    """A transformation of the user's own that drifts."""
+    """User-defined transformations change the dtypes of their state."""
 
     def update(grads: PyTree, state: PyTree, params: PyTree = None) -> tuple[PyTree, PyTree]:
         del params

@@ -1,19 +1,17 @@
-"""float16_eps: moments of float16 gradients in float32 arithmetic, and finite where they are kept.
+"""float16_eps: moments of float16 gradients are computed in float32 and stay finite.
 
-An update like m / (sqrt(v) + eps) needs eps > 0, and v the square of small gradients. In float16
-the smallest number is 6e-8 and the largest 65504: eps = 1e-8 is 0, the square of a gradient of 1e-4
-is 0, and that of one of 256 is inf. So 0/0 is nan, g/0 is inf, and g/inf freezes a parameter for
-good. bfloat16 has the exponents of float32, and is left alone.
+An update like m / (sqrt(v) + eps) needs eps > 0 and the squares of small gradients. The smallest
+number of float16 is 6e-8 and the largest is 65504. So eps = 1e-8 is 0, the square of a gradient of
+1e-4 is 0, and the square of 256 is inf. Then 0/0 is nan, g/0 is inf, and g/inf freezes a parameter
+for good. bfloat16 has the exponents of float32 and needs no help.
 
-Here stock runs on float32 copies of the float16 leaves, and its state is rounded back, since how
-much memory the state takes is up to the user. A moment that is divided by is rounded up where
-float16 has only multiples of 6e-8, so that no update is larger than the exact one because a moment
-was lost: with tiny gradients they are smaller. A moment above 65504, of gradients that stay above
-256, is kept at 65504: an update is then too large by up to |g| / 256, as against zero for ever.
-``float32_moments`` is for those who want neither.
+Here stock runs on float32 copies of the float16 leaves. Its state is rounded back: the user chose
+how much memory the state takes. Where float16 has only multiples of 6e-8, a moment that divides is
+rounded up: an update may be too small, but never too large because a moment was lost. A moment
+above 65504, from gradients that stay above 256, is kept at 65504: an update is then too large by up
+to |g| / 256; on stock it is zero for ever. ``float32_moments`` avoids both.
 
-What is divided by outside of these transformations is not mended here: norms of whole trees, and
-the scalars of the parameter-free optimizers.
+This patch does not change norms of whole trees or the scalars of parameter-free optimizers.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ PATCH = Patch(
 
 
 def _steps(tx: Any, *gradients: float) -> tuple[list[float], Any]:
-    """Sizes of the updates for these gradients, one after another, and the last state."""
+    """Return the sizes of the updates for these gradients, one a step, and the last state."""
     params = jnp.ones((3, 4), jnp.float16)
 
     @jax.jit
@@ -64,7 +62,7 @@ def _show_not_finite(optax: Any, gradient: float, *names: str) -> str | None:
 
 @PATCH.fault(">=0.1.2", issue=1754, abstract=False)
 def zero_gradient(optax: Any) -> str | None:
-    """Adam, amsgrad, adabelief: a gradient that is zero gives not-a-number.
+    """In float16 a zero gradient gives NaN in adam, amsgrad and adabelief.
 
     m = v = 0, and eps = 1e-8 is less than half of 6e-8: 0 / (sqrt(0) + 0).
     """
@@ -73,7 +71,7 @@ def zero_gradient(optax: Any) -> str | None:
 
 @PATCH.fault(">=0.1.2", issue=1784, abstract=False)
 def rmsprop(optax: Any) -> str | None:
-    """Rmsprop, centered or not: a gradient that is zero gives not-a-number.
+    """In float16 a zero gradient gives NaN in rmsprop, centered or not.
 
     0 * rsqrt(0 + 0).
     """
@@ -82,7 +80,7 @@ def rmsprop(optax: Any) -> str | None:
 
 @PATCH.fault(">=0.1.4", issue=1789, abstract=False)
 def novograd(optax: Any) -> str | None:
-    """Novograd, adan: a gradient that is zero gives not-a-number.
+    """In float16 a zero gradient gives NaN in novograd and adan.
 
     The norm of a layer is 0 here: 0 / (sqrt(0) + 0).
     """
@@ -91,19 +89,19 @@ def novograd(optax: Any) -> str | None:
 
 @PATCH.fault(">=0.1.2", abstract=False)
 def adafactor(optax: Any) -> str | None:
-    """Adafactor: a gradient that is zero gives not-a-number.
+    """In float16 a zero gradient gives NaN in adafactor.
 
-    epsilon = 1e-30 is 0, so the moment is: 0 * 0 ** -0.5. No upstream issue was found for this
-    one and those below.
+    epsilon = 1e-30 is 0, so the moment is 0: 0 * 0 ** -0.5. No upstream issue was found for this
+    fault and those below.
     """
     return _show_not_finite(optax, 0.0, "scale_by_factored_rms")
 
 
 @PATCH.fault(">=0.2.3", abstract=False)
 def contrib(optax: Any) -> str | None:
-    """Acprop, ademamix, cocob: a gradient that is zero gives not-a-number.
+    """In float16 a zero gradient gives NaN in acprop, ademamix and cocob.
 
-    As in adam; in cocob the largest gradient so far, which starts at eps = 1e-8, is 0.
+    As in adam. In cocob the largest gradient so far, which starts at eps = 1e-8, is 0.
     """
     names = ("scale_by_acprop", "scale_by_ademamix", "scale_by_cocob")
     return _show_not_finite(optax, 0.0, *names)
@@ -111,7 +109,7 @@ def contrib(optax: Any) -> str | None:
 
 @PATCH.fault(">=0.1.2", abstract=False)
 def tiny_gradient(optax: Any) -> str | None:
-    """Adam, adafactor: a gradient below 2e-4 gives an infinite update.
+    """In float16 a gradient below 2e-4 gives an infinite update in adam and adafactor.
 
     (1e-4)^2 is 1e-8, which is 0: m / (sqrt(0) + 0).
     """
@@ -120,9 +118,9 @@ def tiny_gradient(optax: Any) -> str | None:
 
 @PATCH.fault(">=0.1.2", abstract=False)
 def lost_gradient(optax: Any) -> str | None:
-    """sm3: a gradient below 2e-4 gives no update.
+    """In float16 a gradient below 2e-4 gives no update in sm3.
 
-    As above, but sm3 takes 1 / sqrt(0) for 0. Exact is 0.1 g / sqrt(g^2 + 1e-8).
+    (1e-4)^2 is 0, and sm3 replaces 1 / sqrt(0) by 0. The exact update is 0.1 g / sqrt(g^2 + 1e-8).
     """
     for name, tx in available(optax, "scale_by_sm3").items():
         (size,), _ = _steps(tx, 1e-4)
@@ -133,7 +131,7 @@ def lost_gradient(optax: Any) -> str | None:
 
 @PATCH.fault(">=0.1.2", abstract=False)
 def overflow(optax: Any) -> str | None:
-    """After one gradient above 255 the updates are zero for good.
+    """In float16 the updates are zero for good after one gradient above 255.
 
     300^2 is 90000, above 65504: inf, and 0.999 * inf is inf.
     """

@@ -1,13 +1,13 @@
-"""float32_moments: second moments in float32 for half-precision params, for those who ask for it.
+"""float32_moments (opt-in): half-precision params get second moments in float32.
 
 v += (1 - b2) (g^2 - v) does not move v by less than half a unit in its last place. bfloat16 has 8
-bits, so with b2 = 0.999 v stalls as soon as g^2 / v is below 1 + 2^-9 / 0.001, about 3: for unit
-gradients at 0.5, which makes updates 1.4 times too large. float16 has 11 bits, but no small
-numbers. optax has ``mu_dtype`` for the first moment, and nothing for the second
+bits. So with b2 = 0.999, v stalls as soon as g^2 / v is below 1 + 2^-9 / 0.001, about 3. For unit
+gradients v stalls at 0.5, and updates are 1.4 times too large. float16 has 11 bits, but no small
+numbers. optax has ``mu_dtype`` for the first moment and nothing for the second
 (https://github.com/google-deepmind/optax/issues/1552).
 
-Here new states have second moments in float32, twice the memory for them, and stock runs on float32
-copies of all that is narrower. A moment restored from a checkpoint keeps the dtype that it has.
+Here new states have second moments in float32, which take twice the memory, and stock runs on
+float32 copies of the narrower leaves. A moment restored from a checkpoint keeps its dtype.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def narrow_moments(optax: Any) -> str | None:
 
 
 def _last_update(tx: Any, gradients: Any) -> float:
-    """Of a bfloat16 param, for these gradients one after another."""
+    """Return the last update of a bfloat16 param for these gradients, one a step."""
     params = jnp.ones((4, 4), jnp.bfloat16)
 
     def step(state: Any, gradient: Any) -> tuple[Any, Any]:
@@ -63,7 +63,7 @@ def _last_update(tx: Any, gradients: Any) -> float:
 
 @PATCH.fault(">=0.1.2", issue=1552, abstract=False)
 def stalled_moment(optax: Any) -> str | None:
-    """Adam: with bfloat16 params and steady gradients updates are 1.4 times too large.
+    """In bfloat16, with steady gradients, updates of adam are 1.4 times too large.
 
     v = 0.5 has neighbours 2^-8 apart above it: 0.001 (1 - 0.5) = 0.0005 is rounded away.
     """
@@ -75,7 +75,7 @@ def stalled_moment(optax: Any) -> str | None:
 
 @PATCH.fault(">=0.1.2", abstract=False)
 def stalled_sum(optax: Any) -> str | None:
-    """Adagrad: with bfloat16 params the sum of squares stops growing.
+    """In bfloat16 the sum of squares of adagrad stops growing.
 
     The numbers above 256 are 2 apart: 256 + 1 is 256.
     """
@@ -87,7 +87,7 @@ def stalled_sum(optax: Any) -> str | None:
 
 @PATCH.fault(">=0.2.4", abstract=False)
 def stalled_factors(optax: Any) -> str | None:
-    """Adafactor: with bfloat16 params the factors of the second moment stall.
+    """In bfloat16 the factors of adafactor's second moment stall.
 
     As in adam, but with a decay that tends to 1. Up to 0.2.3 the factors are float32.
     """

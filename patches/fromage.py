@@ -1,10 +1,10 @@
-"""fromage: a schedule as learning rate, on every release, in the dtypes of the user.
+"""fromage: accepts a schedule as learning rate, on every release, and keeps the user's dtypes.
 
 With m = 1 / sqrt(1 + lr^2) the update is (m - 1) p - m lr g |p| / |g| (Bernstein et al. 2020, On
 the distance between two neural networks, https://arxiv.org/abs/2002.03432). Up to 0.2.5 stock
-computes m when the transformation is built, so that lr has to be a number. From 0.2.6 on it takes
-schedules, but m - 1 is then a float32 array that turns bfloat16 into float32; in 0.2.6 the count
-of that part never moves either.
+computes m when the transformation is built, so lr has to be a number. From 0.2.6 on stock accepts
+schedules, but m - 1 is then a float32 array that changes bfloat16 to float32. In 0.2.6 the count of
+that part never moves either.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ PATCH = Patch(
 
 @PATCH.wraps("fromage", _MODULES, ">=0.2.7", known_parameters=_KNOWN)
 def _with_stock(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """From 0.2.7 on: stock, run in float32 for half-precision leaves."""
+    """From 0.2.7 on, run stock in float32 for half-precision leaves."""
     return _scheduled(stock, stock, args, kwargs)
 
 
 @PATCH.wraps("fromage", _MODULES, "<0.2.7", known_parameters=_KNOWN)
 def _with_parts(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Up to 0.2.6: put together from stock's parts if the learning rate is a schedule."""
+    """Up to 0.2.6, build a scheduled fromage from stock's parts."""
     return _scheduled(stock, _from_parts, args, kwargs)
 
 
@@ -87,9 +87,9 @@ def _from_parts(schedule: Callable[[Any], Any], min_norm: Any) -> Any:
 
 
 def _add_scheduled_weights(schedule: Callable[[Any], Any]) -> Any:
-    """``add_decayed_weights`` with a schedule: 0.2.6 has it but never counts, older ones have not.
+    """Build ``add_decayed_weights`` with a schedule; 0.2.6 never counts, older releases lack it.
 
-    The state is of the class that 0.2.6 has for it, so that its checkpoints restore.
+    The state has the class of 0.2.6, so that checkpoints of 0.2.6 restore.
     """
     import optax
 
@@ -115,7 +115,7 @@ def _strong_schedule(count: Any) -> Any:
 
 @PATCH.fault("<0.2.6", issue=1323)
 def schedule(optax: Any) -> str | None:
-    """A schedule as learning rate: TypeError."""
+    """Schedules as learning rate: TypeError."""
     return demo.one_step(optax.fromage(_strong_schedule), demo.shapes(jnp.float32))
 
 
@@ -127,10 +127,10 @@ def promoted_updates(optax: Any) -> str | None:
 
 @PATCH.fault("==0.2.6", issue=1359, abstract=False)
 def frozen_decay(optax: Any) -> str | None:
-    """With a schedule, the shrinkage of the weights stays that of the first step."""
+    """With a schedule, the decay of the weights stays that of the first step."""
     try:
         tx = optax.fromage(lambda count: jnp.where(count == 0, 0.0, 1.0))
-    except TypeError:  # A schedule is not taken at all: that fault is named above.
+    except TypeError:  # No schedule is accepted at all: see above.
         return None
     params = demo.ones(jnp.float32)
     state = tx.init(params)

@@ -1,16 +1,16 @@
-"""global_norm: norms, and what clips or scales by them, summed in float32.
+"""global_norm: norms, and the functions that clip or scale by them, sum in float32.
 
-Stock squares each leaf and adds up in the dtype of the leaves. In float16 256^2 = 65536 is more
-than the largest number, 65504, so that a norm above 255 is infinite and g / inf = 0: clipping turns
-every update into zero and says nothing. And 1e-4^2 = 1e-8 is less than half the smallest number,
-6e-8: a small norm is 0. In bfloat16, with 8 bits, 256 + 1 == 256: the sum over many leaves stops.
+Stock squares each leaf and adds up in the dtype of the leaves. In float16, 256^2 = 65536 is above
+the largest number, 65504. So a norm above 255 is infinite, g / inf = 0, and clipping turns every
+update into zero without a warning. 1e-4^2 = 1e-8 is less than half the smallest number, 6e-8: a
+small norm is 0. bfloat16 has 8 bits: 256 + 1 == 256, and the sum over many leaves stops.
 
-Here stock runs on float32 copies of the half-precision leaves, and updates have stock's dtypes:
-those of the gradients, or promoted with the params where stock multiplies with a norm of theirs. A
-norm that is called by itself has stock's dtype, rounded once. It could be float32, but
-``g / optax.global_norm(grads)`` would then be float32 too, and a bfloat16 train step that scans on
-stock would raise. So a float16 norm above 65504 is infinite still, and a squared one above 255:
-whoever needs them takes the norm of float32 copies. What clips or scales does not suffer from it.
+Here stock runs on float32 copies of the half-precision leaves. Updates have stock's dtypes: those
+of the gradients, promoted with the params where stock multiplies by a norm of the params. A norm
+that the user computes has stock's dtype, rounded once. Were it float32, ``g /
+optax.global_norm(grads)`` would be float32 too, and a bfloat16 train step that scans on stock would
+raise. So a float16 norm above 65504, or a squared norm above it, is still infinite: take the norm
+of float32 copies there. Clipping and scaling are not limited by that.
 
 No upstream issue was found about the sums.
 """
@@ -66,20 +66,20 @@ PATCH = Patch(
 @PATCH.wraps("clip_by_block_rms", _CLIPPING)
 @PATCH.wraps("normalize_by_update_norm", ("optax._src.transform",), ">=0.2.3")
 def _transformation(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """In place of a transformation that divides by a norm."""
+    """Replace a transformation that divides by a norm."""
     return _run_on(half_to_float32, stock, args, kwargs)
 
 
 @PATCH.wraps("adaptive_grad_clip", _CLIPPING)
 @PATCH.wraps("scale_by_trust_ratio", ("optax._src.transform",))
 def _transformation_by_params(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """In place of a transformation that multiplies with a norm of the params, too."""
+    """Replace a transformation that also multiplies by a norm of the params."""
     return _run_on(half_to_float32, stock, args, kwargs, by_params=True)
 
 
 @PATCH.wraps("clip_by_global_norm", _CLIPPING, "<0.1.3")
 def _transformation_in_one_dtype(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """0.1.2: for one that takes no leaves of different dtypes."""
+    """In 0.1.2, replace a transformation that raises on leaves of different dtypes."""
     return _run_on(_in_widest, stock, args, kwargs)
 
 
@@ -108,7 +108,7 @@ def _run_on(
 
 
 def _in_widest(tree: PyTree) -> PyTree:
-    """Every leaf as wide as the widest one, and float32 at least."""
+    """Cast every leaf to the widest dtype among them, float32 or wider."""
     widest = compute_dtype(tree)
     return tree_map(
         lambda leaf: cast(leaf, jnp.result_type(leaf, widest)) if is_inexact(leaf) else leaf, tree
@@ -123,7 +123,7 @@ def _in_widest(tree: PyTree) -> PyTree:
 @PATCH.wraps("safe_root_mean_squares", ("optax._src.numerics",))
 @PATCH.wraps("unitwise_norm", _CLIPPING, ">=0.2.3")
 def _norm(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """In place of a function that gives a norm, which keeps its dtype."""
+    """Replace a function that returns a norm; the norm keeps its dtype."""
     tree, norm = _widened(stock, args, kwargs)
     if not any(map(is_half, leaves(tree))):
         return norm
@@ -135,7 +135,7 @@ def _norm(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 @PATCH.wraps("projection_l2_sphere", _PROJECTIONS, ">=0.2.4")
 @PATCH.wraps("projection_l1_ball", _PROJECTIONS, ">=0.2.4")
 def _projection(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """In place of a function from a tree to a tree."""
+    """Replace a function from a tree to a tree."""
     tree, projected = _widened(stock, args, kwargs)
     return _like(projected, tree)
 
@@ -143,14 +143,14 @@ def _projection(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 @PATCH.wraps("per_example_global_norm_clip", _CLIPPING, ">=0.1.3")
 @PATCH.wraps("per_example_layer_norm_clip", _CLIPPING, ">=0.1.8")
 def _per_example(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """In place of a function from a batch of gradients to their clipped sums and a count."""
+    """Replace a function from a batch of gradients to their clipped sums and a count."""
     grads, (clipped, count) = _widened(stock, args, kwargs)
     return _like(clipped, grads), count
 
 
 @PATCH.wraps("__getattr__", ("optax.tree_utils",), ">=0.2.5")
 def _deprecated_name(stock: Callable[..., Any], name: str) -> Any:
-    """From 0.2.5 on: old names are partial objects, made of stock's ``tree_norm`` at import."""
+    """Rebuild a deprecated name: from 0.2.5 on, a partial object of stock's ``tree_norm``."""
     import optax
 
     found = deprecated_attribute(stock, "optax.tree_utils", name)
@@ -162,7 +162,7 @@ def _deprecated_name(stock: Callable[..., Any], name: str) -> Any:
 def _widened(
     stock: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[PyTree, Any]:
-    """The first argument of a call, by whatever name, and what stock gives for it in float32."""
+    """Return the first argument of a call, and stock's result for its float32 copy."""
     names = ("updates", "tree", "grads", "x")
     tree = args[0] if args else next((kwargs[name] for name in names if name in kwargs), None)
     wide = half_to_float32(tree)
@@ -174,7 +174,7 @@ def _widened(
 
 
 def _like(tree: PyTree, like: PyTree) -> PyTree:
-    """Leaves no wider than others, within their kind of number."""
+    """Cast each leaf to be no wider than its counterpart, within its kind of number."""
     pairs = zip(leaves(tree), leaves(like))  # A tuple may have come back as a list.
     dtypes = (update_dtype(dtype_of(leaf), dtype_of(other)) for leaf, other in pairs)
     return unflatten_like(tree, map(cast, leaves(tree), dtypes))
@@ -207,7 +207,7 @@ def _probe_tree_norms(optax: Any) -> str | None:
 
 @PATCH.fault(">=0.1.2", abstract=False, probe=_probe_sum)
 def many_leaves(optax: Any) -> str | None:
-    """The norm of many bfloat16 leaves is too small: clipped updates are too large.
+    """Norms of many bfloat16 leaves are too small, so clipped updates are too large.
 
     256 + 1 == 256 in bfloat16: the sum of 1,000 ones stops at 256, the norm at 16.
     """
@@ -217,7 +217,7 @@ def many_leaves(optax: Any) -> str | None:
 
 @PATCH.fault(">=0.1.2", abstract=False, probe=_probe_sum)
 def overflow(optax: Any) -> str | None:
-    """A float16 norm above 255 is infinite.
+    """float16 norms above 255 are infinite.
 
     400^2 = 160000 is more than 65504, the largest float16 number.
     """
@@ -227,7 +227,7 @@ def overflow(optax: Any) -> str | None:
 
 @PATCH.fault(">=0.1.2", abstract=False, probe=_probe_sum)
 def underflow(optax: Any) -> str | None:
-    """A float16 norm of small numbers is 0.
+    """float16 norms of small numbers are 0.
 
     1e-4^2 = 1e-8 is less than half of 6e-8, the smallest float16 number.
     """
@@ -239,7 +239,7 @@ def underflow(optax: Any) -> str | None:
 def tree_norms(optax: Any) -> str | None:
     """tree_norm, tree_l2_norm and tree_l1_norm of many bfloat16 leaves are too small.
 
-    256 + 1 == 256 again, in squares or, for the norm of absolute values, as they are.
+    256 + 1 == 256, in the sum of squares or of absolute values.
     """
     for name, norm in _tree_norms(optax):
         expected = 1000 if "l1" in name else 1000**0.5
@@ -260,7 +260,7 @@ def _tree_norms(optax: Any) -> list[tuple[str, Any]]:
 def safe_norms(optax: Any) -> str | None:
     """safe_norm and safe_root_mean_squares of float16 arrays are infinite.
 
-    400^2 is infinite, as above; in what follows x / inf = 0 and inf / inf is nan.
+    400^2 is infinite. Later x / inf = 0 and inf / inf is nan.
     """
     x = _large()["b"]
     return _wrong("safe_norm", optax.safe_norm(x, 0.0), 800) or _wrong(
@@ -277,31 +277,31 @@ def unitwise_norm(optax: Any) -> str | None:
 
 @PATCH.fault(">=0.1.2", abstract=False)
 def clip_by_global_norm(optax: Any) -> str | None:
-    """float16 gradients of a norm above 255 are clipped to zero."""
+    """clip_by_global_norm clips float16 gradients of a norm above 255 to zero."""
     return _wrong_update(optax.clip_by_global_norm(1.0), 0.5)
 
 
 @PATCH.fault(">=0.1.2", abstract=False)
 def clip_by_block_rms(optax: Any) -> str | None:
-    """float16 gradients above 255 are clipped to zero."""
+    """clip_by_block_rms clips float16 gradients above 255 to zero."""
     return _wrong_update(optax.clip_by_block_rms(1.0), 1)
 
 
 @PATCH.fault(">=0.1.2", abstract=False)
 def adaptive_grad_clip(optax: Any) -> str | None:
-    """float16 gradients of a norm above 255 are clipped to zero, or to nan."""
+    """adaptive_grad_clip clips float16 gradients of a norm above 255 to zero or NaN."""
     return _wrong_update(optax.adaptive_grad_clip(0.5), 200)
 
 
 @PATCH.fault(">=0.1.2", abstract=False)
 def trust_ratio(optax: Any) -> str | None:
-    """scale_by_trust_ratio, and lamb and lars with it: nan for float16 norms above 255."""
+    """scale_by_trust_ratio, lamb and lars give NaN for float16 norms above 255."""
     return _wrong_update(optax.scale_by_trust_ratio(), 400)
 
 
 @PATCH.fault(">=0.2.3", abstract=False)
 def normalize_by_update_norm(optax: Any) -> str | None:
-    """float16 gradients of a norm above 255 become zero."""
+    """normalize_by_update_norm scales float16 gradients of a norm above 255 to zero."""
     return _wrong_update(_normalize(optax), 0.5)
 
 
@@ -317,7 +317,7 @@ def _normalize(optax: Any) -> Any:
 
 @PATCH.fault(">=0.1.3", abstract=False)
 def per_example(optax: Any) -> str | None:
-    """float16 gradients of a norm above 255 are clipped to zero, example by example."""
+    """Per-example clipping clips float16 gradients of a norm above 255 to zero."""
     for name in ("per_example_global_norm_clip", "per_example_layer_norm_clip"):
         clip = getattr(optax, name, None)
         if clip is not None:
@@ -330,7 +330,7 @@ def per_example(optax: Any) -> str | None:
 
 @PATCH.fault(">=0.2.4", abstract=False)
 def projections(optax: Any) -> str | None:
-    """float16 points of a norm above 255 are projected to zero."""
+    """projection_l2_ball and projection_l2_sphere project float16 norms above 255 to zero."""
     for name in ("projection_l2_ball", "projection_l2_sphere"):
         project = demo.public(optax, f"projections.{name}")
         outcome = _wrong(name, project(_large())["b"][0], 0.5)
@@ -352,7 +352,7 @@ def mixed_tree(optax: Any) -> str | None:
 def mixed_updates(optax: Any) -> str | None:
     """normalize_by_update_norm on mixed trees: float32 updates for bfloat16 gradients.
 
-    bfloat16 divided by the norm of the whole tree, which is float32 if one leaf is.
+    A bfloat16 leaf is divided by the norm of the whole tree, which is float32 if one leaf is.
     """
     return demo.one_step(_normalize(optax), demo.shapes(jnp.bfloat16, jnp.float32))
 
@@ -361,13 +361,13 @@ def mixed_updates(optax: Any) -> str | None:
 def array_max_norm(optax: Any) -> str | None:
     """clip_by_global_norm with a float32 max_norm on half-precision gradients: TypeError.
 
-    As above, (t / norm) * max_norm.
+    (t / norm) * max_norm is float32, and ``lax.select`` takes one dtype only.
     """
     return demo.one_step(optax.clip_by_global_norm(np.float32(1)), demo.shapes(jnp.bfloat16))
 
 
 def _in_half(norm: Callable[..., Any], tree: PyTree) -> str | None:
-    """The first operation of a norm that is done in half precision."""
+    """Describe the first operation of a norm that is done in half precision."""
     operations = ("add", "mul", "square", "integer_pow", "sqrt")
     for equation in equations(jax.make_jaxpr(norm)(tree).jaxpr):
         name, out = equation.primitive.name, equation.outvars[0].aval
@@ -378,7 +378,7 @@ def _in_half(norm: Callable[..., Any], tree: PyTree) -> str | None:
 
 @contextlib.contextmanager
 def _no_warnings() -> Iterator[None]:
-    """From 0.2.7 on ``global_norm`` is deprecated, from 0.2.5 on ``tree_l2_norm``."""
+    """Silence deprecations: ``global_norm`` from 0.2.7 on, ``tree_l2_norm`` from 0.2.5 on."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -1,19 +1,18 @@
-"""inject_hyperparams: hyperparameters in float32 or wider, whatever the params.
+"""inject_hyperparams: hyperparameters are float32 or wider, whatever the params.
 
 Stock keeps hyperparameters in the dtype of the params: of the first leaf up to 0.2.7, in the
-highest of all from 0.2.8 on. bfloat16 has 8 bits: below one it has the numbers 1 - k/256, so that
-b2 = 0.999 becomes 1, and 1 - b2^t, which adam divides by, 0. An integer leaf makes integers of
-them, a complex one complex numbers. With ``hyperparam_dtype=float32`` they keep their values, and
-state and updates turn into float32.
-https://github.com/google-deepmind/optax/issues/1414 asks for another dtype; no upstream issue was
-found about the not-a-number, or about the dtypes of state and updates.
+highest of all from 0.2.8 on. bfloat16 has 8 bits: below one it has the numbers 1 - k/256. So b2 =
+0.999 becomes 1, and adam divides by 1 - b2^t = 0. An integer leaf makes hyperparameters integers, a
+complex leaf makes them complex. With ``hyperparam_dtype=float32`` they keep their values, but state
+and updates change to float32. https://github.com/google-deepmind/optax/issues/1414 asks for another
+dtype; no upstream issue was found about the NaN, or about the dtypes of state and updates.
 
-Here stock does the bookkeeping, and sees neither params nor gradients but the dtype that
-hyperparameters shall have. The transformation inside sees the user's own params, gradients and
-state. Where no param is narrower than the hyperparameters, they are handed over as stock does it.
-Else they are weakly typed, and take the dtype of the leaf that they meet, as a Python number does.
-There a gradient that is narrower than its param is handed over as wide as the param, since stock's
-hyperparameters would promote that gradient too.
+Here stock keeps the books. Instead of params and gradients stock sees one number in the dtype of
+the hyperparameters. The inner transformation sees the user's params, gradients and state. Where no
+param is narrower than the hyperparameters, they are passed on unchanged. Else they are weakly
+typed, and take the dtype of the leaf that they meet, like a Python number. In that case a gradient
+narrower than its param is passed on as wide as the param: stock's hyperparameters would promote it
+too.
 
 eps = 1e-8 is 0 in float16, for a Python number as for a hyperparameter: ``float16_eps`` fixes both.
 """
@@ -76,15 +75,15 @@ PATCH = Patch(
     known_parameters=_KNOWN,
 )
 def _inject_hyperparams(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """In place of ``inject_hyperparams``, with the arguments of the installed release.
+    """Replace ``inject_hyperparams``, with the arguments of the installed release.
 
-    The state is stock's. Hyperparameters that are real floats are in ``hyperparam_dtype`` if that
-    is given, else in float32, or float64 if a param is; others are as in stock. A leaf of
-    another dtype, of a restored state or set by the user, keeps it.
+    The state is stock's. Real hyperparameters are in ``hyperparam_dtype`` if the user gives one,
+    else in float32, or float64 if a param is. Other hyperparameters are stock's. A leaf that has
+    another dtype, because it was restored or set by the user, keeps its dtype.
     """
     arguments = arguments_of(stock, args, kwargs)
     names = arguments["static_args"]
-    # An iterator gives them only once; and a set has no hash, see below.
+    # An iterator can be read only once, and a set has no hash.
     static = frozenset([names] if isinstance(names, str) else names)
     arguments["static_args"] = static
     inner_factory = arguments["inner_factory"]
@@ -94,7 +93,7 @@ def _inject_hyperparams(stock: Callable[..., Any], *args: Any, **kwargs: Any) ->
 
     @functools.wraps(inner_factory)
     def wrapped_transform(*args: Any, **kwargs: Any) -> Any:
-        tx = built(*args, **kwargs)  # As above, and has the type to return.
+        tx = built(*args, **kwargs)  # Checks the arguments, and has the right type.
 
         def stock_around(
             like: PyTree,
@@ -102,10 +101,9 @@ def _inject_hyperparams(stock: Callable[..., Any], *args: Any, **kwargs: Any) ->
             update: Callable[..., Any] = lambda _: None,
             convert: Callable[..., Any] = weak,
         ) -> Any:
-            """Build stock's transformation, which calls these two with the one inside.
+            """Build stock's transformation around two functions that take the inner transformation.
 
-            ``convert`` makes of a hyperparameter what the user's code is given where a strongly
-            typed one would promote.
+            ``convert`` makes a hyperparameter weakly typed where it would promote a leaf.
             """
             import optax
 
@@ -162,10 +160,10 @@ def _inject_hyperparams(stock: Callable[..., Any], *args: Any, **kwargs: Any) ->
             proxy = _tree_of(dtype)
             try:
                 new_updates, new_state = run()
-            except (TypeError, ValueError):  # The second by XLA, from old jax.
+            except (TypeError, ValueError):  # ValueError comes from XLA, with old jax.
                 if not _would_promote(like, asked):
                     raise
-                # The functions of jax.lax promote nothing. On stock they are given this dtype.
+                # Functions of jax.lax do not promote. Stock gives them this dtype.
                 new_updates, new_state = run(functools.partial(cast, dtype=_narrowest(like)))
             bounded = cast_updates(new_updates, updates, params, state.inner_state)
             keep = same_dtypes(updates, like)
@@ -177,21 +175,21 @@ def _inject_hyperparams(stock: Callable[..., Any], *args: Any, **kwargs: Any) ->
 
 
 def _state_after(new_state: Any, state: Any, widest: Any, asked: Any, *, keep: bool) -> Any:
-    """Cast what a step made of a state back to the dtypes that the state had.
+    """Cast the state after a step back to the dtypes before it.
 
-    Where gradients have not the dtypes of the params, the inner state is what the user's
-    transformation makes of it, as without ``inject_hyperparams``.
+    Where gradients have other dtypes than params, the inner state is what the inner transformation
+    makes without ``inject_hyperparams``.
     """
     schedules = getattr(state, "hyperparams_states", {})  # From 0.1.5 on.
     kept = {
-        name: _hold(
+        name: _cast_back(
             _keep(value, widest, asked),
             state.hyperparams.get(name, value),
             stateful=_is_stateful(schedules.get(name)),
         )
         for name, value in new_state.hyperparams.items()
     }
-    # What is left are the count, and the states of the user's schedules.
+    # The rest is the count and the states of the user's schedules.
     rest = cast_back(*(s._replace(hyperparams={}, inner_state=()) for s in (new_state, state)))
     whose = "inject_hyperparams: state of the inner transformation"
     inner = new_state.inner_state
@@ -200,10 +198,10 @@ def _state_after(new_state: Any, state: Any, widest: Any, asked: Any, *, keep: b
 
 
 class _Signature:
-    """A signature, hashed by identity: some default in it may have no hash.
+    """A signature that is hashed by identity, because a default in it may have no hash.
 
-    equinox and optimistix hash what a transformation closes over, and put an object without a
-    signature in the place of each function there.
+    equinox and optimistix hash the closure of a transformation, and replace each function there by
+    an object without a signature.
     """
 
     def __init__(self, of: inspect.Signature) -> None:
@@ -211,7 +209,7 @@ class _Signature:
 
 
 def _tree_of(dtype: Any) -> Any:
-    """What stock sees in place of params and gradients. No array of JAX: a probe must make none."""
+    """Return a dummy tree for stock. NumPy, because a probe must not create JAX arrays."""
     return np.zeros((), dtype)
 
 
@@ -223,12 +221,12 @@ def _taking_extra_args(tx: Any) -> Any:
 
 
 def _params_like(grads: PyTree, state: PyTree) -> PyTree:
-    """Find what has the dtypes of the params where the user passes in none: moments, if any."""
+    """Find a tree with the dtypes of the params: without params, the moments if there are any."""
     return next(iter(kept_like(state, grads)), grads)
 
 
 def _would_promote(like: PyTree, asked: Any) -> bool:
-    """Check whether hyperparameters, strongly typed as stock has them, would promote a leaf."""
+    """Check whether stock's strongly typed hyperparameters would promote a leaf."""
     if asked is None:
         dtype = compute_dtype(like)
     else:
@@ -259,10 +257,10 @@ def _as_wide_as_leaf(param: Any, grad: Any) -> Any:
 
 
 def _keep(value: Any, widest: Any, asked: Any) -> Any:
-    """A hyperparameter as the state keeps it.
+    """Cast a hyperparameter to the dtype that the state keeps.
 
     Args:
-      value: what stock made of it: from 0.2.8 on, arrays have the dtype that they came with.
+      value: from stock. From 0.2.8 on, arrays have the dtype that the user gave them.
       widest: the widest dtype to keep it in; the narrowest is float32.
       asked: the user's ``hyperparam_dtype``, if any.
     """
@@ -275,10 +273,10 @@ def _keep(value: Any, widest: Any, asked: Any) -> Any:
     return cast(value, widest) if value.dtype.itemsize > widest.itemsize else value
 
 
-def _hold(value: Any, before: Any, *, stateful: bool) -> Any:
-    """A number in the dtype that it had in the state, unless that is a Python number's.
+def _cast_back(value: Any, before: Any, *, stateful: bool) -> Any:
+    """Cast a hyperparameter back to its dtype in the state, unless that dtype is weak.
 
-    A stateful schedule that starts with an integer and goes on with floats has its way.
+    A stateful schedule may start with an integer and go on with floats: such a value is left alone.
     """
     value, before = jnp.asarray(value), jnp.asarray(before)
     grown = jnp.issubdtype(before.dtype, jnp.integer) and is_real(value)
@@ -286,7 +284,7 @@ def _hold(value: Any, before: Any, *, stateful: bool) -> Any:
 
 
 def _is_stateful(state: Any) -> bool:
-    """Whether it is the state of a schedule that the user wrote, not one that counts steps."""
+    """Check whether a state belongs to a user-defined schedule, not to one that counts steps."""
     return state is not None and type(state).__name__ != "WrappedScheduleState"
 
 
@@ -298,7 +296,7 @@ def _inject(optax: Any, factory: str, *args: Any, **hyperparams: Any) -> Any:
 
 @PATCH.fault(">=0.1.2", issue=1414, abstract=False)
 def not_a_number(optax: Any) -> str | None:
-    """Adam on bfloat16 params: not-a-number from the first update on.
+    """inject_hyperparams(adam) on bfloat16 params gives NaN from the first update on.
 
     0.999 in bfloat16 is 1, and adam divides by 1 - b2^t = 0.
     """
@@ -318,9 +316,9 @@ def narrow_hyperparams(optax: Any) -> str | None:
 
 @PATCH.fault("<0.2.8")
 def integer_leaf(optax: Any) -> str | None:
-    """Hyperparameters become integers, a learning rate 0, if the first leaf is one.
+    """Hyperparameters become integers, a learning rate 0, if the first leaf is an integer.
 
-    0.1 in int32 is 0: nothing is trained, and nothing says so.
+    0.1 in int32 is 0: nothing is trained, and there is no warning.
     """
     return _dtype_is_not(optax, jnp.float32, demo.shapes(jnp.float32, jnp.int32))
 
@@ -333,7 +331,7 @@ def _dtype_is_not(optax: Any, dtype: Any, params: PyTree) -> str | None:
 
 @PATCH.fault(">=0.1.4", issue=1207)
 def hyperparam_dtype(optax: Any) -> str | None:
-    """hyperparam_dtype=float32 turns state and updates of bfloat16 params into float32."""
+    """hyperparam_dtype=float32 changes state and updates of bfloat16 params to float32."""
     demo.public(optax, "inject_hyperparams", parameter="hyperparam_dtype")
     tx = _inject(optax, "adam", 1e-2, hyperparam_dtype=jnp.float32)
     return demo.one_step(tx, demo.shapes(jnp.bfloat16))
@@ -341,21 +339,21 @@ def hyperparam_dtype(optax: Any) -> str | None:
 
 @PATCH.fault(">=0.2.8")
 def strong_array(optax: Any) -> str | None:
-    """A schedule that returns a float32 array gives float32 updates for bfloat16 params.
+    """Schedules that return a float32 array give float32 updates for bfloat16 params.
 
-    A strong float32 scalar makes float32 of bfloat16: of the update, and of what uses it.
+    A strong float32 scalar promotes the bfloat16 update.
     """
     return demo.one_step(_inject(optax, "sgd", _warm_up), demo.shapes(jnp.bfloat16))
 
 
 def _warm_up(count: Any) -> Any:
-    """Strongly typed, as most of optax's schedules."""
+    """Return a strongly typed rate, as most schedules of optax do."""
     return jnp.asarray(0.1, jnp.float32) * jnp.minimum(1.0, (count + 1) / 10.0)
 
 
 @PATCH.fault(">=0.2.8")
 def float64_schedule(optax: Any) -> str | None:
-    """In 64-bit mode, a schedule in float64 gives float64 updates for float32 params."""
+    """In 64-bit mode, a float64 schedule gives float64 updates for float32 params."""
     with x64():
         tx = _inject(optax, "sgd", lambda count: jnp.asarray(0.1, jnp.float64) / (count + 1))
         return demo.one_step(tx, demo.shapes(jnp.float32))
@@ -363,7 +361,7 @@ def float64_schedule(optax: Any) -> str | None:
 
 @PATCH.fault(">=0.1.5")
 def numpy_scalar(optax: Any) -> str | None:
-    """A NumPy float32 as learning rate gives float32 updates for bfloat16 params."""
+    """NumPy float32 as learning rate: float32 updates for bfloat16 params."""
     return demo.one_step(_inject(optax, "sgd", np.float32(0.1)), demo.shapes(jnp.bfloat16))
 
 
@@ -371,7 +369,7 @@ def numpy_scalar(optax: Any) -> str | None:
 def wide_gradients(optax: Any) -> str | None:
     """float32 gradients of bfloat16 params: the hyperparameters change dtype in a step.
 
-    init takes the dtype from the params, update from the gradients.
+    ``init`` takes the dtype from the params, ``update`` from the gradients.
     """
     params, grads = demo.shapes(jnp.bfloat16), demo.shapes(jnp.float32)
     return demo.one_step(_inject(optax, "sgd", 0.1), params, grads)
@@ -391,9 +389,9 @@ def mixed_halves(optax: Any) -> str | None:
 
 @PATCH.fault(">=0.1.2")
 def complex_leaf(optax: Any) -> str | None:
-    """A complex leaf gives complex updates for the real ones.
+    """Complex leaves make the updates of real leaves complex.
 
-    The dtype of a complex leaf as that of the learning rate: complex * float is complex.
+    The learning rate takes the complex dtype: complex * float is complex.
     """
     tx, params = _inject(optax, "sgd", 0.1), demo.shapes(jnp.float32, jnp.complex64)
     updates, _ = jax.eval_shape(lambda p: tx.update(p, tx.init(p), p), params)

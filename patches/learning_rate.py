@@ -1,15 +1,15 @@
-"""learning_rate: a strongly typed learning rate or weight decay leaves the dtypes alone.
+"""learning_rate: a strongly typed learning rate or weight decay does not change dtypes.
 
-A Python number is weakly typed: 0.1 times a bfloat16 leaf is bfloat16. A float32 array or a
-numpy scalar is strong: the product is float32, or float64 under x64
-(https://github.com/google-deepmind/optax/issues/1405). Here the product is computed as the rate
-has it, but never wider than float32 for leaves that are not, and rounded to the dtype of the leaf.
-``scale_by_schedule`` casts what its schedule returns, and needs no help.
+A Python number is weakly typed: 0.1 times a bfloat16 leaf is bfloat16. A float32 array or a NumPy
+scalar is strong: the product is float32, or float64 under x64
+(https://github.com/google-deepmind/optax/issues/1405). Here the product is computed in the dtype of
+the rate, at most float32 for leaves that are not wider, and rounded to the dtype of the leaf.
+``scale_by_schedule`` casts the value of its schedule already.
 
-``sm3`` and ``optimistic_adam`` negate and add their learning rate when they are built, or refuse a
-schedule by name. Here they take a schedule as their sisters do. In sm3 a schedule scales what
-``scale_by_sm3`` gives, with the state of ``scale_by_schedule``. optimistic_adam is built from stock
-in each step, with the rate of that step by the count of its adam, so that its state is stock's.
+``sm3`` and ``optimistic_adam`` do arithmetic with their learning rate when they are built, or
+refuse a schedule. Here both accept a schedule, as other optimizers do. In ``sm3`` the schedule
+scales the output of ``scale_by_sm3``, with the state of ``scale_by_schedule``. ``optimistic_adam``
+is built from stock in each step with the rate of that step, so its state is stock's.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PATCH = Patch(
 
 
 class _Scaled(KeepDtypes):
-    """Steady, with the first argument of stock's function fitted to the leaves."""
+    """Fit the first argument of stock's function to the leaves."""
 
     def __call__(self, stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         arguments = arguments_of(stock, args, kwargs)
@@ -62,7 +62,7 @@ class _Scaled(KeepDtypes):
 
 
 class _OptimisticAdam(_Scaled):
-    """Takes a schedule, too."""
+    """Accept a schedule, too."""
 
     def __call__(self, stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         arguments = arguments_of(stock, args, kwargs)
@@ -87,7 +87,7 @@ class _OptimisticAdam(_Scaled):
     "sm3", ("optax._src.alias",), known_parameters=frozenset({"learning_rate", "momentum"})
 )
 def _sm3(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """In place of ``sm3``, whose learning rate may be a schedule, too."""
+    """Replace ``sm3`` by one that also accepts a schedule."""
     import optax
 
     arguments = arguments_of(stock, args, kwargs)
@@ -101,9 +101,9 @@ def _sm3(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _no_wider_than(tree: PyTree, rate: Any) -> Any:
-    """The rate, or what a schedule gives, in float32 if it is a float64 that no leaf is.
+    """Cast a float64 rate, or the value of a schedule, to float32 where no leaf is float64.
 
-    In 32-bit mode a float64 of numpy is as good as a float32.
+    In 32-bit mode a float64 of NumPy is as good as a float32.
     """
     if callable(rate):
         return lambda count: _no_wider_than(tree, rate(count))
@@ -116,20 +116,20 @@ def _no_wider_than(tree: PyTree, rate: Any) -> Any:
 
 @PATCH.fault(">=0.1.2", issue=1405)
 def array(optax: Any) -> str | None:
-    """A float32 array as learning rate: float32 updates for bfloat16 params."""
+    """float32 array as learning rate: float32 updates for bfloat16 params."""
     return demo.one_step(optax.sgd(np.asarray(0.1, np.float32)), demo.shapes(jnp.bfloat16))
 
 
 @PATCH.fault(">=0.1.2", issue=1405)
 def numpy_scalar(optax: Any) -> str | None:
-    """A numpy float64 as learning rate: float64 updates for float32 params under x64."""
+    """NumPy float64 as learning rate: float64 updates for float32 params under x64."""
     with x64():
         return demo.one_step(optax.sgd(np.float64(0.1)), demo.shapes(jnp.float32))
 
 
 @PATCH.fault(">=0.1.2", issue=1405)
 def weight_decay(optax: Any) -> str | None:
-    """A float32 array as weight decay: float32 updates for bfloat16 params."""
+    """float32 array as weight decay: float32 updates for bfloat16 params."""
     tx = optax.add_decayed_weights(np.asarray(0.1, np.float32))
     return demo.one_step(tx, demo.shapes(jnp.bfloat16))
 
@@ -140,13 +140,13 @@ def _halving(count: Any) -> Any:
 
 @PATCH.fault(">=0.1.2")
 def schedule_of_sm3(optax: Any) -> str | None:
-    """A schedule as learning rate of sm3: TypeError."""
+    """sm3 with a schedule as learning rate: TypeError."""
     return demo.one_step(optax.sm3(_halving), demo.shapes(jnp.float32))
 
 
 @PATCH.fault(">=0.2.4")
 def schedule_of_optimistic_adam(optax: Any) -> str | None:
-    """A schedule as learning rate of optimistic_adam: TypeError, later ValueError."""
+    """optimistic_adam with a schedule as learning rate: TypeError, later ValueError."""
     build = demo.public(optax, "optimistic_adam")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Deprecated from 0.2.6 on.

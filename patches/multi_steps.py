@@ -1,14 +1,14 @@
-"""MultiSteps: one dtype inside, the dtypes of the inner transformation outside.
+"""multi_steps: MultiSteps works in one dtype and keeps the dtypes of the inner transformation.
 
 Stock ``MultiSteps.update`` builds two or three branches of ``lax.cond`` and trusts that they agree.
-They do if gradients, accumulator and inner updates share a dtype. So stock is run just that way:
-its inputs are cast to one dtype, and its outputs are cast back. The inner transformation is given
-what stock would give it, its state keeps its dtypes, and its updates come out as it made them,
-unless they are wider than gradients and params. Integers are accumulated in float32. Where all
-agree already, nothing is cast, and the program is stock's.
+They agree if gradients, accumulator and inner updates share a dtype. So stock runs just that way:
+its inputs are cast to one dtype, and its outputs are cast back. The inner transformation sees the
+dtypes that stock would show it. Its state keeps its dtypes, and its updates are returned as it made
+them unless they are wider than gradients and params. Integers are accumulated in float32. Where all
+dtypes agree already, nothing is cast and the program is stock's.
 
-Stock is given lists of leaves: it makes trees of ``jax.ShapeDtypeStruct``, which a pytree node of
-the user's need not take.
+Stock is given lists of leaves, because stock builds trees of ``jax.ShapeDtypeStruct``, which a
+user-defined pytree node need not accept.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ PATCH = Patch(
 
 @PATCH.wraps("MultiSteps.init", _LAYOUTS, "<0.2.8")
 def _init(stock: Callable[..., Any], self: Any, params: PyTree) -> Any:
-    """As stock, without weak types, which would turn strong in the first step, and in floats."""
+    """Run stock without weak types and integers, which would change in the first step."""
     state = stock(self, params)
 
     def inner_update(grads: PyTree, *args: PyTree) -> Any:
@@ -67,7 +67,7 @@ def _init(stock: Callable[..., Any], self: Any, params: PyTree) -> Any:
 
 @PATCH.wraps("MultiSteps.init", _LAYOUTS, ">=0.2.8")
 def _init_accumulator(stock: Callable[..., Any], self: Any, params: PyTree) -> Any:
-    """As :func:`_init`, with an accumulator that can hold what is accumulated."""
+    """Do as :func:`_init`, with an accumulator that is wide enough for its gradients."""
     state = _init(stock, self, params)
     acc_grads = tree_map(
         lambda acc, param: cast(acc, _accumulator_dtype(self._accumulator_dtype, dtype_of(param))),
@@ -108,10 +108,10 @@ def _update(
     params: PyTree = None,
     **extra_args: Any,
 ) -> tuple[PyTree, Any]:
-    """Up to 0.2.7: a gradient, its accumulator and its update share one dtype inside stock."""
+    """Up to 0.2.7, give stock one dtype for a gradient, its accumulator and its update."""
     if not same_structure(updates, state.acc_grads):
         return stock(self, updates, state, params, **extra_args)  # type: ignore[no-any-return]
-    # Stock shows the inner transformation what a gradient and its accumulator promote to.
+    # Stock shows the inner transformation the promoted dtype of gradient and accumulator.
     shown = _accumulated(updates, state)
 
     def run(dtypes: list[Any]) -> tuple[PyTree, Any]:
@@ -131,7 +131,7 @@ def _update_accumulator(
     params: PyTree = None,
     **extra_args: Any,
 ) -> tuple[PyTree, Any]:
-    """From 0.2.8 on: stock accumulates in one dtype of its own, here one that loses nothing."""
+    """From 0.2.8 on, accumulate in one dtype that loses nothing."""
     if not same_structure(updates, state.acc_grads):
         return stock(self, updates, state, params, **extra_args)  # type: ignore[no-any-return]
     # Stock shows the inner transformation the dtypes of the gradients. Integers cannot hold a mean.
@@ -146,7 +146,7 @@ def _update_accumulator(
 
 
 def _accumulated(updates: PyTree, state: Any) -> list[Any]:
-    """List what gradients and their accumulators promote to, in floats."""
+    """List the float dtypes that gradients and their accumulators promote to."""
     pairs = zip(leaves(updates), leaves(state.acc_grads))
     return [_float_dtype(promoted(dtype_of(grad), dtype_of(acc))) for grad, acc in pairs]
 
@@ -155,7 +155,7 @@ def _accumulated(updates: PyTree, state: Any) -> list[Any]:
 class _PatchedCopy:
     """A copy of a MultiSteps for one step, on lists of leaves.
 
-    Around it, gradients, state and updates are trees of the user's; inside, the user's inner
+    Outside, gradients, state and updates are the user's trees. Inside, the user's inner
     transformation is given such trees again.
 
     Attributes:
@@ -164,7 +164,7 @@ class _PatchedCopy:
       state: before the step.
       params: may be None.
       extra_args: of the step.
-      shown: the dtypes in which the inner transformation is given what was accumulated.
+      shown: the dtypes in which the inner transformation sees the accumulated gradients.
       other: the dtypes of stock's other branch, or None if stock takes them from the inner
         transformation.
       stored: the dtypes of the accumulators after the step: as before, within their kinds.
@@ -185,7 +185,7 @@ class _PatchedCopy:
         self.stored = [acc if kind_of(acc) == kind_of(wide) else wide for acc, wide in pairs]
         self._outer: Any = jax.tree_util.tree_structure(self.grads)
         self._inner: Any = jax.tree_util.tree_structure(self.state.inner_opt_state)
-        # Of the updates. Without jit, stock may not come to the inner transformation.
+        # Structure of the updates. Eager stock may skip the inner transformation.
         self._structure: Any = self._outer
         self._dtypes = self.other or self.shown
         self.copied = self._copied(self.original)
@@ -233,7 +233,7 @@ class _PatchedCopy:
     def _inner_update(
         self, acc_grads: list[Any], inner_state: list[Any], params: list[Any]
     ) -> tuple[list[Any], PyTree]:
-        # Extra arguments are bound here, as stock hands callables to eval_shape (0.2.4,
+        # Extra arguments are bound here, because stock passes callables to eval_shape (0.2.4,
         # https://github.com/google-deepmind/optax/pull/1122) or drops all of them (0.1.5, 0.1.7).
         grads = self._outer.unflatten(map(cast, acc_grads, self.shown))
         state = self._inner.unflatten(inner_state)
@@ -241,7 +241,7 @@ class _PatchedCopy:
         given = structure.unflatten(params)
         new_updates, new_state = self.original._opt.update(grads, state, given, **self.extra_args)
         held = cast_back(new_state, state, "MultiSteps: state of the inner transformation")
-        # Without params, what was accumulated says how wide they are.
+        # Without params, the accumulated gradients say how wide the params are.
         like = self.grads if self.other is None else grads
         bounded = cast_updates(new_updates, like, given, state)
         self._structure = jax.tree_util.tree_structure(bounded)
@@ -254,14 +254,14 @@ class _PatchedCopy:
 
 
 def _like_the_counter(k_steps: Any) -> Any:
-    """A schedule's strongly typed int64 would turn the int32 mini-step counter into int64."""
+    """Cast a strong int64 schedule to int32, so that the mini-step counter stays int32."""
     if not is_weak(k_steps) and jnp.issubdtype(k_steps.dtype, jnp.integer):
         return cast(k_steps, jnp.int32)
     return k_steps
 
 
 def _of_the_same_kind(accumulate: Callable[..., Any]) -> Callable[..., Any]:
-    """A tree with one complex leaf has complex accumulators; its real leaves stay real inside."""
+    """Keep real leaves real where one complex leaf makes all accumulators complex."""
 
     def acc_update(grad: Any, acc: Any, *, n_acc: Any) -> Any:
         real = not jnp.issubdtype(dtype_of(grad), jnp.complexfloating)
@@ -272,7 +272,7 @@ def _of_the_same_kind(accumulate: Callable[..., Any]) -> Callable[..., Any]:
 
 @PATCH.fault(">=0.1.2", issue=1207)
 def inner_drift(optax: Any) -> str | None:
-    """An inner transformation that changes a dtype: TypeError from cond, or it drifts."""
+    """MultiSteps around a transformation that changes a dtype: TypeError, or a changing state."""
     return demo.one_step(optax.MultiSteps(demo.drifting(optax), 2), demo.shapes(jnp.bfloat16))
 
 
@@ -280,7 +280,7 @@ def inner_drift(optax: Any) -> str | None:
 def adafactor(optax: Any) -> str | None:
     """MultiSteps(adafactor) on bfloat16 params: TypeError from cond."""
     tx = optax.MultiSteps(optax.adafactor(1e-3), 2)
-    # adafactor's own updates are float32 there, as its state is: ``promotion`` fixes that.
+    # Updates of adafactor are float32 there, like its state: ``promotion`` fixes that.
     return demo.one_step(tx, demo.shapes(jnp.bfloat16), state_asks=True)
 
 
@@ -293,14 +293,14 @@ def schedule_free(optax: Any) -> str | None:
 
 @PATCH.fault("<0.2.8", issue=1039)
 def mixed_precision(optax: Any) -> str | None:
-    """float32 gradients on bfloat16 params: TypeError from cond, or the state drifts."""
+    """float32 gradients on bfloat16 params: TypeError from cond, or the state changes."""
     params, grads = demo.shapes(jnp.bfloat16), demo.shapes(jnp.float32)
     return demo.one_step(optax.MultiSteps(optax.adam(1e-3), 2), params, grads)
 
 
 @PATCH.fault(">=0.1.8")
 def int64_schedule(optax: Any) -> str | None:
-    """An int64 every_k_schedule in 64-bit mode: TypeError from cond."""
+    """int64 every_k_schedule in 64-bit mode: TypeError from cond."""
     with x64():
         tx = optax.MultiSteps(optax.sgd(0.1), lambda step: jnp.asarray([2, 3], jnp.int64)[step % 2])
         return demo.one_step(tx, demo.shapes(jnp.float32))
@@ -308,7 +308,7 @@ def int64_schedule(optax: Any) -> str | None:
 
 @PATCH.fault("==0.2.4", issue=1122)
 def callable_extra_argument(optax: Any) -> str | None:
-    """An extra argument that is a function: TypeError."""
+    """Extra arguments that are functions: TypeError."""
 
     def update(
         grads: PyTree, state: PyTree, params: PyTree = None, *, value_fn: Any = None
@@ -321,7 +321,7 @@ def callable_extra_argument(optax: Any) -> str | None:
 
 @PATCH.fault(">=0.1.5,<0.1.8")
 def required_extra_argument(optax: Any) -> str | None:
-    """An extra argument that the inner transformation requires: TypeError."""
+    """Extra arguments that the inner transformation requires: TypeError."""
 
     def update(
         grads: PyTree, state: PyTree, params: PyTree = None, *, scale: Any
@@ -372,6 +372,6 @@ def strict_promotion(optax: Any) -> str | None:
 
 @PATCH.fault("<0.2.8")
 def integer_leaf(optax: Any) -> str | None:
-    """An integer leaf turns the state into float32, or raises TypeError."""
+    """Integer leaves change the state to float32, or raise TypeError."""
     tx = optax.MultiSteps(optax.sgd(1.0), 2)
     return demo.one_step(tx, demo.shapes(jnp.float32, jnp.int32))

@@ -1,15 +1,15 @@
-"""prodigy: the dtypes of the params for arrays, float32 or wider for scalars, float64 for nobody.
+"""prodigy: arrays in the params' dtypes, scalars in float32 or wider, never float64 by accident.
 
 The algorithm is Prodigy, in its Adam form (Mishchenko and Defazio 2023, Prodigy: An Expeditiously
 Adaptive Parameter-Free Learner, https://arxiv.org/abs/2306.06101), written here from the paper, in
 stock's order of operations, so that float32 results have stock's bits.
 
-Why stock fails: ``beta ** count`` of a Python float and an int32 array is float64 in 64-bit mode,
-and spreads from there (up to 0.2.3). A distance d kept in bfloat16 does not move by less than d/256
-(from 0.2.4 on). And d is a quotient whose divisor, the sum of all gradients, is 0 as long as they
-are: 0/0 is nan, in every dtype and on every release. For complex params the distance is the
-lexicographic maximum of complex quotients, and hardly grows. Here a complex leaf is a pair of real
-ones.
+Why stock fails: in 64-bit mode ``beta ** count`` of a Python float and an int32 array is float64,
+and state and updates follow (up to 0.2.3). A distance d in bfloat16 does not move by less than
+d/256 (from 0.2.4 on). And d is a quotient whose divisor, the sum of all gradients, is 0 as long as
+the gradients are: 0/0 is nan, in every dtype and on every release. For complex params the distance
+is the lexicographic maximum of complex quotients, and hardly grows. Here a complex leaf becomes a
+pair of real ones.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ _SCALARS = ("estim_lr", "numerator_weighted")
     ),
 )
 def _prodigy(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """In place of ``optax.contrib.prodigy``, with the arguments of the installed release.
+    """Replace ``optax.contrib.prodigy``, with the arguments of the installed release.
 
-    The state is stock's ``ProdigyState``. Its trees have the dtypes of the params, but for float16,
-    where d g and its square are below the smallest number, and for integers: float32 there.
+    The state is stock's ``ProdigyState``. Its trees have the dtypes of the params, except float32
+    for float16, where d g and its square are below the smallest number, and for integers.
     ``estim_lr`` and ``numerator_weighted`` are float32, or float64 if all params are. Updates are
     as wide as gradients and params. ``update`` raises ``ValueError`` without params.
     """
-    built = stock(*args, **kwargs)  # Checks the arguments, and has the type to return.
+    built = stock(*args, **kwargs)  # Checks the arguments, and has the right type.
     arguments = arguments_of(stock, args, kwargs)
 
     def init_fn(params: PyTree) -> Any:
@@ -126,22 +126,22 @@ def _prodigy(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _array_dtype(param: Any) -> Any:
-    """What the trees of the state are kept in, given the dtype of the param."""
+    """Choose the dtype of a leaf of the state by the dtype of its param."""
     if param == jnp.float16 or not jnp.issubdtype(param, jnp.inexact):
         return jnp.float32
     return param
 
 
 def _real(leaf: Any) -> Any:
-    """A statistic of stock's state for complex params is complex."""
+    """Return the real part of a statistic; stock's are complex for complex params."""
     return jnp.real(leaf) if jnp.iscomplexobj(leaf) else leaf
 
 
 def _widened_vdot(left: PyTree, right: PyTree) -> Any:
-    """The inner product of two trees, where stock's is of half precision.
+    """Compute the inner product of two trees in float32, where stock's is of half precision.
 
-    A float32 ``dot`` instead ends the process on the CPU, with jaxlib 0.4.31 and 50 million params
-    of one shape ("could not reshape a memory descriptor"), where that of stock does not.
+    With jaxlib 0.4.31 and 50 million params of one shape, a float32 ``dot`` ends the process on the
+    CPU ("could not reshape a memory descriptor"). Stock's half-precision ``dot`` does not.
     """
     return sum(leaves(tree_map(lambda a, b: jnp.sum(jnp.conj(a) * b), left, right)))
 
@@ -153,7 +153,7 @@ def _step(
     state: Any,
     params: PyTree,
 ) -> tuple[PyTree, Any]:
-    """One step of the paper's algorithm, in the dtypes that it is given."""
+    """Take one step of the paper's algorithm, in the dtypes of its arguments."""
     import optax
 
     def scalar(value: Any) -> Any:
@@ -182,7 +182,7 @@ def _step(
     progress = cast(vdot(grads, to_start), d.dtype)
     numerator = beta3 * state.numerator_weighted + d / d0 * step_size * progress
     divisor = cast(optax.tree_utils.tree_sum(tree_map(jnp.abs, grad_sum)), d.dtype)
-    # All gradients were 0 so far: then so is the numerator, and there is no estimate yet.
+    # While all gradients are 0, the numerator is 0 too, and there is no estimate yet.
     estimate = d_coef * numerator / jnp.where(divisor == 0, jnp.ones_like(divisor), divisor)
     new_d = jnp.maximum(d, estimate)
 
@@ -212,7 +212,7 @@ def _show(optax: Any, dtype: Any, *more: Any, wide: bool = False) -> str | None:
 
 
 def _probe_zero_gradient(optax: Any) -> str | None:
-    """A quotient of two scalars whose divisor is not the outcome of a selection."""
+    """Trace a quotient of two scalars whose divisor is not the result of a selection."""
     prodigy = demo.public(optax, "contrib.prodigy")
     tx, params = prodigy(), demo.shapes(jnp.float32)
     jaxpr = jax.make_jaxpr(lambda params: tx.update(params, tx.init(params), params))(params)
@@ -234,7 +234,7 @@ def float64(optax: Any) -> str | None:
 
 @PATCH.fault(">=0.1.8,<0.2.4", issue=1051)
 def float64_params(optax: Any) -> str | None:
-    """float64 params: the float32 state turns into float64."""
+    """float64 params: the state changes from float32 to float64."""
     return _show(optax, jnp.float64, wide=True)
 
 
@@ -246,13 +246,13 @@ def promoted_updates(optax: Any) -> str | None:
 
 @PATCH.fault(">=0.1.8", issue=1207)
 def mixed_tree(optax: Any) -> str | None:
-    """Leaves of different dtypes: the state drifts, or updates are promoted."""
+    """Leaves of different dtypes: the state changes dtype, or updates are promoted."""
     return _show(optax, jnp.bfloat16, jnp.float32)
 
 
 @PATCH.fault(">=0.1.8,<0.2.4", issue=1051)
 def wide_state(optax: Any) -> str | None:
-    """The trees of the state are float32 whatever the params are."""
+    """Trees of the state are float32, whatever the params are."""
     prodigy = demo.public(optax, "contrib.prodigy")
     state = jax.eval_shape(prodigy().init, demo.shapes(jnp.bfloat16))
     found = state.grad_sum["w"].dtype
@@ -261,7 +261,7 @@ def wide_state(optax: Any) -> str | None:
 
 @PATCH.fault(">=0.2.4")
 def narrow_scalars(optax: Any) -> str | None:
-    """The distance estimate is kept in the lowest dtype of the params."""
+    """Distance estimates are kept in the lowest dtype of the params."""
     prodigy = demo.public(optax, "contrib.prodigy")
     for params in (demo.shapes(jnp.bfloat16), demo.shapes(jnp.float32, jnp.int32)):
         found = jax.eval_shape(prodigy().init, params).estim_lr.dtype
@@ -280,7 +280,7 @@ def complex_params(optax: Any) -> str | None:
 
 @PATCH.fault(">=0.1.8", abstract=False, probe=_probe_zero_gradient)
 def zero_gradient(optax: Any) -> str | None:
-    """A zero gradient in the first step: 0/0, nan from then on."""
+    """Zero gradients in the first step: 0/0, NaN from then on."""
     prodigy = demo.public(optax, "contrib.prodigy")
     tx, params = prodigy(), demo.ones(jnp.float32)
     grads = tree_map(jnp.zeros_like, params)

@@ -1,9 +1,9 @@
-"""promotion: transformations whose state or updates promote to a dtype that nobody brought.
+"""promotion: state and updates are not promoted to a dtype that no input has.
 
-Most optimizers multiply a leaf with a scalar of their own, and JAX promotes: an int32 leaf times a
+Most optimizers multiply a leaf by a scalar of their own, and JAX promotes: an int32 leaf times a
 float is float32, a bfloat16 leaf times a float32 array is float32, and under x64 the float64 of
-``1 - step**-0.8`` turns all into float64. ``jax_numpy_dtype_promotion="strict"`` refuses instead.
-Where stock agrees with the dtypes that it is given, nothing is cast, and the program is stock's.
+``1 - step**-0.8`` makes everything float64. ``jax_numpy_dtype_promotion="strict"`` raises instead.
+Where stock keeps the dtypes of its inputs, nothing is cast and the program is stock's.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _HELD = KeepDtypes()
 
 
 def _schedule(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """In place of a function that builds a schedule; the other schedules are made of these."""
+    """Replace a function that builds a schedule; the other schedules are made of these."""
     schedule = stock(*args, **kwargs)
 
     @functools.wraps(schedule)
@@ -80,7 +80,7 @@ _WITH_ANY_GRADIENTS = KeepDtypes(in_32_bits=True, in_one_dtype=True, any_gradien
 
 
 class _Lookahead(KeepDtypes):
-    """Its params and updates are pairs: the fast ones and the slow ones."""
+    """Bound pairs of updates: params and updates of lookahead are fast and slow ones."""
 
     def _bound(
         self,
@@ -96,7 +96,7 @@ class _Lookahead(KeepDtypes):
 
 
 class _Flatten(KeepDtypes):
-    """Its state keeps one vector for all params."""
+    """Bound updates by the one vector that the state of flatten keeps for all params."""
 
     def _like_params(self, params: PyTree, state: PyTree, grads: PyTree) -> list[Any]:
         like = super()._like_params(params, state, grads)
@@ -112,7 +112,7 @@ class _Flatten(KeepDtypes):
         asked: tuple[Any, ...],
     ) -> PyTree:
         kept = list(map(dtype_of, self._vectors(state, leaves(grads))))
-        if params is not None:  # A vector in their common dtype says nothing of a single one.
+        if params is not None:  # A vector in the common dtype does not tell the dtype of one param.
             widest = real_dtype(params)
             kept = [dtype for dtype in kept if jnp.finfo(dtype).bits > jnp.finfo(widest).bits]
         return cast_updates(updates, grads, params, None, (*asked, *kept))
@@ -124,7 +124,7 @@ class _Flatten(KeepDtypes):
 
 
 class _Counting(KeepDtypes):
-    """Its counter is int64 in 64-bit mode."""
+    """Count in int32, where stock counts in int64 in 64-bit mode."""
 
     def _start(self, tx: Any, params: PyTree) -> PyTree:
         state = super()._start(tx, params)
@@ -134,9 +134,9 @@ class _Counting(KeepDtypes):
 class _Hessian(KeepDtypes):
     """An estimator of the Hessian, which differentiates ``obj_fn`` at the params.
 
-    It draws its directions in one dtype for all leaves. Where the params have several, it works on
-    params in one dtype, and the objective is still given those of the user. In 32-bit mode stock
-    draws other directions, and the objective is the user's: both stay in the user's mode.
+    Stock draws its directions in one dtype for all leaves. Where params have several dtypes, stock
+    is given params in one dtype, and ``obj_fn`` still gets the user's dtypes. Stock and ``obj_fn``
+    run in the user's mode: in 32-bit mode stock would draw other directions.
     """
 
     def _extra_args(self, params: PyTree, extra_args: dict[str, Any]) -> dict[str, Any]:
@@ -151,9 +151,9 @@ class _Hessian(KeepDtypes):
 
 
 class _Sophia(KeepDtypes):
-    """Its default estimator was built when optax was imported, by stock's function.
+    """Replace the default estimator, which stock built when optax was imported.
 
-    One of the user's own is left as it is.
+    A user-defined estimator is left alone.
     """
 
     def __call__(self, stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -229,7 +229,7 @@ _wrap(("optax.contrib._madgrad",), ">=0.2.7", "scale_by_madgrad")
 
 @PATCH.fault(">=0.1.2", issue=1207)
 def integer_leaf(optax: Any) -> str | None:
-    """What the state keeps of an integer leaf turns into float32 in the first step.
+    """State kept for an integer leaf changes to float32 in the first step.
 
     mu = b1 * mu + (1 - b1) * g: an int32 times a Python float is float32.
     """
@@ -238,7 +238,7 @@ def integer_leaf(optax: Any) -> str | None:
 
 @PATCH.fault(">=0.1.2")
 def integer_gradients(optax: Any) -> str | None:
-    """A schedule as learning rate makes every update for an int8 gradient 0.
+    """Schedules as learning rate make every update for an int8 gradient 0.
 
     The rate is cast to the dtype of the gradient: 0.1 is 0 in int8.
     """
@@ -250,7 +250,7 @@ def integer_gradients(optax: Any) -> str | None:
 def mixed_leaves(optax: Any) -> str | None:
     """bfloat16 leaves beside float32 ones get float32 updates.
 
-    One flat vector for all leaves has the widest dtype of them.
+    One flat vector for all leaves has their widest dtype.
     """
     return demo.one_step(optax.flatten(optax.sgd(0.1)), demo.shapes(jnp.bfloat16, jnp.float32))
 
@@ -277,9 +277,9 @@ def strict_promotion(optax: Any) -> str | None:
 
 @PATCH.fault(">=0.1.2")
 def strict_schedule(optax: Any) -> str | None:
-    """Strict dtype promotion raises TypePromotionError in cosine, warm-up and others.
+    """Strict dtype promotion raises TypePromotionError in cosine, warm-up and other schedules.
 
-    count / float(decay_steps): as above.
+    count / float(decay_steps): strict mode has no common dtype for an int32 and a float.
     """
     schedule = optax.warmup_cosine_decay_schedule(0.0, 0.1, 2, 10)
     with jax.numpy_dtype_promotion("strict"):
@@ -289,7 +289,7 @@ def strict_schedule(optax: Any) -> str | None:
 
 @PATCH.fault("<0.2.4", issue=1207)
 def float64_inside(optax: Any) -> str | None:
-    """float32 params are computed with in float64 under x64.
+    """Under x64, float32 params are computed with in float64.
 
     1 - step**-0.8 is a strong float64 where step is an int32 under x64.
     """
@@ -300,7 +300,7 @@ def float64_inside(optax: Any) -> str | None:
 
 @PATCH.fault(">=0.2.5,<0.2.7", issue=1207)
 def long_counter(optax: Any) -> str | None:
-    """simplified_ademamix counts in int64 under x64, which no input has."""
+    """simplified_ademamix counts in int64 under x64, although no input is int64."""
     tx = demo.public(optax, "contrib.scale_by_simplified_ademamix")()
     with x64():
         return demo.one_step(tx, demo.shapes(jnp.float64))
@@ -308,7 +308,7 @@ def long_counter(optax: Any) -> str | None:
 
 @PATCH.wraps("__getattr__", ("optax",), ">=0.2.3")
 def _deprecated_name(stock: Callable[..., Any], name: str) -> Any:
-    """From 0.2.3 on."""
+    """Rebuild a deprecated name, from 0.2.3 on."""
     import optax.contrib
 
     found = deprecated_attribute(stock, "optax", name)

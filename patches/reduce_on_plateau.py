@@ -1,10 +1,11 @@
-"""reduce_on_plateau: values and scale in float32 or wider, updates in the dtypes of the user.
+"""reduce_on_plateau: values and scale are float32 or wider, updates keep the user's dtypes.
 
-A loss counts as better if it is below the best one by a share of it, 1e-4 by default. From 0.2.7 on
-stock keeps the best and the average loss in the highest dtype of the params, and from 0.2.4 on the
-scale in the lowest. A bfloat16 has steps of 2^-8 of its size: a loss that falls by 0.03% at each
-step rounds to the best one, and counts as no better. Up to 0.2.3 they are float32, and updates of
-bfloat16 params with them; in between the values are weakly typed, and float64 in 64-bit mode.
+A loss counts as better if it is below the best loss by some share, 1e-4 by default. Stock keeps the
+best and the average loss in the highest dtype of the params (from 0.2.7 on), and the scale in the
+lowest (from 0.2.4 on). A bfloat16 has steps of 2^-8 of its size: a loss that falls by 0.03% a step
+rounds to the best loss, and counts as no better. Up to 0.2.3 the values are float32, and so are the
+updates of bfloat16 params. From 0.2.4 to 0.2.6 the values are weakly typed, and float64 in 64-bit
+mode.
 
 Here stock decides on the scale in 32-bit mode, from scalars of one dtype, and the gradients are
 multiplied by it.
@@ -48,17 +49,17 @@ PATCH = Patch(
 
 @PATCH.wraps("reduce_on_plateau", _MODULES)
 def _reduce_on_plateau(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """In place of ``optax.contrib.reduce_on_plateau``, with the installed release's arguments.
+    """Replace ``optax.contrib.reduce_on_plateau``, with the arguments of the installed release.
 
     The state is stock's ``ReduceLROnPlateauState``. From 0.2.4 on its values and its scale are
-    float32, or float64 if all params are; before, they always are float32. Updates are as wide as
-    gradients and params; without params, as the gradients.
+    float32, or float64 if all params are; before 0.2.4 they are always float32. Updates are as wide
+    as gradients and params; without params, as wide as the gradients.
     """
-    built = stock(*args, **kwargs)  # Checks the arguments, and has the type to return.
+    built = stock(*args, **kwargs)  # Checks the arguments, and has the right type.
     arguments = arguments_of(stock, args, kwargs)
 
     def init_fn(params: PyTree) -> Any:
-        # Of the params, stock looks at nothing but the dtypes.
+        # Stock looks only at the dtypes of the params.
         return strip_weak_type(without_x64(built.init, np.zeros((), statistics_dtype(params))))
 
     def update_fn(
@@ -69,7 +70,7 @@ def _reduce_on_plateau(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> 
         if value is None:
             return built.update(updates, state, params, **extra_args)  # type: ignore[no-any-return]
         dtype = compute_dtype(state)
-        with jax.ensure_compile_time_eval():  # Stock compares the arguments, to check them.
+        with jax.ensure_compile_time_eval():  # Stock compares the arguments to check them.
             tx = stock(**{name: array_in(number, dtype) for name, number in arguments.items()})
 
         def step(state: Any, value: Any) -> Any:
@@ -102,7 +103,7 @@ def _show(
 
 @PATCH.fault(">=0.2.4,<0.2.7", issue=1440)
 def weak_types(optax: Any) -> str | None:
-    """The types of the values change in the first step, which compiles twice."""
+    """Types of the values change in the first step, which compiles twice."""
     return _show(optax, jnp.float32)
 
 
@@ -133,33 +134,33 @@ def float64(optax: Any) -> str | None:
 
 @PATCH.fault(">=0.1.8,<0.2.7,!=0.2.3", issue=976)
 def float64_loss(optax: Any) -> str | None:
-    """A float64 loss for float32 params: the state drifts, or lax.cond raises."""
+    """float64 loss for float32 params: the state changes dtype, or lax.cond raises."""
     with x64():
         return _show(optax, jnp.float32, loss=jnp.float64)
 
 
 @PATCH.fault(">=0.2.3", issue=1774)
 def array_min_scale(optax: Any) -> str | None:
-    """An array as min_scale with bfloat16 params: lax.cond raises, or float32 updates."""
+    """Arrays as min_scale with bfloat16 params: lax.cond raises, or float32 updates."""
     demo.public(optax, "contrib.reduce_on_plateau", parameter="min_scale")
     return _show(optax, jnp.bfloat16, min_scale=np.asarray(0.1, np.float32))
 
 
 @PATCH.fault(">=0.2.4")
 def narrow_scalars(optax: Any) -> str | None:
-    """The scale, from 0.2.7 on the values too, are kept in the dtype of the params."""
+    """Scales, and values from 0.2.7 on, are kept in the dtype of the params."""
     return _first_scalar_not_float32(optax, demo.shapes(jnp.bfloat16))
 
 
 @PATCH.fault(">=0.2.4")
 def integer_leaf(optax: Any) -> str | None:
-    """An integer leaf in the params makes the scale an integer, which no factor reduces."""
+    """Integer leaves in the params make the scale an integer, which no factor reduces."""
     return _first_scalar_not_float32(optax, demo.shapes(jnp.float32, jnp.int32))
 
 
 @PATCH.fault(">=0.2.7")
 def complex_leaf(optax: Any) -> str | None:
-    """A complex leaf in the params makes the best and the average value complex."""
+    """Complex leaves in the params make the best and the average value complex."""
     return _first_scalar_not_float32(optax, demo.shapes(jnp.float32, jnp.complex64))
 
 
@@ -169,7 +170,7 @@ def _first_scalar_not_float32(optax: Any, params: PyTree) -> str | None:
 
 
 def _after(optax: Any, losses: Any, **arguments: Any) -> Any:
-    """The state after a number of losses, with bfloat16 params."""
+    """Return the state after some losses, with bfloat16 params."""
     tx, name = _built(optax, **arguments)
     params = demo.ones(jnp.bfloat16)
 
@@ -182,9 +183,9 @@ def _after(optax: Any, losses: Any, **arguments: Any) -> Any:
 
 @PATCH.fault(">=0.2.7", abstract=False)
 def no_plateau(optax: Any) -> str | None:
-    """With bfloat16 params a loss that falls by 0.03% a step counts as a plateau.
+    """With bfloat16 params, a loss that falls by 0.03% a step counts as a plateau.
 
-    From 2 down to 1 a bfloat16 has steps of 2^-7, 0.4% to 0.8%: patience is over before.
+    From 2 down to 1, a bfloat16 has steps of 2^-7, 0.4% to 0.8%: patience runs out first.
     """
     state = _after(optax, 2 * 0.9997 ** np.arange(100), patience=5)
     scale = float(state.scale if "scale" in state._fields else state.lr)
@@ -193,9 +194,9 @@ def no_plateau(optax: Any) -> str | None:
 
 @PATCH.fault(">=0.2.7", abstract=False)
 def running_mean(optax: Any) -> str | None:
-    """With bfloat16 params the mean over accumulation_size losses is wrong.
+    """With bfloat16 params, the mean over accumulation_size losses is wrong.
 
-    mean + (loss - mean) / n is the mean again in bfloat16, as soon as n is above 256.
+    mean + (loss - mean) / n rounds to the mean in bfloat16, as soon as n is above 256.
     """
     demo.public(optax, "contrib.reduce_on_plateau", parameter="accumulation_size")
     losses = np.linspace(1.0, 2.0, 299)

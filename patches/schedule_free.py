@@ -1,12 +1,13 @@
-"""schedule_free: scalar statistics in float32, half-precision arithmetic in float32.
+"""schedule_free: scalar statistics are float32, and half-precision arithmetic is done in float32.
 
 The averaged weights are x += c (z - x) with c = lr_t^2 / sum(lr^2) (Defazio et al. 2024, The Road
 Less Scheduled, https://arxiv.org/abs/2405.15682). In bfloat16 the sum stops growing once a term is
-less than half a unit in its last place: sum + lr^2 == sum from sum = 256 lr^2 on. Then c stays as
-it is and the average forgets. In 0.2.3 the sum is float32, but so are updates of bfloat16 params.
+less than half a unit in its last place: sum + lr^2 == sum from sum = 256 lr^2 on. Then c stays
+constant and the average forgets. In 0.2.3 the sum is float32, but so are updates of bfloat16
+params.
 
 Here stock runs on float32 copies of the half-precision leaves, with float32 statistics, around the
-user's base optimizer, which sees the dtypes that it would have seen.
+user's base optimizer, which sees its usual dtypes.
 """
 
 from __future__ import annotations
@@ -53,15 +54,15 @@ _STATISTICS = ("b1", "weight_sum", "max_lr")
 
 @PATCH.wraps("schedule_free", _MODULES)
 def _schedule_free(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """In place of ``optax.contrib.schedule_free``, with the arguments of the installed release.
+    """Replace ``optax.contrib.schedule_free``, with the arguments of the installed release.
 
-    The state is stock's ``ScheduleFreeState``; ``b1``, ``weight_sum`` and ``max_lr`` are float32,
+    The state is stock's ``ScheduleFreeState``. ``b1``, ``weight_sum`` and ``max_lr`` are float32,
     or float64 if all params are. Updates have stock's dtypes, bounded by gradients, params and a
     ``state_dtype`` that the user asked for. ``z`` of an integer param is a float.
     """
     import optax
 
-    built = stock(*args, **kwargs)  # Checks the arguments, and has the type to return.
+    built = stock(*args, **kwargs)  # Checks the arguments, and has the right type.
     arguments = arguments_of(stock, args, kwargs)
     default = inspect.signature(stock).parameters["state_dtype"].default
     asked = asked_dtypes(stock, args, kwargs)
@@ -81,21 +82,21 @@ def _schedule_free(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
     def init_fn(params: PyTree) -> Any:
         statistics = statistics_dtype(params)
-        # Stock keeps its statistics in the lowest dtype of the params: int32 if one leaf is.
+        # Stock keeps its statistics in the lowest dtype of the params, even in int32.
         wide = tree_map(
             lambda p: p if is_inexact(p) else cast(p, statistics), half_to_float32(params)
         )
         state = stock_around(lambda _: base_init(params), base.update, statistics).init(wide)
         if arguments["state_dtype"] is None:
             state = state._replace(z=_like_inexact(state.z, params))
-        # They are stock's default float, float64 in 64-bit mode, if there is no leaf at all.
+        # Without any leaf stock takes its default float, float64 in 64-bit mode.
         scalars = {name: cast(getattr(state, name), statistics) for name in _STATISTICS}
         return strip_weak_type(state._replace(**scalars))
 
     def update_fn(
         grads: PyTree, state: Any, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, Any]:
-        if params is None and leaves(grads):  # None is a tree without leaves, too.
+        if params is None and leaves(grads):  # None is also a tree without leaves.
             return built.update(grads, state, params, **extra_args)  # type: ignore[no-any-return]
 
         def base_update(*_: Any, **extra_args: Any) -> tuple[PyTree, PyTree]:
@@ -120,29 +121,29 @@ def _schedule_free(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 @PATCH.wraps("schedule_free_sgd", _MODULES, "<0.2.4")
 @PATCH.wraps("schedule_free_adamw", _MODULES, "<0.2.4")
 def _unless_asked(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """In place of what hands a ``state_dtype`` on to ``schedule_free``, also one it was not given.
+    """Pass None for a ``state_dtype`` that the user did not give.
 
-    None is what ``schedule_free`` is given then, which means the default there.
+    ``schedule_free`` takes its default then, and can tell that the user did not ask for a dtype.
     """
     return stock(*args, **{"state_dtype": None, **kwargs})
 
 
 @PATCH.wraps("schedule_free_eval_params", _MODULES, ">=0.2.4")
 def _eval_params(stock: Callable[..., Any], state: Any, params: PyTree) -> PyTree:
-    """In place of ``schedule_free_eval_params``: float32 arithmetic, then stock's dtypes."""
+    """Evaluate in float32 arithmetic, then cast to stock's dtypes."""
     evaluated = _eval_in_float32(stock, state, params)
     return _in_stocks_dtypes(evaluated, state, params) if hasattr(state, "z") else evaluated
 
 
 @PATCH.wraps("schedule_free_eval_params", _MODULES, "<0.2.4")
 def _eval_params_like_params(stock: Callable[..., Any], state: Any, params: PyTree) -> PyTree:
-    """Up to 0.2.3, where ``z`` is float32 unasked, average params have the dtypes of the params."""
+    """Cast average params to the dtypes of the params: up to 0.2.3 ``z`` is float32 unasked."""
     return _like_inexact(_eval_in_float32(stock, state, params), params)
 
 
 def _eval_in_float32(stock: Callable[..., Any], state: Any, params: PyTree) -> PyTree:
     if not hasattr(state, "z"):
-        return stock(state, params)  # Which says what is wrong.
+        return stock(state, params)  # Stock raises.
     return stock(
         state._replace(b1=half_to_float32(state.b1), z=_z_for(state, params)),
         half_to_float32(params),
@@ -150,7 +151,7 @@ def _eval_in_float32(stock: Callable[..., Any], state: Any, params: PyTree) -> P
 
 
 def _in_stocks_dtypes(tree: PyTree, state: Any, params: PyTree) -> PyTree:
-    """Cast what was computed in float32 to what a param and its ``z`` promote to."""
+    """Cast float32 results to the promoted dtype of a param and its ``z``."""
     return tree_map(
         lambda leaf, z, p: cast(leaf, promoted(dtype_of(z), dtype_of(p))) if is_half(p) else leaf,
         tree,
@@ -160,16 +161,16 @@ def _in_stocks_dtypes(tree: PyTree, state: Any, params: PyTree) -> PyTree:
 
 
 def _like_inexact(tree: PyTree, params: PyTree) -> PyTree:
-    """Cast each leaf to the dtype of its param, unless that is an integer: averages are floats."""
+    """Cast each leaf to the dtype of its param, unless the param is an integer."""
     return tree_map(
         lambda leaf, p: cast(leaf, dtype_of(p)) if is_inexact(p) else leaf, tree, params
     )
 
 
 def _z_for(state: Any, params: PyTree) -> PyTree:
-    """``z`` as wide as the arithmetic, which is float32 where the params are half precision.
+    """Cast ``z`` to float32 where the params are half precision.
 
-    Where they are not, a ``z`` that ``state_dtype`` made narrower is used as in stock.
+    Elsewhere a ``z`` that ``state_dtype`` made narrower is used as in stock.
     """
     return tree_map(lambda z, p: half_to_float32(z) if is_half(p) else z, state.z, params)
 
@@ -197,7 +198,7 @@ def narrow_statistics(optax: Any) -> str | None:
 
 @PATCH.fault(">=0.2.4")
 def integer_leaf(optax: Any) -> str | None:
-    """An integer leaf in the params turns the statistics into integers."""
+    """Integer leaves in the params make the statistics integers."""
     return _narrow_statistic(optax, demo.shapes(jnp.float32, jnp.int32))
 
 
@@ -209,14 +210,14 @@ def mixed_halves(optax: Any) -> str | None:
 
 @PATCH.fault(">=0.2.3")
 def array_learning_rate(optax: Any) -> str | None:
-    """A float32 array as learning rate changes the dtypes of state or updates."""
+    """float32 array as learning rate: state or updates change dtype."""
     tx = _build(optax, learning_rate=np.asarray(0.1, np.float32))
     return demo.one_step(tx, demo.shapes(jnp.bfloat16))
 
 
 @PATCH.fault(">=0.2.4", abstract=False)
 def stalled_sum(optax: Any) -> str | None:
-    """With bfloat16 params the sum of weights stops growing after 256 steps.
+    """With bfloat16 params, the sum of weights stops growing after 256 steps.
 
     One term, lr^2, is less than half a unit in the last place of 256 lr^2 in bfloat16.
     """

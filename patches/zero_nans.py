@@ -1,13 +1,13 @@
-"""zero_nans inside MultiSteps: one bad micro-batch costs one window, not the rest of the run.
+"""zero_nans: in MultiSteps, one bad micro-batch costs one window and not the rest of the run.
 
-Stock holds values back by multiplying them with 0, in ``emit * update`` and in
+Stock suppresses values by multiplying them by 0, in ``emit * update`` and in
 ``(1 - emit) * acc_grads``. But 0 * nan and 0 * inf are nan. So an accumulator that was nan once
-stays nan, ``zero_nans`` turns every later gradient into zeros, and the run stands still without a
-word.
+stays nan, ``zero_nans`` makes every later gradient zero, and the run stops training without a
+warning.
 
-Here stock runs as it is, and a nan that stands where stock meant 0 becomes 0. Finite values keep
-their bits. In 0.1.8 and 0.1.9 the state of the inner transformation is held back in the same way,
-which also breaks bool leaves such as the mask of ``zero_nans``: it is selected there.
+Here stock runs unchanged, and a nan where stock meant 0 becomes 0. Finite values keep their bits.
+In 0.1.8 and 0.1.9 stock suppresses the state of the inner transformation in the same way, which
+also breaks bool leaves such as the mask of ``zero_nans``: there the state is selected.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _update(
     params: PyTree = None,
     **extra_args: Any,
 ) -> tuple[PyTree, Any]:
-    """From 0.2.0 on: the inner state is selected already, updates and accumulator are not."""
+    """Replace the products of updates and accumulator, from 0.2.0 on."""
     new_updates, new_state = stock(self, updates, state, params, **extra_args)
     emitted = new_state.mini_step == 0
     return (
@@ -71,14 +71,14 @@ def _update_selecting_state(
     params: PyTree = None,
     **extra_args: Any,
 ) -> tuple[PyTree, Any]:
-    """0.1.8 and 0.1.9: as :func:`_update`, and the inner state is selected, not averaged."""
+    """Do as :func:`_update` on 0.1.8 and 0.1.9, and select the inner state."""
     import optax
 
     inner = self._opt
     k_steps = self._every_k_schedule(state.gradient_step)
     structure: Any = jax.tree_util.tree_structure(state.inner_opt_state)
 
-    # Stock has a list of the leaves: no node of the user's need take a _Selected.
+    # Stock gets a list of leaves: a user-defined node need not accept a _Selected.
     def inner_update(
         acc_grads: PyTree, inner_leaves: list[Any], params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, PyTree]:
@@ -98,10 +98,10 @@ def _update_selecting_state(
 
 
 class _Selected:
-    """A leaf of the inner state that makes a selection of stock's weighted sum where it is none.
+    """Select a leaf of the inner state where stock's weighted sum is not a selection.
 
-    Stock writes ``(1 - emit) * old + emit * new``. That selects finite numbers, with bits that
-    depend on how the sum is compiled, so it is kept for them. For nan, inf and bool it does not.
+    Stock writes ``(1 - emit) * old + emit * new``. For finite numbers this sum is a selection, with
+    bits that depend on how the sum is compiled, so it is kept. For nan, inf and bool it is not.
     """
 
     def __init__(self, emit: Any, new: Any, old: Any) -> None:
@@ -119,7 +119,7 @@ class _Selected:
 
 
 def _probe_product(optax: Any) -> str | None:
-    """A product over a whole leaf, where neither a sum nor the identity needs one."""
+    """Trace a product over a whole leaf, where neither a sum nor the identity needs one."""
     tx = optax.MultiSteps(optax.identity(), 2, use_grad_mean=False)
     leaf = jax.ShapeDtypeStruct((3, 5), jnp.float32)
     jaxpr = jax.make_jaxpr(lambda grads: tx.update(grads, tx.init(grads), grads))(leaf)
@@ -131,12 +131,12 @@ def _probe_product(optax: Any) -> str | None:
 
 @PATCH.fault(">=0.1.8,<0.2.0", issue=828)
 def bool_mask(optax: Any) -> str | None:
-    """The bool mask of zero_nans inside MultiSteps: TypeError from cond."""
+    """zero_nans inside MultiSteps has a bool mask: TypeError from cond."""
     return demo.one_step(optax.MultiSteps(optax.zero_nans(), 2), demo.shapes(jnp.float32))
 
 
 def _updates_after(optax: Any, bad: float, good: Iterable[float]) -> list[Any]:
-    """Updates of SGD with rate 1 over windows of two micro-batches, the first gradient bad."""
+    """Return updates of SGD with rate 1 over windows of two micro-batches, the first one bad."""
     tx = optax.MultiSteps(optax.chain(optax.zero_nans(), optax.sgd(1.0)), 2)
     params = demo.ones(jnp.float32)
     state = tx.init(params)
@@ -150,9 +150,9 @@ def _updates_after(optax: Any, bad: float, good: Iterable[float]) -> list[Any]:
 
 @PATCH.fault(">=0.1.8", abstract=False, probe=_probe_product)
 def nan_forever(optax: Any) -> str | None:
-    """After one nan micro-batch every later update is zero, in silence.
+    """After one NaN micro-batch every later update is zero, without a warning.
 
-    0 * nan = nan: the accumulator is reset by (1 - emit) * acc_grads, and never is.
+    0 * nan = nan: (1 - emit) * acc_grads never resets the accumulator.
     """
     got = _updates_after(optax, float("nan"), (1.0, 1.0, 1.0))
     if got[3] != -1.0:
@@ -162,11 +162,11 @@ def nan_forever(optax: Any) -> str | None:
 
 @PATCH.fault(">=0.1.8", abstract=False, probe=_probe_product)
 def inf_leak(optax: Any) -> str | None:
-    """An inf micro-batch gives nan updates in a step that should emit zeros.
+    """After an inf micro-batch, a step that should emit zeros returns NaN.
 
     0 * inf = nan: a step in the middle of a window returns emit * update.
     """
-    # Without zero_nans inside, so that what the window emits in between is seen as it is.
+    # Without zero_nans inside, which would hide what the window emits.
     tx = optax.MultiSteps(optax.sgd(1.0), 2)
     params = demo.ones(jnp.float32)
     grads = tree_map(lambda leaf: jnp.full_like(leaf, jnp.inf), params)

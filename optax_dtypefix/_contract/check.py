@@ -1,4 +1,4 @@
-"""The contract on any transformation, by abstract evaluation: nothing is computed."""
+"""Check the contract on any transformation by abstract evaluation: nothing is computed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Violation:
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """What :func:`check` found. Iterates over the violations."""
+    """Result of ``check``. Iterates over the violations."""
 
     violations: tuple[Violation, ...]
     error: Exception | None = None
@@ -58,7 +58,7 @@ class Check:
         return "\n".join(map(str, self.violations)) or "keeps the contract"
 
     def raise_if_broken(self) -> None:
-        """Raises.
+        """Raise if the contract is broken.
 
         Raises:
           OptaxDtypeFixError: the contract is broken; the message has one line a violation. Its
@@ -71,9 +71,9 @@ class Check:
 
 
 def check(tx: Any, params: PyTree, grads: PyTree = None, **extra_args: Any) -> Check:
-    """Checks the dtype contract on a transformation, as stock or patched functions built it.
+    """Check the dtype contract on a transformation, stock or patched.
 
-    Nothing is computed and nothing allocated: trees of ``jax.ShapeDtypeStruct`` may be of any size.
+    Nothing is computed and nothing allocated: trees of ``jax.ShapeDtypeStruct`` may have any size.
     Of arrays only shapes and dtypes count.
 
     Args:
@@ -81,15 +81,15 @@ def check(tx: Any, params: PyTree, grads: PyTree = None, **extra_args: Any) -> C
       params: tree of arrays or ``jax.ShapeDtypeStruct``.
       grads: likewise; like the params if not given.
       **extra_args: passed to ``update``. Trees of arrays or ``jax.ShapeDtypeStruct`` are abstract
-        too; anything else, such as a function, is passed as it is.
+        too; anything else, such as a function, is passed unchanged.
 
     Returns:
-      A :class:`Check`: ``.ok``, ``.raise_if_broken()``, ``str()``. It says which leaf of the state
-      changes its shape, dtype or weak type in a step, or the structure of the state; which update
-      is wider than its gradient, its param and the state that is kept for that param, or an integer
-      for one of them that is not; whether float64 is computed inside, or 64-bit leaves are in the
-      state, although no input is that wide; whether ``lax.scan`` and ``lax.cond`` take the state.
-      An exception of the transformation is a violation too, with its cause in ``.error``.
+      The violations. Use ``.ok``, ``.raise_if_broken()`` or ``str()``. A violation is a leaf of the
+      state that changes its shape, dtype or weak type in a step; a state that changes its structure
+      or that ``lax.scan`` or ``lax.cond`` refuses; an update that is wider than its gradient, its
+      param and the state that is kept for that param, or an integer where one of these is not;
+      float64 arithmetic or a 64-bit leaf of the state, if no input is that wide. An exception of
+      the transformation is a violation, too; its cause is in ``.error``.
     """
     grads = params if grads is None else grads
     try:
@@ -121,13 +121,13 @@ class TracedStep:
         self._static = {k: v for k, v in extra_args.items() if k not in abstract}
         self._tx = tx
         self._state_asks = state_asks
-        # A node of the user's may take nothing but arrays: it is given none of these shapes.
+        # A user-defined node may accept nothing but arrays, so it is given no shapes.
         trees = (params, grads, abstract)
         self._structure: Any = jax.tree_util.tree_structure(trees)
         self._inputs = list(map(_shape, leaves(trees)))
 
     def step(self) -> Iterator[Violation]:
-        """What one step breaks, in ``lax.scan``. Raises what ``tx`` raises."""
+        """Yield what one step breaks, in ``lax.scan``. Raise what ``tx`` raises."""
         seen: list[list[Violation]] = []
 
         def scan(flat: list[Any]) -> PyTree:
@@ -144,14 +144,14 @@ class TracedStep:
         try:
             jaxpr = jax.make_jaxpr(scan)(self._inputs)
         except TypeError as error:
-            if not seen:  # Not scan refuses the state: the transformation itself raises.
+            if not seen:  # The transformation itself raises, not scan.
                 raise
             refused = f"does not take the state: {summarize(error)}"
             jaxpr = jax.make_jaxpr(self._once)(self._inputs)
-        # If a weak type changes, the body is traced again, with the weak type gone.
+        # If a weak type changes, scan traces the body again without the weak type.
         yield from seen[0]
         if not self._has_input(DOUBLE) and float64_inside(jaxpr.jaxpr):
-            yield Violation("float64", "", "computed inside, although no input is float64")
+            yield Violation("float64", "", "computed inside, but no input is float64")
         if refused is not None:
             yield Violation("scan", "", refused)
 
@@ -167,7 +167,7 @@ class TracedStep:
         return init, update, self._inputs
 
     def cond(self) -> Iterator[Violation]:
-        """Whether ``lax.cond`` takes the state: updated in one branch, as it was in the other."""
+        """Check that ``lax.cond`` accepts the state, updated in one branch and old in the other."""
 
         def cond(flat: list[Any]) -> list[Any]:
             inputs = self._structure.unflatten(flat)
@@ -199,16 +199,16 @@ class TracedStep:
         before: Any = jax.tree_util.tree_structure(state)
         after: Any = jax.tree_util.tree_structure(new_state)
         if before != after:
-            yield Violation("structure", "", f"turns from {before} into {after}")
+            yield Violation("structure", "", f"changes from {before} to {after}")
         else:
             for (path, was), (_, now) in zip(_with_paths(state), _with_paths(new_state)):
                 if was != now:
-                    yield Violation("state", path, f"turns from {was} into {now}")
+                    yield Violation("state", path, f"changes from {was} to {now}")
         yield from self._widths(updates, state, inputs)
         for kind, dtypes in (("float64", DOUBLE), ("int64", _LONG)):
             for path, leaf in () if self._has_input(dtypes) else _with_paths(new_state):
                 if leaf.dtype in dtypes:
-                    message = f"{leaf} in the state, although no input is {kind}"
+                    message = f"{leaf} in the state, but no input is {kind}"
                     yield Violation(kind, path, message)
 
     def _widths(self, updates: PyTree, state: PyTree, inputs: PyTree) -> Iterator[Violation]:
@@ -220,7 +220,7 @@ class TracedStep:
             wanted: Any = jax.tree_util.tree_structure(grads)
             yield Violation("updates", "", f"{has} for gradients that are {wanted}")
             return
-        # Those of lookahead are like its params: leaves for the gradients, and others after them.
+        # Updates of lookahead are like its params: leaves for the gradients, then others.
         rows = zip(leaves(grads), leaves(params), _with_paths(updates), dtypes)
         for grad, param, (path, update), bound in rows:
             given = f"gradient {grad.dtype}, param {param.dtype}"

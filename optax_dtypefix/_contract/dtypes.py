@@ -1,8 +1,7 @@
-"""Dtype arithmetic that the patches share. Leaf by leaf, and nothing at all where nothing is wrong.
+"""Dtype arithmetic that the patches share, leaf by leaf.
 
-Every cast here is the identity, and leaves no trace in the compiled program, for a leaf that
-already has the dtype asked for: that is how a patched function stays the stock program wherever
-stock optax keeps the contract.
+Every cast here is the identity for a leaf that already has the dtype, and leaves no trace in the
+compiled program. So a patched function stays the stock program wherever stock keeps the contract.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ _LOGGED_LOCK = threading.Lock()
 
 
 def dtype_of(leaf: Any) -> Any:
-    """The dtype of an array, a ``ShapeDtypeStruct`` or a Python scalar.
+    """Return the dtype of an array, a ``ShapeDtypeStruct`` or a Python scalar.
 
-    Of numpy's arrays the dtype that JAX gives them: float32 for float64 in 32-bit mode.
+    For NumPy arrays this is the dtype that JAX gives them: float32 for float64 in 32-bit mode.
     """
     if not hasattr(leaf, "dtype"):
         return jnp.result_type(leaf)
@@ -43,7 +42,7 @@ def dtype_of(leaf: Any) -> Any:
 
 
 def is_inexact(leaf: Any) -> bool:
-    """Whether a leaf is real floating point or complex."""
+    """Check whether a leaf is real floating point or complex."""
     return bool(jnp.issubdtype(dtype_of(leaf), jnp.inexact))
 
 
@@ -58,13 +57,13 @@ def is_complex(leaf: Any) -> bool:
 
 
 def is_weak(leaf: Any) -> bool:
-    """Whether a leaf is weakly typed, as Python numbers are, and takes the dtype of the others."""
+    """Check whether a leaf is weakly typed, like Python numbers, and takes the dtype of others."""
     # A typed random key is an array without the attribute.
     return bool(getattr(leaf, "weak_type", not hasattr(leaf, "dtype")))
 
 
 def is_half(leaf: Any) -> bool:
-    """Whether a leaf is a float narrower than float32."""
+    """Check whether a leaf is a float narrower than float32."""
     if not is_number(leaf):
         return False
     dtype = dtype_of(leaf)
@@ -72,7 +71,7 @@ def is_half(leaf: Any) -> bool:
 
 
 def cast(leaf: Any, dtype: Any) -> Any:
-    """A strongly typed array of ``dtype``; the leaf itself if it is one already."""
+    """Return a strongly typed array of ``dtype``; the leaf itself if it is one already."""
     if not hasattr(leaf, "dtype"):
         return jnp.asarray(leaf, dtype)
     if isinstance(leaf, jax.ShapeDtypeStruct):  # ``init`` may be given no more than shapes.
@@ -85,54 +84,54 @@ def cast(leaf: Any, dtype: Any) -> Any:
 
 
 def cast_like(tree: PyTree, like: PyTree) -> PyTree:
-    """Each leaf in the dtype of the same leaf of ``like``."""
+    """Cast each leaf to the dtype of the same leaf of ``like``."""
     return tree_map(lambda leaf, other: cast(leaf, dtype_of(other)), tree, like)
 
 
 def strip_weak_type(tree: PyTree) -> PyTree:
-    """The same leaves without weak types, and Python scalars as arrays.
+    """Return the same leaves without weak types, and Python scalars as arrays.
 
-    A weakly typed leaf of a state turns strong in the first step, and jit traces again.
+    A weakly typed leaf of a state becomes strong in the first step, and jit traces again.
     """
     return tree_map(lambda leaf: cast(leaf, dtype_of(leaf)) if is_number(leaf) else leaf, tree)
 
 
 def half_to_float32(tree: PyTree) -> PyTree:
-    """Half-precision leaves in float32, for arithmetic; all others as they are."""
+    """Cast half-precision leaves to float32, for arithmetic; leave others alone."""
     return tree_map(lambda leaf: cast(leaf, jnp.float32) if is_half(leaf) else leaf, tree)
 
 
 def compute_dtype(tree: PyTree) -> Any:
-    """What arithmetic over all leaves is done in: float32, or float64 if one leaf has it."""
+    """Choose the dtype of arithmetic over all leaves: float32, or float64 if a leaf has it."""
     return jnp.result_type(jnp.float64 if any(_are_double(tree)) else jnp.float32)
 
 
 def statistics_dtype(tree: PyTree) -> Any:
-    """What scalar statistics about a tree are kept in: float32, or float64 if all is float64."""
+    """Choose the dtype of scalar statistics: float32, or float64 if all leaves are float64."""
     double = _are_double(tree)
     return jnp.result_type(jnp.float64 if double and all(double) else jnp.float32)
 
 
 def _are_double(tree: PyTree) -> list[bool]:
-    """Whether each inexact leaf has 64 bits; a complex one counts as its parts."""
+    """List whether each inexact leaf has 64 bits; a complex leaf counts as its parts."""
     inexact = [dtype_of(leaf) for leaf in leaves(tree) if is_inexact(leaf)]
     return [jnp.finfo(dtype).dtype.itemsize > 4 for dtype in inexact]
 
 
 def cast_learning_rate(learning_rate: Any, dtype: Any) -> Any:
-    """A number or schedule whose arrays come in ``dtype``; a Python number stays one."""
+    """Cast the arrays of a number or schedule to ``dtype``; keep a Python number."""
     if callable(learning_rate):
         return lambda count: cast_learning_rate(learning_rate(count), dtype)
     return cast(learning_rate, dtype) if hasattr(learning_rate, "dtype") else learning_rate
 
 
 def safe_increment(count: Any) -> Any:
-    """A counter plus one, in its dtype; it stays at the largest number rather than overflow."""
+    """Increment a counter in its dtype; stay at the largest number instead of overflowing."""
     return count + (count < jnp.iinfo(count.dtype).max).astype(count.dtype)
 
 
 def leaves(tree: PyTree) -> list[Any]:
-    """The leaves of a tree, in order."""
+    """List the leaves of a tree, in order."""
     found: list[Any] = jax.tree_util.tree_leaves(tree)
     return found
 
@@ -144,23 +143,23 @@ def unflatten_like(tree: PyTree, flat: Iterable[Any]) -> PyTree:
 
 
 def same_structure(*trees: PyTree) -> bool:
-    """Whether all trees have their leaves in the same places."""
+    """Check whether all trees have their leaves in the same places."""
     structures: list[Any] = list(map(jax.tree_util.tree_structure, trees))
     return all(structure == structures[0] for structure in structures)
 
 
 def cast_back(new: PyTree, old: PyTree, whose: str = "") -> PyTree:
-    """Cast a new state back to the dtypes of the old one, so that the state can go round a loop.
+    """Cast a new state back to the dtypes of the old one, so that the state fits into a loop.
 
     A leaf stays within its kind of number: a float is never cast to an integer, nor a complex
-    number to a real one. Such a leaf comes back as it is, and so does a tree of another structure:
+    number to a real one. Such a leaf is returned unchanged, and so is a tree of another structure:
     JAX reports both where they matter.
 
     Args:
       new: the state after a step.
       old: the state before that step.
-      whose: the code that made the new state, if a user may have written that code. Each leaf that
-        is cast back is then logged once, at level info, with its key path and both dtypes.
+      whose: the code that made the new state, if that code may be user-defined. Each leaf that is
+        cast back is then logged once, at level info, with its key path and both dtypes.
     """
     if not same_structure(new, old):
         return new
@@ -170,7 +169,7 @@ def cast_back(new: PyTree, old: PyTree, whose: str = "") -> PyTree:
 
 
 def cast_leaf_back(leaf: Any, before: Any) -> Any:
-    """Cast a leaf back to the dtype that it had before, within its kind of number."""
+    """Cast a leaf back to its dtype before the step, within its kind of number."""
     if not (is_number(leaf) and is_number(before)):
         return leaf
     was, now = dtype_of(before), dtype_of(leaf)
@@ -179,7 +178,7 @@ def cast_leaf_back(leaf: Any, before: Any) -> Any:
 
 @functools.cache
 def may_cast(now: Any, was: Any) -> bool:
-    """Whether a cast between two dtypes loses no more than rounding (C1: within one kind).
+    """Check whether a cast between two dtypes loses no more than rounding (C1: within one kind).
 
     Integers do not round: they are narrowed from 64 bits to 32, where 64-bit mode widened them, and
     no further.
@@ -201,7 +200,7 @@ _INTEGER, REAL, COMPLEX = 1, 2, 3
 
 @functools.cache
 def kind_of(dtype: Any) -> int:
-    """Order the kinds of number: bool, integer, real, complex; -1 for a dtype of no number."""
+    """Order the kinds of number: bool, integer, real, complex; -1 for any other dtype."""
     found = (kind for kind, parent in enumerate(_KINDS) if jnp.issubdtype(dtype, parent))
     return next(found, -1)
 
@@ -226,5 +225,5 @@ def _log_once(message: str) -> None:
 
 
 def is_number(leaf: Any) -> bool:
-    """Whether JAX can compute with it: a leaf of a state may be a word, if it is never traced."""
+    """Check whether JAX can compute with a leaf: a state that is never traced may hold text."""
     return hasattr(leaf, "dtype") or isinstance(leaf, (bool, int, float, complex))

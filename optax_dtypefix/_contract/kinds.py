@@ -1,4 +1,4 @@
-"""A state that begins in the kind of number that it is going to hold (C1)."""
+"""Start a state in the kind of number that it will hold (C1)."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 
 def start_in_kind(update: Callable[..., Any], state: PyTree, params: PyTree) -> PyTree:
-    """Start each leaf of a state in a kind of number that holds what one step makes of that leaf.
+    """Start each leaf of a state in the kind of number that one step makes of it.
 
-    A moment of an integer param starts as an integer 0, and the first step makes a float of it. To
-    cast that float back would lose the value, and to leave it would change the state. The step is
-    traced abstractly, with gradients like the params. A state whose step cannot be traced so, as
-    the step needs more arguments, comes back as it is.
+    A moment of an integer param starts as an integer 0, and the first step makes it a float. To
+    cast that float back would lose the value; to leave it would change the state. The step is
+    traced abstractly, with gradients like the params. If the step cannot be traced that way,
+    because it needs more arguments, the state is returned unchanged.
 
     Args:
-      update: of the transformation: takes gradients, state and params; gives the state second.
-      state: as ``init`` made it.
+      update: of the transformation: takes gradients, state and params; returns the state second.
+      state: from ``init``.
       params: arrays or ``jax.ShapeDtypeStruct``.
     """
     if not _may_change_kind(state, params):
@@ -46,7 +46,7 @@ def start_in_kind(update: Callable[..., Any], state: PyTree, params: PyTree) -> 
 
     try:
         after = jax.eval_shape(step, params, state)
-    except Exception:  # The user's own call of update will raise it, if it is an error there.
+    except Exception:  # The user's call of update will raise too, if this is an error there.
         return state
     structure: Any = jax.tree_util.tree_structure(state)
     if structures[0] != structure:
@@ -70,7 +70,7 @@ def _start(leaf: Any, after: Any, *, double: bool) -> Any:
 
 
 def _may_change_kind(state: PyTree, params: PyTree) -> bool:
-    """Whether a step may change a kind: it does not where all params are real in optax's states."""
+    """Check whether a step may change a kind; with real params and optax's states it does not."""
     if any(kind_of(dtype_of(leaf)) != REAL for leaf in leaves(params)):
         return True
     return any(is_number(leaf) and kind_of(dtype_of(leaf)) < REAL for leaf in _user_defined(state))

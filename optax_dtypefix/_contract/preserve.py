@@ -1,4 +1,4 @@
-"""Any transformation, made to keep its dtypes from the outside."""
+"""Make any transformation keep its dtypes, from the outside."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def preserve_dtypes(tx: Any) -> Any:
     kind = getattr(optax, "GradientTransformationExtraArgs", optax.GradientTransformation)
     inner = tx
     if isinstance(tx, optax.GradientTransformation) and kind is not optax.GradientTransformation:
-        inner = optax.with_extra_args_support(tx)  # Stock's own takes none: they are dropped.
+        inner = optax.with_extra_args_support(tx)  # Stock's own accepts none: they are dropped.
 
     def init_fn(params: PyTree) -> PyTree:
         return strip_weak_type(start_in_kind(inner.update, inner.init(params), params))

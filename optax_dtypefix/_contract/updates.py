@@ -1,4 +1,4 @@
-"""The dtype of an update (C2): as wide as what the user passed in, and no narrower than stock's."""
+"""Bound the dtype of an update (C2): as wide as the inputs, and no narrower than stock."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ def cast_updates(
     """Cast each update that is wider than its bound to the bound; strip weak types.
 
     Args:
-      updates: stock's, in any node of the user's.
+      updates: stock's, in any pytree node.
       grads: the gradients that they were computed from.
-      params: the params, if the user passed them in. Else what the state keeps for them tells their
-        dtypes. Where there is nothing like that, a param may be float32.
+      params: the params, if the user passed them in. Else the state kept for them tells their
+        dtypes. Without such a state, a param may be float32.
       state: the state before the step, where the params or the arguments of the transformation are
         not known. An update is then also as wide as a leaf of the state that is kept for its param:
         with ``mu_dtype=float32`` the first moment says so.
@@ -109,7 +109,7 @@ def update_dtypes(
 
 
 def _aligned(tree: PyTree, like: list[Any]) -> list[Any]:
-    """The leaves of a tree, or None for each if they are not those of ``like`` by shape."""
+    """List the leaves of a tree, or None for each if their shapes are not those of ``like``."""
     flat = leaves(tree)
     same = len(flat) == len(like) and all(np.shape(a) == np.shape(b) for a, b in zip(flat, like))
     return flat if same else [None] * len(like)

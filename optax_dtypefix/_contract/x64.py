@@ -22,7 +22,7 @@ _64_BITS = ("float64", "complex128", "int64", "uint64")
 
 @contextlib.contextmanager
 def x64(enabled: bool = True) -> Iterator[None]:
-    """64-bit mode in this thread, or 32-bit mode."""
+    """Switch 64-bit mode on, or off, in this thread."""
     if hasattr(jax, "enable_x64"):  # From jax 0.8 on; the one below is gone in 0.10.
         manager = jax.enable_x64(enabled)
     else:
@@ -34,22 +34,22 @@ def x64(enabled: bool = True) -> Iterator[None]:
 
 
 def is_x64() -> bool:
-    """Whether JAX is in 64-bit mode, in this thread."""
+    """Check whether JAX is in 64-bit mode, in this thread."""
     return bool(jnp.result_type(float) == jnp.float64)
 
 
 def without_x64(function: Callable[..., Any], *args: PyTree) -> PyTree:
-    """``function(*args)`` in 32-bit mode: no float64 arises in it from Python scalars and counts.
+    """Call ``function(*args)`` in 32-bit mode, so that Python scalars and counts make no float64.
 
-    Stock code like ``1 - 0.9**count`` is float64 in 64-bit mode. Nothing changes in 32-bit mode, or
-    if an argument has 64 bits. What the function closes over is narrowed to 32 bits.
+    Stock code like ``1 - 0.9**count`` is float64 in 64-bit mode. In 32-bit mode, or if an argument
+    has 64 bits, nothing changes. The closure of the function is narrowed to 32 bits.
 
     Args:
       function: takes and returns trees of arrays.
       *args: trees of arrays.
 
     Returns:
-      What the function returns.
+      The result of the function.
     """
     wide = any(str(getattr(leaf, "dtype", "")) in _64_BITS for leaf in leaves(args))
     if wide or not is_x64():
@@ -57,9 +57,9 @@ def without_x64(function: Callable[..., Any], *args: PyTree) -> PyTree:
     if Version(jax.__version__) >= Version("0.7.2"):
         with x64(False):
             return function(*args)
-    # Before, constants of a trace go into the compiled program as wide as the mode has them at the
-    # end of the trace, and do not fit their operations. So they are made to fit.
-    # On lists of leaves, as a node of the user's may take nothing but arrays.
+    # Older jax compiles the constants of a trace in the mode at the end of the trace, and then they
+    # do not fit their operations. So they are cast here.
+    # On lists of leaves, because a user-defined node may accept nothing but arrays.
     given: Any = jax.tree_util.tree_structure(args)
     results_in: list[Any] = []
 

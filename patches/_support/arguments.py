@@ -1,4 +1,4 @@
-"""The arguments that a transformation was built with, and what strongly typed ones promote."""
+"""Read the arguments that a transformation was built with, and limit what strong ones promote."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from ..._contract.dtypes import cast, is_half
 def arguments_of(
     stock: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
-    """Every argument of a call by name, with its default if it was not given."""
+    """List every argument of a call by name, with its default if it was not given."""
     bound = inspect.signature(stock).bind(*args, **kwargs)
     bound.apply_defaults()
     return bound.arguments
 
 
 def array_in(value: Any, dtype: Any) -> Any:
-    """A JAX array that is not wider than ``dtype``, nor narrower than 32 bits; else as it is.
+    """Cast a JAX array to at most ``dtype``, and to at least 32 bits; leave other values alone.
 
-    Numbers of Python and numpy promote nothing once all arrays have one dtype and there is no
-    64-bit mode; to round them first could change the last bit of a product of two of them.
+    Python and NumPy numbers promote nothing once all arrays have one dtype outside 64-bit mode.
+    Rounding them first could change the last bit of a product of two of them.
     """
     if hasattr(value, "dtype") and is_half(value):
         return _cast_now(value, dtype)
@@ -38,7 +38,7 @@ def array_in(value: Any, dtype: Any) -> Any:
 
 
 def _cast_now(value: Any, dtype: Any) -> Any:
-    """A cast that leaves a number a number within a trace: stock may compare it to check it."""
+    """Cast within a trace, but keep a concrete number concrete: stock may compare it."""
     if isinstance(value, jax.core.Tracer):
         return cast(value, dtype)
     with jax.ensure_compile_time_eval():

@@ -1,9 +1,9 @@
-"""Branches of ``lax.cond`` that agree on the dtypes of the updates.
+"""Make the branches of ``lax.cond`` agree on the dtypes of the updates.
 
-One branch returns what the inner transformation gives, the other returns zeros or gradients. So the
-other branch needs the dtypes of the first, which are known once the inner transformation has been
-traced. Stock is run with the dtypes that are right most often. Where the inner transformation gives
-wider ones, stock is run once more with those.
+One branch returns the updates of the inner transformation, the other returns zeros or gradients. So
+the other branch needs the dtypes of the first, which are known only once the inner transformation
+has been traced. Stock runs with the most likely dtypes. If the inner transformation gives wider
+ones, stock runs again with those.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _TooWideError(Exception):
 
 
 def promoted(*dtypes: Any) -> Any:
-    """Promote dtypes, also where the user's arithmetic may not."""
+    """Promote dtypes, even in the user's strict mode."""
     with standard_promotion():
         return jnp.result_type(*dtypes)
 

@@ -1,4 +1,4 @@
-"""Calls by name: an update takes its gradients by the name that stock has for them."""
+"""Accept gradients by the keyword that stock has for them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, Callable
 def accept_keyword_of(
     stock: Callable[..., Any], update_fn: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """``update_fn``, which has ``updates`` first, for calls that name them as stock does.
+    """Let ``update_fn``, whose first parameter is ``updates``, accept the keyword of stock.
 
-    adafactor's part of optax calls them ``grads``, all others ``updates``.
+    The update function of adafactor calls its gradients ``grads``; all others say ``updates``.
     """
     name = next(iter(inspect.signature(stock).parameters), "updates")
     if name == "updates":

@@ -1,4 +1,4 @@
-"""Deprecated names: stock keeps the functions behind them in a dict, where no sweep finds them."""
+"""Serve deprecated names, whose functions stock keeps in a dict that no sweep finds."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from ..._errors import warn_the_user
 
 
 def deprecated_attribute(stock: Callable[..., Any], module: str, name: str) -> Any:
-    """What a module's own ``__getattr__`` gives, with its warning for the line that asks.
+    """Return a deprecated attribute of a module, with its warning for the line that reads it.
 
-    Stock counts frames to find that line, and would take ours for it, of which Python shows none.
+    Stock counts frames to find that line, and would blame ours, which Python does not show.
     """
     message, found = getattr(sys.modules[module], "_deprecations", {}).get(name, ("", None))
     if found is None:

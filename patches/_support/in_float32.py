@@ -1,7 +1,8 @@
-"""The transformations that divide by a moment of the gradients, and stock run in float32 on them.
+"""Run the transformations that divide by a moment of the gradients in float32.
 
-What ``float16_eps`` and ``float32_moments`` share: one row a transformation, and the adapter.
-Both stand before ``promotion`` in the catalogue, so around it: it would round states to nearest.
+``float16_eps`` and ``float32_moments`` share this module: one row a transformation, and the
+adapter. Both stand before ``promotion`` in the catalogue, so they wrap it: ``promotion`` would
+round states to nearest.
 """
 
 from __future__ import annotations
@@ -38,17 +39,18 @@ _TINY, _HUGE = 2.0**-24, 65504.0  # The smallest number above zero in float16, a
 
 @jax.custom_jvp
 def round_up_subnormals(x: Any) -> Any:
-    """Round up to a multiple of the smallest number, where float16 has no finer ones.
+    """Round up to a multiple of the smallest float16 number, where float16 has no finer ones.
 
-    A moment that is rounded to zero there, or that stays because each increment is, makes an update
-    too large by orders of magnitude. This one is too small, if anything.
+    A moment that is rounded to zero, or that stalls because each increment is, makes an update too
+    large by orders of magnitude. A moment that is rounded up makes the update too small, if
+    anything.
     """
     return jnp.where(x < 2.0**-14, jnp.ceil(x / _TINY) * _TINY, x)
 
 
 @round_up_subnormals.defjvp
 def _straight_through(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
-    """Differentiate rounding as the identity, as a cast is: a step has the derivative 0."""
+    """Differentiate rounding as the identity, like a cast: a step has the derivative 0."""
     return round_up_subnormals(*primals), tangents[0]
 
 
@@ -57,20 +59,20 @@ def _nearest(x: Any) -> Any:
 
 
 def round_up(x: Any) -> Any:
-    """So that rounding to nearest gives no less."""
+    """Increase a number so that rounding it to nearest gives no less."""
     return round_up_subnormals(x * (1 + 2.0**-11))
 
 
 def round_down(x: Any) -> Any:
-    """So that the square of what it is rounded to is no more than that of ``x``, nor the largest.
+    """Decrease a number so that the square of its rounded value is at most its square, and finite.
 
-    Then a mean square that is rounded :func:`round_up` is never below it.
+    Then a mean square that is rounded by :func:`round_up` is never below the square of the mean.
     """
     return _within(x * (1 - 2.0**-11), 255.0)
 
 
 def _within(x: Any, limit: float) -> Any:
-    """What is finite kept within these bounds; an infinite number is for the user to see."""
+    """Limit finite numbers; keep infinite ones for the user to see."""
     return jnp.where(jnp.isinf(x), x, jnp.clip(x, -limit, limit))
 
 
@@ -104,9 +106,9 @@ class MomentTransform:
 
     Attributes:
       name: of the function that builds it.
-      module: where that is defined.
+      module: where that function is defined.
       releases: PEP 440 specifiers of the releases that have it.
-      moments: fields of its state that hold second moments, or what they are computed with.
+      moments: fields of its state that hold second moments, or their inputs.
     """
 
     name: str
@@ -153,21 +155,21 @@ def available(optax: Any, *names: str) -> dict[str, Any]:
 
 
 def is_float16(leaf: Any) -> bool:
-    """Whether a leaf is float16, whose exponents are too few; those of bfloat16 are enough."""
+    """Check whether a leaf is float16, which has too few exponents; bfloat16 has enough."""
     return is_half(leaf) and bool(dtype_of(leaf) == jnp.float16)
 
 
 @dataclasses.dataclass(frozen=True)
 class InFloat32:
-    """A replacement: stock, run in float32 in place of dtypes that are too narrow for it.
+    """A replacement that runs stock in float32 where the dtypes are too narrow.
 
-    The state keeps the dtypes that it has. An update is as wide as its gradient, its param and what
-    the user asked for, as in stock. Where no leaf of gradients, params and moments is narrow, stock
-    runs as it is.
+    The state keeps its dtypes. An update is as wide as its gradient, its param and what the user
+    asked for, as in stock. Where no leaf of gradients, params and moments is narrow, stock runs
+    unchanged.
 
     Attributes:
-      family: what is built.
-      is_narrow: whether a leaf is to be widened.
+      transform: the transformation to build.
+      is_narrow: whether a leaf has to be widened.
       wide_moments: whether a new state has its moments in float32.
     """
 
@@ -217,7 +219,7 @@ class InFloat32:
         return tx._replace(init=init_fn, update=accept_keyword_of(tx.update, update_fn))
 
     def _kept(self, state: Any, updates: PyTree) -> Any:
-        """Return what tells the dtypes of the params, where the user passes in none."""
+        """Return a state that tells the dtypes of the params, where the user passes in none."""
         bare = state._replace(**dict.fromkeys(self.transform.moments, ()))
         # A moment that is wide by this patch alone tells nothing, unless there is no other.
         return bare if self.wide_moments and kept_like(bare, updates) else state
@@ -254,7 +256,7 @@ def _as_stock_promotes(
 
 
 def with_params_cast_back(params: PyTree, objective: Callable[..., Any]) -> Callable[..., Any]:
-    """An objective that is given params in the dtypes of these, with whatever else it takes."""
+    """Wrap an objective so that it is given params in the user's dtypes."""
 
     def cast_first(wide: PyTree, *args: Any, **kwargs: Any) -> Any:
         return objective(cast_like(wide, params), *args, **kwargs)
@@ -263,7 +265,7 @@ def with_params_cast_back(params: PyTree, objective: Callable[..., Any]) -> Call
 
 
 def store(new: PyTree, old: PyTree) -> PyTree:
-    """The new state of any transformation with the dtypes of the old one; moments as above."""
+    """Cast a new state to the dtypes of the old one; round moments by ``ROUNDINGS``."""
 
     def is_known(node: Any) -> bool:
         return type(node).__name__ in ROUNDINGS

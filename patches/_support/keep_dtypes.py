@@ -1,9 +1,10 @@
-"""One mechanism for many transformations: stock, made to keep the dtypes that it is given.
+"""Make stock's transformations keep their dtypes, with one mechanism for many.
 
-Stock's function builds the transformation, and stock's update runs. Around it the state keeps its
-dtypes, and updates are no wider than gradients and params. Where a gradient is wider or narrower
-than its param, stock's own promotion of the state stands: which dtype is wanted there is the user's
-choice (https://github.com/google-deepmind/optax/issues/1098), made by ``every_transform``.
+Stock's function builds the transformation, and stock's update runs. The wrapper casts the state
+back to its dtypes, and updates to at most the width of gradients and params. Where a gradient is
+wider or narrower than its param, stock's own promotion of the state stands: which dtype is right
+there is the user's choice (https://github.com/google-deepmind/optax/issues/1098), made by
+``every_transform``.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ class KeepDtypes:
     """A replacement for a function that builds a transformation.
 
     Attributes:
-      in_32_bits: whether stock computes in float64 by itself in 64-bit mode, and runs in 32-bit
-        mode instead.
+      in_32_bits: whether stock itself computes in float64 in 64-bit mode, and so has to run in
+        32-bit mode.
       no_integers: whether stock raises on integer leaves, and is given float32 instead.
-      in_one_dtype: whether stock needs all leaves in one dtype, float32 or wider. Scalars of its
-        state are kept in float32 then, arrays as stock has them.
-      wraps: whether a transformation of the user's is inside, whose arguments are not known. What
-        its state keeps for a param tells how wide an update may be.
-      any_gradients: whether the state is also cast back where gradients have not the dtypes of
+      in_one_dtype: whether stock needs all leaves in one dtype, float32 or wider. Scalars of the
+        state are then kept in float32, arrays in stock's dtypes.
+      wraps: whether a user-defined transformation is inside, whose arguments are not known. The
+        state kept for a param then tells how wide an update may be.
+      any_gradients: whether the state is also cast back where gradients have other dtypes than
         their params. Stock raises there, so all inputs are given to stock in one dtype.
     """
 
@@ -154,7 +155,7 @@ class KeepDtypes:
 
 @contextlib.contextmanager
 def standard_promotion() -> Iterator[None]:
-    """Stock's own arithmetic relies on it; a strict mode is meant for the user's.
+    """Use standard promotion, which stock's arithmetic needs; strict mode is meant for user code.
 
     ``1 - decay**count`` raises in strict mode: a float and an int32.
     """
@@ -166,7 +167,7 @@ def standard_promotion() -> Iterator[None]:
 
 
 def in_the_present_mode(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the user's own function, for a call by stock, whose promotion may be another."""
+    """Wrap a user-defined function so that stock calls it in the user's promotion mode."""
     mode = getattr(jax.config, "jax_numpy_dtype_promotion", "standard")
     if mode == "standard":
         return function
@@ -186,7 +187,7 @@ def same_dtypes(grads: PyTree, params: PyTree) -> bool:
 
 
 def in_one_dtype(grads: PyTree, state: PyTree, params: PyTree) -> tuple[PyTree, PyTree, PyTree]:
-    """All real leaves in the widest of their dtypes, float32 at least; counters stay."""
+    """Cast all real leaves to the widest of their dtypes, float32 or wider; keep counters."""
     dtype = compute_dtype([leaf for leaf in leaves((grads, params)) if is_real(leaf)])
 
     def number(leaf: Any) -> Any:
@@ -199,7 +200,7 @@ def in_one_dtype(grads: PyTree, state: PyTree, params: PyTree) -> tuple[PyTree, 
 def integers_to_float32(
     grads: PyTree, state: PyTree, params: PyTree
 ) -> tuple[PyTree, PyTree, PyTree]:
-    """Integers in float32. In a state, scalars may be counters, unsigned integers random keys."""
+    """Cast integers to float32, except counters and random keys in the state."""
 
     def number(leaf: Any) -> Any:
         return cast(leaf, jnp.float32) if jnp.issubdtype(dtype_of(leaf), jnp.integer) else leaf

@@ -1,9 +1,9 @@
-"""Poses a problem on any tree to stock optax as the same problem in one dtype, float32 or wider.
+"""Give stock a problem on any tree as the same problem in one dtype, float32 or wider.
 
-A line search compares scalars that it computes from all leaves: in a tree of mixed dtypes it needs
-one dtype for them, and stock takes that of the first leaf, or fails. In half precision the scalars
-overflow: 1 / vdot in L-BFGS is inf in float16 as soon as a step is short. Up to 0.2.4 it also
-compares complex slopes, which have no order: there, a complex leaf travels as its two parts.
+A line search compares scalars that it computes from all leaves. On a tree of mixed dtypes it needs
+one dtype for them; stock takes that of the first leaf, or fails. In half precision the scalars
+overflow: 1 / vdot in L-BFGS is inf in float16 as soon as a step is short. Up to 0.2.4 stock also
+compares complex slopes, which have no order; there, a complex leaf becomes its two parts.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 
 def real_dtype(tree: PyTree) -> Any:
-    """The widest real dtype among the leaves of a tree, complex ones counting as their parts."""
+    """Find the widest real dtype among the leaves of a tree; complex ones count as their parts."""
     found = [jnp.finfo(dtype_of(leaf)).dtype for leaf in leaves(tree) if is_inexact(leaf)]
     return functools.reduce(jnp.promote_types, found) if found else jnp.dtype(jnp.float32)
 
 
 @dataclasses.dataclass(frozen=True)
 class Representation:
-    """Trees in one real dtype, as lists: a pair is no leaf that a node of the user's may be given.
+    """Trees in one real dtype, as lists: a user-defined node need not accept a pair for a leaf.
 
     Attributes:
       dtype: the real dtype; complex leaves have parts of that dtype.
@@ -49,7 +49,7 @@ class Representation:
     split: bool = False
 
     def is_noop(self, *trees: PyTree) -> bool:
-        """Whether :meth:`encode` would change nothing in these trees."""
+        """Check whether :meth:`cast_to_compute` would change nothing in these trees."""
         return all(
             is_inexact(leaf)
             and jnp.finfo(dtype_of(leaf)).dtype == self.dtype
@@ -57,10 +57,10 @@ class Representation:
             for leaf in leaves(trees)
         )
 
-    def encode(self, tree: PyTree, *, conjugate: bool = False) -> list[Any]:
-        """The leaves in the one dtype; the conjugates of complex ones on request."""
+    def cast_to_compute(self, tree: PyTree, *, conjugate: bool = False) -> list[Any]:
+        """List the leaves in the compute dtype; conjugate the complex ones on request."""
 
-        def encode_leaf(leaf: Any) -> Any:
+        def cast_leaf(leaf: Any) -> Any:
             if not is_complex(leaf):
                 return cast(leaf, self.dtype)
             leaf = jnp.conj(leaf) if conjugate else leaf
@@ -68,23 +68,25 @@ class Representation:
                 return cast(jnp.real(leaf), self.dtype), cast(jnp.imag(leaf), self.dtype)
             return cast(leaf, jnp.promote_types(self.dtype, jnp.complex64))
 
-        return [encode_leaf(leaf) for leaf in leaves(tree)]
+        return [cast_leaf(leaf) for leaf in leaves(tree)]
 
-    def decode(self, encoded: list[Any], like: PyTree, *, conjugate: bool = False) -> PyTree:
-        """The inverse of :meth:`encode`, with the structure of ``like``, still in the one dtype."""
+    def cast_to_output(
+        self, computed: list[Any], like: PyTree, *, conjugate: bool = False
+    ) -> PyTree:
+        """Invert :meth:`cast_to_compute`, in the structure of ``like`` and the compute dtype."""
 
-        def decode_leaf(part: Any) -> Any:
+        def restore_leaf(part: Any) -> Any:
             leaf = jax.lax.complex(*part) if isinstance(part, tuple) else part
             return jnp.conj(leaf) if conjugate and is_complex(leaf) else leaf
 
-        return unflatten_like(like, map(decode_leaf, encoded))
+        return unflatten_like(like, map(restore_leaf, computed))
 
-    def on_encoded(self, function: Callable[..., Any], like: PyTree) -> Callable[..., Any]:
-        """A function of params as one of encoded params, with the same signature."""
+    def on_compute_params(self, function: Callable[..., Any], like: PyTree) -> Callable[..., Any]:
+        """Wrap a function of params as a function of cast params, with the same signature."""
 
         @functools.wraps(function)
         def wrapper(params: PyTree, *args: Any, **kwargs: Any) -> Any:
-            return function(cast_like(self.decode(params, like), like), *args, **kwargs)
+            return function(cast_like(self.cast_to_output(params, like), like), *args, **kwargs)
 
         return wrapper
 

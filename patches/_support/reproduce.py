@@ -1,4 +1,4 @@
-"""Shows a fault abstractly: shapes, dtypes and weak types of one step, nothing computed."""
+"""Reproduce a fault abstractly: shapes, dtypes and weak types of one step, nothing computed."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ PyTree = Any
 
 
 def shapes(dtype: Any, *more: Any) -> PyTree:
-    """Abstract params: ``w`` of shape (3, 4) and the first dtype, ``b`` of (4,) and the last."""
+    """Return abstract params: ``w`` of shape (3, 4), ``b`` of shape (4,) and the last dtype."""
     last = more[-1] if more else dtype
     return {"w": jax.ShapeDtypeStruct((3, 4), dtype), "b": jax.ShapeDtypeStruct((4,), last)}
 
 
 def ones(dtype: Any) -> PyTree:
-    """Concrete params of the same shapes."""
+    """Return concrete params of the same shapes."""
     return {"w": jnp.ones((3, 4), dtype), "b": jnp.ones((4,), dtype)}
 
 
@@ -83,7 +83,7 @@ def one_step(
     state_asks: bool = False,
     **extra_args: Any,
 ) -> str | None:
-    """Traces ``init`` and one ``update`` and describes the first leaf that breaks the contract.
+    """Trace ``init`` and one ``update``, and describe the first leaf that breaks the contract.
 
     Args:
       tx: the transformation.

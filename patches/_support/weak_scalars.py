@@ -1,4 +1,4 @@
-"""Weakly typed scalars, which take the dtype of the array that they meet, as a Python number."""
+"""Make weakly typed scalars, which take the dtype of the array that they meet."""
 
 from __future__ import annotations
 

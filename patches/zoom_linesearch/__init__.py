@@ -1,12 +1,12 @@
-"""Line searches and L-BFGS: a state that goes round a loop, in the dtypes of the params.
+"""zoom_linesearch: line searches and L-BFGS keep the dtypes of the params, in any loop.
 
 Stock builds the scalars of its states with ``jnp.asarray(0.0)`` and the like: weakly typed, and
-float64 and int64 in 64-bit mode. The first step turns them strong, so that a train step is traced
-twice; up to 0.2.4 it also turns them into other dtypes, and the branches of ``cond`` disagree.
+float64 and int64 in 64-bit mode. The first step makes them strong, so a train step is traced twice.
+Up to 0.2.4 the first step also changes their dtypes, and the branches of ``cond`` disagree.
 
-Here the initial states have the dtypes that the steps keep, and stock searches in one dtype. What
-is left: in 64-bit mode stock's backtracking loop carries its error, and with ``store_grad`` the
-value, as a float64 scalar. State and updates are as they should be.
+Here the initial states have their final dtypes, and stock searches in one dtype. One part is left:
+in 64-bit mode stock's backtracking loop carries its error, and with ``store_grad`` the value, as a
+float64 scalar. State and updates are right.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ _ARRAYS = ("params", "updates", "grad", "safe_grad")
 
 @PATCH.wraps("zoom_linesearch", _MODULES, ">=0.2.3,<0.2.5")
 def _zoom_strict(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """0.2.3 and 0.2.4: every scalar starts in the dtype in which the steps compute it."""
+    """On 0.2.3 and 0.2.4, start every scalar in the dtype in which the steps compute it."""
     return _zoom(stock, args, kwargs, lambda _, params: real_dtype(params))
 
 
 @PATCH.wraps("zoom_linesearch", _MODULES, ">=0.2.5")
 def _zoom_wide(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """From 0.2.5 on, where steps keep dtypes: only float64 that nobody brought is narrowed."""
+    """From 0.2.5 on, where steps keep dtypes, narrow only a float64 that no input has."""
 
     def dtype(scalar: Any, params: PyTree) -> Any:
         return statistics_dtype(params) if dtype_of(scalar) == jnp.float64 else dtype_of(scalar)
@@ -96,25 +96,25 @@ def _counter(scalar: Any) -> Any:
 
 @PATCH.wraps("scale_by_zoom_linesearch", _MODULES, ">=0.2.3,<0.2.5")
 def _scale_by_zoom_split(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """0.2.3 and 0.2.4: complex leaves are searched as pairs of real ones."""
+    """On 0.2.3 and 0.2.4, search complex leaves as pairs of real ones."""
     return _scale_by_linesearch(stock(*args, **kwargs), split=True)
 
 
 @PATCH.wraps("scale_by_zoom_linesearch", _MODULES, ">=0.2.5")
 def _scale_by_zoom(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """From 0.2.5 on."""
+    """Search in one dtype, from 0.2.5 on."""
     return _scale_by_linesearch(stock(*args, **kwargs), split=False)
 
 
 @PATCH.wraps("scale_by_backtracking_linesearch", _MODULES, ">=0.2.0,<0.2.5")
 def _scale_by_backtracking_split(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """0.2.0 to 0.2.4: as :func:`_scale_by_backtracking`, on pairs of real leaves."""
+    """From 0.2.0 to 0.2.4, do as :func:`_scale_by_backtracking` on pairs of real leaves."""
     return _backtracking(stock, args, kwargs, split=True)
 
 
 @PATCH.wraps("scale_by_backtracking_linesearch", _MODULES, ">=0.2.5")
 def _scale_by_backtracking(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """From 0.2.5 on."""
+    """Search in one dtype, from 0.2.5 on."""
     return _backtracking(stock, args, kwargs, split=False)
 
 
@@ -123,7 +123,7 @@ def _backtracking(
 ) -> Any:
     bound = inspect.signature(stock).bind(*args, **kwargs)
     stores_grad = bool(bound.arguments.get("store_grad", False))
-    # This search takes the gradient as JAX gives it, zoom takes its conjugate.
+    # This search takes JAX's gradient, zoom takes its conjugate.
     return _scale_by_linesearch(
         stock(*args, **kwargs), split=split, raw_grad=True, transposes=stores_grad
     )
@@ -132,14 +132,14 @@ def _backtracking(
 def _scale_by_linesearch(
     tx: Any, *, split: bool, raw_grad: bool = False, transposes: bool = False
 ) -> Any:
-    """A line search with a steady state, run by stock in one dtype.
+    """Build a line search that stock runs in one dtype, with a state that keeps its dtypes.
 
     Args:
       tx: stock's transformation.
-      split: whether complex leaves are posed as pairs of real ones.
+      split: whether complex leaves become pairs of real ones.
       raw_grad: whether ``grad`` is JAX's gradient of a complex leaf, not its conjugate.
-      transposes: whether stock transposes ``value_fn`` with the cotangent 1.0, which is of JAX's
-        default float dtype, so that the value has to be of that dtype too.
+      transposes: whether stock transposes ``value_fn`` with the cotangent 1.0. It has JAX's default
+        float dtype, so the value needs that dtype too.
     """
 
     def init_fn(params: PyTree) -> Any:
@@ -175,23 +175,23 @@ def _scale_by_linesearch(
             if split:  # The gradient of a complex param may be real.
                 updates, grad = (_as_complex_as(params, tree) for tree in (updates, grad))
             if state.grad is not None:
-                encoded = state._replace(grad=problem.encode(state.grad))
+                computed = state._replace(grad=problem.cast_to_compute(state.grad))
             else:
-                encoded = state
+                computed = state
             with standard_promotion():
                 new_updates, new_state = tx.update(
-                    problem.encode(updates),
-                    encoded,
-                    problem.encode(params),
+                    problem.cast_to_compute(updates),
+                    computed,
+                    problem.cast_to_compute(params),
                     value=value,
-                    grad=problem.encode(grad, conjugate=split and raw_grad),
-                    value_fn=problem.on_encoded(value_fn, params),
+                    grad=problem.cast_to_compute(grad, conjugate=split and raw_grad),
+                    value_fn=problem.on_compute_params(value_fn, params),
                     **extra_args,
                 )
-            new_updates = problem.decode(new_updates, updates)
+            new_updates = problem.cast_to_output(new_updates, updates)
             if new_state.grad is not None:
-                # Of pairs, stock takes the true gradient: JAX's is the conjugate of that.
-                new_grad = problem.decode(new_state.grad, params, conjugate=split)
+                # For pairs stock needs the true gradient, the conjugate of JAX's.
+                new_grad = problem.cast_to_output(new_state.grad, params, conjugate=split)
                 new_state = new_state._replace(grad=new_grad)
         return cast_updates(new_updates, updates, params), cast_back(new_state, state)
 
@@ -199,7 +199,7 @@ def _scale_by_linesearch(
 
 
 def _as_complex_as(params: PyTree, tree: PyTree) -> PyTree:
-    """Make a real leaf complex where its param is complex: each travels as two parts then."""
+    """Make a real leaf complex where its param is complex: each then becomes two parts."""
 
     def leaf(param: Any, leaf: Any) -> Any:
         real = jnp.iscomplexobj(param) and not jnp.iscomplexobj(leaf)
@@ -215,7 +215,7 @@ def _info(leaf: Any, params: PyTree) -> Any:
 
 
 def _giving(dtype: Any, value_fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with its value in a dtype, and with its signature, which stock looks at."""
+    """Return the function with its value in a dtype, and with its signature, which stock reads."""
     in_mode = in_the_present_mode(value_fn)
 
     @functools.wraps(value_fn)
@@ -229,11 +229,11 @@ def _giving(dtype: Any, value_fn: Callable[..., Any]) -> Callable[..., Any]:
 def _value_and_grad_from_state(
     stock: Callable[..., Any], value_fn: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """As stock, also if the function's value and the one in the state have different dtypes."""
+    """Run stock, also if the value in the state has another dtype than the function."""
 
     @functools.wraps(stock(value_fn))
     def value_and_grad(params: PyTree, *args: Any, state: Any, **kwargs: Any) -> Any:
-        # The state has the value in float32 or wider, and cond wants one dtype.
+        # The value in the state is float32 or wider, and cond needs one dtype.
         dtype = _value_dtype(state)
 
         function = value_fn if dtype is None else _giving(dtype, value_fn)
@@ -243,7 +243,7 @@ def _value_and_grad_from_state(
 
 
 def _value_dtype(state: Any) -> Any:
-    """The dtype of the field ``value`` of the search that has its state in ``state``, or None."""
+    """Return the dtype of the field ``value`` of the search in ``state``, or None."""
 
     def is_search(node: Any) -> bool:
         return hasattr(node, "_fields") and {"value", "grad"} <= set(node._fields)
@@ -255,7 +255,7 @@ def _value_dtype(state: Any) -> Any:
 
 
 def _loss(params: PyTree) -> Any:
-    """A quadratic, real also for complex params, in the dtype of the first leaf."""
+    """Compute a quadratic, real also for complex params, in the dtype of the first leaf."""
     found = [leaf for leaf in leaves(params) if is_inexact(leaf)]
     return sum(jnp.sum(jnp.real(leaf * jnp.conj(leaf))).astype(real_dtype(found)) for leaf in found)
 
@@ -277,13 +277,13 @@ def _build_backtracking(optax: Any, *, store_grad: bool = False) -> Any:
 
 @PATCH.fault(">=0.2.3", issue=1108)
 def weak_types(optax: Any) -> str | None:
-    """The state of L-BFGS is weakly typed until the first step: two traces."""
+    """State of L-BFGS is weakly typed until the first step: two traces."""
     return _one_step(_build_lbfgs(optax), demo.shapes(jnp.float32))
 
 
 @PATCH.fault(">=0.2.0", issue=1171)
 def weak_types_backtracking(optax: Any) -> str | None:
-    """The state of the backtracking search is weakly typed until the first step: two traces."""
+    """State of the backtracking search is weakly typed until the first step: two traces."""
     return _one_step(_build_backtracking(optax), demo.shapes(jnp.float32))
 
 
@@ -299,7 +299,7 @@ def float32_in_64_bit_mode(optax: Any) -> str | None:
 def float64(optax: Any) -> str | None:
     """float64 in 64-bit mode: cond and checkpointed scan refuse the state of L-BFGS.
 
-    The state goes through ``cond(pred, update, keep)``, as in a checkpointed scan.
+    The state passes through ``cond(pred, update, keep)``, as in a checkpointed scan.
     """
     tx = _build_lbfgs(optax)
 
@@ -319,7 +319,7 @@ def float64(optax: Any) -> str | None:
 
 @PATCH.fault(">=0.2.3", issue=1108)
 def bfloat16(optax: Any) -> str | None:
-    """bfloat16 params: TypeError from cond, later a state that changes."""
+    """bfloat16 params: TypeError from cond, later a changing state."""
     return _one_step(_build_lbfgs(optax), demo.shapes(jnp.bfloat16))
 
 
@@ -337,7 +337,7 @@ def mixed_tree(optax: Any) -> str | None:
 
 @PATCH.fault(">=0.2.3", issue=1207)
 def mixed_precision(optax: Any) -> str | None:
-    """float32 gradients on bfloat16 params: TypeError, or the state drifts."""
+    """float32 gradients on bfloat16 params: TypeError, or the state changes dtype."""
     return _one_step(_build_lbfgs(optax), demo.shapes(jnp.bfloat16), grads=demo.shapes(jnp.float32))
 
 

@@ -1,4 +1,4 @@
-"""L-BFGS: directions in one dtype, and a default line search that is patched too."""
+"""Compute directions of L-BFGS in one dtype, with a default line search that is patched too."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from .._support.representation import Representation
 
 
 def scale_by_lbfgs_split(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """0.2.3 and 0.2.4: complex leaves as pairs of real ones."""
+    """On 0.2.3 and 0.2.4, replace complex leaves by pairs of real ones."""
     return _direction(stock(*args, **kwargs), split=True)
 
 
 def scale_by_lbfgs(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """From 0.2.5 on."""
+    """Compute directions in one dtype, from 0.2.5 on."""
     return _direction(stock(*args, **kwargs), split=False)
 
 
 def _direction(tx: Any, *, split: bool) -> Any:
-    """L-BFGS directions in one dtype; weights not in float64 because 64-bit mode is on."""
+    """Compute directions in one dtype; 64-bit mode alone does not make the weights float64."""
     trees = ("params", "updates", "diff_params_memory", "diff_updates_memory")
 
     def init_fn(params: PyTree) -> Any:
         return start_in_kind(update_fn, zeros(params), params)
 
     def zeros(params: PyTree) -> Any:
-        """Stock's state, which makes the zeros of the weights in float64 in 64-bit mode."""
+        """Start stock's state without float64 weights in 64-bit mode."""
         dtype = statistics_dtype(params)
         if jax.eval_shape(lambda p: tx.init(p).weights_memory, params).dtype == dtype:
             return tx.init(params)
@@ -60,29 +60,31 @@ def _direction(tx: Any, *, split: bool) -> Any:
             with standard_promotion():
                 new_updates, new_state = tx.update(updates, state, params)
         else:
-            # As the state will keep them: else rounding would count as a change of the gradient.
+            # In the dtypes of the state: else rounding would count as a change of the gradient.
             kept = cast_back(updates, state.updates)
-            encoded = {name: problem.encode(getattr(state, name)) for name in trees}
+            computed = {name: problem.cast_to_compute(getattr(state, name)) for name in trees}
             with standard_promotion():
                 new_updates, new_state = tx.update(
-                    problem.encode(kept), state._replace(**encoded), problem.encode(params)
+                    problem.cast_to_compute(kept),
+                    state._replace(**computed),
+                    problem.cast_to_compute(params),
                 )
-            new_updates = problem.decode(new_updates, updates)
-            decoded = {
-                name: problem.decode(getattr(new_state, name), getattr(state, name))
+            new_updates = problem.cast_to_output(new_updates, updates)
+            restored = {
+                name: problem.cast_to_output(getattr(new_state, name), getattr(state, name))
                 for name in trees
             }
-            new_state = new_state._replace(**decoded)
+            new_state = new_state._replace(**restored)
         return cast_updates(new_updates, updates, params), cast_back(new_state, state)
 
     return tx._replace(init=init_fn, update=update_fn)
 
 
 def lbfgs(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """With a default line search that is patched too.
+    """Build L-BFGS with a default line search that is patched too.
 
-    Stock's was built when optax was imported, from stock functions; its arguments are in the cells
-    of its closures, and a search that is built from them now is the same but for the patch.
+    Stock built its default when optax was imported, from stock functions. Its arguments are in the
+    cells of its closures, so a patched search is built from the same arguments.
     """
     import optax
 
@@ -95,9 +97,9 @@ def lbfgs(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def arguments_of(linesearch: Any) -> dict[str, Any] | None:
-    """The arguments that stock's ``scale_by_zoom_linesearch`` was called with.
+    """Find the arguments that stock's ``scale_by_zoom_linesearch`` was called with.
 
-    None if it was not stock's, but the patched one: then optax's module was reloaded since.
+    Return None if the search was not stock's but the patched one: the optax module was reloaded.
     """
     import optax
 

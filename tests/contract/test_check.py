@@ -44,11 +44,11 @@ def test_a_transformation_that_keeps_dtypes_is_ok() -> None:
 def test_a_change_of_dtype_is_described() -> None:
     report = optax_dtypefix.check(drifting(), shapes(jnp.bfloat16))
     assert kinds(report) == ["state", "updates", "scan", "cond"]
-    assert "state['w']: turns from bfloat16[3] into float32[3]" in str(report)
+    assert "state['w']: changes from bfloat16[3] to float32[3]" in str(report)
     assert "updates['w']: float32, wider than bfloat16 (gradient bfloat16, param bfloat16)" in str(
         report
     )
-    with pytest.raises(optax_dtypefix.OptaxDtypeFixError, match="turns from bfloat16"):
+    with pytest.raises(optax_dtypefix.OptaxDtypeFixError, match="changes from bfloat16"):
         report.raise_if_broken()
 
 
@@ -62,7 +62,7 @@ def test_a_change_of_weak_type_is_found() -> None:
         return grads, state + jnp.float32(1.0)
 
     report = optax_dtypefix.check(transformation(update, init), shapes(jnp.float32))
-    assert "turns from weak float32[] into float32[]" in str(report)
+    assert "changes from weak float32[] to float32[]" in str(report)
 
 
 def test_a_change_of_structure_is_found() -> None:
@@ -217,7 +217,7 @@ def test_int64_that_no_input_has_is_found() -> None:
         tx = transformation(update, lambda _: jnp.zeros([], jnp.int64))
         report = optax_dtypefix.check(tx, shapes(jnp.float32))
         assert kinds(report) == ["int64"]
-        assert "int64[] in the state, although no input is int64" in str(report)
+        assert "int64[] in the state, but no input is int64" in str(report)
         assert optax_dtypefix.check(tx, shapes(jnp.int64)).ok
 
 
