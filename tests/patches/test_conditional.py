@@ -9,6 +9,7 @@ import optax
 import pytest
 
 from support.contract import assert_keeps_the_contract
+from support.patch_cases import FuzzCase, Program
 from support.transformations import drifting
 from support.trees import leaves, tree_map, tree_of
 
@@ -42,6 +43,11 @@ WRAPPERS = {
     if hasattr(optax, name)
 }
 pytestmark = pytest.mark.filterwarnings("ignore:.*maybe_update.*")
+
+FUZZ = FuzzCase(lambda draw: WRAPPERS[draw.of(*WRAPPERS)](draw.inner()))
+PROGRAMS = {
+    name: Program(lambda wrap=wrap: wrap(optax.sgd(0.1))) for name, wrap in WRAPPERS.items()
+}
 
 
 @pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)

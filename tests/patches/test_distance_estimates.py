@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,12 @@ import pytest
 import optax_dtypefix
 from optax_dtypefix._contract.x64 import is_x64, x64
 from support.contract import assert_keeps_the_contract, float64_in
+from support.patch_cases import FuzzCase, Program
+from support.transformations import with_value
 from support.trees import REGIMES, in_float64, leaves, tree_map, tree_of
+
+if TYPE_CHECKING:
+    from support.fuzzing import Draw
 
 EXAMPLE = """\
 import jax
@@ -38,6 +43,63 @@ contrib = getattr(optax, "contrib", None)
 ALL = ("dadapt_adamw", "dog", "dowg", "momo", "momo_adam", "mechanize")
 NAMES = [name for name in ALL if hasattr(contrib, name)]
 pytestmark = pytest.mark.skipif(not NAMES, reason="the first of them came with optax 0.1.7")
+
+
+def fuzzed(draw: Draw) -> Any:
+    builders: dict[str, Callable[[], Any]] = {
+        "dadapt_adamw": lambda: contrib.dadapt_adamw(draw.rate()),
+        "dog": lambda: contrib.dog(draw.number()),
+        "dowg": lambda: contrib.dowg(draw.number()),
+        "mechanize": lambda: contrib.mechanize(optax.adam(draw.rate())),
+        "momo": lambda: contrib.momo(draw.number()),
+        "momo_adam": lambda: contrib.momo_adam(draw.number()),
+    }
+    return builders[draw.of(*NAMES)]()
+
+
+FUZZ = FuzzCase(fuzzed, "contrib.mechanize", takes_value=True)
+DECAYING: dict[str, Any] = {"weight_decay": 0.1, "adapt_lower_bound": True}
+
+
+def warm_up() -> Any:
+    return optax.linear_schedule(0.1, 1.0, 5)
+
+
+# A zero first gradient is fixed in dadapt_adamw.
+PROGRAMS = {
+    "dadapt_adamw": Program(
+        lambda: contrib.dadapt_adamw(weight_decay=0.1), releases=">=0.1.8", same="bits"
+    ),
+    "dadapt_adamw schedule": Program(
+        lambda: contrib.dadapt_adamw(warm_up()), releases=">=0.1.8", same="bits"
+    ),
+    "dog": Program(
+        lambda: contrib.dog(weight_decay=0.1, mask={"w": True, "b": False}), releases=">=0.2.3"
+    ),
+    "dog schedule": Program(lambda: contrib.dog(warm_up()), releases=">=0.2.3"),
+    "dowg": Program(lambda: contrib.dowg(jnp.asarray(0.5, jnp.float32)), releases=">=0.2.3"),
+    "momo": Program(lambda: with_value(contrib.momo()), releases=">=0.2.3"),
+    "momo decay": Program(
+        lambda: with_value(contrib.momo(np.float64(0.1), **DECAYING)), releases=">=0.2.3"
+    ),
+    "momo_adam": Program(
+        lambda: with_value(contrib.momo_adam(warm_up(), **DECAYING)), releases=">=0.2.3"
+    ),
+    "momo_adam value": Program(
+        lambda: with_value(contrib.momo_adam(), 1.7), releases=">=0.2.3,!=0.2.5,!=0.2.6"
+    ),
+    "mechanize bfloat16": Program(
+        lambda: contrib.mechanize(optax.adam(1e-3)), jnp.bfloat16, ">=0.1.7", same="state"
+    ),
+}
+if optax.__version__ != "0.1.7" or hasattr(jax, "tree_map"):  # Its mechanize calls that.
+    PROGRAMS["mechanize"] = Program(
+        lambda: contrib.mechanize(optax.adam(1e-2), weight_decay=0.1), releases=">=0.1.7"
+    )
+for name in ("dadapt_adamw", "dog", "dowg", "momo", "momo_adam"):
+    PROGRAMS[f"{name} float16"] = Program(
+        lambda name=name: getattr(contrib, name)(), jnp.float16, ">=0.2.3", same="state"
+    )
 
 STEPS = 400
 EPS, D0, BETA1, BETA2 = 1e-8, 1e-6, 0.9, 0.999

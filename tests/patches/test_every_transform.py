@@ -11,8 +11,12 @@ import pytest
 
 import optax_dtypefix
 from support.contract import assert_keeps_the_contract
+from support.patch_cases import FuzzCase, Program, fuzz_case
 from support.transformations import drifting
 from support.trees import leaves, tree_map, tree_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 EXAMPLE = """\
 import jax.numpy as jnp
@@ -31,12 +35,18 @@ NUMBERS_CHANGE = (
     "Only dtypes and compilation change. The state is rounded to bfloat16 where stock promotes it."
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
 # Of optax 0.1.2, which calls functions of jax by their old names.
 pytestmark = pytest.mark.filterwarnings("ignore:jax.tree_:FutureWarning")
+
+WITH_ANY = ("learning_rate", "float16_eps", "promotion", "global_norm", "conditional")
+FUZZ = FuzzCase(
+    lambda draw: draw.of(*(fuzz_case(patch_id).build for patch_id in WITH_ANY))(draw),
+    any_gradients=True,
+)
+PROGRAMS = {
+    "bfloat16": Program(lambda: optax.trace(0.9), jnp.bfloat16),
+    "chain": Program(lambda: optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.1))),
+}
 
 
 @pytest.fixture(autouse=True)

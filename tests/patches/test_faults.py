@@ -1,51 +1,77 @@
-"""Each fault of each patch: stock fails where the table says so, the patched function nowhere."""
+"""Run the reproducer of each fault: stock fails on the releases in the table, patched optax never.
+
+``-k ID`` runs the reproducers of one patch, and no others.
+"""
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+import itertools
+from typing import Any, Callable
 
 import optax
 import pytest
 
 from optax_dtypefix import patches
 from optax_dtypefix._engine.release import Release
+from support.outcomes import faults
 
 RELEASE = Release(optax.__version__)
-FAULTS = [(patch_id, fault) for patch_id in patches.IDS for fault in patches.load(patch_id).faults]
-IDS = [f"{patch_id}.{fault.id}" for patch_id, fault in FAULTS]
+FAULTS = faults()
 OPT_IN = ",".join(patch_id for patch_id in patches.IDS if patches.load(patch_id).opt_in)
 
 
-@pytest.mark.parametrize(("patch_id", "fault"), FAULTS, ids=IDS)
-def test_stock_fails_just_where_the_table_says(patch_id: str, fault: Any, outcome_of: Any) -> None:
-    outcome = outcome_of("support.outcomes", OPTAX_DTYPEFIX="off")[f"{patch_id}.{fault.id}"]
-    if RELEASE.within(fault.releases):
+@pytest.fixture(scope="module")
+def outcomes(outcome_of: Any, selected: Any) -> Callable[..., Any]:
+    """Run the reproducers of the selected tests in one process."""
+
+    def run(*options: str, **variables: str) -> Any:
+        return outcome_of("support.outcomes", *options, *selected("name"), **variables)
+
+    return run
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_stock_has_the_fault_on_exactly_the_releases_in_the_table(name: str, outcomes: Any) -> None:
+    outcome = outcomes(OPTAX_DTYPEFIX="off")[name]
+    if RELEASE.within(FAULTS[name].releases):
         assert outcome is not None, f"stock optax {RELEASE} has no such fault: the table is wrong"
     else:
         assert outcome is None, f"stock optax {RELEASE} has it too: the table is too narrow"
 
 
-@pytest.mark.parametrize(("patch_id", "fault"), FAULTS, ids=IDS)
-def test_a_patch_mends_its_faults_alone(patch_id: str, fault: Any, outcome_of: Any) -> None:
-    assert outcome_of("support.outcomes", "alone")[f"{patch_id}.{fault.id}"] is None
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_patch_alone_fixes_the_fault(name: str, outcomes: Any) -> None:
+    assert outcomes("--alone")[name] is None
 
 
-@pytest.mark.parametrize(("patch_id", "fault"), FAULTS, ids=IDS)
-def test_all_patches_together_mend_it(patch_id: str, fault: Any, outcome_of: Any) -> None:
-    outcome = outcome_of("support.outcomes", OPTAX_DTYPEFIX_ENABLE=OPT_IN)
-    assert outcome[f"{patch_id}.{fault.id}"] is None
+@pytest.mark.parametrize("name", FAULTS)
+def test_all_patches_together_fix_the_fault(name: str, outcomes: Any) -> None:
+    assert outcomes(OPTAX_DTYPEFIX_ENABLE=OPT_IN)[name] is None
 
 
-def test_every_patch_says_everything_about_itself() -> None:
-    for patch_id in patches.IDS:
-        patch = patches.load(patch_id)
-        assert patch.id == patch_id
-        assert patch.summary
-        words = " ".join(
-            (importlib.import_module(f"{patches.__name__}.{patch_id}").__doc__ or "").split()
-        )
-        assert patch.upstream or "upstream issue was found" in words, "or say that there is none"
-        assert all(fault.summary and fault.releases for fault in patch.faults)
-        # Without a probe the patch could never act on a release outside the table.
-        assert any(fault.abstract or fault.probe for fault in patch.faults)
+@pytest.mark.parametrize("patch_id", patches.IDS)
+def test_the_patch_describes_itself(patch_id: str) -> None:
+    patch = patches.load(patch_id)
+    assert patch.id == patch_id
+    assert patch.summary
+    words = " ".join(
+        (importlib.import_module(f"{patches.__name__}.{patch_id}").__doc__ or "").split()
+    )
+    assert patch.upstream or "upstream issue was found" in words, "or say that there is none"
+    assert all(fault.summary and fault.releases for fault in patch.faults)
+    # Without a probe the patch could never act on a release outside the table.
+    assert any(fault.abstract or fault.probe for fault in patch.faults)
+
+
+@pytest.mark.parametrize("patch_id", patches.IDS)
+def test_a_release_has_one_replacement_for_each_function(patch_id: str) -> None:
+    targets = patches.load(patch_id).targets
+    for release in map(Release, patches.TESTED):
+        served = [target for target in targets if release.within(target.releases)]
+        twice = [
+            (str(release), first.qualname)
+            for first, second in itertools.combinations(served, 2)
+            if first.qualname == second.qualname and {*first.modules} & {*second.modules}
+        ]
+        assert twice == [], "the release ranges of these replacements overlap"

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,11 @@ from optax_dtypefix.patches._support.in_float32 import (
     round_up_subnormals,
 )
 from support.contract import assert_keeps_the_contract, float64_in
+from support.patch_cases import FuzzCase, Program
 from support.trees import leaves, tree_map, tree_of, types
+
+if TYPE_CHECKING:
+    from support.fuzzing import Draw
 
 EXAMPLE = """\
 import jax.numpy as jnp
@@ -47,6 +51,35 @@ NUMBERS_CHANGE = (
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 
 contrib = getattr(optax, "contrib", None)
+
+
+def fuzzed(draw: Draw) -> Any:
+    return draw.call(
+        optax,
+        "adam adamw adamax amsgrad nadam radam rmsprop novograd adabelief adan yogi lamb adagrad",
+        draw.rate(),
+    )
+
+
+FUZZ = FuzzCase(fuzzed)
+PROGRAMS = {  # Other dtypes than float16.
+    "adam": Program(lambda: optax.adam(1e-2)),
+    "adam bfloat16": Program(lambda: optax.adam(1e-2), jnp.bfloat16),
+    "adam complex": Program(lambda: optax.adam(1e-2), jnp.complex64),
+    "adabelief bfloat16": Program(lambda: optax.adabelief(1e-2), jnp.bfloat16),
+    "yogi": Program(lambda: optax.yogi(1e-2)),
+    "adagrad bfloat16": Program(lambda: optax.adagrad(1e-2), jnp.bfloat16),
+    "rmsprop centered": Program(lambda: optax.rmsprop(1e-2, centered=True)),
+    "sm3": Program(lambda: optax.sm3(1e-2)),
+    "adafactor": Program(lambda: optax.adafactor(1e-2, min_dim_size_to_factor=2)),
+    "muon": Program(lambda: contrib.muon(1e-2), releases=">=0.2.5"),
+    "ademamix bfloat16": Program(lambda: contrib.ademamix(1e-2), jnp.bfloat16, ">=0.2.5"),
+    "adam float16": Program(lambda: optax.adam(1e-3), jnp.float16, same="state"),
+    "adafactor float16": Program(
+        lambda: optax.adafactor(1e-3, min_dim_size_to_factor=2), jnp.float16, same="state"
+    ),
+}
+
 TINY, HUGE = 2.0**-24, 65504.0  # The smallest number above zero in float16, and the largest.
 ARGUMENTS = {"scale_by_madgrad": {"learning_rate": 0.1}}
 

@@ -10,6 +10,7 @@ import pytest
 
 from optax_dtypefix._contract.x64 import x64
 from support.contract import assert_keeps_the_contract, float64_in
+from support.patch_cases import FuzzCase, Program
 from support.trees import tree_map, tree_of
 
 EXAMPLE = """\
@@ -28,6 +29,21 @@ NUMBERS_CHANGE = (
     "Yes, if the learning rate is a schedule: for bfloat16 and float16 params, and for all params"
     " on optax 0.2.6. Otherwise nothing changes."
 )
+
+FUZZ = FuzzCase(lambda draw: optax.fromage(draw.rate(), min_norm=draw.of(1e-6, 0.0)))
+PROGRAMS = {
+    "number": Program(lambda: optax.fromage(0.1)),
+    "number bfloat16": Program(lambda: optax.fromage(0.1), jnp.bfloat16),
+    "schedule": Program(
+        lambda: optax.fromage(optax.linear_schedule(0.01, 0.1, 10)), releases=">=0.2.7"
+    ),
+    "schedule bfloat16": Program(
+        lambda: optax.fromage(optax.linear_schedule(0.01, 0.1, 10)),
+        jnp.bfloat16,
+        ">=0.2.6",
+        same="state",
+    ),
+}
 
 STEPS = 8
 

@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,11 @@ import pytest
 import optax_dtypefix
 from optax_dtypefix._contract.x64 import x64
 from support.contract import assert_keeps_the_contract, float64_in
+from support.patch_cases import FuzzCase, Program
 from support.trees import in_float64, leaves, tree_map, tree_of
+
+if TYPE_CHECKING:
+    from support.fuzzing import Draw
 
 EXAMPLE = """\
 import jax.numpy as jnp
@@ -38,6 +42,46 @@ NUMBERS_CHANGE = (
 
 # optax 0.1.2 calls what the jax of its time deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:jax.tree_:FutureWarning")
+
+
+def fuzzed(draw: Draw) -> Any:
+    limit = draw.of(0.1, 1.0, 100.0)
+    return draw.of(
+        lambda: optax.clip_by_global_norm(limit),
+        lambda: optax.clip_by_block_rms(limit),
+        lambda: optax.adaptive_grad_clip(limit),
+        lambda: optax.scale_by_trust_ratio(min_norm=draw.of(0.0, 0.1)),
+        lambda: optax.lamb(draw.rate()),
+    )()
+
+
+def dividing_by_norms() -> Any:
+    norm = optax.tree.norm if hasattr(optax, "tree") else optax.global_norm
+
+    def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        del params
+        total = norm(grads) + optax.safe_norm(grads["w"], 0.1)
+        total += optax.safe_root_mean_squares(grads["b"], 0.1)
+        return tree_map(lambda g: g / total, grads), state
+
+    return optax.GradientTransformation(lambda _: (), update)
+
+
+FUZZ = FuzzCase(fuzzed)
+PROGRAMS = {
+    "clip": Program(lambda: optax.clip_by_global_norm(1.0)),
+    "clip complex": Program(lambda: optax.clip_by_global_norm(1.0), jnp.complex64),
+    "clip by array": Program(lambda: optax.clip_by_global_norm(jnp.asarray(1.0))),
+    "block": Program(lambda: optax.clip_by_block_rms(0.5)),
+    "block complex": Program(lambda: optax.clip_by_block_rms(0.5), jnp.complex64),
+    "adaptive": Program(lambda: optax.adaptive_grad_clip(0.1)),
+    "trust ratio": Program(lambda: optax.scale_by_trust_ratio(min_norm=0.0)),
+    "lamb": Program(lambda: optax.lamb(1e-2)),
+    "lars": Program(lambda: optax.lars(1e-2)),
+    "norms": Program(dividing_by_norms),
+    "normalize": Program(lambda: optax.normalize_by_update_norm(1.0), releases=">=0.2.3"),
+}
+
 
 # Of float16: a norm above 255, one above the largest number, and squares below the smallest.
 GRADIENTS: dict[str, Any] = {

@@ -3,7 +3,7 @@ from __future__ import annotations
 import functools
 import inspect
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +17,12 @@ from optax_dtypefix._commands.audit import cases as transformations
 from optax_dtypefix._contract.x64 import x64
 from optax_dtypefix.patches._support.weak_scalars import weak
 from support.contract import assert_keeps_the_contract, assert_within_the_bound, float64_in
+from support.patch_cases import FuzzCase, Program
 from support.training import train
 from support.trees import in_float64, leaves, tree_map, tree_of, types
+
+if TYPE_CHECKING:
+    from support.fuzzing import Draw
 
 EXAMPLE = """\
 import jax.numpy as jnp
@@ -41,6 +45,32 @@ NUMBERS_CHANGE = (
 pytestmark = pytest.mark.filterwarnings("ignore:jax.tree_leaves is deprecated:FutureWarning")
 
 inject = optax.inject_hyperparams
+
+
+def fuzzed(draw: Draw) -> Any:
+    build = optax.inject_hyperparams(draw.of(optax.sgd, optax.adam, optax.adamw, optax.rmsprop))
+    return build(learning_rate=draw.rate())
+
+
+def injected_schedule() -> Any:
+    warm_up = optax.linear_schedule(0.01, 0.1, 10)
+    return inject(optax.adamw)(warm_up, weight_decay=0.1)
+
+
+FUZZ = FuzzCase(fuzzed)
+PROGRAMS = {
+    "momentum": Program(lambda: inject(optax.sgd)(0.1, momentum=0.9)),
+    "adam": Program(lambda: inject(optax.adam)(1e-2)),
+    "schedule": Program(injected_schedule),
+    "array": Program(lambda: inject(optax.adam)(jnp.asarray(1e-2, jnp.float32))),
+    "integer": Program(lambda: inject(optax.apply_every)(2)),
+    "static": Program(lambda: inject(optax.adam, static_args="b1")(1e-2)),
+    "hyperparam_dtype": Program(
+        lambda: inject(optax.adam, hyperparam_dtype=jnp.float32)(1e-2), releases=">=0.1.4"
+    ),
+    "bfloat16": Program(lambda: inject(optax.adam)(1e-3), jnp.bfloat16, same="state"),
+}
+
 STEPS, RATE, B1, B2, EPS = 100, 1e-2, 0.9, 0.999, 1e-8
 HALVES = [(jnp.bfloat16, 2**-8), (jnp.float16, 2**-11)]
 

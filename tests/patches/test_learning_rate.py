@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,11 @@ import pytest
 
 from optax_dtypefix._contract.x64 import x64
 from support.contract import assert_keeps_the_contract, float64_in
+from support.patch_cases import FuzzCase, Program
 from support.trees import tree_map, tree_of
+
+if TYPE_CHECKING:
+    from support.fuzzing import Draw
 
 EXAMPLE = """\
 import jax.numpy as jnp
@@ -30,6 +34,24 @@ NUMBERS_CHANGE = (
 
 # Of optax 0.1.2, which calls functions of jax by their old names.
 pytestmark = pytest.mark.filterwarnings("ignore:jax.tree_:FutureWarning")
+
+
+def fuzzed(draw: Draw) -> Any:
+    return draw.of(
+        lambda: optax.sgd(draw.rate(), momentum=draw.of(None, 0.9), nesterov=draw.of(True, False)),
+        lambda: optax.adamw(draw.rate(), weight_decay=draw.number()),
+        lambda: draw.call(optax, "lion noisy_sgd", draw.rate()),
+        lambda: optax.scale(draw.number()),
+        lambda: optax.add_decayed_weights(draw.number()),
+    )()
+
+
+FUZZ = FuzzCase(fuzzed)
+PROGRAMS = {
+    "bfloat16": Program(lambda: optax.sgd(0.1), jnp.bfloat16),
+    "array": Program(lambda: optax.sgd(jnp.asarray(0.1, jnp.float32))),
+    "schedule": Program(lambda: optax.sgd(optax.linear_schedule(0.01, 0.1, 10))),
+}
 
 RATES = {
     "array": lambda: jnp.asarray(0.1, jnp.float32),

@@ -3,7 +3,7 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +16,12 @@ from optax_dtypefix._contract import dtypes as _dtypes
 from optax_dtypefix._contract.x64 import x64
 from optax_dtypefix.patches._support import reproduce
 from support.contract import assert_keeps_the_contract
+from support.patch_cases import FuzzCase, Program
 from support.transformations import drifting
 from support.trees import leaves, tree_map, tree_of
+
+if TYPE_CHECKING:
+    from support.fuzzing import Draw
 
 EXAMPLE = """\
 import jax
@@ -40,6 +44,37 @@ NUMBERS_CHANGE = (
 RELEASE = Version(optax.__version__)
 HAS_SKIP = "should_skip_update_fn" in inspect.signature(optax.MultiSteps).parameters
 HAS_EXTRA_ARGS = hasattr(optax, "GradientTransformationExtraArgs")
+
+
+def fuzzed(draw: Draw) -> Any:
+    return optax.MultiSteps(
+        draw.inner(),
+        draw.of(1, 2, 3, lambda step: jnp.where(step < 2, 1, 3)),
+        use_grad_mean=draw.of(True, False),
+    )
+
+
+FUZZ = FuzzCase(fuzzed, any_gradients=True)
+
+
+def mean_of_two(inner: Any, **options: Any) -> Any:
+    return optax.MultiSteps(inner, 2, **options)
+
+
+PROGRAMS = {
+    "adam": Program(lambda: mean_of_two(optax.adam(1e-2))),
+    "adam bfloat16": Program(lambda: mean_of_two(optax.adam(1e-2)), jnp.bfloat16),
+    "momentum": Program(lambda: mean_of_two(optax.sgd(0.1, momentum=0.9))),
+    "momentum float16": Program(lambda: mean_of_two(optax.sgd(0.1, momentum=0.9)), jnp.float16),
+    "sum": Program(lambda: mean_of_two(optax.sgd(0.1), use_grad_mean=False)),
+    "schedule": Program(lambda: optax.MultiSteps(optax.sgd(0.1), lambda _: 2)),
+    "adafactor": Program(lambda: mean_of_two(optax.adafactor(1e-3)), jnp.bfloat16, same="state"),
+    "adam complex": Program(lambda: mean_of_two(optax.adam(1e-3)), jnp.complex64, same="state"),
+}
+if HAS_SKIP:
+    PROGRAMS["skip"] = Program(
+        lambda: mean_of_two(optax.adam(1e-2), should_skip_update_fn=optax.skip_not_finite)
+    )
 
 
 @jax.tree_util.register_pytree_node_class

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from typing import Any
+import inspect
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +12,12 @@ import pytest
 from optax_dtypefix._contract.jaxpr import equations
 from optax_dtypefix._contract.x64 import x64
 from support.contract import assert_keeps_the_contract, float64_in
+from support.patch_cases import FuzzCase, Program
 from support.training import train
 from support.trees import leaves, tree_map, tree_of
+
+if TYPE_CHECKING:
+    from support.fuzzing import Draw
 
 EXAMPLE = """\
 import jax.numpy as jnp
@@ -36,6 +41,29 @@ contrib = getattr(optax, "contrib", None)
 pytestmark = pytest.mark.skipif(
     not hasattr(contrib, "prodigy"), reason="prodigy came with optax 0.1.8"
 )
+
+
+def fuzzed(draw: Draw) -> Any:
+    options = {"beta3": (None, 0.9), "weight_decay": (0.0, 0.1), "safeguard_warmup": (True, False)}
+    known = inspect.signature(contrib.prodigy).parameters
+    given = {name: draw.of(*values) for name, values in options.items() if name in known}
+    return contrib.prodigy(draw.rate(), **given)
+
+
+FUZZ = FuzzCase(fuzzed, "contrib.prodigy")
+SINCE = ">=0.1.8"
+PROGRAMS = {
+    "rate 1": Program(lambda: contrib.prodigy(1.0), releases=SINCE, same="bits"),
+    "decay": Program(lambda: contrib.prodigy(0.5, weight_decay=0.1), releases=SINCE, same="bits"),
+    "schedule": Program(
+        lambda: contrib.prodigy(optax.linear_schedule(0.1, 1.0, 5)), releases=SINCE, same="bits"
+    ),
+    "safeguard": Program(
+        lambda: contrib.prodigy(safeguard_warmup=True), releases=">=0.2.3", same="bits"
+    ),
+    "bfloat16": Program(lambda: contrib.prodigy(1.0), jnp.bfloat16, SINCE, same="state"),
+}
+
 
 # With the default, d0 = 1e-6, the first updates are lost in the rounding of float32 params already.
 STEPS, BETA1, BETA2, EPS, D0 = 150, 0.9, 0.999, 1e-8, 1e-2

@@ -1,4 +1,8 @@
-"""No effect where none is wanted: identical programs, or identical bits where a value is mended."""
+"""Compare patched programs with stock where stock is right: they are identical.
+
+Where a patch fixes a value, the programs differ, and the results have identical bits. The cases
+are ``PROGRAMS`` in the test file of each patch.
+"""
 
 from __future__ import annotations
 
@@ -7,49 +11,63 @@ from typing import Any
 import pytest
 
 import optax_dtypefix
-from support.programs import CASES
+from optax_dtypefix.patches import IDS
+from support.patch_cases import programs
 
-MENDED_IN_VALUES = ("zero_nans", "prodigy", "distance_estimates")
-MENDED_IN_DTYPES = [cases.__name__ for cases in CASES if cases.__name__ not in MENDED_IN_VALUES]
+
+def having(*same: str) -> Any:
+    """Run a test for the cases of this sort, with the patches that have one on this release."""
+    cases = {
+        patch_id: [n for n, case in programs(patch_id).items() if case.same in same]
+        for patch_id in IDS
+    }
+    return pytest.mark.parametrize(
+        ("patch_id", "cases"),
+        [pytest.param(patch_id, names, id=patch_id) for patch_id, names in cases.items() if names],
+    )
 
 
 @pytest.fixture(scope="module")
-def stock(outcome_of: Any) -> Any:
-    return outcome_of("support.programs", OPTAX_DTYPEFIX="off")
+def stock(outcome_of: Any, selected: Any) -> Any:
+    return outcome_of("support.programs", *selected("patch_id"), OPTAX_DTYPEFIX="off")
 
 
 @pytest.fixture(scope="module")
-def patched(outcome_of: Any) -> Any:
-    return outcome_of("support.programs")
+def patched(outcome_of: Any, selected: Any) -> Any:
+    return outcome_of("support.programs", *selected("patch_id"))
 
 
-@pytest.mark.parametrize("patch_id", MENDED_IN_DTYPES)
-def test_the_compiled_program_is_stocks(patch_id: str, stock: Any, patched: Any) -> None:
-    for case, expected in stock[patch_id].items():
-        assert patched[patch_id][case]["program"] == expected["program"], case
+@having("program")
+def test_compiled_programs_are_identical(
+    patch_id: str, cases: list[str], stock: Any, patched: Any
+) -> None:
+    for case in cases:
+        assert patched[patch_id][case]["program"] == stock[patch_id][case]["program"], case
 
 
-@pytest.mark.parametrize("patch_id", [*MENDED_IN_DTYPES, *MENDED_IN_VALUES])
-def test_the_bits_are_stocks(patch_id: str, stock: Any, patched: Any) -> None:
-    for case, expected in stock[patch_id].items():
-        assert patched[patch_id][case]["bits"] == expected["bits"], case
+@having("program", "bits")
+def test_results_have_identical_bits(
+    patch_id: str, cases: list[str], stock: Any, patched: Any
+) -> None:
+    for case in cases:
+        assert patched[patch_id][case]["bits"] == stock[patch_id][case]["bits"], case
 
 
-def test_states_have_stocks_classes_fields_and_shapes(stock: Any, patched: Any) -> None:
+@having("program", "bits", "state")
+def test_states_have_the_same_classes_fields_and_shapes(
+    patch_id: str, cases: list[str], stock: Any, patched: Any
+) -> None:
     """So a checkpoint written with the one restores with the other."""
-    assert patched["states"] == stock["states"]
+    for case in cases:
+        assert patched[patch_id][case]["state"] == stock[patch_id][case]["state"], case
 
 
-@pytest.mark.skipif(
-    not optax_dtypefix.is_applied("zero_nans"), reason="before 0.1.8 there is nothing to mend"
-)
-def test_a_mended_value_shows_in_the_program(stock: Any, patched: Any) -> None:
-    """So the comparison above can tell programs apart, and the two processes differ at all."""
-    for case, expected in stock["zero_nans"].items():
-        assert patched["zero_nans"][case]["program"] != expected["program"], case
-
-
-def test_only_a_mended_value_shows_in_the_program(stock: Any, patched: Any) -> None:
-    for case, expected in stock["distance_estimates"].items():
-        same = patched["distance_estimates"][case]["program"] == expected["program"]
-        assert same != case.startswith("dadapt_adamw"), case
+@having("bits")
+def test_a_fixed_value_shows_in_the_program(
+    patch_id: str, cases: list[str], stock: Any, patched: Any
+) -> None:
+    """So the comparison of programs can fail, and the two processes differ."""
+    if not optax_dtypefix.is_applied(patch_id):
+        pytest.skip(f"this release does not need {patch_id}")
+    for case in cases:
+        assert patched[patch_id][case]["program"] != stock[patch_id][case]["program"], case

@@ -21,7 +21,8 @@ from hypothesis import (
 import optax_dtypefix
 from optax_dtypefix.patches import IDS, load
 from support.contract import float64_in
-from support.fuzzing import SUBJECTS, Draw, Problem, is_there, loss, problems
+from support.fuzzing import Draw, Problem, loss, problems
+from support.patch_cases import fuzz_case
 from support.trees import leaves
 
 if TYPE_CHECKING:
@@ -35,11 +36,7 @@ pytestmark = [
 ]
 
 
-def test_every_patch_has_a_subject() -> None:
-    assert set(SUBJECTS) == set(IDS), "tests/patches/fuzzing.py says what is drawn for each patch"
-
-
-@pytest.fixture(scope="module", params=[i for i in SUBJECTS if is_there(SUBJECTS[i])])
+@pytest.fixture(scope="module", params=[i for i in IDS if fuzz_case(i).is_in_release()])
 def patch_id(request: Any) -> Iterator[str]:
     opt_in = load(request.param).opt_in
     if opt_in:
@@ -69,7 +66,7 @@ class Step(NamedTuple):
 
 def one_step(patch_id: str, tx: Any, problem: Problem) -> Step:
     extra: dict[str, Any] = {}
-    if SUBJECTS[patch_id].value:
+    if fuzz_case(patch_id).takes_value:
         tx, value = optax.with_extra_args_support(tx), jax.eval_shape(loss, problem.params)
         extra = {"value": value, "loss": value, "grad": problem.grads}
     seen: list[Any] = []
@@ -127,12 +124,12 @@ def test_any_tree_keeps_the_contract(patch_id: str, data: Any) -> None:
         """Its functions are not those of the patched one, and JAX shares no trace."""
         try:
             with optax_dtypefix.disabled():
-                return one_step(patch_id, SUBJECTS[patch_id].build(draw.again()), problem)
+                return one_step(patch_id, fuzz_case(patch_id).build(draw.again()), problem)
         except Exception:  # An error of stock.
             return None
 
     with problem.modes():
-        tx = SUBJECTS[patch_id].build(draw)
+        tx = fuzz_case(patch_id).build(draw)
         try:
             step = one_step(patch_id, tx, problem)
         except Exception as error:
@@ -142,7 +139,7 @@ def test_any_tree_keeps_the_contract(patch_id: str, data: Any) -> None:
             return
         before, after, wanted, got = step.structures
         assert (before, wanted) == (after, got)
-        if problem.one_dtype or SUBJECTS[patch_id].any_gradients:
+        if problem.one_dtype or fuzz_case(patch_id).any_gradients:
             assert step.before == step.after
         inputs = leaves((problem.params, problem.grads))
         if all(bits(leaf.dtype) < 64 for leaf in inputs):

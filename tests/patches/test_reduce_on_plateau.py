@@ -14,6 +14,8 @@ from packaging.version import Version
 from optax_dtypefix._contract.x64 import x64
 from support import trees
 from support.contract import assert_keeps_the_contract, float64_in
+from support.patch_cases import FuzzCase, Program
+from support.transformations import with_value
 from support.trees import leaves, tree_map, tree_of
 
 EXAMPLE = """\
@@ -49,6 +51,28 @@ needs_accumulation = pytest.mark.skipif(
 needs_min_scale = pytest.mark.skipif(
     "min_scale" not in OPTIONS, reason="min_scale came with optax 0.2.3"
 )
+
+FUZZ = FuzzCase(
+    lambda draw: reduce_on_plateau(
+        factor=draw.of(0.5, 0.1), patience=draw.of(1, 5), cooldown=draw.of(0, 2)
+    ),
+    "contrib.reduce_on_plateau",
+    takes_value=True,
+)
+
+
+def with_loss(**options: Any) -> Any:
+    return with_value(reduce_on_plateau(**options), name=LOSS)
+
+
+PROGRAMS = {
+    "defaults": Program(lambda: with_loss(patience=1, cooldown=1), releases=">=0.1.8"),
+    "mean": Program(lambda: with_loss(patience=1, accumulation_size=2), releases=">=0.2.2"),
+    "least": Program(lambda: with_loss(factor=0.5, patience=1, min_scale=0.4), releases=">=0.2.3"),
+    "bfloat16": Program(
+        lambda: reduce_on_plateau(patience=10), jnp.bfloat16, ">=0.1.8", same="state"
+    ),
+}
 
 
 def scale_of(state: Any) -> Any:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +10,12 @@ import pytest
 
 from optax_dtypefix._contract.x64 import x64
 from support.contract import assert_keeps_the_contract, float64_in
+from support.patch_cases import FuzzCase, Program
 from support.training import train
 from support.trees import leaves, tree_map, tree_of
+
+if TYPE_CHECKING:
+    from support.fuzzing import Draw
 
 EXAMPLE = """\
 import jax
@@ -36,6 +40,38 @@ contrib = getattr(optax, "contrib", None)
 pytestmark = pytest.mark.skipif(
     not hasattr(contrib, "schedule_free"), reason="schedule_free came with optax 0.2.3"
 )
+
+
+def fuzzed(draw: Draw) -> Any:
+    tx = draw.call(
+        contrib,
+        "schedule_free_sgd schedule_free_adamw",
+        draw.number(),
+        warmup_steps=draw.of(1, 3),
+        weight_lr_power=draw.of(2.0, 0.0),
+    )
+    return tx if draw.of(True, False) else optax.MultiSteps(tx, 2)
+
+
+def scheduled() -> Any:
+    warm_up = optax.linear_schedule(0.01, 0.1, 10)
+    return contrib.schedule_free(optax.sgd(warm_up), warm_up)
+
+
+FUZZ = FuzzCase(fuzzed, "contrib.schedule_free")
+SINCE = ">=0.2.3"
+PROGRAMS = {
+    "sgd": Program(lambda: contrib.schedule_free_sgd(0.1), releases=SINCE),
+    "adamw": Program(lambda: contrib.schedule_free_adamw(1e-2, weight_decay=0.1), releases=SINCE),
+    "warm-up": Program(lambda: contrib.schedule_free_sgd(0.1, warmup_steps=3), releases=SINCE),
+    "schedule": Program(scheduled, releases=SINCE),
+    "narrow z": Program(
+        lambda: contrib.schedule_free_sgd(0.1, state_dtype=jnp.bfloat16), releases=SINCE
+    ),
+    "adamw bfloat16": Program(
+        lambda: contrib.schedule_free_adamw(1e-3), jnp.bfloat16, SINCE, same="state"
+    ),
+}
 
 STEPS, RATE, B1 = 600, 0.1, 0.9
 

@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 
+from support.patch_cases import FuzzCase, Program, programs
 from support.trees import leaves, tree_map, tree_of
 
 EXAMPLE = """\
@@ -28,6 +29,28 @@ NUMBERS_CHANGE = (
     "Yes, after a nan or infinite micro-batch, where stock is wrong. All other numbers stay the "
     "same."
 )
+
+
+def zeroing(inner: Any) -> Any:
+    return optax.chain(optax.zero_nans(), inner)
+
+
+FUZZ = FuzzCase(
+    lambda draw: optax.MultiSteps(zeroing(optax.adam(draw.rate())), draw.of(1, 2)),
+    any_gradients=True,
+)
+PROGRAMS = {
+    **{
+        name: case._replace(same="bits")
+        for name, case in programs("multi_steps").items()
+        if case.same == "program"
+    },
+    "inside": Program(
+        lambda: optax.MultiSteps(zeroing(optax.adam(1e-2)), 2),
+        releases="!=0.1.8,!=0.1.9",
+        same="bits",
+    ),
+}
 
 BAD = {"nan": np.nan, "inf": np.inf}
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -13,16 +13,24 @@ import pytest
 import optax_dtypefix
 from optax_dtypefix._contract.x64 import x64
 from support.contract import assert_keeps_the_contract, float64_in
+from support.patch_cases import FuzzCase, Program
 from support.trees import leaves, tree_map, types
+
+if TYPE_CHECKING:
+    from support.fuzzing import Draw
 
 EXAMPLE = """\
 import jax
 import optax
 
 params, tx, loss = jax.numpy.ones(3), optax.lbfgs(), lambda p: (p**2).sum() / 2
+
+
 def step(p, state):
     print("compiling")
     return tx.update(p, state, p, value=loss(p), grad=p, value_fn=loss)
+
+
 _, state = jax.jit(step)(params, tx.init(params))
 _, state = jax.jit(step)(params, state)
 """
@@ -40,6 +48,29 @@ needs_backtracking = pytest.mark.skipif(
     not hasattr(optax, "scale_by_backtracking_linesearch"),
     reason="the backtracking line search came with optax 0.2.0",
 )
+
+
+def fuzzed(draw: Draw) -> Any:
+    if HAS_LBFGS and draw.of(True, False):
+        return optax.lbfgs(
+            memory_size=draw.of(1, 2),
+            scale_init_precond=draw.of(True, False),
+            linesearch=optax.scale_by_zoom_linesearch(2),
+        )
+    return optax.scale_by_backtracking_linesearch(draw.of(1, 3), store_grad=draw.of(True, False))
+
+
+FUZZ = FuzzCase(fuzzed, "scale_by_backtracking_linesearch", any_gradients=True, takes_value=True)
+PROGRAMS = {
+    "direction": Program(lambda: optax.scale_by_lbfgs(10), releases=">=0.2.3"),
+    "lbfgs": Program(lambda: optax.lbfgs(memory_size=10), jnp.bfloat16, ">=0.2.3", same="state"),
+    "backtracking": Program(
+        lambda: optax.scale_by_backtracking_linesearch(5, store_grad=True),
+        jnp.bfloat16,
+        ">=0.2.0",
+        same="state",
+    ),
+}
 
 MODES: dict[str, tuple[Any, bool]] = {
     "float32": (jnp.float32, False),
