@@ -27,7 +27,7 @@ from support.compiled import without_metadata
 
 
 def program(subject: Case, regime: Regime, *, compiled: bool) -> str:
-    """Init and one step of a transformation, as text."""
+    """Return init and one step of a transformation as text."""
     with regime.modes():
         init, step, inputs = traced_step(subject, regime).functions()
         state = jax.eval_shape(init, inputs)
@@ -38,10 +38,10 @@ def program(subject: Case, regime: Regime, *, compiled: bool) -> str:
 
 
 def anonymous(text: str) -> str:
-    """A compiled program with its values numbered in the order in which they come."""
+    """Return a compiled program with its values numbered by their order."""
     names: dict[str, str] = {}
     return re.sub(
-        r"%[\w.\-]+|\b\w+\.\d+(?=: )",  # In a signature they stand without the sign.
+        r"%[\w.\-]+|\b\w+\.\d+(?=: )",  # In a signature names have no percent sign.
         lambda match: names.setdefault(match.group(), f"%{len(names)}"),
         without_metadata(text),
     )
@@ -71,7 +71,7 @@ def main(path: str, wanted: str = "") -> None:
                 if not entry["broken"]:
                     try:
                         entry["program"] = hashed(program(subject, regime, compiled=bool(wanted)))
-                    except Exception as error:  # It takes its own state only as init made it.
+                    except Exception as error:  # It accepts its own state only from init.
                         entry["broken"] = [summarize(error)]
                 print(json.dumps(entry), file=file)
 

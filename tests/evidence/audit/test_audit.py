@@ -1,7 +1,7 @@
-"""The audit of the installed optax: nothing is broken, and nothing changed that was not.
+"""The audit of the installed optax: nothing is broken, and what was right has not changed.
 
-Two processes, stock and patched, each trace every cell. Where stock keeps C1 to C3 the program of
-the patched function has to be stock's, unless a fault of value is mended there.
+Two processes, stock and patched, trace every cell. Where stock keeps C1 to C3, the patched program
+has to be identical, unless a patch fixes wrong values there.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ HALVES = ("bf16", "f16", "mixed", "bf16 x64", "wider", "narrower", "f16 grads")
 INTEGERS = ("integer leaf", "integer matrix", "int8 grads")
 
 Cell = tuple[str, str, str, str]
-"""Name, guise of the learning rate, wrapper, regime."""
+"""Name, variant of the learning rate, wrapper, regime."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Mended:
-    """Where a patch mends values, so that programs differ by intention.
+class Fixed:
+    """Cells where a patch fixes wrong values, so that programs have to differ.
 
     Attributes:
-      patch: its id.
-      names: transformations, without the module; all if empty.
-      regimes: all if empty.
-      inside: wrappers; anywhere if empty.
+      patch: id of the patch.
+      names: transformations without their module; empty for all.
+      regimes: names of regimes; empty for all.
+      inside: wrappers; empty for all.
     """
 
     patch: str
@@ -52,18 +52,18 @@ class Mended:
         )
 
 
-MENDED = (
-    Mended("zero_nans", inside=("MultiSteps",)),
-    Mended("zero_nans", names=("MultiSteps",)),
-    Mended("prodigy", names=("prodigy",)),
-    Mended(
+FIXED = (
+    Fixed("zero_nans", inside=("MultiSteps",)),
+    Fixed("zero_nans", names=("MultiSteps",)),
+    Fixed("prodigy", names=("prodigy",)),
+    Fixed(
         "distance_estimates",
         names=("dadapt_adamw", "dog", "dowg", "momo", "momo_adam", "mechanize"),
     ),
-    Mended("float16_eps", regimes=("f16",)),
-    Mended("inject_hyperparams", regimes=(*HALVES, *INTEGERS), inside=("inject_hyperparams",)),
-    Mended("inject_hyperparams", names=("inject_hyperparams", "inject_stateful_hyperparams")),
-    Mended(
+    Fixed("float16_eps", regimes=("f16",)),
+    Fixed("inject_hyperparams", regimes=(*HALVES, *INTEGERS), inside=("inject_hyperparams",)),
+    Fixed("inject_hyperparams", names=("inject_hyperparams", "inject_stateful_hyperparams")),
+    Fixed(
         "global_norm",
         names=(
             *("adaptive_grad_clip", "clip_by_block_rms", "clip_by_global_norm", "normalize"),
@@ -73,7 +73,7 @@ MENDED = (
         ),
         regimes=HALVES,
     ),
-    Mended(
+    Fixed(
         "zoom_linesearch",
         names=(
             *("lbfgs", "scale_by_lbfgs"),
@@ -81,14 +81,14 @@ MENDED = (
         ),
         regimes=HALVES,
     ),
-    # In the branches of cond stock's weak types do not show.
-    Mended(
+    # In the branches of cond the weak types of stock are lost.
+    Fixed(
         "zoom_linesearch",
         names=("lbfgs", "scale_by_backtracking_linesearch", "scale_by_zoom_linesearch"),
         inside=("apply_if_finite",),
     ),
-    # Their state is float32 for float32 params, not float64 because the gradients are.
-    Mended(
+    # Their state is float32 for float32 params, although the gradients are float64.
+    Fixed(
         "promotion",
         names=(
             *("adafactor", "scale_by_factored_rms", "cocob", "scale_by_cocob"),
@@ -96,23 +96,23 @@ MENDED = (
         ),
         regimes=("f64 grads",),
     ),
-    # Its float32 copy of float64 params is widened before ``cond``, which stock does in a branch.
-    Mended(
+    # Its float32 copy of float64 params is widened before ``cond``; stock widens it in a branch.
+    Fixed(
         "promotion",
         names=("scale_by_distance_over_gradients",),
         regimes=("f64 x64",),
         inside=("apply_if_finite",),
     ),
     # A float32 schedule of float64 params is widened before it is used, not after.
-    Mended("fromage", names=("fromage",), regimes=("f64 x64",)),
-    Mended("schedule_free", names=("schedule_free", "schedule_free_adamw", "schedule_free_sgd")),
-    Mended("reduce_on_plateau", names=("reduce_on_plateau",)),
-    Mended("promotion", names=("scale_by_novograd", "novograd"), regimes=HALVES),
+    Fixed("fromage", names=("fromage",), regimes=("f64 x64",)),
+    Fixed("schedule_free", names=("schedule_free", "schedule_free_adamw", "schedule_free_sgd")),
+    Fixed("reduce_on_plateau", names=("reduce_on_plateau",)),
+    Fixed("promotion", names=("scale_by_novograd", "novograd"), regimes=HALVES),
 )
 
 
 def both(folder: Path, *more: str) -> tuple[dict[Cell, Any], dict[Cell, Any]]:
-    """What stock and patched optax do, in two processes at once."""
+    """Run the audit on stock and on patched optax, in two processes at once."""
     paths = [folder / "stock.jsonl", folder / "patched.jsonl"]
     both = [
         start("-m", "evidence.audit.cells", path, *more, **way)
@@ -133,7 +133,7 @@ def cells(tmp_path_factory: Any) -> tuple[dict[Cell, Any], dict[Cell, Any]]:
     return both(tmp_path_factory.mktemp("cells"))
 
 
-def test_nothing_is_broken_where_params_and_gradients_have_one_dtype(cells: Any) -> None:
+def test_nothing_is_broken_if_params_and_gradients_have_the_same_dtypes(cells: Any) -> None:
     stock, patched = cells
     assert sum(bool(entry["broken"]) for entry in stock.values()) > 1000
     broken = {
@@ -146,8 +146,8 @@ def test_nothing_is_broken_where_params_and_gradients_have_one_dtype(cells: Any)
     assert broken == {}
 
 
-def test_nothing_breaks_that_stock_keeps(cells: Any) -> None:
-    """No reason excuses a cell in which patched optax is worse than stock."""
+def test_nothing_is_worse_than_stock(cells: Any) -> None:
+    """No known exception excuses a cell in which patched optax is worse than stock."""
     stock, patched = cells
     found = {}
     for cell, entry in patched.items():
@@ -159,8 +159,8 @@ def test_nothing_breaks_that_stock_keeps(cells: Any) -> None:
     assert found == {}
 
 
-def test_what_stock_gives_is_compared(cells: Any) -> None:
-    """Stock gives float32 updates where gradients are narrower, and floats where integers come."""
+def test_dtypes_of_stock_updates(cells: Any) -> None:
+    """Stock returns float32 updates for narrower gradients, and floats for integers."""
     stock, _ = cells
     updates = {cell: entry["updates"] for cell, entry in stock.items()}
     assert updates["adam", "float", "", "narrower"] == ["float32", "float32"]
@@ -169,13 +169,13 @@ def test_what_stock_gives_is_compared(cells: Any) -> None:
     assert updates["adam", "float", "", "f64 x64"] == ["float64", "float64"]
 
 
-def test_programs_are_stocks_where_stock_keeps_the_contract(cells: Any, tmp_path: Path) -> None:
+def test_programs_are_identical_where_stock_keeps_the_contract(cells: Any, tmp_path: Path) -> None:
     stock, patched = cells
     kept = [cell for cell in stock if not (stock[cell]["broken"] or patched[cell]["broken"])]
     other = [cell for cell in kept if stock[cell]["program"] != patched[cell]["program"]]
     assert len(other) < len(kept) / 2
-    unexplained = [cell for cell in other if not any(entry.covers(cell) for entry in MENDED)]
-    # What jax hands to XLA may differ by a cast that XLA leaves out.
+    unexplained = [cell for cell in other if not any(entry.covers(cell) for entry in FIXED)]
+    # What jax gives to XLA may differ by a cast that XLA removes.
     wanted = tmp_path / "wanted.json"
     wanted.write_text(json.dumps(unexplained))
     compiled_stock, compiled_patched = both(tmp_path, str(wanted))

@@ -1,7 +1,7 @@
-"""Builds what a spec describes: the transformation, its params and gradients.
+"""Build what a spec describes: the transformation, its params and gradients.
 
-Stock, patched and reference workers import this module alike. In the reference, marked by
-``exact``, every number is as wide as that, and so are dtypes that the user asks for.
+Stock, patched and reference workers all import this module. In the reference, ``exact`` is the
+dtype of every number, and of the dtypes that the user asks for.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def exact_dtype(dtype: Any, exact: str = "float64") -> Any:
 
 
 def _values(rng: Any, shape: Any, dtype: Any, scale: float, *, zeros: bool, near: Any) -> Any:
-    """Random numbers that the dtype has, or others near them."""
+    """Return random numbers of a dtype; with ``near``, other numbers near them."""
     if jnp.issubdtype(dtype, np.integer):
         limit = 1 if dtype == np.int8 else 3
         return rng.integers(-limit, limit + 1, shape).astype(np.float64)
@@ -41,7 +41,7 @@ def _values(rng: Any, shape: Any, dtype: Any, scale: float, *, zeros: bool, near
 
 
 def rounded(values: Any, dtype: Any) -> Any:
-    """To what the dtype can hold, and back, so that all workers start from the same numbers."""
+    """Round values to a dtype, so that all workers start from the same numbers."""
     return np.asarray(values).astype(dtype).astype(exact_dtype(dtype))
 
 
@@ -49,10 +49,10 @@ class Problem:
     """Params, gradients and extra arguments of all steps.
 
     Args:
-      spec: what is drawn.
-      exact: how wide all leaves are, in the reference; else empty.
-      nudges: for each leaf, by how much its values are off, relatively and at random.
-      run: which random errors those are.
+      spec: the drawn example.
+      exact: dtype of all leaves in the reference; else empty.
+      nudges: for each leaf, the relative size of random errors in its values.
+      run: seed of these errors.
     """
 
     def __init__(self, spec: Spec, *, exact: str, nudges: Any = None, run: int = 0) -> None:
@@ -113,14 +113,14 @@ def _loss(params: Any) -> Any:
 
 
 def functions() -> dict[str, Callable[..., Any]]:
-    """All that are tested, by name: those of optax and those of third parties."""
+    """Return all tested transformations by name: those of optax and those of third parties."""
     own = {f"third_party.{name}": function for name, function in third_party.ALL.items()}
     public = audited.public_transformations()
     return {**{name: public[name] for name in public if name not in WRAPPERS}, **own}
 
 
 def value(encoded: Any, *, exact: str) -> Any:
-    """An argument from JSON."""
+    """Return an argument that JSON encodes."""
     if not isinstance(encoded, dict):
         return encoded
     ((kind, of),) = encoded.items()
@@ -179,7 +179,7 @@ WRAPPERS: dict[str, tuple[Any, ...]] = {
     "chain": (optax.scale(0.5),),
     "multi_transform": (_matrices,),
 }
-"""What a transformation is tested in, under the names of :func:`found`, and other arguments."""
+"""The wrappers in which transformations are tested, and their other arguments."""
 
 
 def _wrapped(spec: Spec, arguments: dict[str, Any], options: dict[str, Any]) -> Any:
@@ -193,7 +193,7 @@ def _wrapped(spec: Spec, arguments: dict[str, Any], options: dict[str, Any]) -> 
 
 
 def _nudged(arguments: dict[str, Any], problem: Problem) -> dict[str, Any]:
-    """The arguments with numbers that are off as scalars in float32 are."""
+    """Return the arguments with random errors as large as those of float32 scalars."""
     sign = np.random.default_rng([problem.run, 99]).choice
 
     def nudge(number: Any) -> Any:
@@ -208,7 +208,7 @@ def _nudged(arguments: dict[str, Any], problem: Problem) -> dict[str, Any]:
 
 
 def transformation(problem: Problem) -> Any:
-    """The transformation of a spec, inside its wrapper."""
+    """Return the transformation of a spec, inside its wrapper."""
     spec, exact = problem.spec, problem.exact
     third_party.DTYPES = [leaf["param"] for leaf in spec["leaves"]] if exact else None
     known = inspect.signature(functions()[spec["name"]]).parameters

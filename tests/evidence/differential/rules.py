@@ -1,4 +1,4 @@
-"""The rules: a patched update is never worse than stock's, in kind, width and value."""
+"""The rules: a patched update is never worse than the stock one, in kind, width and value."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ import jax.numpy as jnp
 import numpy as np
 
 RANDOM = ("add_noise", "noisy_sgd", "dpsgd", "differentially_private_aggregate", "sophia")
-"""What draws random numbers, which depend on the dtype: compared with no reference."""
+"""They draw random numbers, which depend on the dtype, so there is no reference."""
 
 DIFFERENCES = ("schedule_free", "mechanize", "sam", "lookahead", "keep_params_nonnegative")
-"""Whose updates are new params less old ones, so that the params' rounding is in them."""
+"""Their updates are new params minus old ones, and have the rounding error of params."""
 
 PAIRS = ("dadapt_adamw", "momo_adam", "prodigy", "mechanize", "lbfgs")
-"""Whose statistics mix real and imaginary parts on stock, so that it goes uphill or stands still.
+"""On stock their statistics mix real and imaginary parts, so that they go uphill or stand still.
 
-Patched, a complex leaf is a pair of real ones, which is another algorithm than the reference's.
+Patched, a complex leaf is a pair of real ones: another algorithm than that of the reference.
 """
 
 DIFFERENTIATED = ("lbfgs",)
-"""What takes differences of gradients: the one of now is rounded as the state keeps that before."""
+"""They take differences of gradients: the state rounds the previous one, so this one is rounded."""
 
 ULPS = {"half": 4, "wide": 512}
-"""How many units of the last place an update may be further off than stock's.
+"""By how many units in the last place an update may be further off than the stock one.
 
-One of float16 is 8,192 of float32. In float32, ``1 - b2**t`` alone is off by 500 for ``b2=0.999``.
+One unit of float16 is 8,192 of float32. For ``b2=0.999``, ``1 - b2**t`` in float32 is off by 500.
 """
 
 NUDGED = 4
-"""How many times as much it may be further off as inputs off by one unit make the reference."""
+"""The tolerance, in multiples of the change that errors of one unit in the inputs cause."""
 
 
 def decoded(leaf: Any) -> Any:
@@ -41,7 +41,7 @@ def decoded(leaf: Any) -> Any:
 
 
 def kind(dtype: Any) -> int:
-    """Bool below integer below float below complex."""
+    """Return the rank of a kind: bool, integer, float, complex."""
     return next(
         i
         for i, of in enumerate((np.bool_, np.integer, np.floating, np.complexfloating))
@@ -50,12 +50,12 @@ def kind(dtype: Any) -> int:
 
 
 def width(dtype: Any) -> int:
-    """Bits of the dtype, of one part of it if it is complex."""
+    """Return the bits of a dtype, or of one part of a complex dtype."""
     return int(dtype.itemsize * 8 // (2 if kind(dtype) == 3 else 1))
 
 
 def bound(spec: Any, i: int, stock: Any) -> Any:
-    """The dtype that C2 allows for the update of a leaf."""
+    """Return the dtype that C2 allows for the update of a leaf."""
     leaf = spec["leaves"][i]
     wanted = [jnp.dtype(leaf["grad"]), jnp.dtype(leaf["param"])]
     wanted += [
@@ -66,13 +66,13 @@ def bound(spec: Any, i: int, stock: Any) -> Any:
     dtype = wanted[0]
     for other in wanted[1:]:
         dtype = jnp.promote_types(dtype, other)
-    if kind(dtype) < 2 <= kind(stock):  # An integer param keeps stock's float update.
+    if kind(dtype) < 2 <= kind(stock):  # An integer param keeps the float update of stock.
         dtype = jnp.dtype(jnp.float32)
     return dtype
 
 
 def expected(spec: Any, i: int, stock: Any) -> Any:
-    """The narrower one of stock's dtype and the bound: the rounding of this is allowed."""
+    """Return the narrower one of the stock dtype and the bound; its rounding is allowed."""
     limit = bound(spec, i, stock)
     return limit if width(limit) < width(stock) else stock
 
@@ -82,7 +82,7 @@ def eps(dtype: Any) -> float:
 
 
 def of_state(spec: Any, i: int, stock: Any) -> float:
-    """The rounding of the state of a leaf, which keeps the dtype that it has after ``init``."""
+    """Return the rounding of the state of a leaf, which keeps the dtype that ``init`` gave it."""
     param = spec["leaves"][i]["param"]
     asked = [
         of["dtype"] for of in spec["arguments"].values() if isinstance(of, dict) and "dtype" in of
@@ -99,15 +99,15 @@ def finite(outcome: Any) -> bool:
 def dtypes_broken(
     spec: Any, step: int, i: int, stock: Any, patched: Any, *, imaginary: bool
 ) -> list[str]:
-    """Compares the dtypes of one update; ``imaginary``: whether stock's has an imaginary part."""
+    """Compare the dtypes of one update; ``imaginary``: the stock update has an imaginary part."""
     limit = bound(spec, i, stock)
     shown = f"step {step} leaf {i}: stock {stock}, patched {patched}, bound {limit}"
-    # A learning rate is complex on stock where a param is, and then all updates are.
+    # On stock a complex param makes the learning rate complex, and with it all updates.
     if kind(patched) < min(kind(stock), 3 if imaginary else 2):
         return [f"lower kind: {shown}"]
     if kind(patched) < 2:
         return []
-    # Integers are computed with in float32, and so is what moves an integer param.
+    # Integers, and updates of integer params, are computed in float32.
     integer = any(kind(jnp.dtype(spec["leaves"][i][of])) < 2 for of in ("param", "grad"))
     # A difference of half-precision params is exact in float32.
     half = is_difference(spec) and width(jnp.dtype(spec["leaves"][i]["param"])) < 32
@@ -121,7 +121,7 @@ def dtypes_broken(
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """A leaf of the updates of one step, the dtype it should have, and what rounding it has."""
+    """A leaf of the updates of one step, the dtype it should have, and its rounding."""
 
     step: int
     leaf: int
@@ -132,7 +132,7 @@ class Place:
 def values_broken(
     spec: Any, place: Place, both: Any, exact: Any, off: Any, *, nudged: Any = 0.0
 ) -> list[str]:
-    """What is further off than stock, which is as far ``off`` as given, and than rounding."""
+    """List values that are further off than stock, which is ``off``, and than rounding."""
     stock, patched = both
     unit = place.unit
     unit *= ULPS["half" if unit > 1e-4 else "wide"]
@@ -140,7 +140,7 @@ def values_broken(
     if kind(place.dtype) >= 2:
         tolerance = tolerance + 2 * float(jnp.finfo(place.dtype).smallest_subnormal)
     if is_difference(spec):
-        tolerance = tolerance + 3 * unit  # Params are about that large at most.
+        tolerance = tolerance + 3 * unit  # Params are at most about 3.
     error = np.abs(patched[1] - exact)
     worst = np.unravel_index(np.argmax(error - off - tolerance), exact.shape)
     if error[worst] <= off[worst] + tolerance[worst]:
@@ -158,7 +158,7 @@ def _number(value: Any) -> str:
 
 
 def broken(spec: Any, workers: Any) -> tuple[str, list[str]]:
-    """What became of a spec, in a word, and which rules were broken."""
+    """Return the outcome of a spec, and the rules that it breaks."""
     stock, patched = workers.stock_and_patched(spec)
     if "error" in stock:
         return f"stock: {stock['error']}", wrong(spec, workers, patched)
@@ -191,7 +191,7 @@ def broken(spec: Any, workers: Any) -> tuple[str, list[str]]:
 
 
 def is_integer(spec: Any, i: int) -> bool:
-    """Whether a leaf's param is one: stock truncates moments of it, so its numbers mean nothing."""
+    """Whether the param is an integer: stock truncates its moments, so its values mean nothing."""
     return kind(jnp.dtype(spec["leaves"][i]["param"])) < 2
 
 
@@ -200,7 +200,7 @@ def is_difference(spec: Any) -> bool:
 
 
 def has_no_reference(spec: Any) -> bool:
-    """Whether stock in float64 is no measure: it draws other numbers, or is wrong itself."""
+    """Whether stock in float64 is no reference: it draws other numbers, or is wrong itself."""
     if any(spec["name"].endswith(name) for name in RANDOM):
         return True
     leaves = [[kind(jnp.dtype(leaf[of])) for of in ("param", "grad")] for leaf in spec["leaves"]]
@@ -212,12 +212,12 @@ def has_no_reference(spec: Any) -> bool:
 
 
 def wrong(spec: Any, workers: Any, patched: Any) -> list[str]:
-    """Numbers that cannot be right, where stock refuses to give any: 0, truncated or half lost."""
+    """List values that cannot be right where stock raises: 0, truncated or half lost."""
     exact = workers.reference(spec, "float64")
     if has_no_reference(spec) or not (finite(patched) and finite(exact)):
         return []
-    # In half precision, and where the state of an integer is one, much is wrong by right; in
-    # float16 anything may be, as small squares are 0.
+    # Half precision, and an integer state, justify large errors. In float16 any error is
+    # possible, because small squares are 0.
     units = [eps(jnp.dtype(leaf[of])) for leaf in spec["leaves"] for of in ("param", "grad")]
     limit = 0.01 if max(units) < 1e-4 and min(units) > 0 else 2.0
     anything = eps(jnp.dtype(jnp.float16)) in units
@@ -237,17 +237,17 @@ def wrong(spec: Any, workers: Any, patched: Any) -> list[str]:
 
 
 def values(spec: Any, workers: Any, pairs: Any, stock: Any) -> tuple[str, list[str]]:
-    """Compares the values with those of the reference, where there is one."""
-    # In old releases some mix float32 and float64 in a way that jax refuses.
+    """Compare the values with those of the reference, if there is one."""
+    # In old releases some mix float32 and float64, which jax refuses.
     wide = next((of for of in ("float64", "float32") if finite(workers.reference(spec, of))), "")
     if not wide or (wide == "float32" and any(width(a) == 64 for (a, _), _ in pairs[0])):
         return "no reference", []
     exact = workers.reference(spec, wide)
     units = [eps(expected(spec, i, pairs[0][i][0][0])) for i in range(len(spec["leaves"]))]
-    # Errors of the first step are of the update, those of later ones may be of the state too.
+    # In the first step only the update has errors, in later steps the state may have them too.
     roundings = [max(unit, of_state(spec, i, stock)) for i, unit in enumerate(units)]
     if any(name in spec["name"] for name in DIFFERENTIATED):
-        units = roundings = [max(roundings)] * len(units)  # In one direction for all leaves.
+        units = roundings = [max(roundings)] * len(units)  # All leaves share one direction.
 
     @functools.cache
     def nudged(later: bool) -> list[Any]:
@@ -257,7 +257,7 @@ def values(spec: Any, workers: Any, pairs: Any, stock: Any) -> tuple[str, list[s
 
     @functools.cache
     def others() -> list[Any]:
-        """Stock and reference on other numbers, and not compiled: stock may be right by luck."""
+        """Run stock and reference on other numbers, not compiled: stock may be right by luck."""
         eager = {**spec, "mode": "traced"} if spec["mode"] == "jit" else spec
         specs = [{**eager, "near": near} for near in range(eager is spec, 5)]
         runs = [(workers.stock(other), workers.reference(other, wide)) for other in specs]
@@ -286,6 +286,6 @@ def values(spec: Any, workers: Any, pairs: Any, stock: Any) -> tuple[str, list[s
 
 
 def _spread(error: Any, exact: Any) -> Any:
-    """An error that any element may have, in proportion to its size."""
+    """Return the error that each element may have, in proportion to its size."""
     size = np.abs(exact)
     return np.maximum(error, error.max() * size / max(size.max(), 1e-300))

@@ -1,4 +1,4 @@
-"""Draws specs: which transformation in which wrapper, on which trees."""
+"""Draw specs: a transformation in a wrapper, on a tree."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Callable
 from evidence.differential import building, third_party
 
 Choose = Callable[[Any], Any]
-"""Gives one of a sequence; simple ones come first."""
+"""Return one item of a sequence; simple items come first."""
 
 _RATES = (0.1, 0.001, 1e-6, {"array": 0.1}, {"numpy": 0.1}, {"schedule": 0.1})
 _DTYPES = (None, {"dtype": "float32"}, {"dtype": "bfloat16"})
@@ -55,7 +55,7 @@ _NO_UPDATES = ("measure_with_ema", "scale_by_lbfgs_unused")
 
 
 def names() -> tuple[str, ...]:
-    """All transformations that the release has, and those of third parties."""
+    """Return all transformations of the release, and those of third parties."""
     known = building.functions()
     return tuple(sorted(name for name in known if name not in _NO_UPDATES))
 
@@ -74,7 +74,7 @@ _WITH_MOMENTS = {
 
 
 def families() -> dict[str, tuple[str, ...]]:
-    """The names of a release, each in the first family that it fits."""
+    """Return the names of a release, each in the first family that fits."""
     members: dict[str, list[str]] = {}
     for name in names():
         family = next(f for f, of in _WITH_MOMENTS.items() if re.match(of, name))
@@ -88,7 +88,7 @@ def wrappers() -> tuple[str, ...]:
 
 
 def drawn(choose: Choose, of: tuple[str, ...]) -> dict[str, Any]:
-    """A spec, which JSON can hold, for one of the named transformations."""
+    """Draw a spec, which JSON can encode, for one of the named transformations."""
     name = choose(of)
     short = name.rpartition(".")[2]
     wrapper = "" if choose((True, True, False)) else choose(wrappers())
@@ -114,7 +114,7 @@ def drawn(choose: Choose, of: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _arguments(choose: Choose, function: Any, table: dict[str, Any]) -> dict[str, Any]:
-    """Some arguments of a function; most keep their defaults."""
+    """Draw some arguments of a function; most keep their defaults."""
     arguments = {}
     for key, parameter in inspect.signature(function).parameters.items():
         required = parameter.default is parameter.empty
@@ -133,7 +133,7 @@ def _leaves(choose: Choose, name: str, *, x64: bool, vectors: bool) -> list[dict
     dtypes = (*DTYPES, "float64", "float64") if x64 else DTYPES
     one = choose(dtypes)
     how = choose(("one dtype", "of two kinds", "any"))
-    if how == "of two kinds":  # As with gradients in half precision.
+    if how == "of two kinds":  # For example gradients in half precision.
         other = choose(dtypes)
     leaves = []
     for _ in range(choose((1, 2, 2, 3))):

@@ -1,6 +1,6 @@
-"""A patched update is never worse than stock's: in kind, in width, and beside float64.
+"""A patched update is never worse than the stock one, in kind, in width and beside float64.
 
-A few examples here, thousands in ``nox -s fuzz``. OPTAX_DIFFERENTIAL=adam,lion draws these only.
+Here a few examples run, in ``nox -s fuzz`` thousands. OPTAX_DIFFERENTIAL=adam,lion selects these.
 """
 
 from __future__ import annotations

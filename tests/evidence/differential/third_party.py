@@ -1,4 +1,4 @@
-"""What users might write: transformations that drift, change kind or look at dtypes, and nodes."""
+"""User-defined transformations, which change dtypes or depend on them, and pytree nodes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from support.nodes import Converting
 tree_map = jax.tree_util.tree_map
 
 DTYPES: list[str] | None = None
-"""Of the leaves, where all have been widened for the reference; else None."""
+"""The dtypes of the leaves before the reference widened them; else None."""
 
 
 def _names(tree: Any) -> Any:
-    """The name of each leaf's dtype, in a tree; as it was before the reference widened it."""
+    """Return a tree with the names of the dtypes from before the reference widened them."""
     leaves, treedef = jax.tree_util.tree_flatten(tree)
     if DTYPES is None:
         return treedef.unflatten([str(leaf.dtype) for leaf in leaves])
@@ -48,7 +48,7 @@ def _averages(start: Callable[[Any], Any], end: Callable[[Any, Any], Any]) -> An
 
 
 def drifts() -> Any:
-    """Average in float32 what starts in the dtype of the params."""
+    """Average in float32, from a state that starts in the dtype of the params."""
 
     def in_dtype_of_gradient(grad: Any, mean: Any) -> Any:
         inexact = jnp.issubdtype(grad.dtype, jnp.inexact)
@@ -63,7 +63,7 @@ def returns_float32() -> Any:
 
 
 def real_then_complex() -> Any:
-    """Begin with real numbers whatever the params are."""
+    """Start with real numbers, whatever the params are."""
     return _averages(lambda p: jnp.zeros(p.shape, jnp.float32), lambda _, mean: mean)
 
 
@@ -101,7 +101,7 @@ def decays_bfloat16() -> Any:
 
 
 def decay_masked_by_dtype(weight_decay: float = 0.1) -> Any:
-    """Decay the leaves that are bfloat16, by means of optax."""
+    """Decay the leaves that are bfloat16, with optax."""
     return optax.add_decayed_weights(weight_decay, _is_bfloat16)
 
 
@@ -120,7 +120,7 @@ def labelled_by_dtype(learning_rate: Any = 0.1) -> Any:
 @jax.tree_util.register_pytree_node_class
 @dataclasses.dataclass
 class Validates:
-    """A node that wants vectors or more."""
+    """A node that refuses scalars."""
 
     children: tuple[Any, ...]
 
@@ -138,7 +138,7 @@ class Validates:
 
 
 NODES: dict[str, Callable[[list[Any]], Any]] = {
-    # In the order of the keys, which is that of the leaves.
+    # The keys are sorted, as the leaves are.
     "dict": lambda children: dict(zip("bwz", children)),
     "converts": lambda children: Converting(*children),
     "validates": lambda children: Validates(tuple(children)),
@@ -161,4 +161,4 @@ ALL: dict[str, Callable[..., Any]] = {
 }
 
 LOOK_AT_GRADS_TOO = ("decay_masked_by_dtype", "adam_masked_by_dtype", "labelled_by_dtype")
-"""Masks and labels are asked for with params at first, and with gradients later."""
+"""They compute masks and labels from params first, and from gradients later."""

@@ -1,8 +1,8 @@
-"""Workers that run specs: one process with stock optax, one with patched.
+"""Workers that run specs: one process with stock optax, one with patched optax.
 
-A worker reads requests and writes outcomes, a line of JSON each. Run as a script it is the worker;
-imported, it gives :class:`Workers`, which starts both. Stock and patched functions never share
-a process, so they cannot share a trace. The reference is stock too, and runs in its worker.
+A worker reads requests and writes outcomes, a line of JSON each; ``python -m
+evidence.differential.workers`` is a worker, and :class:`Workers` starts both. Stock and patched
+functions never share a process, so they cannot share a trace. The reference runs on stock, too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Workers:
     """Both ways of running a spec.
 
     Args:
-      ways: environment of the two workers; stock and patched if not given.
+      ways: environments of the two workers; stock and patched by default.
     """
 
     def __init__(self, *ways: dict[str, str]) -> None:
@@ -35,7 +35,7 @@ class Workers:
 
     def stock_and_patched(self, spec: Any) -> tuple[Outcome, Outcome]:
         self._specs += 1
-        if self._specs % 300 == 0:  # What XLA has compiled takes more than a gigabyte by then.
+        if self._specs % 300 == 0:  # The compiled programs take more than a gigabyte by then.
             self.close()
             self._running = list(map(_start, self._ways))
         for worker in self._running:
@@ -80,7 +80,7 @@ def _answer(worker: Any) -> Outcome:
 
 
 def outcome(spec: Any, *, exact: str, nudges: Any = None, run: int = 0) -> Outcome:
-    """Updates of all steps of a spec, or the error that it ends in."""
+    """Return the updates of all steps of a spec, or its error."""
     import jax
 
     from evidence.differential import building
@@ -101,7 +101,7 @@ def outcome(spec: Any, *, exact: str, nudges: Any = None, run: int = 0) -> Outco
                 mode = "reference" if exact else spec["mode"]
                 updates, state = _MODES[mode](update, *arguments)
                 steps.append([_encoded(leaf) for leaf in jax.tree_util.tree_leaves(updates)])
-        except Exception as error:  # Of optax; it is the outcome.
+        except Exception as error:  # An error of optax is the outcome.
             return {"error": f"{type(error).__name__}: {error}"[:300]}
     return {"steps": steps, "state": first}
 
@@ -117,15 +117,15 @@ def _step(tx: Any, problem: Any, step: int) -> Any:
 
 
 def _traced(update: Any, *arguments: Any) -> Any:
-    """What ``update`` gives, without compiling branches and loops, which takes most of the time.
+    """Trace ``update``, and run it op by op: compiling branches and loops takes most of the time.
 
-    Tracing shows whether the branches agree, and in which dtypes.
+    Tracing shows whether the branches agree, and gives the dtypes.
     """
     import jax
 
     leaves, treedef = jax.tree_util.tree_flatten(arguments)
 
-    def on_leaves(leaves: Any) -> Any:  # A node of the user's may refuse abstract leaves.
+    def on_leaves(leaves: Any) -> Any:  # A user-defined node may refuse abstract leaves.
         return jax.tree_util.tree_leaves(update(*treedef.unflatten(leaves)))
 
     shapes = jax.eval_shape(on_leaves, leaves)
@@ -172,7 +172,7 @@ def _encoded(leaf: Any) -> Any:
 def main() -> None:
     import optax_dtypefix  # noqa: F401  # isort: skip
 
-    # Only lines of JSON go to the true standard output.
+    # Only lines of JSON go to the real standard output.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""equinox takes transformations apart, hashes what they close over, and builds them again."""
+"""equinox flattens the closures of transformations, hashes them, and rebuilds them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from optax_dtypefix._commands.audit.measure import traced_step
 from optax_dtypefix._commands.audit.regimes import REGIMES
 from optax_dtypefix._commands.import_optax import import_optax
 
-# Of stock's deprecated functions.
+# Stock has deprecated functions.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 
 import_optax()
@@ -32,7 +32,7 @@ def rebuilt(tx: Any) -> Any:
 
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=[subject.name for subject in SUBJECTS])
-def test_a_transformation_survives(subject: Case) -> None:
+def test_a_rebuilt_transformation_works(subject: Case) -> None:
     if not hasattr(subject.build(), "_fields"):
         pytest.skip("a class with methods, which close over nothing")
     again = Case(subject.name, lambda: rebuilt(subject.build()), subject.rate)

@@ -17,7 +17,7 @@ from numpyro.infer import SVI, Trace_ELBO, autoguide
 def test_haiku_params_in_bfloat16() -> None:
 
     def forward(x: Any) -> Any:
-        return hk.Linear(1)(x)  # Which haiku makes inside a transformed function only.
+        return hk.Linear(1)(x)  # haiku builds modules only inside a transformed function.
 
     net = hk.without_apply_rng(hk.transform(forward))
     inputs = jnp.asarray(np.random.default_rng(0).normal(size=(16, 3)), jnp.bfloat16)
@@ -51,7 +51,7 @@ def test_numpyro_infers_a_mean() -> None:
         numpyro.sample("data", dist.Normal(mean, 1.0), obs=data)
 
     guide = autoguide.AutoNormal(model)
-    rate = optax.linear_schedule(1.0, 0.0, 2000)  # At a fixed one the noise of the loss stays.
+    rate = optax.linear_schedule(1.0, 0.0, 2000)  # A fixed rate leaves noise in the loss.
     tx = optax.chain(optax.zero_nans(), optax.contrib.prodigy(rate), optax.clip_by_global_norm(1.0))
     svi = SVI(model, guide, tx, Trace_ELBO())
     result = svi.run(jax.random.PRNGKey(0), 2000, progress_bar=False)

@@ -70,9 +70,7 @@ def test_a_hook_on_optax_installed_after_the_shim_is_reported(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "hook", [BEARTYPE.format("optax"), JAXTYPING.format("optax", "beartype.beartype")]
 )
-def test_optax_itself_checked_by_beartype_fails_as_without_the_shim(
-    tmp_path: Path, hook: str
-) -> None:
+def test_beartype_on_optax_fails_as_without_the_shim(tmp_path: Path, hook: str) -> None:
     stock = run(tmp_path, hook + BEFORE + "import users", OPTAX_DTYPEFIX="off")
     done = run(tmp_path, hook + BEFORE + "import users")
     if 'assert optax_dtypefix.is_applied("multi_steps")' in stock.stderr:  # Stock was imported.

@@ -20,8 +20,8 @@ def run(*arguments: str, **variables: str) -> Any:
 @pytest.mark.parametrize(
     ("before", "after"), [(STOCK, PATCHED), (PATCHED, STOCK)], ids=["from stock", "to stock"]
 )
-def test_training_goes_on(before: Any, after: Any, tmp_path: Path) -> None:
-    """In float32, where both are right, with the values of a run that was not interrupted."""
+def test_training_resumes(before: Any, after: Any, tmp_path: Path) -> None:
+    """In float32, where stock is right, a resumed run gives the values of an uninterrupted one."""
     path = str(tmp_path)
     whole = run("float32", "6", **before)
     run("float32", "3", "--save", path, **before)
@@ -31,7 +31,7 @@ def test_training_goes_on(before: Any, after: Any, tmp_path: Path) -> None:
         assert resumed[name] == pytest.approx(params, rel=1e-6), name
 
 
-def test_a_restored_leaf_keeps_the_dtype_that_it_was_saved_with(tmp_path: Path) -> None:
+def test_a_restored_leaf_keeps_its_saved_dtype(tmp_path: Path) -> None:
     saved = run("bfloat16", "1", "--save", str(tmp_path), "--dtypes", **STOCK)
     assert saved != run("bfloat16", "1", "--dtypes", **PATCHED)
     assert run("bfloat16", "2", "--restore", str(tmp_path), "--dtypes", **PATCHED) == saved

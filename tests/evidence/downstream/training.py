@@ -1,6 +1,6 @@
-"""Trains a little with some optimizers, from checkpoints or to them; prints JSON by name.
+"""Train a little with some optimizers, from or to checkpoints; print JSON by name.
 
-What is printed are the params, or with ``--dtypes`` the dtypes of the state.
+It prints the params, or with ``--dtypes`` the dtypes of the state.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def train(name: str, asked: argparse.Namespace) -> list[Any]:
     carry = params, tx.init(params)
     checkpointer = ocp.PyTreeCheckpointer()
     if asked.restore:
-        # As it was saved: what it is restored into gives the structure, and no dtypes.
+        # With the saved dtypes: the restored state gives only the structure.
         saved = jax.tree_util.tree_leaves(checkpointer.restore(f"{asked.restore}/{name}"))
         structure = jax.tree_util.tree_structure(carry)
         carry = jax.tree_util.tree_unflatten(structure, map(jnp.asarray, saved))

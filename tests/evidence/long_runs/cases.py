@@ -19,17 +19,17 @@ class Case:
     """One long run.
 
     Attributes:
-      name: what is trained with.
-      patch: id of the patch that it is for.
-      build: makes the transformation.
+      name: the optimizer.
+      patch: id of the patch that fixes it.
+      build: builds the transformation.
       reference: the same in numpy.
-      scalars: fields of the state that are scalar statistics; ``sum of nu`` is that of an array,
-        and ``norm of update`` that of all updates.
-      dtypes: of the params. In these stock is wrong.
+      scalars: fields of the state that are scalar statistics. ``sum of nu`` is the sum of an
+        array, ``norm of update`` the norm of all updates.
+      dtypes: dtypes of the params in which stock is wrong.
       with_value: whether the update takes the loss.
-      scale: factor of the loss, as it is used to keep gradients in the range of float16.
+      scale: the loss scale, which keeps gradients in the range of float16.
       one_by_one: whether each param is a leaf of its own.
-      opt_in: whether the patch has to be asked for.
+      opt_in: whether the patch is opt-in.
     """
 
     name: str
@@ -72,7 +72,7 @@ SHAPES = ((digits.FEATURES, digits.CLASSES), (digits.CLASSES,))
 PARTS = (slice(0, WEIGHTS), slice(WEIGHTS, None))
 
 LARGE = 4096.0
-"""Of a loss that is a sum over examples, say: norms of gradients are in the hundreds."""
+"""The scale of a loss that sums over examples: gradient norms are in the hundreds."""
 
 CASES = (
     Case(

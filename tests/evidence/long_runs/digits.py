@@ -13,23 +13,23 @@ SIZE = FEATURES * CLASSES + CLASSES
 
 
 def images() -> tuple[Any, Any]:
-    """Images, of 64 numbers from 0 to 1, and the rows of the unit matrix that are their labels."""
+    """Return images, as 64 numbers from 0 to 1 each, and one-hot labels."""
     pixels, labels = load_digits(return_X_y=True)
     return pixels / 16, np.eye(CLASSES)[labels]
 
 
 def batches() -> Any:
-    """Which images each step sees."""
+    """Return the indices of the images of each step."""
     return np.random.default_rng(0).integers(0, 1797, size=(STEPS, BATCH))
 
 
 def start() -> Any:
-    """The params at the start: 64 rows of weights and one of biases, as one vector."""
+    """Return the initial params: 64 rows of weights and one of biases, as one vector."""
     return 0.1 * np.random.default_rng(1).normal(size=SIZE)
 
 
 def loss_and_gradient(params: Any, x: Any, y: Any) -> tuple[float, Any]:
-    """In float64, by hand."""
+    """Return the loss and its gradient, derived by hand, in float64."""
     weights, biases = params[: FEATURES * CLASSES].reshape(FEATURES, CLASSES), params[-CLASSES:]
     logits = x @ weights + biases
     logits -= logits.max(1, keepdims=True)

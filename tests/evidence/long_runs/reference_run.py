@@ -1,4 +1,4 @@
-"""A reference on its own: the digits, learned in float64 numpy."""
+"""A run of the reference alone: digits, learned in float64 numpy."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from evidence.long_runs.references import exactly
 if TYPE_CHECKING:
     from evidence.long_runs.cases import Case
 
-WINDOW = 60  # Steps that one point of a curve stands for.
+WINDOW = 60  # The number of steps that one point of a curve averages.
 
 
 def curve(losses: Any) -> list[float]:
-    """Means of some steps each."""
+    """Return the means of ``WINDOW`` steps each."""
     return [float(part.mean()) for part in np.split(np.asarray(losses), len(losses) // WINDOW)]
 
 
 def losses_in(dtype: str | None, case: Case) -> list[float]:
-    """The curve of a case.
+    """Return the losses of a case.
 
     Args:
-      dtype: to which params, gradients, updates and, if it is bfloat16, arrays of the state are
-        rounded. With None nothing is.
-      case: what is trained with.
+      dtype: the dtype to which params, gradients and updates are rounded; arrays of the state
+        too, if it is bfloat16. None rounds nothing.
+      case: the optimizer.
     """
 
     def rounded(array: Any) -> Any:
@@ -37,7 +37,8 @@ def losses_in(dtype: str | None, case: Case) -> list[float]:
 
     images, labels = digits.images()
     images, params = rounded(images), rounded(digits.start())
-    keeps = dtype == "bfloat16" and not case.opt_in  # In float16 they would be 0, or infinite.
+    # In float16 arrays of the state would be 0 or infinite.
+    keeps = dtype == "bfloat16" and not case.opt_in
     step = case.reference(params, (lambda _, array: rounded(array)) if keeps else exactly)
     losses = []
     for batch in digits.batches():

@@ -1,8 +1,8 @@
 """The optimizers in float64 numpy, written from the papers, on params that are one vector.
 
-Each function takes the params at the start and gives a step: from params, gradients and loss to the
-update and the scalar statistics. ``store`` rounds an array of the state: low precision is the
-choice of the user there, and not for the scalars. On its own run a reference rounds nothing.
+Each function takes the initial params and returns a step, which maps params, gradients and loss to
+the update and the scalar statistics. ``store`` rounds arrays of the state, because users choose
+their precision; scalars are never rounded. On its own run a reference rounds nothing.
 """
 
 from __future__ import annotations

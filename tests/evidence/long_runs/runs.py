@@ -1,4 +1,4 @@
-"""Trains every case in every dtype, and compares with its reference; prints JSON.
+"""Train every case in every dtype, compare it with its reference, and print JSON.
 
 ``python -m evidence.long_runs.runs`` runs with the patches that the environment asks for. At each
 step the reference gets the params, gradients and loss of the run, so its statistics are what those
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def params_of(case: Case, dtype: Any) -> Any:
-    """The params at the start, as a tree."""
+    """Return the initial params as a tree."""
     flat = digits.start()
     if case.one_by_one:
         return [jnp.asarray(number, dtype) for number in flat]
@@ -40,7 +40,7 @@ def flatten(tree: Any) -> Any:
 
 
 def loss_of(tree: Any, x: Any, y: Any, scale: float) -> Any:
-    """In the dtype of the params up to the logits, and in float32 from there."""
+    """Compute the loss: up to the logits in the dtype of the params, then in float32."""
     flat = flatten(tree)
     weights = flat[:WEIGHTS].reshape(digits.FEATURES, digits.CLASSES)
     logits = x.astype(flat.dtype) @ weights + flat[WEIGHTS:]
@@ -49,7 +49,7 @@ def loss_of(tree: Any, x: Any, y: Any, scale: float) -> Any:
 
 
 def fields(state: Any) -> Iterator[tuple[str, Any]]:
-    """Named parts of a state, and of those in it."""
+    """Yield the named parts of a state, and of the states inside."""
     if hasattr(state, "_fields"):
         yield from zip(state._fields, state)
     if isinstance(state, dict):
@@ -65,12 +65,12 @@ def scalar(name: str, state: Any, updates: Any) -> Any:
     parts = jax.tree_util.tree_leaves(dict(fields(state))[name.replace("sum of ", "")])
     if name.startswith("sum of "):
         return flatten(parts).astype(jnp.float32).sum()
-    # adafactor has a number of its own shape for what it does not factor, and the other way round.
+    # adafactor keeps a placeholder of one element for each statistic that it does not use.
     return max(parts, key=jnp.size)
 
 
 def train(case: Case, dtype: Any) -> tuple[Any, Mapping[str, Any]]:
-    """Losses, params, gradients and statistics of each step; dtypes of the arrays in the state."""
+    """Return losses, params, gradients and statistics of each step, and the dtypes of the state."""
     opt_in = case.opt_in and os.environ.get("OPTAX_DTYPEFIX") != "off"
     if opt_in:
         optax_dtypefix.apply(case.patch)
@@ -100,7 +100,7 @@ def train(case: Case, dtype: Any) -> tuple[Any, Mapping[str, Any]]:
 
 
 def worst_errors(case: Case, seen: Any, kept: Mapping[str, Any]) -> dict[str, float]:
-    """Of each statistic the largest relative error at any step."""
+    """Return the largest relative error of each statistic at any step."""
     losses, params, gradients, statistics = seen
 
     def store(name: str, array: Any) -> Any:
@@ -117,7 +117,7 @@ def worst_errors(case: Case, seen: Any, kept: Mapping[str, Any]) -> dict[str, fl
         expected = np.asarray(wanted[name])
         got = statistics[name].astype(np.float64).reshape(expected.shape)
         size = np.abs(expected)
-        if expected.min() < 0 < expected.max():  # Near zero a relative error says nothing.
+        if expected.min() < 0 < expected.max():  # Near zero a relative error means nothing.
             size = np.maximum.accumulate(size, 0)
         error = np.where(got == expected, 0.0, np.abs(got - expected) / (size + 1e-30))
         errors[name] = float(np.nan_to_num(error, nan=np.inf).max())
@@ -133,7 +133,7 @@ def main() -> None:
             except TypeError as error:
                 found[f"{case.name} {dtype}"] = {"error": str(error)[:200]}
                 continue
-            with np.errstate(all="ignore"):  # Of what is not finite in stock.
+            with np.errstate(all="ignore"):  # Stock has values that are not finite.
                 errors = worst_errors(case, seen, kept)
             losses = seen[0].astype(np.float64) / case.scale
             found[f"{case.name} {dtype}"] = {"losses": curve(losses), "errors": errors}

@@ -23,12 +23,12 @@ def both() -> Any:
     return stock_and_patched("evidence.long_runs.runs")
 
 
-# Moments that float16 has no number for are rounded up, so updates are smaller than they should be.
+# Moments below the range of float16 are rounded up, so its updates are too small.
 MORE = {"bfloat16": 1.15, "float16": 1.7}
 
 
 def faults(run: dict[str, Any], reference: list[float], dtype: str) -> list[str]:
-    """What is wrong with a run."""
+    """List what is wrong with a run."""
     if "error" in run:
         return [run["error"]]
     found = [

@@ -1,6 +1,6 @@
-"""Where 100 float32 steps of every optimizer lead; prints JSON, a line each.
+"""Run 100 float32 steps of every optimizer, and print a line of JSON each.
 
-Run as ``python -m evidence.trajectories.runs``, with the patches as the environment wants them.
+``python -m evidence.trajectories.runs`` runs with the patches that the environment asks for.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from optax_dtypefix._commands.audit.cases import Case, cases
 from optax_dtypefix._commands.import_optax import import_optax
 
-STEPS = (10, 100)  # After these the params are told.
+STEPS = (10, 100)  # After these steps the params are printed.
 RANDOM = np.random.default_rng(0)
 START, GOAL, CURVATURE = (
     {
@@ -27,7 +27,7 @@ START, GOAL, CURVATURE = (
     }
     for bounds, scale in (
         ((-1.0, 1.0), np.asarray),
-        # Further away than 100 steps of 0.1: a sign of a gradient is never a matter of rounding.
+        # More than 100 steps of 0.1 away, so that rounding never decides the sign of a gradient.
         ((300.0, 400.0), np.asarray),
         ((-2.0, -0.5), np.exp),
     )
@@ -46,7 +46,7 @@ def flat(tree: Any) -> Any:
 
 
 def walk(subject: Case) -> list[list[float]] | None:
-    """Params after some steps; None if the first one is not downhill: it is no optimizer."""
+    """Return params after some steps; None if the first step is not downhill: no optimizer."""
     tx = subject.build()
 
     @jax.jit
@@ -58,22 +58,22 @@ def walk(subject: Case) -> list[list[float]] | None:
         updates, state = tx.update(given, state, params, **extra_args)
         return updates, state, jnp.vdot(flat(updates), flat(grads))
 
-    params, state, told = START, tx.init(START), []
+    params, state, found = START, tx.init(START), []
     for count in range(1, max(STEPS) + 1):
         updates, state, slope = step(params, state)
         if count == 1 and slope >= 0:
             return None
         params = tree_map(jnp.add, params, updates)
         if count in STEPS:
-            told.append(np.asarray(flat(params)).astype(float).tolist())
-    return told
+            found.append(np.asarray(flat(params)).astype(float).tolist())
+    return found
 
 
 def main() -> None:
-    warnings.simplefilter("ignore")  # Of deprecated functions, for example.
+    warnings.simplefilter("ignore")  # For example from deprecated functions.
     import_optax()
     for subject in cases():
-        # Its updates are not even a tree like the params.
+        # The updates of measure_with_ema have another structure than the params.
         if (
             subject.inside
             or subject.rate not in ("", "float")

@@ -1,6 +1,6 @@
-"""With the shim 100 float32 steps lead where they lead on stock optax 0.2.8, on every release.
+"""With the shim, 100 float32 steps on any release end where they end on stock optax 0.2.8.
 
-``stock-0.2.8.jsonl`` has what ``runs.py`` printed there; ``nox -s record_trajectories`` writes it.
+``nox -s record_trajectories`` writes the output of ``runs.py`` to ``stock-0.2.8.jsonl``.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ BOUND = 1e-6
 
 @dataclasses.dataclass(frozen=True)
 class Changed:
-    """Where upstream changed an algorithm itself: earlier releases go another way.
+    """An algorithm that upstream changed, so that earlier releases end elsewhere.
 
     Attributes:
-      name: of the transformation.
-      releases: PEP 440 specifiers of those that do.
-      why: what changed.
-      bound: if it is nothing but rounding that grows, how far apart they may be in the end,
-        relative to the length of the params; the first steps are the same then.
+      name: the transformation.
+      releases: PEP 440 specifiers of the releases that end elsewhere.
+      why: the change.
+      bound: if only rounding errors grow, the largest distance at the end, relative to the length
+        of the params; the first steps are the same then.
     """
 
     name: str
@@ -42,23 +42,23 @@ class Changed:
 
 
 CHANGED = (
-    Changed("adabelief", "<0.2.4", "an error was that of the last mean, now it is of this one"),
+    Changed("adabelief", "<0.2.4", "the error was relative to the last mean, now to this one"),
     Changed(
         "optimistic_gradient_descent",
         "<0.2.4",
-        "the gradient before the first was 0, now it is the first: issue 1082",
+        "the gradient before the first was 0, now it is the first one: issue 1082",
     ),
-    Changed("lbfgs", "<0.2.6", "the line search took other steps, to the same minimum"),
+    Changed("lbfgs", "<0.2.6", "the line search took other steps to the same minimum"),
     Changed("noisy_sgd", "<0.2.5", "draws other random numbers"),
     Changed("contrib.dpsgd", "<0.2.5", "draws other random numbers"),
-    # On one release, a start that differs by 2e-7 leads as far apart, and so does another jaxlib.
-    Changed("contrib.mechanize", "", "its scale grows exponentially, and rounding with it", 1e-2),
+    # A start that differs by 2e-7, or another jaxlib, ends as far apart on one release.
+    Changed("contrib.mechanize", "", "its scale and rounding errors grow exponentially", 1e-2),
 )
 
 
 @pytest.fixture(scope="session")
 def here() -> dict[str, Any]:
-    """What ``runs.py`` prints with the shim, by name."""
+    """Return what ``runs.py`` prints with the shim, by name."""
     printed = stdout_of(run("-m", "evidence.trajectories.runs"))
     return dict(map(json.loads, printed.splitlines()))
 
@@ -80,11 +80,11 @@ NEWEST: dict[str, Any] = dict(
 
 
 @pytest.mark.parametrize("name", NEWEST)
-def test_the_trajectory_is_that_of_the_newest_release(name: str, here: Any) -> None:
+def test_the_trajectory_ends_as_on_the_newest_release(name: str, here: Any) -> None:
     if not is_installed(name):
         assert name not in here
         pytest.skip(f"optax {optax.__version__} has none")
-    # What is in both places goes by its name in optax itself.
+    # A function in optax and optax.contrib has its name in optax.
     reached = here[name] if name in here else here[name.removeprefix("contrib.")]
     early, late = map(distance, reached, NEWEST[name])
     release = Release(optax.__version__)

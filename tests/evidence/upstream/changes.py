@@ -1,7 +1,7 @@
-"""Tells what an untested optax has broken, mended or changed since the newest tested release.
+"""List what an untested optax broke, fixed or changed since the newest tested release.
 
-Run as ``changes.py DOCTOR.json AUDIT.json``, with what ``doctor --json`` and ``audit --json`` wrote
-on it. Prints Markdown, and exits with 1 if there is something to do.
+Run ``changes.py DOCTOR.json AUDIT.json`` on what ``doctor --json`` and ``audit --json`` wrote. It
+prints Markdown, and exits with 1 if there is something to do.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RECORDS = Path(__file__).parents[3] / "docs" / "audit"
 
 
 def faults(doctor: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Heading and line of each fault that came, went, or is not mended."""
+    """Yield heading and line of each fault that came, went, or is not fixed."""
     newest = Release(TESTED[-1])
     known = {f"{i}.{fault.id}" for i in IDS for fault in load(i).faults_on(newest)}
     for patch in doctor["patches"]:
@@ -31,7 +31,7 @@ def faults(doctor: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for row in doctor["faults"]:
         name = f"{row['patch']}.{row['fault']}"
         if row["verdict"] == "still fails":
-            yield "Not mended", f"{name}: {row['patched']}"
+            yield "Not fixed", f"{name}: {row['patched']}"
         if row["stock"] is not None and name not in known:
             yield "Back again", f"{name}: {row['stock']}"
         if row["stock"] is None and name in known:
@@ -39,7 +39,7 @@ def faults(doctor: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def cells(audit: dict[str, Any], before: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Heading and line of each transformation that came, went, or is broken."""
+    """Yield heading and line of each transformation that came, went, or is broken."""
     old, new = (
         {Row("", row["name"], row["rate"], row["inside"], {}).title: row for row in record["rows"]}
         for record in (before, audit)
@@ -58,7 +58,7 @@ def cells(audit: dict[str, Any], before: dict[str, Any]) -> Iterator[tuple[str, 
 
 
 def main(doctor_path: str, audit_path: str) -> int:
-    """Prints the changes under their headings."""
+    """Print the changes under their headings."""
     doctor, audit = (json.loads(Path(p).read_text("utf-8")) for p in (doctor_path, audit_path))
     before = json.loads((RECORDS / f"{TESTED[-1]}.json").read_text("utf-8"))
     found = sorted({*faults(doctor), *cells(audit, before)})

@@ -1,4 +1,4 @@
-"""Runs optax's own tests, which its wheels carry, on stock and with the shim, and compares.
+"""Run optax's own tests, which its wheels contain, on stock and with the shim, and compare.
 
 In ``tests/``, run ``python -m evidence.upstream.compare [--json FILE] [TEST_FILE...]``. The test
 files are relative to the package; without any, all are run. That takes long: results that FILE
@@ -27,7 +27,7 @@ PASSED, SKIPPED, FAILED = "passed", "skipped", "failed"
 
 
 def package() -> Path:
-    """Where optax is, found without importing it."""
+    """Find the folder of optax without importing it."""
     spec = importlib.util.find_spec("optax")
     assert spec is not None
     assert spec.origin is not None
@@ -35,7 +35,7 @@ def package() -> Path:
 
 
 def run(file: str, folder: Path) -> dict[str, Any]:
-    """One file of tests, on stock and patched optax at the same time."""
+    """Run one test file on stock and on patched optax at the same time."""
     reports = {name: folder / f"{name}.xml" for name in ("stock", "patched")}
     running = [
         start(reports["stock"], file, OPTAX_DTYPEFIX="off"),
@@ -56,8 +56,8 @@ def run(file: str, folder: Path) -> dict[str, Any]:
 
 
 def start(report: Path, file: str, **variables: str) -> subprocess.Popen[bytes]:
-    """The tests in a process of their own, the shim in it before them."""
-    # Nothing of this project's configuration; and no files beside those of the package.
+    """Start the tests in a new process, which imports the shim first."""
+    # Without the configuration of this project, and without files beside those of optax.
     options = ["-p", "optax_dtypefix", "-p", "no:cacheprovider", "-c", os.devnull, "-q"]
     options += ["-W", "ignore", f"--rootdir={package()}", f"--junitxml={report}"]
     return subprocess.Popen(
@@ -69,7 +69,7 @@ def start(report: Path, file: str, **variables: str) -> subprocess.Popen[bytes]:
 
 
 def outcomes(report: Path) -> dict[str, str]:
-    """What became of each test; a file that cannot be imported is one that failed."""
+    """Return the outcome of each test; a file that cannot be imported has failed."""
     found = {}
     for case in ElementTree.parse(report).iter("testcase"):
         name = f"{case.get('classname')}::{case.get('name')}"

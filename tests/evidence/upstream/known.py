@@ -1,4 +1,4 @@
-"""Tests of optax that assert a fault itself: they fail with the shim, by intention."""
+"""Tests of optax that assert a fault: with the shim they have to fail."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class Known:
     """A test that cannot pass with the shim.
 
     Attributes:
-      test: end of its name, as in ``AccumulationTest::test_name``; parameters may follow.
-      releases: PEP 440 specifiers of the releases of optax that have it so.
-      why: the fault that it asserts.
+      test: end of the name, as in ``AccumulationTest::test_name``; parameters may follow.
+      releases: PEP 440 specifiers of the releases of optax with this test.
+      why: the fault that the test asserts.
     """
 
     test: str
@@ -22,11 +22,11 @@ class Known:
     why: str
 
     def concerns(self, release: str) -> bool:
-        """Whether that release of optax has it so."""
+        """Whether the release of optax has this test."""
         return release in SpecifierSet(self.releases)
 
     def covers(self, name: str) -> bool:
-        """Whether it is this test, with any parameters."""
+        """Whether the name is that of this test, with any parameters."""
         return self.test in name
 
 
