@@ -27,7 +27,7 @@ import optax
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 params, tx = jax.numpy.ones(3), optax.adam(learning_rate=0.1)
-updates, _ = tx.update(params, tx.init(params), params)
+updates, _ = jax.jit(tx.update)(params, tx.init(params), params)
 print(updates.round(1))
 """
 EXAMPLE_SHOWS = "strict_promotion"
