@@ -108,3 +108,18 @@ def test_it_may_be_imported_twice(tmp_path: Path) -> None:
     printed = run(tmp_path, script)
     for name in ("apply", "disabled", "is_applied", "original", "revert", "status"):
         assert f"'{name}'" in printed
+
+
+def test_the_engine_imports_neither_jax_nor_optax(tmp_path: Path) -> None:
+    script = """
+        import importlib, pkgutil
+        import optax_dtypefix
+        from optax_dtypefix import _engine
+        modules = [module.name for module in pkgutil.walk_packages(_engine.__path__)]
+        for name in modules:
+            importlib.import_module(f"{_engine.__name__}.{name}")
+        assert len(modules) > 8, modules
+        patches = {name for name in sys.modules if name.startswith("optax_dtypefix.patches.")}
+        print(*sorted({"jax", "jaxlib", "numpy", "optax"} & set(sys.modules) | patches))
+        """
+    assert run(tmp_path, script) == "\n"
