@@ -1,8 +1,8 @@
-"""Test sessions: the newest stack, and every release of optax with two generations of jax.
+"""Test sessions: the newest versions, and every release of optax with two generations of jax.
 
-``nox`` runs lint and the tests on the newest stack; ``nox -s "release(0.2.3)"`` one old release;
-``nox -s release newest_jax`` the whole matrix, one environment after the other. What follows ``--``
-replaces the tests that a session runs.
+``nox`` runs lint and the tests on the newest versions, ``nox -s "release(0.2.3)"`` one old release,
+``nox -s release newest_jax`` all releases, one after the other. Arguments after ``--`` replace the
+tests of a session.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MATCHING_JAX = {
     "0.1.4": ("0.4.13", *_BEFORE_NUMPY_2),
     "0.1.5": ("0.4.13", *_BEFORE_NUMPY_2),
     "0.1.7": ("0.4.20", *_BEFORE_NUMPY_2),
-    # 0.4.23, which came first, dies of a segmentation fault on CPUs that compute in float16.
+    # 0.4.23, the matching jax, crashes on CPUs that compute in float16.
     "0.1.8": ("0.4.25", *_BEFORE_NUMPY_2),
     "0.1.9": ("0.4.25", *_BEFORE_NUMPY_2),
     "0.2.0": ("0.4.25", *_BEFORE_NUMPY_2),
@@ -37,22 +37,22 @@ MATCHING_JAX = {
     "0.2.7": ("0.9.0",),
     "0.2.8": ("0.10.2",),
 }
-"""For each tested release of optax: jax and jaxlib, and what else must be held back for them."""
+"""For each tested release of optax: the version of jax and jaxlib, and other pins."""
 
 NEWEST_JAX = "0.10.2"
 DO_NOT_IMPORT_WITH_IT = ("0.1.2", "0.1.3", "0.1.4", "0.2.7")
 
 ALL_PATCHES_ON = ("0.1.9", "0.2.3", "0.2.5")
-"""Where all tests of the patches run: one of each way in which stock optax fails.
+"""Releases on which all tests of the patches run: one for each way in which stock optax fails.
 
-All tests of all run in session ``lowest``, on 0.1.2, and in ``tests``, on the newest.
+All tests run in the session ``lowest``, on 0.1.2, and in ``tests``, on the newest release.
 """
 
 FAULTS = ("tests/patches/test_faults.py", "tests/patches/test_programs.py")
-"""What may differ with any release of optax or jax."""
+"""Tests whose result may depend on the release of optax or jax."""
 
 AUDITED = ("0.1.9", "0.2.3", "0.2.8")
-"""Where tests go over the whole audit, patches are fuzzed, and time is measured."""
+"""Releases for the whole audit, for fuzzing and for benchmarks."""
 
 DOWNSTREAM = {
     "0.2.3": (
@@ -61,7 +61,7 @@ DOWNSTREAM = {
     ),
     "0.2.8": (),
 }
-"""Where the libraries of our users are tried, and what of them goes with that jax."""
+"""Releases for the libraries that use optax, and the pins of these libraries."""
 
 UPSTREAM = {
     "0.1.5": ("dm-haiku<0.0.12", "dm-tree", "flax<0.7.3"),
@@ -70,7 +70,7 @@ UPSTREAM = {
     "0.2.5": ("flax",),
     "0.2.8": ("flax",),
 }
-"""Where optax's own tests are run, and what they import."""
+"""Releases whose own tests run, and the packages that these tests import."""
 
 LOWEST = ("wrapt==1.14.0", "packaging==20.0", "pytest<9")  # pytest 9 wants a newer packaging.
 
@@ -84,11 +84,11 @@ _ON_NEWEST_JAX = [
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Style, format and types."""
+    """Check style, format and types."""
     session.install("-e", ".[test]", "mypy", "ruff", "types-tqdm")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
-    # mypy knows nothing of a package that is put together from two folders: it gets one.
+    # mypy needs the package in one folder.
     together = Path(session.create_tmp()) / "together"
     shutil.rmtree(together, ignore_errors=True)
     shutil.copytree("optax_dtypefix", together / "optax_dtypefix")
@@ -100,14 +100,14 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Everything, on the newest optax and jax."""
+    """Run all tests on the newest optax and jax."""
     session.install("-e", ".[test]")
     _test(session)
 
 
 @nox.session
 def lowest(session: nox.Session) -> None:
-    """The lower bounds of all dependencies at once."""
+    """Run all tests on the lower bounds of all dependencies."""
     optax, (jax, *held_back) = next(iter(MATCHING_JAX.items()))
     _install(session, optax, jax, *held_back, *LOWEST)
     _test(session)
@@ -115,7 +115,7 @@ def lowest(session: nox.Session) -> None:
 
 @nox.session
 def long_runs(session: nox.Session) -> None:
-    """3,000 steps in half precision, beside float64, on the newest optax."""
+    """Train 3,000 steps in half precision, and compare them with float64."""
     session.install("-e", ".[test]")
     session.run("python", "-m", "pytest", "tests/evidence/long_runs")
 
@@ -123,7 +123,7 @@ def long_runs(session: nox.Session) -> None:
 @nox.session
 @nox.parametrize("optax", _RELEASES)
 def release(session: nox.Session, optax: str) -> None:
-    """One release of optax with the jax of its time."""
+    """Test one release of optax with the matching jax."""
     jax, *held_back = MATCHING_JAX[optax]
     _install(session, optax, jax, *held_back)
     some = (*FAULTS, "tests/patches/test_properties.py")
@@ -134,7 +134,7 @@ def release(session: nox.Session, optax: str) -> None:
 @nox.session
 @nox.parametrize("optax", _ON_NEWEST_JAX)
 def newest_jax(session: nox.Session, optax: str) -> None:
-    """One release of optax with the newest jax, for those who pin optax alone."""
+    """Test one release of optax with the newest jax, for users who pin only optax."""
     _install(session, optax, NEWEST_JAX)
     _test(session, *FAULTS)
 
@@ -142,7 +142,7 @@ def newest_jax(session: nox.Session, optax: str) -> None:
 @nox.session
 @nox.parametrize("optax", [nox.param(optax, id=optax) for optax in AUDITED])
 def audit(session: nox.Session, optax: str) -> None:
-    """The contract on every transformation, and programs where stock keeps it: minutes."""
+    """Check the contract, and unchanged programs, on every transformation. Takes minutes."""
     jax, *held_back = MATCHING_JAX[optax]
     _install(session, optax, jax, *held_back)
     session.run("python", "-m", "pytest", "tests/evidence/audit")
@@ -151,17 +151,17 @@ def audit(session: nox.Session, optax: str) -> None:
 @nox.session
 @nox.parametrize("optax", [nox.param(optax, id=optax) for optax in DOWNSTREAM])
 def downstream(session: nox.Session, optax: str) -> None:
-    """With the libraries that users of optax run: flax, equinox, optimistix, orbax and others."""
+    """Test with libraries that use optax: flax, equinox, optimistix, orbax and others."""
     jax, *held_back = MATCHING_JAX[optax]
     _install(session, optax, jax, *held_back, *DOWNSTREAM[optax], extras="test,downstream")
-    # Old libraries use what JAX deprecates, some when they are imported.
+    # Old libraries use deprecated parts of JAX, some of them on import.
     session.run("python", "-m", "pytest", "-W", "ignore", "tests/evidence/downstream")
 
 
 @nox.session
 @nox.parametrize("optax", [nox.param(optax, id=optax) for optax in UPSTREAM])
 def upstream(session: nox.Session, optax: str) -> None:
-    """The tests of optax itself, on stock and with the shim: none may fail with the shim alone."""
+    """Run optax's own tests on stock and with the shim: none may fail only with the shim."""
     jax, *held_back = MATCHING_JAX[optax]
     _install(session, optax, jax, *held_back, *UPSTREAM[optax])
     record = () if session.posargs else ("--json", f"../docs/upstream/{optax}.json")
@@ -173,11 +173,11 @@ def upstream(session: nox.Session, optax: str) -> None:
 @nox.session
 @nox.parametrize("optax", [nox.param(optax, id=optax) for optax in AUDITED])
 def fuzz(session: nox.Session, optax: str) -> None:
-    """Thousands of trees with any hyperparameters for each patch, and beside stock."""
+    """Fuzz each patch with thousands of trees, alone and against stock."""
     jax, *held_back = MATCHING_JAX[optax]
     _install(session, optax, jax, *held_back, "pytest-xdist")
     many = ("--hypothesis-profile=many", "-n", "auto", *session.posargs)
-    # Apart, as each of the two has processes of its own.
+    # Separately: both start processes.
     for tests in ("tests/patches/test_properties.py", "tests/evidence/differential"):
         session.run("python", "-m", "pytest", *many, tests)
 
@@ -185,7 +185,7 @@ def fuzz(session: nox.Session, optax: str) -> None:
 @nox.session
 @nox.parametrize("optax", [nox.param(optax, id=optax) for optax in AUDITED])
 def benchmarks(session: nox.Session, optax: str) -> None:
-    """Times steps, imports and calls into docs/benchmarks/: nothing else should run."""
+    """Measure steps, imports and calls for docs/benchmarks/. Run nothing else meanwhile."""
     jax, *held_back = MATCHING_JAX[optax]
     _install(session, optax, jax, *held_back)
     newest, (its_jax, *_) = list(MATCHING_JAX.items())[-1]
@@ -200,14 +200,14 @@ def benchmarks(session: nox.Session, optax: str) -> None:
 
 @nox.session
 def page_of_benchmarks(session: nox.Session) -> None:
-    """Writes docs/benchmarks.md and draws docs/benchmarks.svg."""
+    """Write docs/benchmarks.md and draw docs/benchmarks.svg."""
     session.install("-e", ".")
     session.run("python", "docs/write_benchmarks.py")
 
 
 @nox.session
 def record_trajectories(session: nox.Session) -> None:
-    """Writes where they lead on stock optax, for tests/evidence/trajectories."""
+    """Record the trajectories of stock optax for tests/evidence/trajectories."""
     optax, (jax, *held_back) = list(MATCHING_JAX.items())[-1]
     _install(session, optax, jax, *held_back)
     environment = {"OPTAX_DTYPEFIX": "off", "JAX_PLATFORMS": "cpu"}
@@ -219,7 +219,7 @@ def record_trajectories(session: nox.Session) -> None:
 
 @nox.session
 def page_of_long_runs(session: nox.Session) -> None:
-    """Writes docs/long-runs.json and .md, and draws docs/long-runs.svg and docs/gains.svg."""
+    """Write docs/long-runs.json and .md, and draw docs/long-runs.svg and docs/gains.svg."""
     session.install("-e", ".[test]")
     with session.chdir("tests"):
         session.run("python", "-m", "evidence.long_runs.record", "../docs/long-runs.json")
@@ -229,7 +229,7 @@ def page_of_long_runs(session: nox.Session) -> None:
 @nox.session
 @nox.parametrize("optax", _RELEASES)
 def record(session: nox.Session, optax: str) -> None:
-    """Writes the audit of one release to docs/audit/; ``picture`` draws all of them."""
+    """Record the audit of one release in docs/audit/; ``picture`` draws all of them."""
     jax, *held_back = MATCHING_JAX[optax]
     _install(session, optax, jax, *held_back)
     with open(f"docs/audit/{optax}.json", "w", encoding="utf-8") as file:
@@ -238,7 +238,7 @@ def record(session: nox.Session, optax: str) -> None:
 
 @nox.session
 def picture(session: nox.Session) -> None:
-    """Draws docs/audit.svg and writes docs/audit.md, from what ``record`` wrote."""
+    """Draw docs/audit.svg and write docs/audit.md from the records of ``record``."""
     session.install("-e", ".")
     records = [f"docs/audit/{optax}.json" for optax in MATCHING_JAX]
     session.run("python", "docs/write_audit.py", "docs", *records)
@@ -253,7 +253,7 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def package(session: nox.Session) -> None:
-    """The wheel, built from the sdist, away from the sources; every tested release has a pair."""
+    """Build and check the wheel, and test it without the sources."""
     dist = Path(session.create_tmp()).resolve() / "dist"
     shutil.rmtree(dist, ignore_errors=True)
     session.run("uv", "build", "--out-dir", str(dist), external=True)
@@ -273,5 +273,5 @@ def _install(session: nox.Session, optax: str, jax: str, *more: str, extras: str
 
 def _test(session: nox.Session, *paths: str) -> None:
     session.run("python", "-m", "pytest", *(session.posargs or paths))
-    if not (session.posargs or paths):  # It shows what ``test_faults.py`` tests everywhere.
+    if not (session.posargs or paths):  # The output for users, of what ``test_faults.py`` tests.
         session.run("python", "-m", "optax_dtypefix", "doctor")
