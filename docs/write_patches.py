@@ -21,7 +21,7 @@ from optax_dtypefix.patches import IDS, TESTED, load
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from optax_dtypefix._engine.patch import Fault, Patch
+    from optax_dtypefix._engine.patch import Fault, Patch, Target
 
 ROOT = Path(__file__).parents[1]
 
@@ -81,7 +81,7 @@ def page(patch: Patch) -> Iterator[str]:
     yield ""
     yield "## Functions that the patch wraps"
     yield ""
-    yield ", ".join(dict.fromkeys(f"`{target.qualname}`" for target in patch.targets))
+    yield ", ".join(dict.fromkeys(f"`{name_of(target)}`" for target in patch.targets))
     yield ""
     yield f"## How to switch the patch {'on' if patch.opt_in else 'off'}"
     yield ""
@@ -117,6 +117,12 @@ def demonstration(patch: Patch) -> Iterator[str]:
     yield f"The script goes wrong on optax {ranges(affected(fault))} (fault `{fault.id}` below)."
     yield ""
     yield f"**Do numbers change?** {example.NUMBERS_CHANGE}"
+
+
+def name_of(target: Target) -> str:
+    """Name a function, with its module if the name alone says nothing."""
+    home = f"{target.modules[0]}." if target.qualname == "__getattr__" else ""
+    return f"{home}{target.qualname}"
 
 
 def index() -> Iterator[str]:
