@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import contextlib
 import inspect
 from typing import TYPE_CHECKING, Any, Callable
 
@@ -13,9 +12,10 @@ import pytest
 import optax_dtypefix
 from optax_dtypefix._contract.x64 import is_x64, x64
 from support.contract import assert_keeps_the_contract, float64_in
+from support.nodes import Matrix
 from support.patch_cases import FuzzCase, Program
 from support.transformations import with_value
-from support.trees import REGIMES, in_float64, leaves, tree_map, tree_of
+from support.trees import REGIMES, dtypes_of, in_float64, leaves, tree_map, tree_of
 
 if TYPE_CHECKING:
     from support.fuzzing import Draw
@@ -133,7 +133,7 @@ def fields(state: Any, names: tuple[str, ...]) -> dict[str, Any]:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("wide", "dtypes"), REGIMES.values(), ids=REGIMES)
 def test_the_contract(name: str, wide: bool, dtypes: tuple[Any, ...]) -> None:
-    with x64() if wide else contextlib.nullcontext():
+    with x64(wide):
         tx, params = build(name), tree_of(*dtypes)
         assert_keeps_the_contract(tx, params, extra=lambda _: values(name))
         state = tx.init(params)
@@ -162,7 +162,7 @@ RATES: dict[str, Callable[[], Any]] = {
 def test_any_learning_rate(name: str, rate: Any) -> None:
     for regime in ("bfloat16", "mixed", "float32 x64", "mixed x64"):
         wide, dtypes = REGIMES[regime]
-        with x64() if wide else contextlib.nullcontext():
+        with x64(wide):
             tx = build(name, learning_rate=rate())
             optax_dtypefix.check(tx, tree_of(*dtypes), **values(name)).raise_if_broken()
     with x64():
@@ -319,7 +319,7 @@ def test_trees_have_the_dtypes_of_stock(name: str) -> None:
     state = jax.eval_shape(build(name).init, tree_of(jnp.float16))
     averages = fields(state, AVERAGES)
     if "exp_avg_sq" in averages:
-        assert {leaf.dtype for leaf in leaves(averages)} == {jnp.dtype(jnp.float32)}
+        assert {*dtypes_of(averages)} == {jnp.dtype(jnp.float32)}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -330,7 +330,7 @@ def test_a_state_restored_from_stock_keeps_its_dtypes(name: str) -> None:
         tx.init(params),
     )
     _, new_state = jax.jit(tx.update)(params, state, params, **values(name))
-    assert [leaf.dtype for leaf in leaves(new_state)] == [leaf.dtype for leaf in leaves(state)]
+    assert dtypes_of(new_state) == dtypes_of(state)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("momo")])
@@ -342,7 +342,7 @@ def test_any_value(name: str) -> None:
         for value in (*wide, 1.5, np.float32(1.5), jnp.asarray(1.5, jnp.bfloat16)):
             updates, state = tx.update(params, tx.init(params), params, value=value)
             np.testing.assert_allclose(state.barf, expected.barf, rtol=1e-6)
-            assert {leaf.dtype for leaf in leaves(updates)} == {jnp.dtype(jnp.float32)}
+            assert {*dtypes_of(updates)} == {jnp.dtype(jnp.float32)}
 
 
 def test_mechanize_leaves_the_dtypes_of_its_base_optimizer() -> None:
@@ -387,20 +387,6 @@ def test_weight_decay_with_a_mask(name: str) -> None:
         assert_keeps_the_contract(tx, params)
 
 
-class Matrix:
-    """A node of a user's that converts its child, and checks the shape."""
-
-    def __init__(self, array: Any) -> None:
-        self.array = jnp.asarray(array)
-        if self.array.ndim != 2:
-            raise ValueError(self.array.shape)
-
-
-jax.tree_util.register_pytree_node(
-    Matrix, lambda node: ((node.array,), None), lambda _, children: Matrix(*children)
-)
-
-
 def steps_of(tx: Any, params: Any, gradients: list[Any], losses: Any = None) -> Any:
     """The updates and states of a few steps; the params move by the updates."""
     state, found, update = tx.init(params), [], jax.jit(tx.update)
@@ -441,7 +427,7 @@ def test_an_integer_param_has_float_updates(name: str) -> None:
     params = tree_of(jnp.float32, jnp.int32)
     found = steps_of(build(name), params, gradients_in(jnp.float32, params), losses_of(name))
     for updates, state in found:
-        assert {leaf.dtype for leaf in leaves(updates)} == {jnp.dtype(jnp.float32)}
+        assert {*dtypes_of(updates)} == {jnp.dtype(jnp.float32)}
         averages = leaves(fields(state, AVERAGES))
         assert all(leaf.dtype == jnp.float32 for leaf in averages)
 
@@ -469,7 +455,7 @@ def test_dog_trains_on_float16_gradients() -> None:
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("name", NAMES)
 def test_nodes_that_convert_and_check(name: str, dtype: Any, wide: bool) -> None:
-    with x64() if wide else contextlib.nullcontext():
+    with x64(wide):
         tx, plain = build(name), {"w": tree_of(dtype)["w"]}
         gradients = gradients_in(dtype, plain)
         expected = steps_of(tx, plain, gradients, losses_of(name))
@@ -544,7 +530,7 @@ def test_a_restored_state_of_stock_for_complex_params_keeps_its_dtypes() -> None
             state = state._replace(base_optimizer_state=tx.init(params).base_optimizer_state)
         updates, new_state = jax.jit(tx.update)(params, state, params, **values(name))
         assert bool(jnp.isfinite(updates["z"]).all())
-        assert [leaf.dtype for leaf in leaves(new_state)] == [leaf.dtype for leaf in leaves(state)]
+        assert dtypes_of(new_state) == dtypes_of(state)
 
 
 @pytest.mark.skipif("dog" not in NAMES, reason="dog came with optax 0.2.3")
@@ -560,7 +546,7 @@ def test_a_mask_sees_what_the_user_passed_in(name: str) -> None:
     for mask in (is_half, {"a": True, "b": False}):
         tx = build(name, learning_rate=1e4, weight_decay=0.5, mask=mask)
         updates, _ = tx.update(zeros, tx.init(params), params)
-        assert bool((updates["a"].array < 0).all())
+        assert bool((updates["a"].child < 0).all())
         assert not updates["b"].any()
 
 
@@ -571,7 +557,7 @@ def averaging(start: Any, seen: list[Any]) -> Any:
         return {"mean": tree_map(start, params), "count": jnp.zeros((), jnp.int32)}
 
     def update(updates: Any, state: Any, params: Any = None) -> Any:
-        seen.append([leaf.dtype for leaf in leaves((updates, params))])
+        seen.append(dtypes_of((updates, params)))
         mean = tree_map(lambda m, g: 0.5 * m + 0.5 * g, state["mean"], updates)
         return tree_map(lambda m: -0.1 * m, mean), {"mean": mean, "count": state["count"] + 1}
 
@@ -608,4 +594,4 @@ def test_mechanize_is_as_wide_as_its_base_optimizer_was_asked_to_be() -> None:
     for dtype in (jnp.float32, jnp.bfloat16):
         tx = contrib.mechanize(optax.adam(0.1, mu_dtype=dtype))
         updates, _ = tx.update(params, tx.init(params), params)
-        assert {leaf.dtype for leaf in leaves(updates)} == {jnp.dtype(dtype)}
+        assert {*dtypes_of(updates)} == {jnp.dtype(dtype)}

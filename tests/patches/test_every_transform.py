@@ -13,7 +13,7 @@ import optax_dtypefix
 from support.contract import assert_keeps_the_contract
 from support.patch_cases import FuzzCase, Program, fuzz_case
 from support.transformations import drifting
-from support.trees import leaves, tree_map, tree_of
+from support.trees import dtypes_of, leaves, tree_map, tree_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -133,4 +133,4 @@ def test_gradients_may_go_by_the_users_own_name() -> None:
     tx = optax.GradientTransformation(init, update)
     grads = tree_of("bfloat16")
     got, _ = tx.update(grads=grads, state=tx.init(grads))  # type: ignore[call-arg]
-    assert {leaf.dtype for leaf in leaves(got)} == {jnp.dtype(jnp.bfloat16)}
+    assert {*dtypes_of(got)} == {jnp.dtype(jnp.bfloat16)}

@@ -23,8 +23,9 @@ from optax_dtypefix.patches._support.in_float32 import (
     round_up_subnormals,
 )
 from support.contract import assert_keeps_the_contract, float64_in
+from support.nodes import Converting
 from support.patch_cases import FuzzCase, Program
-from support.trees import leaves, tree_map, tree_of, types
+from support.trees import dtypes_of, leaves, tree_map, tree_of, types
 
 if TYPE_CHECKING:
     from support.fuzzing import Draw
@@ -276,8 +277,8 @@ def test_64_bit_mode_changes_nothing(family: MomentTransform) -> None:
         tx, params = build(family), tree_of(jnp.float16)
         state = tx.init(params)
         updates, new_state = jax.eval_shape(tx.update, params, state, params)
-        assert [leaf.dtype for leaf in leaves(new_state)] == [leaf.dtype for leaf in leaves(state)]
-        assert {leaf.dtype for leaf in leaves(updates)} == {np.dtype(np.float16)}
+        assert dtypes_of(new_state) == dtypes_of(state)
+        assert {*dtypes_of(updates)} == {np.dtype(np.float16)}
         assert not any(float64_in(lambda p: tx.update(p, tx.init(p), p), params))
 
 
@@ -326,7 +327,7 @@ def test_moments_of_gradients_wider_than_params_are_as_wide_as_stocks(asked: Any
     def dtypes() -> list[Any]:
         tx = optax.scale_by_adam(mu_dtype=asked)
         shapes = jax.eval_shape(lambda p: tx.update(grads, tx.init(p), p), params)
-        return [leaf.dtype for leaf in leaves(shapes)]
+        return dtypes_of(shapes)
 
     with optax_dtypefix.disabled():
         stock = dtypes()
@@ -465,22 +466,6 @@ def test_an_integer_leaf_keeps_its_fractions() -> None:
     updates, _ = tx.update(params, tx.init(params), params)
     np.testing.assert_allclose(np.asarray(updates["i"], float), 1.0, rtol=1e-3)
     assert updates["i"].dtype == jnp.float32
-
-
-@jax.tree_util.register_pytree_node_class
-class Converting:
-    """A node that makes arrays of its children: of a shape or dtype it cannot."""
-
-    def __init__(self, child: Any) -> None:
-        self.child = jnp.asarray(child)
-
-    def tree_flatten(self) -> Any:
-        return (self.child,), None
-
-    @classmethod
-    def tree_unflatten(cls, aux: Any, children: Any) -> Converting:
-        del aux
-        return cls(*children)
 
 
 @pytest.mark.parametrize("gradient", [jnp.float16, jnp.float32])

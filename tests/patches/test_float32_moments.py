@@ -16,7 +16,7 @@ from optax_dtypefix.patches import float32_moments
 from optax_dtypefix.patches._support.in_float32 import InFloat32
 from support.contract import assert_keeps_the_contract, float64_in
 from support.patch_cases import FuzzCase, Program
-from support.trees import leaves, tree_map, tree_of
+from support.trees import dtypes_of, leaves, tree_map, tree_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -205,7 +205,7 @@ def test_keeps_the_contract_with_moments_in_float32(family: Any) -> None:
     optax_dtypefix.check(tx, params).raise_if_broken()  # Wider moments are no fault to it.
     state = tx.init(params)
     for name in family.moments:
-        assert {leaf.dtype for leaf in leaves(getattr(state, name))} == {np.dtype(np.float32)}
+        assert {*dtypes_of(getattr(state, name))} == {np.dtype(np.float32)}
 
 
 @pytest.mark.parametrize("family", SIMPLE, ids=NAMES)
@@ -235,8 +235,8 @@ def test_64_bit_mode_changes_nothing(family: Any) -> None:
         tx, params = build(family), tree_of(jnp.bfloat16)
         state = tx.init(params)
         updates, new_state = jax.eval_shape(tx.update, params, state, params)
-        assert [leaf.dtype for leaf in leaves(new_state)] == [leaf.dtype for leaf in leaves(state)]
-        assert {leaf.dtype for leaf in leaves(updates)} == {np.dtype(jnp.bfloat16)}
+        assert dtypes_of(new_state) == dtypes_of(state)
+        assert {*dtypes_of(updates)} == {np.dtype(jnp.bfloat16)}
         assert not any(float64_in(lambda p: tx.update(p, tx.init(p), p), params))
 
 
@@ -270,8 +270,8 @@ def test_a_moment_restored_from_stock_keeps_its_dtype(dtype: Any, precision: flo
     restored = state._replace(nu=tree_map(lambda leaf: leaf.astype(dtype), state.nu))
     for _ in range(2):
         updates, restored = jax.jit(tx.update)(params, restored, params)
-        assert {leaf.dtype for leaf in leaves(restored.nu)} == {np.dtype(dtype)}
-        assert {leaf.dtype for leaf in leaves(updates)} == {np.dtype(dtype)}
+        assert {*dtypes_of(restored.nu)} == {np.dtype(dtype)}
+        assert {*dtypes_of(updates)} == {np.dtype(dtype)}
     # To the last place, and to the smallest number where float16 has no finer ones.
     expected = (1 - 0.999**2) * np.asarray(params["w"]).astype(float) ** 2
     got = np.asarray(restored.nu["w"]).astype(float)
@@ -282,12 +282,12 @@ def test_wider_and_narrower_gradients() -> None:
     tx, wide, narrow = optax.scale_by_adam(), tree_of(jnp.float32), tree_of(jnp.bfloat16)
     # Stock's own promotion stands: here the gradients are the wider ones.
     _, new_state = tx.update(wide, tx.init(narrow), narrow)
-    assert {leaf.dtype for leaf in leaves(new_state.mu)} == {np.dtype(np.float32)}
+    assert {*dtypes_of(new_state.mu)} == {np.dtype(np.float32)}
     state = tx.init(wide)
     updates, new_state = tx.update(narrow, state, wide)
     # And here they are the narrower ones.
-    assert {leaf.dtype for leaf in leaves(updates)} == {np.dtype(np.float32)}
-    assert {leaf.dtype for leaf in leaves(new_state.nu)} == {np.dtype(np.float32)}
+    assert {*dtypes_of(updates)} == {np.dtype(np.float32)}
+    assert {*dtypes_of(new_state.nu)} == {np.dtype(np.float32)}
 
 
 def moments(state: Any) -> set[Any]:
@@ -330,11 +330,11 @@ def test_a_first_moment_in_float32_gives_float32_updates_as_on_stock() -> None:
     params = tree_of(jnp.bfloat16)
     tx = optax.adam(0.1, mu_dtype=jnp.float32)
     updates, _ = tx.update(params, tx.init(params), params)
-    assert {leaf.dtype for leaf in leaves(updates)} == {np.dtype(np.float32)}
+    assert {*dtypes_of(updates)} == {np.dtype(np.float32)}
 
 
 def test_without_params_the_first_moment_gives_the_width_of_the_update() -> None:
     for dtype in (jnp.bfloat16, jnp.float32):
         tx, grads = optax.adam(0.1), tree_of(jnp.bfloat16)
         updates, _ = tx.update(grads, tx.init(tree_of(dtype)))
-        assert {leaf.dtype for leaf in leaves(updates)} == {np.dtype(dtype)}
+        assert {*dtypes_of(updates)} == {np.dtype(dtype)}

@@ -18,7 +18,7 @@ import optax_dtypefix
 from optax_dtypefix._contract.x64 import x64
 from support.contract import assert_keeps_the_contract, float64_in
 from support.patch_cases import FuzzCase, Program
-from support.trees import in_float64, leaves, tree_map, tree_of
+from support.trees import dtypes_of, in_float64, leaves, tree_map, tree_of
 
 if TYPE_CHECKING:
     from support.fuzzing import Draw
@@ -357,7 +357,7 @@ def test_projects(case: Any) -> None:
     expected = tree_map(lambda leaf: leaf / norm_of(tree) * 3, in_float64(tree))
     for project in (optax.projections.projection_l2_ball, optax.projections.projection_l2_sphere):
         got = project(tree, 3.0)
-        assert [leaf.dtype for leaf in leaves(got)] == [leaf.dtype for leaf in leaves(tree)]
+        assert dtypes_of(got) == dtypes_of(tree)
         assert_close(got, expected)
     inside = optax.projections.projection_l2_ball(tree, 1e6)
     np.testing.assert_array_equal(in_float64(inside["w"]), in_float64(tree["w"]))
@@ -425,7 +425,7 @@ def test_what_multiplies_with_a_norm_of_float32_params_gives_float32(
 def test_what_looks_at_no_params_gives_the_dtype_of_the_gradients() -> None:
     for tx in (optax.clip_by_global_norm(1.0), optax.clip_by_block_rms(0.1)):
         updates = updates_of(tx, tree_of(jnp.bfloat16), tree_of(jnp.float32))
-        assert {leaf.dtype for leaf in leaves(updates)} == {jnp.dtype(jnp.bfloat16)}
+        assert {*dtypes_of(updates)} == {jnp.dtype(jnp.bfloat16)}
 
 
 def test_integers_are_clipped_to_fractions() -> None:

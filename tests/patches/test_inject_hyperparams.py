@@ -19,7 +19,7 @@ from optax_dtypefix.patches._support.weak_scalars import weak
 from support.contract import assert_keeps_the_contract, assert_within_the_bound, float64_in
 from support.patch_cases import FuzzCase, Program
 from support.training import train
-from support.trees import in_float64, leaves, tree_map, tree_of, types
+from support.trees import dtypes_of, in_float64, leaves, tree_map, tree_of, types
 
 if TYPE_CHECKING:
     from support.fuzzing import Draw
@@ -183,15 +183,15 @@ def test_gradients_may_have_other_dtypes_than_the_params(build: Any) -> None:
     tx, params, grads = build(), tree_of(jnp.bfloat16), tree_of(jnp.float32)
     updates, state = tx.update(grads, tx.init(params), params)
     assert_within_the_bound(updates, grads, params)
-    assert jnp.dtype(jnp.float32) in {leaf.dtype for leaf in leaves(state.inner_state)}
+    assert jnp.dtype(jnp.float32) in {*dtypes_of(state.inner_state)}
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32, jnp.complex64])
 def test_hyperparameters_are_float32_and_the_state_has_the_users_dtypes(dtype: Any) -> None:
     state = inject(optax.adam)(RATE).init(tree_of(dtype))
-    assert {leaf.dtype for leaf in leaves(state.hyperparams)} == {jnp.dtype(jnp.float32)}
+    assert {*dtypes_of(state.hyperparams)} == {jnp.dtype(jnp.float32)}
     assert float(state.hyperparams["b2"]) == np.float32(B2)
-    assert {leaf.dtype for leaf in leaves(state.inner_state[0].mu)} == {jnp.dtype(dtype)}
+    assert {*dtypes_of(state.inner_state[0].mu)} == {jnp.dtype(dtype)}
 
 
 def test_the_state_is_stocks_for_float32() -> None:
@@ -322,7 +322,7 @@ def test_the_user_may_set_a_hyperparameter(jit: Any, dtype: Any, setting: Any) -
     expected = types(state)
     _, state = step(params, state, params)
     assert types(state) == expected
-    assert {leaf.dtype for leaf in leaves(state.inner_state)} == {jnp.dtype(dtype)}
+    assert {*dtypes_of(state.inner_state)} == {jnp.dtype(dtype)}
 
 
 def test_params_need_not_be_given() -> None:
@@ -393,7 +393,7 @@ def test_a_function_among_the_extra_arguments_sees_the_users_dtypes() -> None:
         def update(grads: Any, state: Any, params: Any, **extra_args: Any) -> Any:
             fn = extra_args["value_fn"]
             value, grads = jax.value_and_grad(fn)(params, extra_args["batch"])
-            dtypes = {leaf.dtype for leaf in leaves((value, grads, extra_args["value"]))}
+            dtypes = {*dtypes_of((value, grads, extra_args["value"]))}
             assert dtypes == {jnp.dtype(jnp.bfloat16)}
             assert extra_args["batch"].dtype == jnp.bfloat16
             return tree_map(lambda g: -learning_rate * g, grads), state
@@ -479,7 +479,7 @@ def test_lookahead_inside_keeps_bfloat16() -> None:
     fast = {"w": jnp.ones(3, jnp.bfloat16)}
     params = optax.LookaheadParams.init_synced(fast)
     updates, _ = tx.update(fast, tx.init(params), params)
-    assert {leaf.dtype for leaf in leaves(updates)} == {jnp.dtype(jnp.bfloat16)}
+    assert {*dtypes_of(updates)} == {jnp.dtype(jnp.bfloat16)}
 
 
 def test_a_word_in_the_state_is_left_alone() -> None:

@@ -16,9 +16,10 @@ from optax_dtypefix._contract import dtypes as _dtypes
 from optax_dtypefix._contract.x64 import x64
 from optax_dtypefix.patches._support import reproduce
 from support.contract import assert_keeps_the_contract
+from support.nodes import Converting
 from support.patch_cases import FuzzCase, Program
 from support.transformations import drifting
-from support.trees import leaves, tree_map, tree_of
+from support.trees import dtypes_of, leaves, tree_map, tree_of
 
 if TYPE_CHECKING:
     from support.fuzzing import Draw
@@ -75,21 +76,6 @@ if HAS_SKIP:
     PROGRAMS["skip"] = Program(
         lambda: mean_of_two(optax.adam(1e-2), should_skip_update_fn=optax.skip_not_finite)
     )
-
-
-@jax.tree_util.register_pytree_node_class
-class Converting:
-    """A node of a user's that takes nothing but arrays."""
-
-    def __init__(self, array: Any) -> None:
-        self.array = jnp.asarray(array)
-
-    def tree_flatten(self) -> Any:
-        return (self.array,), None
-
-    @classmethod
-    def tree_unflatten(cls, _: None, children: Any) -> Any:
-        return cls(*children)
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -190,10 +176,10 @@ def test_integers_are_accumulated_in_floats(
     window = [{"w": jnp.ones(3), "n": jnp.asarray(n, grads_dtype)} for n in ([1, -1], [2, 0])]
     state = tx.init(params)
     assert state.acc_grads["n"].dtype == jnp.float32
-    dtypes = [leaf.dtype for leaf in leaves(state)]
+    dtypes = dtypes_of(state)
     for grads in window:
         updates, state = jax.jit(tx.update)(grads, state, params)
-        assert [leaf.dtype for leaf in leaves(state)] == dtypes
+        assert dtypes_of(state) == dtypes
     assert updates["n"].dtype == jnp.float32
     np.testing.assert_array_equal(updates["n"], [-0.75, 0.25] if mean else [-1.5, 0.5])
 
@@ -264,7 +250,7 @@ def test_a_state_restored_from_stock_keeps_its_dtypes() -> None:
     state = tx.init(params)
     narrow = tree_map(lambda acc: acc.astype(jnp.bfloat16), state.acc_grads)
     _, state = jax.jit(tx.update)(params, state._replace(acc_grads=narrow), params)
-    assert {leaf.dtype for leaf in leaves(state.acc_grads)} == {np.dtype(jnp.bfloat16)}
+    assert {*dtypes_of(state.acc_grads)} == {np.dtype(jnp.bfloat16)}
 
 
 @pytest.mark.parametrize("skip", [False, True] if HAS_SKIP else [False])
@@ -362,7 +348,7 @@ def test_no_shape_is_put_into_a_node_of_the_user() -> None:
     for _ in range(2):
         updates, state = jax.jit(tx.update)(grads, state, params)
     assert isinstance(updates, Converting)
-    np.testing.assert_allclose(updates.array, -0.5, rtol=1e-2)
+    np.testing.assert_allclose(updates.child, -0.5, rtol=1e-2)
 
 
 def test_gradients_under_other_keys_raise() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from support.trees import leaves, tree_map
+from support.trees import dtypes_of, tree_map
 
 contrib = getattr(optax, "contrib", None)
 BUILDERS: dict[str, Any] = {
@@ -41,4 +41,4 @@ def test_they_are_taken_in_silence(name: str, with_params: bool) -> None:
     extra_args = {"value": jnp.float32(1.0)} if name == "momo" else {}
     for _ in range(2):
         updates, state = tx.update(grads, state, params, **extra_args)
-    assert {leaf.dtype for leaf in leaves(updates)} == {jnp.dtype(jnp.float32)}
+    assert {*dtypes_of(updates)} == {jnp.dtype(jnp.float32)}

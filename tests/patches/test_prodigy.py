@@ -12,9 +12,10 @@ import pytest
 from optax_dtypefix._contract.jaxpr import equations
 from optax_dtypefix._contract.x64 import x64
 from support.contract import assert_keeps_the_contract, float64_in
+from support.nodes import Matrix
 from support.patch_cases import FuzzCase, Program
 from support.training import train
-from support.trees import leaves, tree_map, tree_of
+from support.trees import dtypes_of, leaves, tree_map, tree_of
 
 if TYPE_CHECKING:
     from support.fuzzing import Draw
@@ -133,7 +134,7 @@ def test_bfloat16_params_have_bfloat16_arrays_and_float32_scalars() -> None:
     assert_keeps_the_contract(tx, params)
     state = tx.init(params)
     trees = (state.exp_avg, state.exp_avg_sq, state.grad_sum, state.params0)
-    assert {leaf.dtype for leaf in leaves(trees)} == {jnp.dtype(jnp.bfloat16)}
+    assert {*dtypes_of(trees)} == {jnp.dtype(jnp.bfloat16)}
     assert state.estim_lr.dtype == state.numerator_weighted.dtype == jnp.float32
 
 
@@ -216,7 +217,7 @@ def test_updates_far_below_the_numbers_of_float16() -> None:
 def test_an_integer_param_has_float_updates() -> None:
     params = tree_of(jnp.float32, jnp.int32)
     for updates, _ in walk_of(jnp.float32, params, [tree_of(jnp.float32, seed=2)] * 2):
-        assert {leaf.dtype for leaf in leaves(updates)} == {jnp.dtype(jnp.float32)}
+        assert {*dtypes_of(updates)} == {jnp.dtype(jnp.float32)}
 
 
 def test_complex_params_follow_the_paper() -> None:
@@ -231,22 +232,8 @@ def test_complex_params_follow_the_paper() -> None:
     (got, state), found = distances_of(tx, params, target)
     np.testing.assert_allclose(found, distances, rtol=1e-3)
     np.testing.assert_allclose(got["z"], exact["re"] + 1j * exact["im"], atol=1e-2)
-    assert {leaf.dtype for leaf in leaves(state.exp_avg_sq)} == {jnp.dtype(jnp.complex64)}
+    assert {*dtypes_of(state.exp_avg_sq)} == {jnp.dtype(jnp.complex64)}
     assert found.dtype == jnp.float32
-
-
-class Matrix:
-    """A node of a user's that converts its child, and checks the shape."""
-
-    def __init__(self, array: Any) -> None:
-        self.array = jnp.asarray(array)
-        if self.array.ndim != 2:
-            raise ValueError(self.array.shape)
-
-
-jax.tree_util.register_pytree_node(
-    Matrix, lambda node: ((node.array,), None), lambda _, children: Matrix(*children)
-)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])

@@ -16,7 +16,7 @@ import optax_dtypefix
 from optax_dtypefix._contract.x64 import x64
 from support.contract import assert_keeps_the_contract, float64_in
 from support.patch_cases import FuzzCase, Program
-from support.trees import leaves, tree_map, tree_of, types
+from support.trees import dtypes_of, leaves, tree_map, tree_of, types
 
 if TYPE_CHECKING:
     from support.fuzzing import Draw
@@ -107,7 +107,7 @@ def test_a_deprecated_name_is_that_of_the_patched_function() -> None:
     batch = tree_map(lambda leaf: jnp.stack([leaf, leaf]), params)
     with jax.numpy_dtype_promotion("strict"):  # Stock raises.
         updates, _ = tx.update(batch, tx.init(params), params)
-    assert {leaf.dtype for leaf in leaves(updates)} == {jnp.dtype(jnp.float32)}
+    assert {*dtypes_of(updates)} == {jnp.dtype(jnp.float32)}
 
 
 @pytest.mark.parametrize("name", AVAILABLE)
@@ -213,7 +213,7 @@ def test_gradients_wider_than_params_are_left_to_the_user() -> None:
     tx = optax.trace(0.9)
     params, grads = tree_of(jnp.bfloat16), tree_of(jnp.float32)
     _, state = tx.update(grads, tx.init(params), params)
-    assert {leaf.dtype for leaf in leaves(state)} == {jnp.dtype(jnp.float32)}
+    assert {*dtypes_of(state)} == {jnp.dtype(jnp.float32)}
 
 
 @pytest.mark.parametrize(
@@ -370,7 +370,7 @@ def test_flatten_without_params_knows_their_width_by_its_vector(grads: str) -> N
     state = tx.init(tree_of(other))
     for _ in range(2):
         updates, state = tx.update(tree_of(grads), state)
-    assert {leaf.dtype for leaf in leaves((updates, state))} == {jnp.dtype(jnp.float32)}
+    assert {*dtypes_of((updates, state))} == {jnp.dtype(jnp.float32)}
 
 
 SCHEDULES = {
@@ -422,7 +422,7 @@ def test_the_objective_of_sophia_runs_in_the_users_mode() -> None:
         updates, state = tx.update(params, tx.init(params), params, obj_fn=objective)
         assert all(wide)
         assert wide
-        assert {leaf.dtype for leaf in leaves(updates)} == {jnp.dtype(jnp.float32)}
+        assert {*dtypes_of(updates)} == {jnp.dtype(jnp.float32)}
         np.testing.assert_allclose(state[0].nu["w"], 0.01 * 12, rtol=1e-5)
 
 

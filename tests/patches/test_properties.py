@@ -23,7 +23,7 @@ from optax_dtypefix.patches import IDS, load
 from support.contract import float64_in
 from support.fuzzing import Draw, Problem, loss, problems
 from support.patch_cases import fuzz_case
-from support.trees import leaves
+from support.trees import dtypes_of, leaves
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -145,8 +145,8 @@ def test_any_tree_keeps_the_contract(patch_id: str, data: Any) -> None:
         if all(bits(leaf.dtype) < 64 for leaf in inputs):
             assert not any(step.float64)  # A scalar, of shape (), costs nothing.
 
-        grads = [leaf.dtype for leaf in leaves(problem.grads)]
-        params = [leaf.dtype for leaf in leaves(problem.params)]
+        grads = dtypes_of(problem.grads)
+        params = dtypes_of(problem.params)
         asked = [draw.asked] if draw.asked else []
         most = [bound(*dtypes, *asked) for dtypes in zip(grads, params)]
         rows = list(zip(step.updates, grads, most))

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import contextlib
 import inspect
 from typing import Any
 
@@ -14,9 +13,10 @@ from packaging.version import Version
 from optax_dtypefix._contract.x64 import x64
 from support import trees
 from support.contract import assert_keeps_the_contract, float64_in
+from support.nodes import Matrix
 from support.patch_cases import FuzzCase, Program
 from support.transformations import with_value
-from support.trees import leaves, tree_map, tree_of
+from support.trees import dtypes_of, tree_map, tree_of
 
 EXAMPLE = """\
 import jax.numpy as jnp
@@ -121,14 +121,14 @@ REGIMES = {
 def test_the_contract(wide: bool, dtypes: tuple[Any, ...], loss: Any) -> None:
     if loss is jnp.float64 and not wide:
         pytest.skip("there is no float64 in 32-bit mode")
-    with x64() if wide else contextlib.nullcontext():
+    with x64(wide):
         tx, params = reduce_on_plateau(), tree_of(*dtypes)
         value = jnp.asarray(1.5, loss) if isinstance(loss, type) else loss
         assert_keeps_the_contract(tx, params, extra=lambda _: {LOSS: value})
         state = tx.init(params)
         all_wide = set(dtypes) == {jnp.float64} and FOLLOWS
         expected = jnp.dtype(jnp.float64 if all_wide else jnp.float32)
-        assert {leaf.dtype for leaf in leaves(state)} == {expected, jnp.dtype(jnp.int32)}
+        assert {*dtypes_of(state)} == {expected, jnp.dtype(jnp.int32)}
         if jnp.float64 not in dtypes and loss is not jnp.float64:
             step = lambda s, p: tx.update(p, s, p, **{LOSS: value})  # noqa: E731
             assert not float64_in(tx.init, params)
@@ -177,7 +177,7 @@ def test_float64_params_have_a_float64_mean() -> None:
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
 def test_arrays_as_arguments(dtype: Any, wide: bool) -> None:
-    with x64() if wide else contextlib.nullcontext():
+    with x64(wide):
         numbers = (np.float32(0.05), np.float64(0.05), jnp.asarray(0.05))
         for least in (*numbers, jnp.asarray(0.05, jnp.float32), jnp.asarray(0.05, jnp.bfloat16)):
             counts = {"patience": jnp.asarray(2), "cooldown": np.asarray(0)}
@@ -213,7 +213,7 @@ def test_a_state_restored_from_stock_keeps_its_dtypes() -> None:
         tx.init(params),
     )
     _, new_state = tx.update(params, state, params, **{LOSS: 1.5})
-    assert [leaf.dtype for leaf in leaves(new_state)] == [leaf.dtype for leaf in leaves(state)]
+    assert dtypes_of(new_state) == dtypes_of(state)
 
 
 def test_a_loss_is_needed() -> None:
@@ -239,26 +239,12 @@ def test_narrow_gradients_of_float32_params(dtype: Any) -> None:
 def test_without_params_updates_are_wide_enough_for_float32_params() -> None:
     tx, grads = reduce_on_plateau(), tree_of(jnp.bfloat16)
     updates, _ = tx.update(grads, tx.init(tree_of(jnp.float32)), **{LOSS: 1.0})
-    assert {leaf.dtype for leaf in leaves(updates)} == {jnp.dtype(jnp.float32)}
-
-
-class Matrix:
-    """A node of a user's that converts its child, and checks the shape."""
-
-    def __init__(self, array: Any) -> None:
-        self.array = jnp.asarray(array)
-        if self.array.ndim != 2:
-            raise ValueError(self.array.shape)
-
-
-jax.tree_util.register_pytree_node(
-    Matrix, lambda node: ((node.array,), None), lambda _, children: Matrix(*children)
-)
+    assert {*dtypes_of(updates)} == {jnp.dtype(jnp.float32)}
 
 
 @pytest.mark.parametrize("wide", [False, True])
 def test_nodes_that_convert_and_check(wide: bool) -> None:
-    with x64() if wide else contextlib.nullcontext():
+    with x64(wide):
         tx, params = reduce_on_plateau(patience=1), {"w": Matrix(tree_of(jnp.bfloat16)["w"])}
         updates, _ = tx.update(params, tx.init(params), params, **{LOSS: 1.0})
-        assert updates["w"].array.dtype == jnp.bfloat16
+        assert updates["w"].child.dtype == jnp.bfloat16

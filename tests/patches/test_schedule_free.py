@@ -12,7 +12,7 @@ from optax_dtypefix._contract.x64 import x64
 from support.contract import assert_keeps_the_contract, float64_in
 from support.patch_cases import FuzzCase, Program
 from support.training import train
-from support.trees import leaves, tree_map, tree_of
+from support.trees import dtypes_of, leaves, tree_map, tree_of
 
 if TYPE_CHECKING:
     from support.fuzzing import Draw
@@ -174,7 +174,7 @@ def test_inside_multi_steps() -> None:
 def test_state_dtype_is_the_users() -> None:
     params = tree_of(jnp.bfloat16)
     wide = contrib.schedule_free_sgd(0.1, state_dtype=jnp.float32).init(params)
-    assert {leaf.dtype for leaf in leaves(wide.z)} == {np.dtype(np.float32)}
+    assert {*dtypes_of(wide.z)} == {np.dtype(np.float32)}
 
 
 @pytest.mark.parametrize("build", ["schedule_free", "schedule_free_sgd"])

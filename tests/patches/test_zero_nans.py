@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 
+from support.nodes import Converting
 from support.patch_cases import FuzzCase, Program, programs
 from support.trees import leaves, tree_map, tree_of
 
@@ -144,21 +145,6 @@ def test_other_dtypes_recover(dtype: Any) -> None:
     for grads in (tree_map(lambda p: p * jnp.nan, params), ones, ones, ones):
         updates, state = tx.update(tree_map(lambda g: g.astype(dtype), grads), state, params)
     np.testing.assert_array_equal(np.asarray(updates["w"]).astype(np.complex64), -1.0)
-
-
-@jax.tree_util.register_pytree_node_class
-class Converting:
-    """A node of a user's that takes nothing but arrays."""
-
-    def __init__(self, array: Any) -> None:
-        self.array = jnp.asarray(array)
-
-    def tree_flatten(self) -> Any:
-        return (self.array,), None
-
-    @classmethod
-    def tree_unflatten(cls, _: None, children: Any) -> Any:
-        return cls(*children)
 
 
 def test_a_state_may_have_nodes_of_the_user() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import contextlib
 import inspect
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ import pytest
 import optax_dtypefix
 from optax_dtypefix._contract.x64 import x64
 from support.contract import assert_keeps_the_contract, float64_in
+from support.nodes import Converting
 from support.patch_cases import FuzzCase, Program
 from support.trees import leaves, tree_map, types
 
@@ -95,7 +95,7 @@ FEW = ("float16", "complex64", "float32 in 64-bit mode")
 def dtype(request: pytest.FixtureRequest) -> Any:
     """Each mode, with 64-bit mode on where it asks for it."""
     kind, wide = request.param
-    with x64() if wide else contextlib.nullcontext():
+    with x64(wide):
         yield jnp.dtype(kind)
 
 
@@ -103,7 +103,7 @@ def dtype(request: pytest.FixtureRequest) -> Any:
 def some_dtype(request: pytest.FixtureRequest) -> Any:
     """As ``dtype``, the telling modes only: a search takes seconds to compile."""
     kind, wide = request.param
-    with x64() if wide else contextlib.nullcontext():
+    with x64(wide):
         yield jnp.dtype(kind)
 
 
@@ -414,34 +414,19 @@ def test_strict_promotion_is_the_users_alone(enabled: bool, dtype: str) -> None:
     assert all("strict" in mode.lower() for mode in modes)
 
 
-@jax.tree_util.register_pytree_node_class
-class Vectors:
-    """A node that takes arrays alone."""
-
-    def __init__(self, real: Any, turning: Any) -> None:
-        self.parts = jnp.asarray(real), jnp.asarray(turning)
-
-    def tree_flatten(self) -> Any:
-        return self.parts, None
-
-    @classmethod
-    def tree_unflatten(cls, _: None, parts: Any) -> Any:
-        return cls(*parts)
-
-
 @needs_lbfgs
 @pytest.mark.parametrize("enabled", [False, True])
 def test_a_node_that_converts_its_leaves_is_given_arrays(enabled: bool) -> None:
     """Complex leaves as pairs, and shapes in 64-bit mode, were put into it."""
 
     def own_loss(params: Any) -> Any:
-        real, turning = params.parts
+        real, turning = params.children
         far = turning - (1 + 2j)
         return jnp.sum((real - 1) ** 2) + jnp.sum(jnp.real(far * jnp.conj(far)))
 
     with x64(enabled):
         tx = optax.lbfgs()
-        params = Vectors(jnp.zeros(2, jnp.float32), jnp.zeros(2, jnp.complex64))
+        params = Converting(jnp.zeros(2, jnp.float32), jnp.zeros(2, jnp.complex64))
         state = tx.init(params)
         for _ in range(3):
             value, slope = jax.value_and_grad(own_loss)(params)
@@ -450,5 +435,5 @@ def test_a_node_that_converts_its_leaves_is_given_arrays(enabled: bool) -> None:
                 slope, state, params, value=value, grad=slope, value_fn=own_loss
             )
             params = optax.apply_updates(params, updates)
-        np.testing.assert_allclose(params.parts[0], 1, rtol=1e-3)
-        np.testing.assert_allclose(params.parts[1], 1 + 2j, rtol=1e-3)
+        np.testing.assert_allclose(params.children[0], 1, rtol=1e-3)
+        np.testing.assert_allclose(params.children[1], 1 + 2j, rtol=1e-3)

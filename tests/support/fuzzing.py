@@ -13,6 +13,7 @@ import optax
 from hypothesis import strategies as st
 
 from optax_dtypefix._contract.x64 import x64
+from support.nodes import Node
 from support.transformations import drifting
 from support.trees import leaves, tree_map
 
@@ -22,22 +23,6 @@ class Pair(NamedTuple):
 
     first: Any
     second: Any
-
-
-@jax.tree_util.register_pytree_node_class
-class Custom:
-    """A user-defined node that is registered with jax."""
-
-    def __init__(self, child: Any) -> None:
-        self.child = child
-
-    def tree_flatten(self) -> Any:
-        return (self.child,), None
-
-    @classmethod
-    def tree_unflatten(cls, aux: Any, children: Any) -> Custom:
-        del aux
-        return cls(*children)
 
 
 SHAPES = st.sampled_from([(), (1,), (0,), (3,), (2, 3), (2, 0), (4, 1, 2)])
@@ -68,7 +53,7 @@ class Problem:
 
     @contextlib.contextmanager
     def modes(self) -> Any:
-        with x64() if self.x64 else contextlib.nullcontext():
+        with x64(self.x64):
             yield
 
 
@@ -91,7 +76,7 @@ def problems(draw: Any) -> Problem:
                 st.lists(node, max_size=3),
                 st.tuples(node, node),
                 st.builds(Pair, node, node),
-                st.builds(Custom, node),
+                st.builds(Node, node),
             ),
             max_leaves=5,
         )

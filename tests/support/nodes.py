@@ -9,11 +9,11 @@ import jax.numpy as jnp
 
 
 @jax.tree_util.register_pytree_node_class
-class Converting:
-    """A node that makes arrays of its children, so it cannot contain shapes or other objects."""
+class Node:
+    """A node that keeps its children as they are."""
 
     def __init__(self, *children: Any) -> None:
-        self.children = tuple(map(jnp.asarray, children))
+        self.children = children
 
     def tree_flatten(self) -> Any:
         return self.children, None
@@ -30,10 +30,28 @@ class Converting:
 
 
 @jax.tree_util.register_pytree_node_class
+class Converting(Node):
+    """A node that makes arrays of its children, so it cannot contain shapes or other objects."""
+
+    def __init__(self, *children: Any) -> None:
+        super().__init__(*map(jnp.asarray, children))
+
+
+@jax.tree_util.register_pytree_node_class
 class Matrix(Converting):
-    """A converting node that checks the shape of its child, too."""
+    """A node that makes an array of its child and checks the shape."""
 
     def __init__(self, child: Any) -> None:
         super().__init__(child)
         if self.child.ndim != 2:
             raise ValueError(self.child.shape)
+
+
+@jax.tree_util.register_pytree_node_class
+class NoScalars(Node):
+    """A node that refuses scalars."""
+
+    def __init__(self, *children: Any) -> None:
+        super().__init__(*children)
+        if any(len(child.shape) < 1 for child in children):
+            raise ValueError("a child has no axis")

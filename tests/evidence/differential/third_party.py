@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, Callable
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from support.nodes import Converting
+from support.nodes import Converting, NoScalars
 
 tree_map = jax.tree_util.tree_map
 
@@ -117,31 +116,11 @@ def labelled_by_dtype(learning_rate: Any = 0.1) -> Any:
     return optax.multi_transform(optimizers, _names)
 
 
-@jax.tree_util.register_pytree_node_class
-@dataclasses.dataclass
-class Validates:
-    """A node that refuses scalars."""
-
-    children: tuple[Any, ...]
-
-    def __post_init__(self) -> None:
-        if any(len(child.shape) < 1 for child in self.children):
-            raise ValueError("a child has no axis")
-
-    def tree_flatten(self) -> Any:
-        return self.children, None
-
-    @classmethod
-    def tree_unflatten(cls, aux: Any, children: Any) -> Validates:
-        del aux
-        return cls(tuple(children))
-
-
 NODES: dict[str, Callable[[list[Any]], Any]] = {
     # The keys are sorted, as the leaves are.
     "dict": lambda children: dict(zip("bwz", children)),
     "converts": lambda children: Converting(*children),
-    "validates": lambda children: Validates(tuple(children)),
+    "validates": lambda children: NoScalars(*children),
 }
 
 
