@@ -28,7 +28,7 @@ from .._contract.dtypes import (
 )
 from .._contract.kinds import start_in_kind
 from .._contract.updates import cast_updates
-from .._engine.patch import Patch
+from .._engine.patch import Patch, Stock
 from ._support import reproduce as demo
 from ._support.branches import fit, in_agreement
 from ._support.keep_dtypes import standard_promotion
@@ -48,7 +48,7 @@ PATCH = Patch(
 @PATCH.wraps("maybe_update", _MODULES, "<0.2.3")
 @PATCH.wraps("conditionally_transform", _MODULES, ">=0.2.3")
 @PATCH.wraps("conditionally_mask", _MODULES, ">=0.2.3")
-def _around(stock: Callable[..., Any], inner: Any, *args: Any, **kwargs: Any) -> Any:
+def _around(stock: Stock, inner: Any, *args: Any, **kwargs: Any) -> Any:
     """Replace a function whose first argument is the inner transformation."""
     import optax
 
@@ -107,7 +107,7 @@ def _within_kind(inner: Any, common: Any) -> Any:
 
 @PATCH.wraps("periodic_update", ("optax._src.update",))
 def _periodic_update(
-    stock: Callable[..., Any], new_tensors: PyTree, old_tensors: PyTree, *args: Any, **kwargs: Any
+    stock: Stock, new_tensors: PyTree, old_tensors: PyTree, *args: Any, **kwargs: Any
 ) -> PyTree:
     """Cast the new tensors to the dtypes of the old ones."""
     return stock(cast_back(new_tensors, old_tensors), old_tensors, *args, **kwargs)

@@ -47,7 +47,7 @@ from .._contract.dtypes import (
 from .._contract.kinds import start_in_kind
 from .._contract.updates import cast_updates, update_dtype
 from .._contract.x64 import is_x64, without_x64, x64
-from .._engine.patch import Patch
+from .._engine.patch import Patch, Stock
 from ._support import reproduce as demo
 from ._support.arguments import arguments_of, array_in
 from ._support.keep_dtypes import standard_promotion
@@ -80,7 +80,7 @@ _AVERAGES = ("exp_avg", "exp_avg_sq", "grad_sum")
 @PATCH.wraps("dowg", _DOG, ">=0.2.3")
 @PATCH.wraps("momo", _MOMO, ">=0.2.3")
 @PATCH.wraps("momo_adam", _MOMO, ">=0.2.3")
-def _estimator(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _estimator(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace a stock function, with the arguments of the installed release.
 
     The state is stock's. Its scalars are float32, or float64 if all params are. Its trees have
@@ -103,7 +103,7 @@ def _estimator(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return built._replace(init=init_fn, update=update_fn)
 
 
-def _start(stock: Callable[..., Any], arguments: dict[str, Any], params: PyTree) -> Any:
+def _start(stock: Stock, arguments: dict[str, Any], params: PyTree) -> Any:
     """Start a state in its final dtypes."""
     dtype, places = compute_dtype(params), complex_places(params)
     numbers = _in(in_parts(params, places), dtype)
@@ -133,7 +133,7 @@ def _start(stock: Callable[..., Any], arguments: dict[str, Any], params: PyTree)
 
 
 def _step(
-    stock: Callable[..., Any],
+    stock: Stock,
     arguments: dict[str, Any],
     given: tuple[PyTree, Any, PyTree],
     extra_args: dict[str, Any],
@@ -186,7 +186,7 @@ def _step(
 
 
 @PATCH.wraps("dadapt_adamw", _DADAPT, ">=0.1.8")
-def _dadapt_adamw(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _dadapt_adamw(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Do as :func:`_estimator`, and keep the distance while all gradients are 0."""
     tx = _estimator(stock, *args, **kwargs)
     beta2 = arguments_of(stock, args, kwargs)["betas"][1]
@@ -205,7 +205,7 @@ def _dadapt_adamw(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 @PATCH.wraps("mechanize", _MECHANIC)
-def _mechanize(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _mechanize(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Do as :func:`_estimator`, around a base optimizer that sees its usual inputs."""
     import optax
 
@@ -257,7 +257,7 @@ def _base(updates: Callable[[], PyTree]) -> Any:
 
 
 @PATCH.wraps("_tree_norm", _MECHANIC, "==0.1.7")
-def _tree_norm(stock: Callable[..., Any], tree: PyTree) -> Any:
+def _tree_norm(stock: Stock, tree: PyTree) -> Any:
     """Replace the norm of ``mechanize`` in 0.1.7, which newer jax cannot run."""
     try:
         return stock(tree)

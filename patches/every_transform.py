@@ -14,7 +14,7 @@ arithmetic of a transformation does not change, only the dtypes of its results.
 from __future__ import annotations
 
 import inspect
-from typing import Any, Callable
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -22,7 +22,7 @@ import numpy as np
 from .._contract.dtypes import PyTree, cast_back, strip_weak_type
 from .._contract.kinds import start_in_kind
 from .._contract.updates import cast_updates
-from .._engine.patch import Patch
+from .._engine.patch import Patch, Stock
 from ._support import reproduce as demo
 
 PATCH = Patch(
@@ -33,7 +33,7 @@ PATCH = Patch(
 
 
 @PATCH.wraps("GradientTransformation.__new__", ("optax._src.base",))
-def _new(stock: Callable[..., Any], cls: Any, *args: Any, **kwargs: Any) -> Any:
+def _new(stock: Stock, cls: Any, *args: Any, **kwargs: Any) -> Any:
     """Wrap ``init`` and ``update`` of each new transformation."""
     init, update = stock(cls, *args, **kwargs)
     return stock(cls, _Init(init, update), _Update(update))

@@ -24,7 +24,7 @@ from .._contract.dtypes import (
     tree_map,
 )
 from .._contract.updates import cast_updates
-from .._engine.patch import Patch
+from .._engine.patch import Patch, Stock
 from ._support import reproduce as demo
 from ._support.arguments import arguments_of
 
@@ -39,22 +39,19 @@ PATCH = Patch(
 
 
 @PATCH.wraps("fromage", _MODULES, ">=0.2.7", known_parameters=_KNOWN)
-def _with_stock(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _with_stock(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """From 0.2.7 on, run stock in float32 for half-precision leaves."""
     return _scheduled(stock, stock, args, kwargs)
 
 
 @PATCH.wraps("fromage", _MODULES, "<0.2.7", known_parameters=_KNOWN)
-def _with_parts(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _with_parts(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Up to 0.2.6, build a scheduled fromage from stock's parts."""
     return _scheduled(stock, _from_parts, args, kwargs)
 
 
 def _scheduled(
-    stock: Callable[..., Any],
-    build: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    stock: Stock, build: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     arguments = arguments_of(stock, args, kwargs)
     schedule, min_norm = arguments["learning_rate"], arguments["min_norm"]

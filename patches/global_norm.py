@@ -41,7 +41,7 @@ from .._contract.dtypes import (
 )
 from .._contract.jaxpr import equations
 from .._contract.updates import cast_updates, update_dtype
-from .._engine.patch import Patch
+from .._engine.patch import Patch, Stock
 from ._support import reproduce as demo
 from ._support.deprecated import deprecated_attribute
 
@@ -65,27 +65,27 @@ PATCH = Patch(
 @PATCH.wraps("clip_by_global_norm", _CLIPPING, ">=0.1.3")
 @PATCH.wraps("clip_by_block_rms", _CLIPPING)
 @PATCH.wraps("normalize_by_update_norm", ("optax._src.transform",), ">=0.2.3")
-def _transformation(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _transformation(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace a transformation that divides by a norm."""
     return _run_on(half_to_float32, stock, args, kwargs)
 
 
 @PATCH.wraps("adaptive_grad_clip", _CLIPPING)
 @PATCH.wraps("scale_by_trust_ratio", ("optax._src.transform",))
-def _transformation_by_params(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _transformation_by_params(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace a transformation that also multiplies by a norm of the params."""
     return _run_on(half_to_float32, stock, args, kwargs, by_params=True)
 
 
 @PATCH.wraps("clip_by_global_norm", _CLIPPING, "<0.1.3")
-def _transformation_in_one_dtype(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _transformation_in_one_dtype(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """In 0.1.2, replace a transformation that raises on leaves of different dtypes."""
     return _run_on(_in_widest, stock, args, kwargs)
 
 
 def _run_on(
-    half_to_float32: Callable[[PyTree], PyTree],
-    stock: Callable[..., Any],
+    widen: Callable[[PyTree], PyTree],
+    stock: Stock,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     *,
@@ -99,7 +99,7 @@ def _run_on(
 
         promotes = any(hasattr(value, "dtype") for value in (*args, *kwargs.values()))
         tx = stock(*map(number, args), **{name: number(value) for name, value in kwargs.items()})
-        new_updates, new_state = tx.update(half_to_float32(updates), state, half_to_float32(params))
+        new_updates, new_state = tx.update(widen(updates), state, widen(params))
         # Stock gives an update the dtype of its gradient, unless an array or the params promote it.
         like = params if params is not None and (by_params or promotes) else updates
         return cast_updates(new_updates, updates, like), new_state
@@ -122,7 +122,7 @@ def _in_widest(tree: PyTree) -> PyTree:
 @PATCH.wraps("safe_norm", ("optax._src.numerics",))
 @PATCH.wraps("safe_root_mean_squares", ("optax._src.numerics",))
 @PATCH.wraps("unitwise_norm", _CLIPPING, ">=0.2.3")
-def _norm(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _norm(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace a function that returns a norm; the norm keeps its dtype."""
     tree, norm = _widened(stock, args, kwargs)
     if not any(map(is_half, leaves(tree))):
@@ -134,7 +134,7 @@ def _norm(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 @PATCH.wraps("projection_l2_ball", _PROJECTIONS, ">=0.2.4")
 @PATCH.wraps("projection_l2_sphere", _PROJECTIONS, ">=0.2.4")
 @PATCH.wraps("projection_l1_ball", _PROJECTIONS, ">=0.2.4")
-def _projection(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _projection(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace a function from a tree to a tree."""
     tree, projected = _widened(stock, args, kwargs)
     return _like(projected, tree)
@@ -142,14 +142,14 @@ def _projection(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 @PATCH.wraps("per_example_global_norm_clip", _CLIPPING, ">=0.1.3")
 @PATCH.wraps("per_example_layer_norm_clip", _CLIPPING, ">=0.1.8")
-def _per_example(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _per_example(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace a function from a batch of gradients to their clipped sums and a count."""
     grads, (clipped, count) = _widened(stock, args, kwargs)
     return _like(clipped, grads), count
 
 
 @PATCH.wraps("__getattr__", ("optax.tree_utils",), ">=0.2.5")
-def _deprecated_name(stock: Callable[..., Any], name: str) -> Any:
+def _deprecated_name(stock: Stock, name: str) -> Any:
     """Rebuild a deprecated name: from 0.2.5 on, a partial object of stock's ``tree_norm``."""
     import optax
 
@@ -159,9 +159,7 @@ def _deprecated_name(stock: Callable[..., Any], name: str) -> Any:
     return found
 
 
-def _widened(
-    stock: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[PyTree, Any]:
+def _widened(stock: Stock, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[PyTree, Any]:
     """Return the first argument of a call, and stock's result for its float32 copy."""
     names = ("updates", "tree", "grads", "x")
     tree = args[0] if args else next((kwargs[name] for name in names if name in kwargs), None)

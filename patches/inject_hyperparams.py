@@ -46,7 +46,7 @@ from .._contract.dtypes import (
 from .._contract.kinds import start_in_kind
 from .._contract.updates import cast_updates, kept_like
 from .._contract.x64 import x64
-from .._engine.patch import Patch
+from .._engine.patch import Patch, Stock
 from ._support import reproduce as demo
 from ._support.arguments import arguments_of
 from ._support.keep_dtypes import same_dtypes
@@ -74,7 +74,7 @@ PATCH = Patch(
     "==0.1.8",
     known_parameters=_KNOWN,
 )
-def _inject_hyperparams(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _inject_hyperparams(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace ``inject_hyperparams``, with the arguments of the installed release.
 
     The state is stock's. Real hyperparameters are in ``hyperparam_dtype`` if the user gives one,

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from typing import Any, Callable
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -24,7 +24,7 @@ import numpy as np
 from .._contract.dtypes import PyTree, cast, compute_dtype, is_inexact, is_weak
 from .._contract.updates import asked_dtypes
 from .._contract.x64 import is_x64, x64
-from .._engine.patch import Patch
+from .._engine.patch import Patch, Stock
 from ._support import reproduce as demo
 from ._support.arguments import arguments_of
 from ._support.keep_dtypes import KeepDtypes
@@ -43,7 +43,7 @@ PATCH = Patch(
 class _Scaled(KeepDtypes):
     """Fit the first argument of stock's function to the leaves."""
 
-    def __call__(self, stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, stock: Stock, *args: Any, **kwargs: Any) -> Any:
         arguments = arguments_of(stock, args, kwargs)
         name, rate = next(iter(arguments.items()))
         tx, asked = stock(*args, **kwargs), asked_dtypes(stock, args, kwargs)
@@ -64,7 +64,7 @@ class _Scaled(KeepDtypes):
 class _OptimisticAdam(_Scaled):
     """Accept a schedule, too."""
 
-    def __call__(self, stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, stock: Stock, *args: Any, **kwargs: Any) -> Any:
         arguments = arguments_of(stock, args, kwargs)
         schedule = arguments["learning_rate"]
         if not callable(schedule):
@@ -86,7 +86,7 @@ class _OptimisticAdam(_Scaled):
 @PATCH.wraps(
     "sm3", ("optax._src.alias",), known_parameters=frozenset({"learning_rate", "momentum"})
 )
-def _sm3(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _sm3(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace ``sm3`` by one that also accepts a schedule."""
     import optax
 

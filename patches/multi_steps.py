@@ -36,7 +36,7 @@ from .._contract.dtypes import (
 from .._contract.kinds import start_in_kind
 from .._contract.updates import cast_updates
 from .._contract.x64 import x64
-from .._engine.patch import Patch
+from .._engine.patch import Patch, Stock
 from ._support import reproduce as demo
 from ._support.branches import fit, in_agreement, promoted
 from ._support.keep_dtypes import standard_promotion
@@ -53,7 +53,7 @@ PATCH = Patch(
 
 
 @PATCH.wraps("MultiSteps.init", _LAYOUTS, "<0.2.8")
-def _init(stock: Callable[..., Any], self: Any, params: PyTree) -> Any:
+def _init(stock: Stock, self: Any, params: PyTree) -> Any:
     """Run stock without weak types and integers, which would change in the first step."""
     state = stock(self, params)
 
@@ -66,7 +66,7 @@ def _init(stock: Callable[..., Any], self: Any, params: PyTree) -> Any:
 
 
 @PATCH.wraps("MultiSteps.init", _LAYOUTS, ">=0.2.8")
-def _init_accumulator(stock: Callable[..., Any], self: Any, params: PyTree) -> Any:
+def _init_accumulator(stock: Stock, self: Any, params: PyTree) -> Any:
     """Do as :func:`_init`, with an accumulator that is wide enough for its gradients."""
     state = _init(stock, self, params)
     acc_grads = tree_map(
@@ -101,12 +101,7 @@ def _in_float(leaf: Any) -> Any:
 
 @PATCH.wraps("MultiSteps.update", _LAYOUTS, "<0.2.8")
 def _update(
-    stock: Callable[..., Any],
-    self: Any,
-    updates: PyTree,
-    state: Any,
-    params: PyTree = None,
-    **extra_args: Any,
+    stock: Stock, self: Any, updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
 ) -> tuple[PyTree, Any]:
     """Up to 0.2.7, give stock one dtype for a gradient, its accumulator and its update."""
     if not same_structure(updates, state.acc_grads):
@@ -124,12 +119,7 @@ def _update(
 
 @PATCH.wraps("MultiSteps.update", _LAYOUTS, ">=0.2.8")
 def _update_accumulator(
-    stock: Callable[..., Any],
-    self: Any,
-    updates: PyTree,
-    state: Any,
-    params: PyTree = None,
-    **extra_args: Any,
+    stock: Stock, self: Any, updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
 ) -> tuple[PyTree, Any]:
     """From 0.2.8 on, accumulate in one dtype that loses nothing."""
     if not same_structure(updates, state.acc_grads):
@@ -207,19 +197,14 @@ class _PatchedCopy:
             patched_copy._should_skip_update_fn = should_skip
         return patched_copy
 
-    def run(
-        self, stock: Callable[..., Any], grads: list[Any], acc_grads: list[Any]
-    ) -> tuple[PyTree, Any]:
+    def run(self, stock: Stock, grads: list[Any], acc_grads: list[Any]) -> tuple[PyTree, Any]:
         """Run stock with gradients and accumulators of these dtypes."""
         state = self.state._replace(
             inner_opt_state=leaves(self.state.inner_opt_state),
             acc_grads=list(map(cast, leaves(self.state.acc_grads), acc_grads)),
         )
         new_updates, new_state = stock(
-            self.copied,
-            list(map(cast, leaves(self.grads), grads)),
-            state,
-            leaves(self.params),
+            self.copied, list(map(cast, leaves(self.grads), grads)), state, leaves(self.params)
         )
         stored = map(cast, new_state.acc_grads, self.stored)
         return (

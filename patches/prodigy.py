@@ -38,7 +38,7 @@ from .._contract.dtypes import (
 from .._contract.jaxpr import equations
 from .._contract.updates import cast_updates
 from .._contract.x64 import x64
-from .._engine.patch import Patch
+from .._engine.patch import Patch, Stock
 from ._support import reproduce as demo
 from ._support.arguments import arguments_of
 from ._support.keep_dtypes import standard_promotion
@@ -67,7 +67,7 @@ _SCALARS = ("estim_lr", "numerator_weighted")
         }
     ),
 )
-def _prodigy(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _prodigy(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace ``optax.contrib.prodigy``, with the arguments of the installed release.
 
     The state is stock's ``ProdigyState``. Its trees have the dtypes of the params, except float32

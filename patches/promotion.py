@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from .._contract.dtypes import PyTree, cast, dtype_of, is_inexact, is_number, leaves
 from .._contract.updates import cast_updates
 from .._contract.x64 import x64
-from .._engine.patch import Patch
+from .._engine.patch import Patch, Stock
 from ._support import reproduce as demo
 from ._support.arguments import arguments_of
 from ._support.deprecated import deprecated_attribute
@@ -37,7 +37,7 @@ PATCH = Patch(
 _HELD = KeepDtypes()
 
 
-def _schedule(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _schedule(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace a function that builds a schedule; the other schedules are made of these."""
     schedule = stock(*args, **kwargs)
 
@@ -50,10 +50,7 @@ def _schedule(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _wrap(
-    modules: tuple[str, ...],
-    releases: str,
-    names: str,
-    replacement: Callable[..., Any] = _HELD,
+    modules: tuple[str, ...], releases: str, names: str, replacement: Callable[..., Any] = _HELD
 ) -> None:
     """Register one replacement for functions that are defined together."""
     for name in names.split():
@@ -83,12 +80,7 @@ class _Lookahead(KeepDtypes):
     """Bound pairs of updates: params and updates of lookahead are fast and slow ones."""
 
     def _bound(
-        self,
-        updates: Any,
-        grads: PyTree,
-        params: PyTree,
-        state: PyTree,
-        asked: tuple[Any, ...],
+        self, updates: Any, grads: PyTree, params: PyTree, state: PyTree, asked: tuple[Any, ...]
     ) -> Any:
         fast = cast_updates(updates.fast, grads, params.fast, state, asked)
         slow = cast_updates(updates.slow, grads, params.slow, state, asked)
@@ -104,12 +96,7 @@ class _Flatten(KeepDtypes):
         return like or self._vectors(state, flat)[:1] * len(flat)
 
     def _bound(
-        self,
-        updates: PyTree,
-        grads: PyTree,
-        params: PyTree,
-        state: PyTree,
-        asked: tuple[Any, ...],
+        self, updates: PyTree, grads: PyTree, params: PyTree, state: PyTree, asked: tuple[Any, ...]
     ) -> PyTree:
         kept = list(map(dtype_of, self._vectors(state, leaves(grads))))
         if params is not None:  # A vector in the common dtype does not tell the dtype of one param.
@@ -156,7 +143,7 @@ class _Sophia(KeepDtypes):
     A user-defined estimator is left alone.
     """
 
-    def __call__(self, stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, stock: Stock, *args: Any, **kwargs: Any) -> Any:
         arguments = arguments_of(stock, args, kwargs)
         estimator = arguments["hessian_diagonal_fn"]
         if estimator.update.__module__ == stock.__module__:
@@ -178,12 +165,7 @@ _wrap(
 _wrap(_TRANSFORM, ">=0.1.2", "scale_by_schedule", _NO_INTEGERS)
 _wrap(_TRANSFORM, ">=0.1.4", "scale_by_adamax scale_by_amsgrad scale_by_optimistic_gradient")
 _wrap(_TRANSFORM, ">=0.1.4,<0.2.4", "scale_by_novograd", _WITH_ANY_GRADIENTS)
-_wrap(
-    _TRANSFORM,
-    ">=0.2.4",
-    "scale_by_novograd",
-    KeepDtypes(in_one_dtype=True, any_gradients=True),
-)
+_wrap(_TRANSFORM, ">=0.2.4", "scale_by_novograd", KeepDtypes(in_one_dtype=True, any_gradients=True))
 _wrap(_TRANSFORM, ">=0.1.5", "scale_by_lion")
 _wrap(_TRANSFORM, ">=0.1.8", "scale_by_distance_over_gradients", _IN_ONE_DTYPE)
 _wrap(_TRANSFORM, ">=0.2.0", "scale_by_adadelta")
@@ -307,7 +289,7 @@ def long_counter(optax: Any) -> str | None:
 
 
 @PATCH.wraps("__getattr__", ("optax",), ">=0.2.3")
-def _deprecated_name(stock: Callable[..., Any], name: str) -> Any:
+def _deprecated_name(stock: Stock, name: str) -> Any:
     """Rebuild a deprecated name, from 0.2.3 on."""
     import optax.contrib
 

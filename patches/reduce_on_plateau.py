@@ -13,7 +13,7 @@ multiplied by it.
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ from .._contract.dtypes import (
 )
 from .._contract.updates import cast_updates
 from .._contract.x64 import without_x64, x64
-from .._engine.patch import Patch
+from .._engine.patch import Patch, Stock
 from ._support import reproduce as demo
 from ._support.arguments import arguments_of, array_in
 from ._support.keep_dtypes import standard_promotion
@@ -48,7 +48,7 @@ PATCH = Patch(
 
 
 @PATCH.wraps("reduce_on_plateau", _MODULES)
-def _reduce_on_plateau(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _reduce_on_plateau(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace ``optax.contrib.reduce_on_plateau``, with the arguments of the installed release.
 
     The state is stock's ``ReduceLROnPlateauState``. From 0.2.4 on its values and its scale are

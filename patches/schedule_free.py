@@ -35,7 +35,7 @@ from .._contract.dtypes import (
 )
 from .._contract.kinds import start_in_kind
 from .._contract.updates import asked_dtypes, cast_updates
-from .._engine.patch import Patch
+from .._engine.patch import Patch, Stock
 from ._support import reproduce as demo
 from ._support.arguments import arguments_of
 from ._support.branches import promoted
@@ -53,7 +53,7 @@ _STATISTICS = ("b1", "weight_sum", "max_lr")
 
 
 @PATCH.wraps("schedule_free", _MODULES)
-def _schedule_free(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _schedule_free(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace ``optax.contrib.schedule_free``, with the arguments of the installed release.
 
     The state is stock's ``ScheduleFreeState``. ``b1``, ``weight_sum`` and ``max_lr`` are float32,
@@ -120,7 +120,7 @@ def _schedule_free(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 @PATCH.wraps("schedule_free_sgd", _MODULES, "<0.2.4")
 @PATCH.wraps("schedule_free_adamw", _MODULES, "<0.2.4")
-def _unless_asked(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _unless_asked(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Pass None for a ``state_dtype`` that the user did not give.
 
     ``schedule_free`` takes its default then, and can tell that the user did not ask for a dtype.
@@ -129,19 +129,19 @@ def _unless_asked(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 @PATCH.wraps("schedule_free_eval_params", _MODULES, ">=0.2.4")
-def _eval_params(stock: Callable[..., Any], state: Any, params: PyTree) -> PyTree:
+def _eval_params(stock: Stock, state: Any, params: PyTree) -> PyTree:
     """Evaluate in float32 arithmetic, then cast to stock's dtypes."""
     evaluated = _eval_in_float32(stock, state, params)
     return _in_stocks_dtypes(evaluated, state, params) if hasattr(state, "z") else evaluated
 
 
 @PATCH.wraps("schedule_free_eval_params", _MODULES, "<0.2.4")
-def _eval_params_like_params(stock: Callable[..., Any], state: Any, params: PyTree) -> PyTree:
+def _eval_params_like_params(stock: Stock, state: Any, params: PyTree) -> PyTree:
     """Cast average params to the dtypes of the params: up to 0.2.3 ``z`` is float32 unasked."""
     return _like_inexact(_eval_in_float32(stock, state, params), params)
 
 
-def _eval_in_float32(stock: Callable[..., Any], state: Any, params: PyTree) -> PyTree:
+def _eval_in_float32(stock: Stock, state: Any, params: PyTree) -> PyTree:
     if not hasattr(state, "z"):
         return stock(state, params)  # Stock raises.
     return stock(

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 
 from .._contract.dtypes import PyTree, is_inexact, leaves, same_structure, tree_map
 from .._contract.jaxpr import equations
-from .._engine.patch import Patch
+from .._engine.patch import Patch, Stock
 from ._support import reproduce as demo
 
 if TYPE_CHECKING:
@@ -39,12 +39,7 @@ PATCH = Patch(
     "MultiSteps.update", ("optax.transforms._accumulation", "optax._src.wrappers"), ">=0.2.0"
 )
 def _update(
-    stock: Callable[..., Any],
-    self: Any,
-    updates: PyTree,
-    state: Any,
-    params: PyTree = None,
-    **extra_args: Any,
+    stock: Stock, self: Any, updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
 ) -> tuple[PyTree, Any]:
     """Replace the products of updates and accumulator, from 0.2.0 on."""
     new_updates, new_state = stock(self, updates, state, params, **extra_args)
@@ -64,12 +59,7 @@ def _zero_where_nan(leaf: Any, meant_to_be_zero: Any) -> Any:
 
 @PATCH.wraps("MultiSteps.update", ("optax._src.wrappers",), ">=0.1.8,<0.2.0")
 def _update_selecting_state(
-    stock: Callable[..., Any],
-    self: Any,
-    updates: PyTree,
-    state: Any,
-    params: PyTree = None,
-    **extra_args: Any,
+    stock: Stock, self: Any, updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
 ) -> tuple[PyTree, Any]:
     """Do as :func:`_update` on 0.1.8 and 0.1.9, and select the inner state."""
     import optax

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
     from .release import Release
 
+Stock = Callable[..., Any]
+"""A function of the package, or the next patch of it: the first argument of a replacement."""
+
 Replacement = Callable[..., Any]
 """``replacement(stock, *args, **kwargs)``: called in place of ``stock(*args, **kwargs)``.
 

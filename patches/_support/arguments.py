@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from ..._contract.dtypes import cast, is_half
+from ..._engine.patch import Stock
 
 
-def arguments_of(
-    stock: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> dict[str, Any]:
+def arguments_of(stock: Stock, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """List every argument of a call by name, with its default if it was not given."""
     bound = inspect.signature(stock).bind(*args, **kwargs)
     bound.apply_defaults()

@@ -6,10 +6,10 @@ import functools
 import inspect
 from typing import Any, Callable
 
+from ..._engine.patch import Stock
 
-def accept_keyword_of(
-    stock: Callable[..., Any], update_fn: Callable[..., Any]
-) -> Callable[..., Any]:
+
+def accept_keyword_of(stock: Stock, update_fn: Callable[..., Any]) -> Callable[..., Any]:
     """Let ``update_fn``, whose first parameter is ``updates``, accept the keyword of stock.
 
     The update function of adafactor calls its gradients ``grads``; all others say ``updates``.

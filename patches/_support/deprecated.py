@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Callable
+from typing import Any
 
+from ..._engine.patch import Stock
 from ..._errors import warn_the_user
 
 
-def deprecated_attribute(stock: Callable[..., Any], module: str, name: str) -> Any:
+def deprecated_attribute(stock: Stock, module: str, name: str) -> Any:
     """Return a deprecated attribute of a module, with its warning for the line that reads it.
 
     Stock counts frames to find that line, and would blame ours, which Python does not show.

@@ -29,7 +29,7 @@ from ..._contract.dtypes import (
     unflatten_like,
 )
 from ..._contract.updates import asked_dtypes, kept_like, update_dtypes
-from ..._engine.patch import Patch
+from ..._engine.patch import Patch, Stock
 from .calls import accept_keyword_of
 from .keep_dtypes import same_dtypes
 from .reproduce import all_public
@@ -181,7 +181,7 @@ class InFloat32:
         """Register this replacement in a patch."""
         patch.wraps(self.transform.name, (self.transform.module,), self.transform.releases)(self)
 
-    def __call__(self, stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, stock: Stock, *args: Any, **kwargs: Any) -> Any:
         """Build stock's transformation, to be run in float32."""
         tx, asked = stock(*args, **kwargs), asked_dtypes(stock, args, kwargs)
 

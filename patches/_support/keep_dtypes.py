@@ -32,6 +32,7 @@ from ..._contract.dtypes import (
 from ..._contract.kinds import start_in_kind
 from ..._contract.updates import asked_dtypes, cast_updates, kept_like
 from ..._contract.x64 import without_x64
+from ..._engine.patch import Stock
 from .calls import accept_keyword_of
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class KeepDtypes:
     wraps: bool = False
     any_gradients: bool = False
 
-    def __call__(self, stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, stock: Stock, *args: Any, **kwargs: Any) -> Any:
         """Build stock's transformation, made to keep its dtypes."""
         return self.wrap(stock(*args, **kwargs), asked_dtypes(stock, args, kwargs))
 
@@ -124,12 +125,7 @@ class KeepDtypes:
         return self.in_one_dtype
 
     def _bound(
-        self,
-        updates: PyTree,
-        grads: PyTree,
-        params: PyTree,
-        state: PyTree,
-        asked: tuple[Any, ...],
+        self, updates: PyTree, grads: PyTree, params: PyTree, state: PyTree, asked: tuple[Any, ...]
     ) -> PyTree:
         # Without params, the state says how wide they are.
         kept = state if params is None or self.wraps else None

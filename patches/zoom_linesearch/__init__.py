@@ -33,7 +33,7 @@ from ..._contract.dtypes import (
 )
 from ..._contract.updates import cast_updates
 from ..._contract.x64 import x64
-from ..._engine.patch import Patch
+from ..._engine.patch import Patch, Stock
 from .._support import reproduce as demo
 from .._support.keep_dtypes import in_the_present_mode, standard_promotion
 from .._support.representation import Representation, real_dtype
@@ -54,13 +54,13 @@ _ARRAYS = ("params", "updates", "grad", "safe_grad")
 
 
 @PATCH.wraps("zoom_linesearch", _MODULES, ">=0.2.3,<0.2.5")
-def _zoom_strict(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _zoom_strict(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """On 0.2.3 and 0.2.4, start every scalar in the dtype in which the steps compute it."""
     return _zoom(stock, args, kwargs, lambda _, params: real_dtype(params))
 
 
 @PATCH.wraps("zoom_linesearch", _MODULES, ">=0.2.5")
-def _zoom_wide(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _zoom_wide(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """From 0.2.5 on, where steps keep dtypes, narrow only a float64 that no input has."""
 
     def dtype(scalar: Any, params: PyTree) -> Any:
@@ -70,10 +70,7 @@ def _zoom_wide(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _zoom(
-    stock: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    dtype: Callable[[Any, PyTree], Any],
+    stock: Stock, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: Callable[[Any, PyTree], Any]
 ) -> Any:
     init_fn, step_fn, step_cond_fn = stock(*args, **kwargs)
 
@@ -94,32 +91,29 @@ def _counter(scalar: Any) -> Any:
     return cast(scalar, jnp.int32 if is_count else dtype_of(scalar))
 
 
+# Up to 0.2.4 stock compares complex slopes, so complex leaves become pairs of real ones.
 @PATCH.wraps("scale_by_zoom_linesearch", _MODULES, ">=0.2.3,<0.2.5")
-def _scale_by_zoom_split(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """On 0.2.3 and 0.2.4, search complex leaves as pairs of real ones."""
+def _scale_by_zoom_split(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     return _scale_by_linesearch(stock(*args, **kwargs), split=True)
 
 
 @PATCH.wraps("scale_by_zoom_linesearch", _MODULES, ">=0.2.5")
-def _scale_by_zoom(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Search in one dtype, from 0.2.5 on."""
+def _scale_by_zoom(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     return _scale_by_linesearch(stock(*args, **kwargs), split=False)
 
 
 @PATCH.wraps("scale_by_backtracking_linesearch", _MODULES, ">=0.2.0,<0.2.5")
-def _scale_by_backtracking_split(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """From 0.2.0 to 0.2.4, do as :func:`_scale_by_backtracking` on pairs of real leaves."""
+def _scale_by_backtracking_split(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     return _backtracking(stock, args, kwargs, split=True)
 
 
 @PATCH.wraps("scale_by_backtracking_linesearch", _MODULES, ">=0.2.5")
-def _scale_by_backtracking(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Search in one dtype, from 0.2.5 on."""
+def _scale_by_backtracking(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     return _backtracking(stock, args, kwargs, split=False)
 
 
 def _backtracking(
-    stock: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, split: bool
+    stock: Stock, args: tuple[Any, ...], kwargs: dict[str, Any], *, split: bool
 ) -> Any:
     bound = inspect.signature(stock).bind(*args, **kwargs)
     stores_grad = bool(bound.arguments.get("store_grad", False))
@@ -226,16 +220,13 @@ def _giving(dtype: Any, value_fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @PATCH.wraps("value_and_grad_from_state", ("optax._src.linesearch", "optax._src.utils"), ">=0.2.0")
-def _value_and_grad_from_state(
-    stock: Callable[..., Any], value_fn: Callable[..., Any]
-) -> Callable[..., Any]:
+def _value_and_grad_from_state(stock: Stock, value_fn: Callable[..., Any]) -> Callable[..., Any]:
     """Run stock, also if the value in the state has another dtype than the function."""
 
     @functools.wraps(stock(value_fn))
     def value_and_grad(params: PyTree, *args: Any, state: Any, **kwargs: Any) -> Any:
         # The value in the state is float32 or wider, and cond needs one dtype.
         dtype = _value_dtype(state)
-
         function = value_fn if dtype is None else _giving(dtype, value_fn)
         return stock(function)(params, *args, state=state, **kwargs)
 

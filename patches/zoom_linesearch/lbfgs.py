@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from ..._contract.dtypes import (
-    PyTree,
-    cast_back,
-    compute_dtype,
-    leaves,
-    statistics_dtype,
-)
+from ..._contract.dtypes import PyTree, cast_back, compute_dtype, leaves, statistics_dtype
 from ..._contract.kinds import start_in_kind
 from ..._contract.updates import cast_updates
+from ..._engine.patch import Stock
 from .._support.keep_dtypes import standard_promotion
 from .._support.representation import Representation
 
 
-def scale_by_lbfgs_split(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def scale_by_lbfgs_split(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """On 0.2.3 and 0.2.4, replace complex leaves by pairs of real ones."""
     return _direction(stock(*args, **kwargs), split=True)
 
 
-def scale_by_lbfgs(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def scale_by_lbfgs(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Compute directions in one dtype, from 0.2.5 on."""
     return _direction(stock(*args, **kwargs), split=False)
 
@@ -80,7 +75,7 @@ def _direction(tx: Any, *, split: bool) -> Any:
     return tx._replace(init=init_fn, update=update_fn)
 
 
-def lbfgs(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def lbfgs(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Build L-BFGS with a default line search that is patched too.
 
     Stock built its default when optax was imported, from stock functions. Its arguments are in the
