@@ -23,13 +23,12 @@ from optax_dtypefix import OptaxDtypeFixError, OptaxDtypeFixWarning, State
 from optax_dtypefix._engine import import_hook as _import_hook
 from optax_dtypefix._engine.import_hook import after_import, is_imported
 from optax_dtypefix._settings import Settings
-from support.fakepackage import NAME, FakePackage, engine_of, on, patch, start
+from support.fakepackage import NAME, PATIENCE, FakePackage, engine_of, on, patch, start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-PATIENCE = 10.0
 ON_DISK = "optax_dtypefix_on_disk"
 SOURCE = "def f():\n    return 1\n"
 
@@ -317,16 +316,10 @@ def test_all_importing_threads_wait_for_the_hook(package: FakePackage) -> None:
 def test_after_import_waits_for_an_import_in_another_thread(
     package: FakePackage, calls: list[Any], *, fails: bool
 ) -> None:
-    importing, go_on = threading.Event(), threading.Event()
-
-    def pause(name: str) -> None:
-        if name == f"{NAME}.core":
-            importing.set()
-            assert go_on.wait(PATIENCE)
-            if fails:
-                raise ZeroDivisionError
-
-    package.before_exec = pause
+    importing, go_on = package.pause_import()
+    core = package.sources[f"{NAME}.core"]
+    if fails:
+        package.sources[f"{NAME}.core"] = "raise ZeroDivisionError"
     with ThreadPoolExecutor(1) as pool:
         load = pool.submit(package.load)
         assert importing.wait(PATIENCE)
@@ -338,6 +331,7 @@ def test_after_import_waits_for_an_import_in_another_thread(
     assert len(calls) == (not fails)
     assert is_armed() == fails
     package.before_exec = str
+    package.sources[f"{NAME}.core"] = core
     assert [package.load()] == calls
 
 

@@ -8,9 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable
 
 from optax_dtypefix import State
-from support.fakepackage import NAME, FakePackage, add_hundred, engine_of, fault, on, patch, start
-
-PATIENCE = 10.0
+from support.fakepackage import (
+    NAME,
+    PATIENCE,
+    FakePackage,
+    add_hundred,
+    engine_of,
+    fault,
+    on,
+    patch,
+    start,
+)
 
 
 def in_threads(*calls: Callable[[], Any]) -> list[Any]:
@@ -66,14 +74,7 @@ def test_imports_race(package: FakePackage) -> None:
 def test_starting_waits_for_an_import_in_another_thread(
     package: FakePackage,
 ) -> None:
-    importing, go_on = threading.Event(), threading.Event()
-
-    def pause(name: str) -> None:
-        if name == f"{NAME}.core":
-            importing.set()
-            assert go_on.wait(PATIENCE)
-
-    package.before_exec = pause
+    importing, go_on = package.pause_import()
     engine = engine_of(patch("a", on("scale")))
 
     def shim() -> State:

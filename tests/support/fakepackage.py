@@ -6,6 +6,7 @@ import importlib.abc
 import importlib.util
 import sys
 import textwrap
+import threading
 from typing import TYPE_CHECKING, Any, Callable
 
 from optax_dtypefix._engine.engine import Engine
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 NAME = "fakepkg"
+
+PATIENCE = 10.0
+"""Seconds after which a test gives up waiting for a thread."""
 
 SOURCES = {
     NAME: """
@@ -83,6 +87,18 @@ class FakePackage(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         name = module.__name__
         self.before_exec(name)
         exec(compile(textwrap.dedent(self.sources[name]), name, "exec"), module.__dict__)
+
+    def pause_import(self) -> tuple[threading.Event, threading.Event]:
+        """Make an import set the first event, and wait for the second."""
+        importing, go_on = threading.Event(), threading.Event()
+
+        def pause(name: str) -> None:
+            if name == f"{NAME}.core":
+                importing.set()
+                assert go_on.wait(PATIENCE)
+
+        self.before_exec = pause
+        return importing, go_on
 
     def release(self, version: str) -> None:
         """Pretends to be another release."""

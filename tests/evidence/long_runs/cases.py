@@ -67,6 +67,17 @@ def by(reference: Any, **arguments: Any) -> Any:
     return functools.partial(reference, **arguments)
 
 
+def in_float16(name: str, reference: Any) -> Case:
+    rate = 0.01
+    return Case(
+        name,
+        "float16_eps",
+        lambda: getattr(optax, name)(rate),
+        by(reference, rate=rate),
+        dtypes=("float16",),
+    )
+
+
 PLATEAU = {"rate": 0.5, "size": 300, "patience": 2, "factor": 0.5}
 SHAPES = ((digits.FEATURES, digits.CLASSES), (digits.CLASSES,))
 PARTS = (slice(0, WEIGHTS), slice(WEIGHTS, None))
@@ -168,34 +179,10 @@ CASES = (
         ("bfloat16",),
         with_value=True,
     ),
-    Case(
-        "adam",
-        "float16_eps",
-        lambda: optax.adam(0.01),
-        by(references.adam, rate=0.01),
-        dtypes=("float16",),
-    ),
-    Case(
-        "nadam",
-        "float16_eps",
-        lambda: optax.nadam(0.01),
-        by(references.nadam, rate=0.01),
-        dtypes=("float16",),
-    ),
-    Case(
-        "amsgrad",
-        "float16_eps",
-        lambda: optax.amsgrad(0.01),
-        by(references.amsgrad, rate=0.01),
-        dtypes=("float16",),
-    ),
-    Case(
-        "adabelief",
-        "float16_eps",
-        lambda: optax.adabelief(0.01),
-        by(references.adabelief, rate=0.01),
-        dtypes=("float16",),
-    ),
+    in_float16("adam", references.adam),
+    in_float16("nadam", references.nadam),
+    in_float16("amsgrad", references.amsgrad),
+    in_float16("adabelief", references.adabelief),
     Case(
         "rmsprop",
         "float16_eps",
