@@ -24,7 +24,7 @@ EXAMPLE = """\
 import jax.numpy as jnp
 import optax
 
-params, tx = jnp.ones(1), optax.contrib.prodigy()
+params, tx = jnp.ones(1), optax.contrib.prodigy(learning_rate=1.0)
 state = tx.init(params)
 for gradient in [0.0, 1.0, 1.0]:
     updates, state = tx.update(jnp.full(1, gradient), state, params)
