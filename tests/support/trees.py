@@ -43,6 +43,11 @@ def in_float64(tree: Any) -> Any:
     return tree_map(lambda leaf: np.asarray(leaf).astype(np.float64), tree)
 
 
+def dtypes_of(tree: Any) -> list[Any]:
+    """Return the dtype of each leaf."""
+    return [leaf.dtype for leaf in leaves(tree)]
+
+
 def types(tree: Any) -> list[tuple[Any, ...]]:
     """Shape, dtype and weak type of each leaf."""
     return [(leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)) for leaf in leaves(tree)]
