@@ -36,8 +36,8 @@ EXAMPLE_SHOWS = "clip_by_global_norm"
 STOCK_PRINTS = "[0. 0. 0. 0.]"
 PATCHED_PRINTS = "[0.5 0.5 0.5 0.5]"
 NUMBERS_CHANGE = (
-    "Yes, for bfloat16 and float16 gradients: norms are computed in float32. Otherwise only "
-    "dtypes and compilation change."
+    "Yes, for bfloat16 and float16 gradients or params: norms are computed in float32. Otherwise "
+    "only dtypes and compilation change."
 )
 
 # optax 0.1.2 calls what the jax of its time deprecates.
