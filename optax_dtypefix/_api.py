@@ -18,7 +18,7 @@ def status() -> Report:
     """Report for every patch whether it was applied, and why.
 
     Returns:
-      A :class:`Report`: iterate over it, or use ``str()``, ``as_dict()``, ``as_json()``.
+      A report. Iterate over it, or call ``str()``, ``as_dict()`` or ``as_json()``.
     """
     return _engine().status()
 
