@@ -1,8 +1,8 @@
-"""Measures steps, imports and calls on the installed optax, and writes one JSON file.
+"""Measure steps, imports and calls on the installed optax, and write one JSON file.
 
 Run as ``python benchmarks FILE [--upgraded PYTHON] [--only NAME...] [--sizes N...] [--regimes
-NAME...]``. PYTHON is that of an environment with the newest optax, to compare with upgrading. The
-machine should have nothing else to do; what is noisy all the same is marked so.
+NAME...]``. PYTHON belongs to an environment with the newest optax, to compare with upgrading.
+Nothing else should run on the machine; noisy figures are marked.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from steps import REGIMES, STEPS, measure
 
 
 def main() -> None:
-    """Measures what is asked for, and writes after each case."""
+    """Measure the requested cases, and write after each of them."""
     parser = argparse.ArgumentParser()
     parser.add_argument("file", type=Path)
     parser.add_argument("--upgraded")
@@ -52,13 +52,13 @@ def main() -> None:
 
 
 def write(record: dict[str, Any], file: Path) -> None:
-    """As JSON."""
+    """Write the record as JSON."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 def processor() -> str:
-    """Its name, where the system tells."""
+    """Return the name of the processor, where the system knows it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

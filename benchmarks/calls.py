@@ -1,4 +1,4 @@
-"""What a patched function costs who calls it: eager, while it is traced, and the wrapper alone.
+"""Measure calls of a patched function: eager, while tracing, and of the wrapper alone.
 
 A stock and a patched process take turns.
 """
@@ -19,7 +19,7 @@ REPEATS = 7
 
 
 def measure() -> dict[str, Any]:
-    """Seconds for each call, stock and patched, and what is between them."""
+    """Return seconds a call, stock and patched, and the difference."""
     turns = [[run(switch) for switch in ("off", "on")] for _ in range(REPEATS)]
     found = {}
     for name in turns[0][0]:
@@ -33,7 +33,7 @@ def measure() -> dict[str, Any]:
 
 
 def run(switch: str) -> dict[str, float]:
-    """What one process measures."""
+    """Return the figures of one process."""
     command = [sys.executable, __file__]
     environment = {**os.environ, "OPTAX_DTYPEFIX": switch}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
@@ -42,7 +42,7 @@ def run(switch: str) -> dict[str, float]:
 
 
 def calls() -> dict[str, float]:
-    """Seconds for each call in this process."""
+    """Return seconds a call in this process."""
     import optax_dtypefix  # noqa: F401  # isort: skip
 
     import functools
@@ -65,7 +65,7 @@ def calls() -> dict[str, float]:
 
     def trace(tx: Any) -> Any:
         state = tx.init(params)
-        # A new function each time: JAX keeps the trace of one that it knows.
+        # A new function each time, because JAX keeps the trace of an old one.
         return lambda: jax.make_jaxpr(functools.partial(tx.update))(params, state)
 
     def nothing(*args: Any) -> None:

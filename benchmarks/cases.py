@@ -1,4 +1,4 @@
-"""What is timed: optimizers, what their updates take, and what a user enables for them."""
+"""List the timed cases: optimizers, the arguments of their updates, and patches to enable."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Case:
 
     Attributes:
       patch: id of the patch that concerns it; empty if none does.
-      build: makes it.
+      build: makes the optimizer.
       takes: extra arguments of its update: of ``value``, ``loss``, ``grad`` and ``value_fn``.
       opt_in: whether the patch must be enabled by name.
       regimes: dtypes of the params, and modes.
@@ -86,7 +86,7 @@ COLUMNS = 100
 
 
 def params_of(size: int, dtype: Any) -> Any:
-    """A matrix and a vector, of this many elements together."""
+    """Return a matrix and a vector with this many elements together."""
     return {
         "w": jnp.full((size // COLUMNS - 1, COLUMNS), 0.5, dtype),
         "b": jnp.full((COLUMNS,), 0.5, dtype),
@@ -94,7 +94,7 @@ def params_of(size: int, dtype: Any) -> Any:
 
 
 def loss(params: Any) -> Any:
-    """A weighted sum of squares: next to nothing beside the optimizer, and not solved at once."""
+    """Compute a weighted sum of squares, which costs little and is not solved at once."""
 
     def of_leaf(leaf: Any) -> Any:
         return jnp.sum(jnp.linspace(0.1, 1, COLUMNS, dtype=leaf.dtype) * (leaf - 1) ** 2)

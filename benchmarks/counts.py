@@ -1,4 +1,4 @@
-"""Prints what the benchmarks count of a few train steps of each of their cases, as JSON."""
+"""Print the counts of a few train steps of each benchmark case, as JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ X64 = bool(os.environ.get("JAX_ENABLE_X64"))
 
 
 def counts(name: str, dtype: str) -> dict[str, Any]:
-    """Traces, bytes of state and float64 arrays in three steps; the error, if it raises."""
+    """Return traces, bytes of state and float64 arrays in three steps, or the error."""
     try:
         return Step(CASES[name], 1000, dtype, cast_back=False).about()
     except (TypeError, ValueError) as error:
@@ -21,7 +21,7 @@ def counts(name: str, dtype: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Goes through those that need no opting in."""
+    """Count in all cases that need no opt-in patch."""
     wanted = [
         (name, regime)
         for name, case in CASES.items()

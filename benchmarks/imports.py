@@ -1,8 +1,8 @@
-"""The import with and without the shim, and applying and reverting late.
+"""Measure the import with and without the shim, and late ``apply()`` and ``revert()``.
 
-Processes with and without the shim take turns. Python collects garbage whenever so many objects
-were made, and with all of jax loaded that takes 30 ms each time: whether one falls into the import
-of the shim or comes after it is chance. All is measured with and without.
+Processes with and without the shim take turns. Python collects garbage after some number of new
+objects, which takes 30 ms once all of jax is loaded. Chance decides whether that happens inside the
+import of the shim, so each figure is measured with and without garbage collection.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ COLLECTING = {"": "", ", no garbage collected": "gc.disable()"}
 
 
 def measure() -> dict[str, Any]:
-    """Seconds and ratios."""
+    """Return seconds and ratios."""
     with tempfile.TemporaryDirectory() as cache:
         bytecode = {**os.environ, "PYTHONPYCACHEPREFIX": cache}
         bytecode.pop("PYTHONDONTWRITEBYTECODE", None)
 
         def run(script: str, **values: Any) -> list[float]:
-            """What a script prints, in a new process, with bytecode as on a user's machine."""
+            """Return the output of a script in a new process, with bytecode, as on a user's machine."""
             command = [sys.executable, "-c", script.format(**values)]
             done = subprocess.run(command, capture_output=True, text=True, check=True, env=bytecode)
             found: list[float] = json.loads(done.stdout)

@@ -1,8 +1,8 @@
-"""Train steps, stock and patched side by side, and beside what a user would do instead.
+"""Time train steps: stock beside patched, and beside the usual workarounds.
 
-The ways run in processes of their own, at the same time alive and in turn at work, so that whatever
-else the machine does falls on all of them. A ratio whose quartiles are more than 10 % apart is
-noisy. A program that is that of stock is not timed.
+Each way has a process of its own. All processes are alive at the same time and take turns, so that
+other load on the machine hits all of them. A ratio whose quartiles are more than 10 % apart is
+noisy. A program that equals stock's is not timed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 REGIMES = {"float32": {}, "bfloat16": {}, "float16": {}, "float32 x64": {"JAX_ENABLE_X64": "1"}}
 STEPS = {10_000: 50, 1_000_000: 20, 50_000_000: 1}
 REPEATS = {10_000: 25, 1_000_000: 15, 50_000_000: 5}
-ALL_WAYS_AT = 1_000_000  # Where the ways round the shim are measured as well.
+ALL_WAYS_AT = 1_000_000  # Workarounds are measured at this size only.
 STOCK, PATCHED, CAST_BACK, UPGRADED = "stock", "patched", "cast back", "upgraded"
 
 
 class Worker:
-    """A process that holds one case."""
+    """A process for one case."""
 
     def __init__(self, way: str, name: str, regime: str, python: str) -> None:
         case = CASES[name]
@@ -47,17 +47,17 @@ class Worker:
         )
 
     def ask(self, kind: str, number: int) -> None:
-        """Tells it what to do; ``answer`` has to follow."""
+        """Send a request; call ``answer`` next."""
         assert self._process.stdin is not None
         print(kind, number, file=self._process.stdin, flush=True)
 
     def answer(self) -> Any:
-        """What came of it."""
+        """Return the result of the last request."""
         assert self._process.stdout is not None
         return json.loads(self._process.stdout.readline() or '{"raises": "the process died"}')
 
     def close(self) -> None:
-        """Ends the process."""
+        """End the process."""
         self._process.kill()
         self._process.wait()
 
@@ -65,7 +65,7 @@ class Worker:
 def measure(
     name: str, regime: str, sizes: Sequence[int], upgraded: str | None
 ) -> Iterator[dict[str, Any]]:
-    """One case in one regime, size by size: what was compiled, and seconds for a step."""
+    """Measure one case in one regime, size by size: what is compiled, and seconds a step."""
     pythons = {STOCK: sys.executable, PATCHED: sys.executable, CAST_BACK: sys.executable}
     if upgraded:
         pythons[UPGRADED] = upgraded
@@ -90,14 +90,14 @@ def measure(
 
 
 def timed(about: dict[str, Any]) -> list[str]:
-    """The ways that run at all, but for those that are what stock is; and stock, to compare."""
+    """List stock and the ways that run and whose programs are not stock's."""
     programs = {way: what["program"] for way, what in about.items() if "raises" not in what}
     others = [way for way, program in programs.items() if program != programs.get(STOCK)]
     return [STOCK, *others] if others and STOCK in programs else others
 
 
 def times(size: int, workers: dict[str, Worker]) -> dict[str, Any]:
-    """Seconds for a step, and over those of stock, turn by turn."""
+    """Return seconds a step, and ratios to stock, turn by turn."""
     found: dict[str, list[float]] = {way: [] for way in workers}
     for _ in range(REPEATS[size]):
         for way, worker in workers.items():
@@ -114,6 +114,6 @@ def times(size: int, workers: dict[str, Worker]) -> dict[str, Any]:
 
 
 def quartiles(values: Any) -> dict[str, Any]:
-    """The median, the quartiles, and whether those are far apart."""
+    """Return the median, the quartiles, and whether the quartiles are far apart."""
     low, median, high = (float(f"{q:.4g}") for q in np.quantile(values, (0.25, 0.5, 0.75)))
     return {"median": median, "quartiles": [low, high], "noisy": high - low > 0.1 * median}

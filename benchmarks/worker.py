@@ -1,8 +1,8 @@
-"""One case in one process: says what was compiled, then times as many steps as it is told.
+"""Run one case in one process: report what is compiled, then time as many steps as requested.
 
-Run as ``worker.py CASE DTYPE [--cast-back]``; the last casts the whole state to its first dtypes
-after each step, as users do by hand. It reads lines with a size, which builds a step for as many
-params and tells about it in JSON, or with a number of steps, which tells seconds.
+Run as ``worker.py CASE DTYPE [--cast-back]``. The option casts the whole state back to its first
+dtypes after each step, as users do by hand. Each input line is a size, which builds a step for as
+many params and reports in JSON, or a number of steps, which reports seconds.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Step:
         self._carry = params, tx.init(params)
 
     def about(self) -> dict[str, Any]:
-        """What is compiled, and what later steps make of it."""
+        """Report what is compiled, and what later steps return."""
         state_bytes = bytes_of(self._carry[1])
         start = time.perf_counter()
         lowered = self._step.lower(*self._carry)
@@ -76,7 +76,7 @@ class Step:
         }
 
     def seconds(self, steps: int) -> float:
-        """What one step takes, if so many are run."""
+        """Return seconds a step, over this many steps."""
         start = time.perf_counter()
         self._run(steps)
         return (time.perf_counter() - start) / steps
@@ -89,25 +89,25 @@ class Step:
 
 
 def without_metadata(text: str) -> str:
-    """A program without names of source files and lines, which the shim's frames change."""
+    """Remove names of source files and lines from a program: the shim's frames change them."""
     text = re.sub(r", metadata=\{[^}]*\}", "", text)
     return "\n".join(line for line in text.splitlines() if not re.match(r"\d+ |[A-Z]\w+$", line))
 
 
 def bytes_of(tree: Any) -> int:
-    """Bytes of all leaves."""
+    """Count the bytes of all leaves."""
     return sum(np.dtype(leaf.dtype).itemsize * leaf.size for leaf in leaves(tree))
 
 
 def main(name: str, dtype: str, *options: str) -> None:
-    """Serves one case until its standard input ends."""
+    """Serve one case until standard input ends."""
     step: Any = None
     for line in sys.stdin:
         kind, number = line.split()
         if kind == "steps":
             answer: Any = step.seconds(int(number))
         else:
-            step = None  # Its arrays go before those of the next size come.
+            step = None  # Free its arrays before the next size.
             try:
                 step = Step(CASES[name], int(number), dtype, cast_back="--cast-back" in options)
                 answer = step.about()

@@ -1,4 +1,4 @@
-"""What the examples share: scikit-learn's digits, a small network, and the verdict."""
+"""Share the data, the network and the verdict: scikit-learn's digits and a small network."""
 
 import sys
 
@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 
 
 def load(dtype):
-    """Returns (images, labels) to train on, 1437 of them, and (images, labels) to test on, 360."""
+    """Return 1437 (images, labels) to train on, and 360 to test on."""
     images, labels = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(labels))
     images = jnp.asarray(images[order] / 16, dtype)
@@ -18,7 +18,7 @@ def load(dtype):
 
 
 def batches(data, size, seed):
-    """One epoch in random order: images (batches, size, 64) and labels (batches, size)."""
+    """Return one epoch in random order: images (batches, size, 64) and labels (batches, size)."""
     images, labels = data
     count = len(labels) // size
     order = np.random.default_rng(seed).permutation(len(labels))[: count * size]
@@ -26,7 +26,7 @@ def batches(data, size, seed):
 
 
 def init(dtype, sizes=(64, 64, 10)):
-    """A network of dense layers with relu in between."""
+    """Return a network of dense layers with relu in between."""
     keys = jax.random.split(jax.random.PRNGKey(0), len(sizes) - 1)
     return [
         {
@@ -38,7 +38,7 @@ def init(dtype, sizes=(64, 64, 10)):
 
 
 def logits(params, images):
-    """Unnormalised log-probabilities of the ten digits, in float32 or wider."""
+    """Compute log-probabilities of the ten digits, not normalized, in float32 or wider."""
     *hidden, last = params
     for layer in hidden:
         images = jax.nn.relu(images @ layer["w"] + layer["b"])
@@ -47,18 +47,18 @@ def logits(params, images):
 
 
 def loss(params, images, labels):
-    """Mean cross-entropy."""
+    """Compute the mean cross-entropy."""
     log_probabilities = jax.nn.log_softmax(logits(params, images))
     return -jnp.take_along_axis(log_probabilities, labels[:, None], axis=1).mean()
 
 
 def accuracy(params, images, labels):
-    """Share of the images that are recognised."""
+    """Compute the share of images that are recognized."""
     return float((logits(params, images).argmax(axis=1) == labels).mean())
 
 
 def finish(params, test, at_least, trouble=""):
-    """Prints the result; exit code 1 if the accuracy is below the bar, or on other trouble."""
+    """Print the result; exit with 1 if the accuracy is below the bar, or on other trouble."""
     reached = accuracy(params, *test)
     print(f"test loss {float(loss(params, *test)):.4f}, accuracy {reached:.3f}")
     if not reached >= at_least:

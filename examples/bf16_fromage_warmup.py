@@ -1,10 +1,10 @@
-"""A bfloat16 network with fromage and a warm-up, that skips steps that are not finite.
+"""Train a bfloat16 network with fromage and a warm-up; skip steps that are not finite.
 
-Stock optax up to 0.2.5 cannot square a schedule: TypeError. From 0.2.6 to 0.2.8 it returns float32
-updates for bfloat16 params, and ``apply_if_finite`` raises the TypeError.
+Stock optax up to 0.2.5 cannot square a schedule: TypeError. From 0.2.6 to 0.2.8 stock returns
+float32 updates for bfloat16 params, and ``apply_if_finite`` raises the TypeError.
 """
 
-import optax_dtypefix  # One line, and the rest of the script stays as it is.
+import optax_dtypefix  # One line; the rest of the script does not change.
 
 import jax
 import jax.numpy as jnp

@@ -1,11 +1,11 @@
-"""A bfloat16 network with schedule-free AdamW and gradient accumulation.
+"""Train a bfloat16 network with schedule-free AdamW and gradient accumulation.
 
 Stock optax 0.2.3 raises a TypeError in the first step. From 0.2.4 to 0.2.8 the network trains, but
-the sum of the averaging weights stops growing, and the averaged weights are those of the last few
-hundred steps instead of all.
+the sum of the averaging weights stops growing: the averaged weights are those of the last few
+hundred steps, not of all.
 """
 
-import optax_dtypefix  # One line, and the rest of the script stays as it is.
+import optax_dtypefix  # One line; the rest of the script does not change.
 
 import jax
 import jax.numpy as jnp

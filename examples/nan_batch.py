@@ -1,11 +1,11 @@
-"""Adam with gradient accumulation, and one corrupt batch in the stream.
+"""Train with Adam and gradient accumulation, with one corrupt batch in the stream.
 
-``zero_nans`` is there to survive it. Stock optax 0.1.8 and 0.1.9 raise a TypeError in the first
-step. From 0.2.0 to 0.2.8 the NaN stays in the accumulator: every update after it is zero, and
-nothing says so.
+``zero_nans`` should survive the batch. Stock optax 0.1.8 and 0.1.9 raise a TypeError in the first
+step. From 0.2.0 to 0.2.8 the NaN stays in the accumulator: every later update is zero, without a
+warning.
 """
 
-import optax_dtypefix  # One line, and the rest of the script stays as it is.
+import optax_dtypefix  # One line; the rest of the script does not change.
 
 import jax
 import jax.numpy as jnp

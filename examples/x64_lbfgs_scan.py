@@ -1,11 +1,11 @@
-"""Logistic regression in float64 with L-BFGS, inside ``lax.scan``.
+"""Solve logistic regression in float64 with L-BFGS, inside ``lax.scan``.
 
-Each iteration is skipped once the gradient is small: ``lax.cond`` wants both branches to return one
-type. Stock optax 0.2.3 and 0.2.4 count the line search's steps in int64 first and in int32 later
-(upstream issue 1210): TypeError. Up to 0.2.8 weak types change, and the step compiles twice.
+Each iteration is skipped once the gradient is small, so ``lax.cond`` needs one type from both
+branches. Stock optax 0.2.3 and 0.2.4 count the steps of the line search in int64 first and in int32
+later (upstream issue 1210): TypeError. Up to 0.2.8 weak types change, and the step compiles twice.
 """
 
-import optax_dtypefix  # One line, and the rest of the script stays as it is.
+import optax_dtypefix  # One line; the rest of the script does not change.
 
 import collections
 

@@ -1,9 +1,9 @@
-"""A float32 network with prodigy, in a program that needs 64-bit mode for something else.
+"""Train a float32 network with prodigy, in a program that needs 64-bit mode for something else.
 
-Stock optax 0.1.8 to 0.2.3 turns state and updates into float64: ``lax.scan`` raises a TypeError.
+Stock optax 0.1.8 to 0.2.3 changes state and updates to float64: ``lax.scan`` raises a TypeError.
 """
 
-import optax_dtypefix  # One line, and the rest of the script stays as it is.
+import optax_dtypefix  # One line; the rest of the script does not change.
 
 import jax
 import jax.numpy as jnp
