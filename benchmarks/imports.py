@@ -59,7 +59,7 @@ def measure() -> dict[str, Any]:
         bytecode.pop("PYTHONDONTWRITEBYTECODE", None)
 
         def run(script: str, **values: Any) -> list[float]:
-            """Return the output of a script in a new process, with bytecode, as on a user's machine."""
+            """Return the output of a script in a new process, with bytecode as users have it."""
             command = [sys.executable, "-c", script.format(**values)]
             done = subprocess.run(command, capture_output=True, text=True, check=True, env=bytecode)
             found: list[float] = json.loads(done.stdout)
