@@ -29,6 +29,7 @@ BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 WITH_CODE = [page for page in PAGES if "```python" in read(page) and page.parent.name != "patches"]
 
 
+@pytest.mark.filterwarnings("ignore:jax.tree_leaves is deprecated")  # In optax 0.1.2.
 @pytest.mark.parametrize("page", WITH_CODE, ids=[page.name for page in WITH_CODE])
 def test_code_runs(page: Path) -> None:
     namespace: dict[str, Any] = {}
