@@ -39,22 +39,22 @@ def _new(stock: Stock, cls: Any, *args: Any, **kwargs: Any) -> Any:
     return stock(cls, _Init(init, update), _Update(update))
 
 
-class _Held:
-    """A function of a transformation, held. It is equal to another of the same function."""
+class _Wrapped:
+    """A wrapped function of a transformation. Wrappers of the same function are equal."""
 
     __wrapped__: Any
 
     def __init__(self, function: Any) -> None:
-        # It is held already if a transformation is put together from another's parts.
-        self.__wrapped__ = function.__wrapped__ if isinstance(function, _Held) else function
+        # A transformation may be built from the parts of another, which are wrapped already.
+        self.__wrapped__ = function.__wrapped__ if isinstance(function, _Wrapped) else function
 
     def __getattr__(self, name: str) -> Any:
-        if name == "__wrapped__":  # Not there yet: it is being unpickled.
+        if name == "__wrapped__":  # Not set yet while it is unpickled.
             raise AttributeError(name)
         return getattr(self.__wrapped__, name)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Held) and self.__wrapped__ == other.__wrapped__
+        return isinstance(other, _Wrapped) and self.__wrapped__ == other.__wrapped__
 
     def __hash__(self) -> int:
         return hash(self.__wrapped__)
@@ -63,7 +63,7 @@ class _Held:
         return f"<optax_dtypefix every_transform: {self.__wrapped__!r}>"
 
 
-class _Init(_Held):
+class _Init(_Wrapped):
     def __init__(self, function: Any, update: Any) -> None:
         super().__init__(function)
         self._update = update
@@ -74,11 +74,11 @@ class _Init(_Held):
         return strip_weak_type(start_in_kind(self._update, state, params))
 
 
-class _Update(_Held):
+class _Update(_Wrapped):
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[PyTree, PyTree]:
         new_updates, new_state = self.__wrapped__(*args, **kwargs)
         given = args
-        if len(args) < 2:  # Given by the names that the user's own function has for them.
+        if len(args) < 2:  # Passed by the names of the user-defined function.
             given = inspect.signature(self.__wrapped__).bind(*args, **kwargs).args
         updates, state, *rest = given
         params = rest[0] if rest else kwargs.get("params")
