@@ -1,4 +1,4 @@
-"""A patched transformation is called as stock's is: by position, or by the names of stock."""
+"""The arguments of a patched transformation have the names of stock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from optax_dtypefix._commands.audit.measure import _extra_args, _trees
 from optax_dtypefix._commands.audit.regimes import REGIMES
 from optax_dtypefix._commands.import_optax import import_optax
 
-# Of stock's deprecated functions.
+# Stock warns of deprecated functions.
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
 )
@@ -29,7 +29,7 @@ def names(function: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=[subject.name for subject in SUBJECTS])
-def test_by_name(subject: Case) -> None:
+def test_update_can_be_called_by_keyword(subject: Case) -> None:
     params, grads = _trees(subject, BFLOAT16)
     extra_args = _extra_args(subject, params, grads)
     with optax_dtypefix.disabled():

@@ -10,7 +10,7 @@ import pytest
 
 from support.contract import assert_keeps_the_contract
 from support.patch_cases import FuzzCase, Program
-from support.transformations import drifting
+from support.transformations import averaging, drifting
 from support.trees import leaves, tree_map, tree_of
 
 EXAMPLE = """\
@@ -61,11 +61,11 @@ PROGRAMS = {
     ],
     ids=str,
 )
-def test_it_takes_an_inner_transformation_that_drifts(wrap: Any, params: Any, grads: Any) -> None:
+def test_the_inner_transformation_may_change_dtypes(wrap: Any, params: Any, grads: Any) -> None:
     assert_keeps_the_contract(wrap(drifting()), tree_of(*params), tree_of(*grads))
 
 
-def test_a_gradient_that_is_not_finite_is_left_out() -> None:
+def test_a_gradient_that_is_not_finite_is_skipped() -> None:
     tx = optax.apply_if_finite(optax.trace(0.5), 3)
     params = tree_of(jnp.bfloat16)
     state = tx.init(params)
@@ -115,7 +115,7 @@ MIXES = [
 def test_updates_are_those_of_the_inner_transformation(
     wrap: Any, params_dtype: Any, grads_dtype: Any, rate: float
 ) -> None:
-    """The second step of momentum, against float64."""
+    """Compare the first step of momentum with float64."""
     inner = optax.sgd(rate, momentum=0.5)
     tx = wrap(inner)
     params = {"w": jnp.zeros(3, params_dtype)}
@@ -129,12 +129,8 @@ def test_updates_are_those_of_the_inner_transformation(
 
 
 @pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
-def test_an_inner_state_that_starts_as_an_integer_holds_a_mean(wrap: Any) -> None:
-    def update(grads: Any, state: Any, params: Any = None) -> Any:
-        del params
-        return grads, 0.5 * state + 0.5 * grads["w"].mean()
-
-    tx = wrap(optax.GradientTransformation(lambda _: 0, update))
+def test_an_inner_state_that_starts_as_an_integer_can_become_a_mean(wrap: Any) -> None:
+    tx = wrap(averaging(0))
     params = {"w": jnp.ones(3)}
     _, state = jax.jit(tx.update)(params, tx.init(params), params)
     assert state.inner_state.dtype == jnp.float32
@@ -142,21 +138,16 @@ def test_an_inner_state_that_starts_as_an_integer_holds_a_mean(wrap: Any) -> Non
 
 
 @pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
-def test_a_real_inner_state_does_not_lose_an_imaginary_part(wrap: Any) -> None:
-    """Nothing tells init that gradients are complex. Stock raises, and so does the patch."""
-
-    def update(grads: Any, state: Any, params: Any = None) -> Any:
-        del params
-        return grads, 0.5 * state + 0.5 * grads["w"].mean()
-
-    tx = wrap(optax.GradientTransformation(lambda _: jnp.float32(0), update))
+def test_complex_gradients_of_a_real_inner_state_raise_as_in_stock(wrap: Any) -> None:
+    """``init`` cannot know that gradients will be complex."""
+    tx = wrap(averaging(jnp.float32(0)))
     params = {"w": jnp.ones(3)}
     with pytest.raises(TypeError):
         tx.update({"w": jnp.full(3, 1 + 2j)}, tx.init(params), params)
 
 
 @pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
-def test_the_inner_transformation_sees_the_gradients_of_the_user(wrap: Any) -> None:
+def test_the_inner_transformation_gets_the_users_gradients(wrap: Any) -> None:
     seen = []
 
     def update(grads: Any, state: Any, params: Any = None) -> Any:
@@ -171,7 +162,7 @@ def test_the_inner_transformation_sees_the_gradients_of_the_user(wrap: Any) -> N
 
 
 @pytest.mark.parametrize("name", [n for n in WRAPPERS if n in ("conditionally_transform",)])
-def test_passed_through_gradients_have_the_dtype_of_the_transformed(name: str) -> None:
+def test_skipped_gradients_have_the_dtype_of_transformed_ones(name: str) -> None:
     tx = WRAPPERS[name](optax.scale(0.5))
     params = {"w": jnp.ones(3, jnp.float32)}
     grads = {"w": jnp.asarray([1, 2, 3], jnp.int8)}
@@ -182,15 +173,15 @@ def test_passed_through_gradients_have_the_dtype_of_the_transformed(name: str) -
         np.testing.assert_array_equal(updates["w"], factor * np.asarray([1, 2, 3]))
 
 
-def test_periodic_update_does_not_truncate() -> None:
-    """Stock raises for a float in place of an integer."""
+def test_periodic_update_does_not_truncate_floats() -> None:
+    """Like stock, the patch raises for a float in place of an integer."""
     new, old = {"w": jnp.full(3, 2.5)}, {"w": jnp.ones(3, jnp.int32)}
     with pytest.raises(TypeError):
         optax.periodic_update(new, old, jnp.asarray(0), 2)
 
 
 @pytest.mark.parametrize(("step", "expected"), [(0, 2.5), (1, 1.0)])
-def test_periodic_update_gives_the_dtypes_of_the_old_tensors(step: int, expected: float) -> None:
+def test_periodic_update_keeps_the_dtypes_of_the_old_tensors(step: int, expected: float) -> None:
     new, old = {"w": jnp.full(3, 2.5, jnp.float32)}, {"w": jnp.ones(3, jnp.bfloat16)}
     got = jax.jit(lambda *args: optax.periodic_update(*args, 2))(new, old, jnp.asarray(step))
     assert got["w"].dtype == jnp.bfloat16

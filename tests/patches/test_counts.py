@@ -1,4 +1,4 @@
-"""One trace, no float64, no growing state: counted over train steps of the benchmarks."""
+"""Count the traces, the float64 arrays and the bytes of the state in steps of the benchmarks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from support.processes import finish, start, stdout_of
 
 SCALARS = 64
-"""Bytes by which float32 scalars may be more than stock's, which are in half precision."""
+"""Bytes that float32 scalars may take in addition to half-precision scalars of stock."""
 
 
 COUNTS = Path(__file__).parents[2] / "benchmarks" / "counts.py"
@@ -56,8 +56,8 @@ def test_stock_traces_lbfgs_twice(stock: dict[str, Any]) -> None:
     assert stock["lbfgs float32"]["traces"] == 2
 
 
-def test_the_counts_can_tell_stock_from_patched(stock: dict[str, Any]) -> None:
-    """On every release there is a step that stock traces again, in float64, or not at all."""
+def test_stock_fails_one_of_these_tests(stock: dict[str, Any]) -> None:
+    """On every release, stock traces a step twice, computes in float64, or raises."""
     worse = [
         name
         for name, found in stock.items()

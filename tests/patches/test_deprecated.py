@@ -1,4 +1,4 @@
-"""Old names of optax warn as on stock: once, of the line that asks, or as an error on demand."""
+"""Deprecated names of optax warn as in stock: once, for the right line, or as an error."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run(script: Path, shim: str, filters: str) -> subprocess.CompletedProcess[st
 
 
 @pytest.mark.parametrize("filters", ["default::DeprecationWarning:__main__", "error:optax."])
-def test_they_warn_as_on_stock(tmp_path: Path, filters: str) -> None:
+def test_deprecated_names_warn_as_in_stock(tmp_path: Path, filters: str) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     stock, patched = (run(tmp_path / "train.py", shim, filters) for shim in ("off", "on"))
     (last,) = stock.stderr.splitlines()[-1:]

@@ -125,21 +125,22 @@ def values(name: str, value: Any = 1.5) -> dict[str, Any]:
 
 
 def fields(state: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    """Those of the named fields that a state has; of ``dog`` in its part of the chain."""
+    """Return those of the named fields that the state, or a part of a chain, has."""
     parts = [part for part in (state, *state) if hasattr(part, "_fields")]
     return {n: getattr(part, n) for part in parts for n in names if n in part._fields}
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("wide", "dtypes"), REGIMES.values(), ids=REGIMES)
-def test_the_contract(name: str, wide: bool, dtypes: tuple[Any, ...]) -> None:
+def test_keeps_the_contract(name: str, wide: bool, dtypes: tuple[Any, ...]) -> None:
     with x64(wide):
         tx, params = build(name), tree_of(*dtypes)
         assert_keeps_the_contract(tx, params, extra=lambda _: values(name))
         state = tx.init(params)
         expected = jnp.dtype(jnp.float64 if set(dtypes) == {jnp.float64} else jnp.float32)
         assert {leaf.dtype for leaf in fields(state, SCALARS[name]).values()} == {expected}
-        ints = name == "mechanize" and jnp.int64 in dtypes  # The base optimizer multiplies those.
+        # The base optimizer of mechanize multiplies int64 leaves.
+        ints = name == "mechanize" and jnp.int64 in dtypes
         if jnp.float64 not in dtypes and not ints:
             step = lambda s, p: tx.update(p, s, p, **values(name))  # noqa: E731
             assert not float64_in(tx.init, params)
@@ -159,7 +160,7 @@ RATES: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "mechanize"])
 @pytest.mark.parametrize("rate", RATES.values(), ids=RATES)
-def test_any_learning_rate(name: str, rate: Any) -> None:
+def test_the_learning_rate_may_have_any_type(name: str, rate: Any) -> None:
     for regime in ("bfloat16", "mixed", "float32 x64", "mixed x64"):
         wide, dtypes = REGIMES[regime]
         with x64(wide):
@@ -171,7 +172,7 @@ def test_any_learning_rate(name: str, rate: Any) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_gradients_wider_than_the_params(name: str) -> None:
+def test_gradients_may_be_wider_than_the_params(name: str) -> None:
     params, grads = tree_of(jnp.bfloat16), tree_of(jnp.float32)
     assert_keeps_the_contract(build(name), params, grads, extra=lambda _: values(name))
 
@@ -201,7 +202,7 @@ def dowg(params: Any, grads: Any, *_: Any) -> Any:
 
 
 def dadapt_adamw(params: Any, grads: Any, _: Any, averages: Any) -> Any:
-    """Its averages are those that were stored, if in bfloat16: that is the choice of the user."""
+    """Take the stored averages if they are bfloat16, because the user chose that."""
     zeros = {n: np.zeros_like(leaf) for n, leaf in params[0].items()}
     v, s, d, r, beta3 = zeros, zeros, D0, 0.0, BETA2**0.5
     for k, g in enumerate(grads, 1):
@@ -248,8 +249,8 @@ REFERENCES = {f.__name__: f for f in (dog, dowg, dadapt_adamw, momo, momo_adam, 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
-def test_scalars_at_every_step(name: str, dtype: Any) -> None:
-    """The params are on a walk of their own: so the scalars are functions of the inputs alone."""
+def test_scalars_follow_the_paper_at_every_step(name: str, dtype: Any) -> None:
+    """The params walk at random, so the scalars only depend on the inputs."""
     random = np.random.default_rng(0)
     shapes = {"w": (STEPS, 3, 4), "b": (STEPS, 4)}
     grads = {n: jnp.asarray(random.normal(size=shape), dtype) for n, shape in shapes.items()}
@@ -281,7 +282,7 @@ def test_scalars_at_every_step(name: str, dtype: Any) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
-def test_zero_gradients_at_the_start(name: str, dtype: Any) -> None:
+def test_training_starts_after_zero_gradients(name: str, dtype: Any) -> None:
     tx, params = build(name), tree_of(dtype)
     state, update = tx.init(params), jax.jit(tx.update)
     for scale in (0, 0, 1, 1):
@@ -294,7 +295,7 @@ def test_zero_gradients_at_the_start(name: str, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_one_half_leaf_or_an_integer_does_not_change_the_scalars(name: str) -> None:
+def test_a_half_precision_or_integer_leaf_does_not_change_the_scalars(name: str) -> None:
     tx, params = build(name), tree_of(jnp.float32)
     exact = tree_map(lambda p: p.astype(jnp.bfloat16).astype(jnp.float32), params)
     mixed = {"w": exact["w"].astype(jnp.bfloat16), "b": exact["b"]}
@@ -334,7 +335,7 @@ def test_a_state_restored_from_stock_keeps_its_dtypes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("momo")])
-def test_any_value(name: str) -> None:
+def test_the_loss_may_have_any_type(name: str) -> None:
     tx, params = build(name), tree_of(jnp.float32)
     _, expected = tx.update(params, tx.init(params), params, value=jnp.asarray(1.5, jnp.float32))
     with x64():
@@ -345,7 +346,7 @@ def test_any_value(name: str) -> None:
             assert {*dtypes_of(updates)} == {jnp.dtype(jnp.float32)}
 
 
-def test_mechanize_leaves_the_dtypes_of_its_base_optimizer() -> None:
+def test_the_base_optimizer_of_mechanize_gets_the_users_dtypes() -> None:
     seen = []
 
     def update(updates: Any, state: Any, params: Any = None) -> Any:
@@ -361,7 +362,7 @@ def test_mechanize_leaves_the_dtypes_of_its_base_optimizer() -> None:
 
 
 @pytest.mark.skipif("dog" not in NAMES, reason="dog came with optax 0.2.3")
-def test_a_schedule_runs_in_the_mode_of_the_user() -> None:
+def test_a_schedule_runs_in_the_users_64_bit_mode() -> None:
     seen = []
 
     def schedule(count: Any) -> Any:
@@ -388,7 +389,7 @@ def test_weight_decay_with_a_mask(name: str) -> None:
 
 
 def steps_of(tx: Any, params: Any, gradients: list[Any], losses: Any = None) -> Any:
-    """The updates and states of a few steps; the params move by the updates."""
+    """Return the updates and states of a few steps, with the params moved by the updates."""
     state, found, update = tx.init(params), [], jax.jit(tx.update)
     for k, grads in enumerate(gradients):
         extra = {} if losses is None else {"value": jnp.float32(losses[k])}
@@ -399,7 +400,7 @@ def steps_of(tx: Any, params: Any, gradients: list[Any], losses: Any = None) -> 
 
 
 def gradients_in(dtype: Any, like: Any, count: int = 3) -> list[Any]:
-    """Gradients that every dtype has exactly: small integers."""
+    """Return gradients of small integers, which are exact in every dtype."""
     random = np.random.default_rng(0)
     trees = [tree_map(lambda p: random.integers(-5, 6, p.shape), like) for _ in range(count)]
     return [tree_map(lambda g: jnp.asarray(g, dtype), tree) for tree in trees]
@@ -411,9 +412,11 @@ def losses_of(name: str) -> Any:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.int8])
-def test_narrow_gradients_of_float32_params(name: str, dtype: Any) -> None:
+def test_narrow_gradients_of_float32_params_give_the_results_of_float32_gradients(
+    name: str, dtype: Any
+) -> None:
     tx, params = build(name), tree_of(jnp.float32)
-    if name == "mechanize":  # The base optimizer sees the narrow ones, and halves them exactly.
+    if name == "mechanize":  # The base optimizer halves narrow gradients exactly.
         tx = contrib.mechanize(optax.sgd(0.5))
     expected = steps_of(tx, params, gradients_in(jnp.float32, params), losses_of(name))
     found = steps_of(tx, params, gradients_in(dtype, params), losses_of(name))
@@ -434,7 +437,7 @@ def test_an_integer_param_has_float_updates(name: str) -> None:
 
 @pytest.mark.skipif("dog" not in NAMES, reason="dog came with optax 0.2.3")
 def test_dog_trains_on_float16_gradients() -> None:
-    """On |x - 3|^2 / 2, the first updates are below the smallest number of float16."""
+    """The first updates on |x - 3|^2 / 2 are below the smallest float16 number."""
     newer = "init_step" in inspect.signature(contrib.dog).parameters
     tx = contrib.dog(**({"init_step": ("distance", 1e-8)} if newer else {"reps_rel": 1e-8}))
     x = jnp.zeros((4,), jnp.float32)
@@ -454,7 +457,7 @@ def test_dog_trains_on_float16_gradients() -> None:
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("name", NAMES)
-def test_nodes_that_convert_and_check(name: str, dtype: Any, wide: bool) -> None:
+def test_nodes_may_convert_and_check_their_children(name: str, dtype: Any, wide: bool) -> None:
     with x64(wide):
         tx, plain = build(name), {"w": tree_of(dtype)["w"]}
         gradients = gradients_in(dtype, plain)
@@ -467,12 +470,12 @@ def test_nodes_that_convert_and_check(name: str, dtype: Any, wide: bool) -> None
 
 
 def pairs(tree: Any) -> Any:
-    """The parts of complex leaves as leaves of their own."""
+    """Split complex leaves into real and imaginary leaves."""
     return {(n, f.__name__): f(leaf) for n, leaf in tree.items() for f in (jnp.real, jnp.imag)}
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_complex_param_is_as_good_as_its_two_parts(name: str) -> None:
+def test_a_complex_param_trains_like_its_two_parts(name: str) -> None:
     random = np.random.default_rng(0)
 
     def tree() -> Any:
@@ -496,7 +499,7 @@ def test_a_complex_param_is_as_good_as_its_two_parts(name: str) -> None:
 
 @pytest.mark.skipif("momo" not in NAMES, reason="momo came with optax 0.2.3")
 def test_momo_follows_the_paper_for_complex_params() -> None:
-    """In C as in R^2, on |z - goal|^2 and against float64."""
+    """Treat C as R^2, on |z - goal|^2, and compare with float64."""
     goal, start = np.asarray([1 + 2j, -3 + 1j]), np.asarray([-2 + 0.5j, 1 - 1j])
 
     def inner(a: Any, b: Any) -> Any:
@@ -517,8 +520,8 @@ def test_momo_follows_the_paper_for_complex_params() -> None:
         np.testing.assert_allclose(z, exact, rtol=1e-3, atol=1e-3)
 
 
-def test_a_restored_state_of_stock_for_complex_params_keeps_its_dtypes() -> None:
-    """The scalars of stock are complex there."""
+def test_a_complex_state_restored_from_stock_keeps_its_dtypes() -> None:
+    """The scalars of stock are complex here."""
     params = {"z": jnp.ones((3,), jnp.complex64)}
     for name in NAMES:
         tx = build(name)
@@ -535,7 +538,7 @@ def test_a_restored_state_of_stock_for_complex_params_keeps_its_dtypes() -> None
 
 @pytest.mark.skipif("dog" not in NAMES, reason="dog came with optax 0.2.3")
 @pytest.mark.parametrize("name", ["dog", "dowg"])
-def test_a_mask_sees_what_the_user_passed_in(name: str) -> None:
+def test_a_mask_gets_the_users_params(name: str) -> None:
     params = {"a": Matrix(jnp.ones((2, 2), jnp.bfloat16)), "b": jnp.ones((3,), jnp.float32)}
     zeros = tree_map(jnp.zeros_like, params)
 
@@ -551,7 +554,7 @@ def test_a_mask_sees_what_the_user_passed_in(name: str) -> None:
 
 
 def averaging(start: Any, seen: list[Any]) -> Any:
-    """A base optimizer whose state holds the mean of the gradients, and begins as it is told."""
+    """Return a base optimizer with the mean of the gradients in its state."""
 
     def init(params: Any) -> Any:
         return {"mean": tree_map(start, params), "count": jnp.zeros((), jnp.int32)}
@@ -570,7 +573,9 @@ def averaging(start: Any, seen: list[Any]) -> Any:
     [lambda _: 0, lambda _: jnp.zeros((), jnp.int32), lambda p: jnp.zeros(p.shape, jnp.float32)],
     ids=["0", "int32", "float32"],
 )
-def test_the_state_of_a_base_optimizer_stays_in_its_kind(start: Any, dtype: Any) -> None:
+def test_the_state_of_the_base_optimizer_keeps_fractions_and_imaginary_parts(
+    start: Any, dtype: Any
+) -> None:
     seen: list[Any] = []
     tx = contrib.mechanize(averaging(start, seen))
     params = {"w": jnp.asarray([1.5, -0.5], dtype)}
@@ -589,7 +594,7 @@ def test_the_state_of_a_base_optimizer_stays_in_its_kind(start: Any, dtype: Any)
     assert tx.init(params).base_optimizer_state["mean"]["w"].dtype == dtype
 
 
-def test_mechanize_is_as_wide_as_its_base_optimizer_was_asked_to_be() -> None:
+def test_mechanize_gives_updates_of_the_dtype_that_the_base_optimizer_is_asked_for() -> None:
     params = tree_of(jnp.bfloat16)
     for dtype in (jnp.float32, jnp.bfloat16):
         tx = contrib.mechanize(optax.adam(0.1, mu_dtype=dtype))

@@ -35,7 +35,7 @@ NUMBERS_CHANGE = (
     "Only dtypes and compilation change. The state is rounded to bfloat16 where stock promotes it."
 )
 
-# Of optax 0.1.2, which calls functions of jax by their old names.
+# optax 0.1.2 calls functions of jax by their deprecated names.
 pytestmark = pytest.mark.filterwarnings("ignore:jax.tree_:FutureWarning")
 
 WITH_ANY = ("learning_rate", "float16_eps", "promotion", "global_norm", "conditional")
@@ -125,7 +125,7 @@ def test_reverting_restores_the_class() -> None:
     assert leaves(held.init(params))[0].dtype == jnp.bfloat16
 
 
-def test_gradients_may_go_by_the_users_own_name() -> None:
+def test_the_first_argument_of_update_may_have_any_name() -> None:
     def update(grads: Any, state: Any, params: Any = None) -> Any:
         del params
         return tree_map(lambda g: g * jnp.float32(2), grads), state

@@ -15,6 +15,7 @@ import pytest
 from optax_dtypefix import patches
 from optax_dtypefix._engine.release import Release
 from support.outcomes import faults
+from support.patch_cases import FuzzCase, Program, module_of
 
 RELEASE = Release(optax.__version__)
 FAULTS = faults()
@@ -75,3 +76,11 @@ def test_a_release_has_one_replacement_for_each_function(patch_id: str) -> None:
             if first.qualname == second.qualname and {*first.modules} & {*second.modules}
         ]
         assert twice == [], "the release ranges of these replacements overlap"
+
+
+@pytest.mark.parametrize("patch_id", patches.IDS)
+def test_the_test_file_declares_a_fuzz_case_and_programs(patch_id: str) -> None:
+    module = module_of(patch_id)
+    assert isinstance(module.FUZZ, FuzzCase)
+    assert any(case.same in ("program", "bits") for case in module.PROGRAMS.values())
+    assert all(isinstance(case, Program) for case in module.PROGRAMS.values())

@@ -13,8 +13,6 @@ from packaging.version import Version
 import optax_dtypefix
 from optax_dtypefix._contract.x64 import x64
 from optax_dtypefix.patches._support.in_float32 import (
-    MOMENT_TRANSFORMS,
-    InFloat32,
     MomentTransform,
     _round,
     is_float16,
@@ -22,6 +20,7 @@ from optax_dtypefix.patches._support.in_float32 import (
     round_up,
     round_up_subnormals,
 )
+from support import moments
 from support.contract import assert_keeps_the_contract, float64_in
 from support.nodes import Converting
 from support.patch_cases import FuzzCase, Program
@@ -82,27 +81,7 @@ PROGRAMS = {  # Other dtypes than float16.
 }
 
 TINY, HUGE = 2.0**-24, 65504.0  # The smallest number above zero in float16, and the largest.
-ARGUMENTS = {"scale_by_madgrad": {"learning_rate": 0.1}}
-
-# muon works on matrices and sophia needs an objective: each has tests of its own.
-SIMPLE = [
-    family
-    for family in MOMENT_TRANSFORMS
-    if hasattr(sys.modules.get(family.module), family.name)
-    and family.name not in ("scale_by_muon", "scale_by_sophia")
-    # In 0.1.3 it uses what JAX has removed.
-    and not (family.name == "scale_by_adamax" and optax.__version__ == "0.1.3")
-]
-NAMES = [family.name for family in SIMPLE]
-
-
-def function(family: MomentTransform) -> Callable[..., Any]:
-    found: Callable[..., Any] = getattr(sys.modules[family.module], family.name)
-    return found
-
-
-def build(family: MomentTransform) -> Any:
-    return function(family)(**ARGUMENTS.get(family.name, {}))
+by_transform = moments.parametrize(moments.SIMPLE)
 
 
 def by_name(name: str) -> Any:
@@ -110,7 +89,10 @@ def by_name(name: str) -> Any:
 
 
 def runner(tx: Any) -> Callable[[Any], tuple[Any, Any]]:
-    """From gradients, of one step each, to updates, in float64, and the last state."""
+    """Return a function that runs one step for each gradient.
+
+    The function returns the updates, in float64, and the last state.
+    """
     params = jnp.ones((3, 4), jnp.float16)
 
     @jax.jit
@@ -132,7 +114,7 @@ def run(tx: Any, gradients: Any) -> tuple[Any, Any]:
 
 
 def in_float64(value: Any) -> Any:
-    """Of what float16 makes of a value."""
+    """Round a value to float16, and return the result in float64."""
     return np.asarray(value, np.float16).astype(np.float64)
 
 
@@ -146,10 +128,10 @@ GRADIENTS = {
 }
 
 
-@pytest.mark.parametrize("family", SIMPLE, ids=NAMES)
-def test_updates_and_states_are_finite(family: MomentTransform) -> None:
+@by_transform
+def test_updates_and_states_are_finite(transform: MomentTransform) -> None:
     signs = np.asarray([1.0, -1.0, 1.0, 0.5])
-    step = runner(build(family))
+    step = runner(moments.build(transform))
     for name, gradients in GRADIENTS.items():
         updates, state = step([gradient * signs for gradient in gradients])
         assert np.isfinite(updates).all(), name
@@ -166,14 +148,14 @@ OPTIMIZERS = tuple(name for name in OPTIMIZERS if by_name(name))
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_optimizers_built_of_them_are_finite(name: str) -> None:
+def test_updates_of_optimizers_are_finite(name: str) -> None:
     tx = by_name(name)(**({} if name == "cocob" else {"learning_rate": 0.1}))
     updates, _ = run(tx, [0.0, 0.0, 1e-4, 1e-4])
     assert np.isfinite(updates).all()
 
 
 def firsts(g: Any) -> dict[str, Any]:
-    """The first update of each, in float64, from the papers: v is g^2 where it is not said."""
+    """Return the first update of each transformation in float64, from the papers."""
     return {
         "scale_by_adam": g / (np.abs(g) + 1e-8),
         "scale_by_amsgrad": g / (np.abs(g) + 1e-8),
@@ -202,39 +184,29 @@ def test_the_first_update_is_exact(name: str) -> None:
         np.testing.assert_allclose(update, firsts(g)[name], rtol=2e-3, atol=TINY)
 
 
-def adam(gradients: Any, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Any:
-    """Adam in float64."""
-    m = v = np.zeros_like(gradients[0])
-    updates = []
-    for t, g in enumerate(gradients, 1):
-        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
-        updates.append(m / (1 - b1**t) / (np.sqrt(v / (1 - b2**t)) + eps))
-    return np.stack(updates)
-
-
 @pytest.mark.parametrize("size", [0.1, 1.0, 30.0])
-def test_adam_with_ordinary_gradients_is_exact_to_the_rounding_of_its_state(size: float) -> None:
+def test_adam_follows_the_paper_to_the_rounding_of_its_state(size: float) -> None:
     random = np.random.default_rng(0)
     gradients = in_float64(size * random.normal(size=(60, 3, 4)))
     updates, _ = run(optax.scale_by_adam(), gradients)
     # With gradients of 0.1 the moments are below 6e-5 for some steps.
-    np.testing.assert_allclose(updates, adam(gradients), rtol=0.02, atol=0.02)
+    np.testing.assert_allclose(updates, moments.adam(gradients)[0], rtol=0.02, atol=0.02)
 
 
 @pytest.mark.parametrize("size", [1e-6, 1e-5, 1e-4, 1e-3, 5e-3, 1e-2])
 @pytest.mark.parametrize("b2", [0.9, 0.999])
-def test_an_update_is_never_larger_because_a_moment_was_lost(size: float, b2: float) -> None:
-    """5e-3 squared, times 0.001, is less than half the smallest number."""
+def test_a_tiny_second_moment_does_not_enlarge_an_update(size: float, b2: float) -> None:
+    """5e-3 squared, times 0.001, is less than half the smallest float16 number."""
     random = np.random.default_rng(0)
     gradients = in_float64(size * (1 + random.random((300, 3, 4))))
     updates, state = run(optax.scale_by_adam(b2=b2, mu_dtype=jnp.float32), gradients)
-    exact = adam(gradients, b2=b2)
+    exact, _ = moments.adam(gradients, b2=b2)
     assert (np.abs(updates) <= np.abs(exact) * 1.03).all()
     assert (np.asarray(state.nu) > 0).all()
 
 
-def test_what_is_right_with_it_was_wrong_without() -> None:
-    """So the test above can fail."""
+def test_without_the_patch_tiny_gradients_give_infinite_updates() -> None:
+    """The test above can fail."""
     with optax_dtypefix.disabled("float16_eps", "promotion"):
         updates, _ = run(optax.scale_by_adam(), [1e-4])
     assert np.isinf(updates).all()
@@ -257,7 +229,7 @@ def test_a_gradient_that_is_not_finite_is_not_hidden(bad: float) -> None:
 
 @pytest.mark.parametrize("size", [1e-3, 1.0, 100.0])
 def test_a_variance_is_never_negative(size: float) -> None:
-    """Of gradients that hardly vary: mean square and squared mean differ by rounding alone."""
+    """For nearly equal gradients, mean square and squared mean only differ by rounding."""
     random = np.random.default_rng(0)
     gradients = np.full((400, 3, 4), size) * np.linspace(1, 2, 12).reshape(3, 4)
     gradients[:5] *= 2
@@ -266,15 +238,15 @@ def test_a_variance_is_never_negative(size: float) -> None:
     assert np.isfinite(updates).all()
 
 
-@pytest.mark.parametrize("family", SIMPLE, ids=NAMES)
-def test_keeps_the_contract(family: MomentTransform) -> None:
-    assert_keeps_the_contract(build(family), tree_of(jnp.float16, jnp.float32))
+@by_transform
+def test_keeps_the_contract(transform: MomentTransform) -> None:
+    assert_keeps_the_contract(moments.build(transform), tree_of(jnp.float16, jnp.float32))
 
 
-@pytest.mark.parametrize("family", SIMPLE, ids=NAMES)
-def test_64_bit_mode_changes_nothing(family: MomentTransform) -> None:
+@by_transform
+def test_64_bit_mode_changes_no_dtype(transform: MomentTransform) -> None:
     with x64():
-        tx, params = build(family), tree_of(jnp.float16)
+        tx, params = moments.build(transform), tree_of(jnp.float16)
         state = tx.init(params)
         updates, new_state = jax.eval_shape(tx.update, params, state, params)
         assert dtypes_of(new_state) == dtypes_of(state)
@@ -282,37 +254,29 @@ def test_64_bit_mode_changes_nothing(family: MomentTransform) -> None:
         assert not any(float64_in(lambda p: tx.update(p, tx.init(p), p), params))
 
 
-def alone(family: MomentTransform) -> tuple[Any, Any]:
-    """Stock's transformation and the patched one, without any other patch."""
-    stock = optax_dtypefix.original(function(family))
-    arguments = ARGUMENTS.get(family.name, {})
-    return stock(**arguments), InFloat32(family, is_float16)(stock, **arguments)
-
-
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-@pytest.mark.parametrize("family", SIMPLE, ids=NAMES)
-def test_without_float16_it_is_stock(family: MomentTransform, dtype: Any) -> None:
-    if family.name == "scale_by_radam" and Version(optax.__version__) < Version("0.2.3"):
+@by_transform
+def test_other_dtypes_have_the_program_of_stock(transform: MomentTransform, dtype: Any) -> None:
+    if transform.name == "scale_by_radam" and Version(optax.__version__) < Version("0.2.3"):
         dtype = jnp.float32  # With bfloat16 stock raises.
     params = tree_of(dtype)
-    stock, patched = (
-        str(jax.make_jaxpr(lambda p, tx=tx: tx.update(p, tx.init(p), p))(params))
-        for tx in alone(family)
-    )
+    both = moments.stock_and_patched(transform, is_float16)
+    stock, patched = (moments.program(tx, params) for tx in both)
     assert patched == stock
     assert "bf16" in stock or dtype == jnp.float32
 
 
-@pytest.mark.parametrize("family", SIMPLE, ids=NAMES)
-def test_the_state_is_stocks_in_all_but_values(family: MomentTransform) -> None:
+@by_transform
+def test_the_state_has_the_structure_and_dtypes_of_stock(transform: MomentTransform) -> None:
     params = tree_of(jnp.float16)
-    stock, patched = (jax.eval_shape(tx.init, params) for tx in alone(family))
+    both = moments.stock_and_patched(transform, is_float16)
+    stock, patched = (jax.eval_shape(tx.init, params) for tx in both)
     assert jax.tree_util.tree_structure(patched) == jax.tree_util.tree_structure(stock)
     # But for a counter that stock has weakly typed, in 0.2.5 and 0.2.6.
     assert [t[:2] for t in types(patched)] == [t[:2] for t in types(stock)]
 
 
-def test_gradients_narrower_than_params_give_updates_as_wide_as_stocks() -> None:
+def test_float16_gradients_of_float32_params_give_float32_updates() -> None:
     params, grads = jnp.ones((3, 4), jnp.float32), jnp.full((3, 4), 1e-4, jnp.float16)
     tx = optax.scale_by_adam()
     updates, state = tx.update(grads, tx.init(params), params)
@@ -321,7 +285,7 @@ def test_gradients_narrower_than_params_give_updates_as_wide_as_stocks() -> None
 
 
 @pytest.mark.parametrize("asked", [None, jnp.float16])
-def test_moments_of_gradients_wider_than_params_are_as_wide_as_stocks(asked: Any) -> None:
+def test_float32_gradients_of_float16_params_give_the_dtypes_of_stock(asked: Any) -> None:
     params, grads = jnp.ones((3, 4), jnp.float16), jnp.full((3, 4), 1e-4, jnp.float32)
 
     def dtypes() -> list[Any]:
@@ -335,7 +299,7 @@ def test_moments_of_gradients_wider_than_params_are_as_wide_as_stocks(asked: Any
     assert jnp.dtype(jnp.float32) in stock
 
 
-def test_params_need_not_be_given() -> None:
+def test_update_works_without_params() -> None:
     tx, grads = optax.scale_by_adam(), jnp.full((3, 4), 1e-4, jnp.float16)
     updates, _ = tx.update(grads, tx.init(grads))
     assert updates.dtype == jnp.float16
@@ -343,7 +307,7 @@ def test_params_need_not_be_given() -> None:
 
 
 @pytest.mark.skipif(not hasattr(contrib, "sophia"), reason="sophia came with optax 0.2.5")
-def test_sophias_objective_is_given_the_params_of_the_user() -> None:
+def test_the_objective_of_sophia_gets_the_users_params() -> None:
     seen = []
 
     def objective(params: Any) -> Any:
@@ -370,14 +334,14 @@ def test_muon_keeps_the_contract() -> None:
     assert_keeps_the_contract(contrib.muon(0.1), tree_of(jnp.float16))
 
 
-def test_a_mask_is_no_leaf() -> None:
+def test_a_mask_keeps_the_contract() -> None:
     params = tree_of(jnp.float16)
     tx = optax.masked(optax.adam(0.1), {"w": True, "b": False})
     assert_keeps_the_contract(tx, params)
 
 
 @pytest.mark.parametrize("rounding", [round_up_subnormals, round_up])
-def test_rounded_up_is_never_less(rounding: Callable[[Any], Any]) -> None:
+def test_rounding_up_never_decreases_a_number(rounding: Callable[[Any], Any]) -> None:
     x = np.exp(np.linspace(np.log(1e-12), np.log(6e4), 5000)).astype(np.float32)
     got = np.asarray(jnp.asarray(rounding(jnp.asarray(x)), jnp.float16)).astype(np.float64)
     tiny = x < 2.0**-14
@@ -388,7 +352,7 @@ def test_rounded_up_is_never_less(rounding: Callable[[Any], Any]) -> None:
     assert float(rounding(jnp.asarray(0.0))) == 0
 
 
-def test_a_mean_is_never_above_the_root_of_the_mean_square() -> None:
+def test_a_rounded_mean_never_exceeds_the_root_of_the_rounded_mean_square() -> None:
     x = np.exp(np.linspace(np.log(1e-6), np.log(6e4), 5000)).astype(np.float32)
     got, square = (
         np.asarray(_round(jnp.asarray(value), jnp.float16(0), rounding)).astype(np.float64)
@@ -403,7 +367,7 @@ def test_a_mean_is_never_above_the_root_of_the_mean_square() -> None:
     Version(optax.__version__) >= Version("0.2.7"),
     reason="from 0.2.7 on stock refuses None for a gradient: ValueError",
 )
-def test_a_param_that_is_frozen_may_have_none_for_a_gradient() -> None:
+def test_the_gradient_of_a_frozen_param_may_be_none() -> None:
     tx, params = optax.scale_by_adam(), tree_of(jnp.float16)
     grads = {"w": params["w"], "b": None}
     updates, state = tx.update(grads, tx.init(params), params)
@@ -412,21 +376,21 @@ def test_a_param_that_is_frozen_may_have_none_for_a_gradient() -> None:
 
 
 def test_gradients_may_be_in_another_container_than_params() -> None:
-    """adam does not look at params."""
+    """Adam does not use the params."""
     tx, leaf = optax.adam(0.125), jnp.ones(2, jnp.float16)
     updates, _ = tx.update([leaf], tx.init([leaf]), (leaf,))
     np.testing.assert_allclose(np.asarray(updates[0], np.float32), -0.125, rtol=1e-3)
 
 
-def test_init_takes_shapes() -> None:
+def test_init_accepts_shapes() -> None:
     shapes = {"w": jax.ShapeDtypeStruct((2,), jnp.float16)}
     adam = optax.adam(0.1).init(shapes)[0]
     assert (adam.mu["w"].shape, adam.mu["w"].dtype) == ((2,), jnp.dtype(jnp.float16))
 
 
 @pytest.mark.parametrize("gradient", [0.01, 0.02, -0.05])
-def test_a_derivative_through_steps_is_that_in_float32_or_infinite(gradient: float) -> None:
-    """Rounding up is differentiated as the identity: as a step it has the derivative 0."""
+def test_a_derivative_through_steps_follows_float32_or_overflows(gradient: float) -> None:
+    """Rounding up is differentiated as the identity, because a step has the derivative 0."""
 
     def three_updates(g: Any, dtype: Any) -> Any:
         tx, params = optax.scale_by_adam(), jnp.ones((), dtype)
@@ -448,19 +412,19 @@ def test_a_derivative_through_steps_is_that_in_float32_or_infinite(gradient: flo
     assert np.isinf(backwards) or abs(backwards - derivative(jnp.float32)) < 1 / abs(gradient)
 
 
-def test_a_state_in_float32_gives_float32_updates_without_params() -> None:
+def test_without_params_a_float32_state_gives_float32_updates() -> None:
     tx, grads = optax.scale_by_adam(), jnp.full((3,), 1e-3, jnp.float16)
     updates, _ = tx.update(grads, tx.init(jnp.ones((3,), jnp.float32)))
     assert updates.dtype == jnp.float32
 
 
-def test_a_moment_that_was_asked_for_in_float32_gives_float32_updates() -> None:
+def test_mu_dtype_float32_gives_float32_updates() -> None:
     tx, params = optax.scale_by_adam(mu_dtype=jnp.float32), jnp.ones((3,), jnp.float16)
     updates, _ = tx.update(params, tx.init(params), params)
     assert updates.dtype == jnp.float32
 
 
-def test_an_integer_leaf_keeps_its_fractions() -> None:
+def test_updates_of_an_integer_leaf_keep_their_fractions() -> None:
     tx = optax.scale_by_adam()
     params = {"h": jnp.ones((3,), jnp.float16), "i": jnp.ones((3,), jnp.int32)}
     updates, _ = tx.update(params, tx.init(params), params)
@@ -469,7 +433,7 @@ def test_an_integer_leaf_keeps_its_fractions() -> None:
 
 
 @pytest.mark.parametrize("gradient", [jnp.float16, jnp.float32])
-def test_nothing_but_leaves_is_put_into_a_node(gradient: Any) -> None:
+def test_nodes_only_receive_arrays(gradient: Any) -> None:
     tx, params = optax.adam(0.1), Converting(jnp.ones((3,), jnp.float32))
     grads = Converting(jnp.ones((3,), gradient))
     updates, _ = tx.update(grads, tx.init(params), params)

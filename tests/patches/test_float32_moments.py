@@ -12,8 +12,7 @@ import pytest
 import optax_dtypefix
 from optax_dtypefix._contract.dtypes import is_half
 from optax_dtypefix._contract.x64 import x64
-from optax_dtypefix.patches import float32_moments
-from optax_dtypefix.patches._support.in_float32 import InFloat32
+from support import moments
 from support.contract import assert_keeps_the_contract, float64_in
 from support.patch_cases import FuzzCase, Program
 from support.trees import dtypes_of, leaves, tree_map, tree_of
@@ -21,6 +20,7 @@ from support.trees import dtypes_of, leaves, tree_map, tree_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from optax_dtypefix.patches._support.in_float32 import MomentTransform
     from support.fuzzing import Draw
 
 EXAMPLE = """\
@@ -60,16 +60,7 @@ PROGRAMS = {  # Their moments are float32 on stock; a half-precision momentum is
     "adafactor": Program(lambda: optax.adafactor(1e-2, min_dim_size_to_factor=2)),
 }
 
-ARGUMENTS = {"scale_by_madgrad": {"learning_rate": 0.1}}
-MOMENT_TRANSFORMS = [
-    family
-    for family in float32_moments._WITH_MOMENTS
-    if hasattr(sys.modules.get(family.module), family.name)
-]
-# sophia needs an objective, and has a test of its own; in 0.1.3 adamax uses what JAX has removed.
-LEFT_OUT = ("scale_by_sophia", "scale_by_adamax" if optax.__version__ == "0.1.3" else "")
-SIMPLE = [family for family in MOMENT_TRANSFORMS if family.name not in LEFT_OUT]
-NAMES = [family.name for family in SIMPLE]
+by_transform = moments.parametrize([t for t in moments.SIMPLE if t.moments])
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -80,17 +71,8 @@ def asked_for() -> Iterator[None]:
     optax_dtypefix.revert("float32_moments")
 
 
-def function(family: Any) -> Callable[..., Any]:
-    found: Callable[..., Any] = getattr(sys.modules[family.module], family.name)
-    return found
-
-
-def build(family: Any) -> Any:
-    return function(family)(**ARGUMENTS.get(family.name, {}))
-
-
 def run(tx: Any, gradients: Any, dtype: Any, asked: Any = None) -> tuple[Any, Any]:
-    """Updates of one step each, in float64, for these gradients; and the last state."""
+    """Run a step for each gradient. Return the updates, in float64, and the last state."""
     gradients = jnp.asarray(gradients, dtype)
     params = jnp.ones_like(gradients[0])
 
@@ -105,19 +87,9 @@ def run(tx: Any, gradients: Any, dtype: Any, asked: Any = None) -> tuple[Any, An
 
 
 def numbers(size: float, steps: int, dtype: Any) -> Any:
-    """Random gradients, as float64 of what the dtype makes of them."""
+    """Return random gradients, rounded to the dtype, in float64."""
     random = np.random.default_rng(0)
     return np.asarray(jnp.asarray(size * random.normal(size=(steps, 4, 4)), dtype)).astype(float)
-
-
-def adam(gradients: Any, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> tuple[Any, Any]:
-    """Updates of Adam in float64, and its second moment."""
-    m = v = np.zeros_like(gradients[0])
-    updates = []
-    for t, g in enumerate(gradients, 1):
-        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
-        updates.append(m / (1 - b1**t) / (np.sqrt(v / (1 - b2**t)) + eps))
-    return np.stack(updates), v
 
 
 HALVES = pytest.mark.parametrize(
@@ -129,7 +101,7 @@ HALVES = pytest.mark.parametrize(
 def test_adam_with_steady_gradients_does_not_stall(dtype: Any, precision: float) -> None:
     gradients = np.ones((5000, 1, 1))
     updates, state = run(optax.scale_by_adam(mu_dtype=jnp.float32), gradients, dtype, jnp.float32)
-    exact, moment = adam(gradients)
+    exact, moment = moments.adam(gradients)
     assert state.nu.dtype == jnp.float32
     np.testing.assert_allclose(state.nu, moment, rtol=1e-4)
     np.testing.assert_allclose(updates, exact, rtol=precision)
@@ -138,10 +110,10 @@ def test_adam_with_steady_gradients_does_not_stall(dtype: Any, precision: float)
 @HALVES
 @pytest.mark.parametrize("size", [1e-4, 1.0, 1000.0])
 def test_adam_follows_float64(size: float, dtype: Any, precision: float) -> None:
-    """Also where the squares are below the smallest number of float16, or above its largest."""
+    """Some squares underflow or overflow in float16."""
     gradients = numbers(size, 300, dtype)
     updates, state = run(optax.scale_by_adam(mu_dtype=jnp.float32), gradients, dtype, jnp.float32)
-    exact, moment = adam(gradients)
+    exact, moment = moments.adam(gradients)
     np.testing.assert_allclose(state.nu, moment, rtol=1e-4)
     np.testing.assert_allclose(updates, exact, rtol=2 * precision, atol=2 * precision)
 
@@ -198,41 +170,37 @@ def test_adafactor_follows_float64(dtype: Any, precision: float) -> None:
     np.testing.assert_allclose(updates[-1], gradients[-1] / np.sqrt(moment), rtol=2 * precision)
 
 
-@pytest.mark.parametrize("family", SIMPLE, ids=NAMES)
-def test_keeps_the_contract_with_moments_in_float32(family: Any) -> None:
-    tx, params = build(family), tree_of(jnp.bfloat16, jnp.float16)
+@by_transform
+def test_keeps_the_contract_with_moments_in_float32(transform: MomentTransform) -> None:
+    tx, params = moments.build(transform), tree_of(jnp.bfloat16, jnp.float16)
     assert_keeps_the_contract(tx, params)
-    optax_dtypefix.check(tx, params).raise_if_broken()  # Wider moments are no fault to it.
+    optax_dtypefix.check(tx, params).raise_if_broken()  # ``check`` accepts wider moments.
     state = tx.init(params)
-    for name in family.moments:
+    for name in transform.moments:
         assert {*dtypes_of(getattr(state, name))} == {np.dtype(np.float32)}
 
 
-@pytest.mark.parametrize("family", SIMPLE, ids=NAMES)
-def test_the_state_is_stocks_in_all_but_the_dtype_of_moments(family: Any) -> None:
+@by_transform
+def test_the_state_has_the_structure_and_shapes_of_stock(transform: MomentTransform) -> None:
     params = tree_of(jnp.bfloat16)
-    stock = optax_dtypefix.original(function(family))(**ARGUMENTS.get(family.name, {}))
-    expected, got = stock.init(params), build(family).init(params)
+    stock, _ = moments.stock_and_patched(transform, is_half, wide_moments=True)
+    expected, got = stock.init(params), moments.build(transform).init(params)
     assert jax.tree_util.tree_structure(got) == jax.tree_util.tree_structure(expected)
     assert list(map(jnp.shape, leaves(got))) == list(map(jnp.shape, leaves(expected)))
 
 
-@pytest.mark.parametrize("family", SIMPLE, ids=NAMES)
-def test_without_half_precision_it_is_stock(family: Any) -> None:
+@by_transform
+def test_float32_params_have_the_program_of_stock(transform: MomentTransform) -> None:
     params = tree_of(jnp.float32)
-    stock, arguments = optax_dtypefix.original(function(family)), ARGUMENTS.get(family.name, {})
-    patched = InFloat32(family, is_half, wide_moments=True)(stock, **arguments)
-    programs = [
-        str(jax.make_jaxpr(lambda p, tx=tx: tx.update(p, tx.init(p), p))(params))
-        for tx in (stock(**arguments), patched)
-    ]
-    assert programs[0] == programs[1]
+    both = moments.stock_and_patched(transform, is_half, wide_moments=True)
+    stock, patched = (moments.program(tx, params) for tx in both)
+    assert patched == stock
 
 
-@pytest.mark.parametrize("family", SIMPLE, ids=NAMES)
-def test_64_bit_mode_changes_nothing(family: Any) -> None:
+@by_transform
+def test_64_bit_mode_changes_no_dtype(transform: MomentTransform) -> None:
     with x64():
-        tx, params = build(family), tree_of(jnp.bfloat16)
+        tx, params = moments.build(transform), tree_of(jnp.bfloat16)
         state = tx.init(params)
         updates, new_state = jax.eval_shape(tx.update, params, state, params)
         assert dtypes_of(new_state) == dtypes_of(state)
@@ -272,26 +240,26 @@ def test_a_moment_restored_from_stock_keeps_its_dtype(dtype: Any, precision: flo
         updates, restored = jax.jit(tx.update)(params, restored, params)
         assert {*dtypes_of(restored.nu)} == {np.dtype(dtype)}
         assert {*dtypes_of(updates)} == {np.dtype(dtype)}
-    # To the last place, and to the smallest number where float16 has no finer ones.
+    # Compare to the last place, and to the smallest number that float16 has.
     expected = (1 - 0.999**2) * np.asarray(params["w"]).astype(float) ** 2
     got = np.asarray(restored.nu["w"]).astype(float)
     np.testing.assert_allclose(got, expected, rtol=2 * precision, atol=2.0**-23)
 
 
-def test_wider_and_narrower_gradients() -> None:
+def test_gradients_may_be_wider_or_narrower_than_params() -> None:
     tx, wide, narrow = optax.scale_by_adam(), tree_of(jnp.float32), tree_of(jnp.bfloat16)
-    # Stock's own promotion stands: here the gradients are the wider ones.
+    # Wider gradients promote the state, as in stock.
     _, new_state = tx.update(wide, tx.init(narrow), narrow)
     assert {*dtypes_of(new_state.mu)} == {np.dtype(np.float32)}
     state = tx.init(wide)
     updates, new_state = tx.update(narrow, state, wide)
-    # And here they are the narrower ones.
+    # Narrower gradients do not.
     assert {*dtypes_of(updates)} == {np.dtype(np.float32)}
     assert {*dtypes_of(new_state.nu)} == {np.dtype(np.float32)}
 
 
-def moments(state: Any) -> set[Any]:
-    """Dtypes of all second moments of Adam, wherever they are in a state."""
+def dtypes_of_moments(state: Any) -> set[Any]:
+    """Return the dtypes of all second moments of Adam in a state."""
     is_adam = lambda node: isinstance(node, optax.ScaleByAdamState)  # noqa: E731
     nodes = jax.tree_util.tree_leaves(state, is_leaf=is_adam)
     return {leaf.dtype for node in nodes if is_adam(node) for leaf in leaves(node.nu)}
@@ -313,13 +281,13 @@ BUILDS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("build_tx", BUILDS.values(), ids=BUILDS.keys())
-def test_inside_others(build_tx: Callable[[], Any]) -> None:
+def test_wrapped_optimizers_have_float32_moments(build_tx: Callable[[], Any]) -> None:
     tx, params = build_tx(), tree_of(jnp.bfloat16)
     assert_keeps_the_contract(tx, params)
-    assert moments(tx.init(params)) == {np.dtype(np.float32)}
+    assert dtypes_of_moments(tx.init(params)) == {np.dtype(np.float32)}
 
 
-def test_nothing_happens_unless_it_is_asked_for() -> None:
+def test_without_the_patch_moments_are_narrow() -> None:
     params = tree_of(jnp.bfloat16)
     with optax_dtypefix.disabled("float32_moments"):
         assert optax.scale_by_adam().init(params).nu["w"].dtype == jnp.bfloat16
@@ -333,7 +301,7 @@ def test_a_first_moment_in_float32_gives_float32_updates_as_on_stock() -> None:
     assert {*dtypes_of(updates)} == {np.dtype(np.float32)}
 
 
-def test_without_params_the_first_moment_gives_the_width_of_the_update() -> None:
+def test_without_params_the_first_moment_sets_the_dtype_of_updates() -> None:
     for dtype in (jnp.bfloat16, jnp.float32):
         tx, grads = optax.adam(0.1), tree_of(jnp.bfloat16)
         updates, _ = tx.update(grads, tx.init(tree_of(dtype)))

@@ -11,6 +11,7 @@ import pytest
 from optax_dtypefix._contract.x64 import x64
 from support.contract import assert_keeps_the_contract, float64_in
 from support.patch_cases import FuzzCase, Program
+from support.transformations import warm_up
 from support.trees import tree_map, tree_of
 
 EXAMPLE = """\
@@ -48,13 +49,8 @@ PROGRAMS = {
 STEPS = 8
 
 
-def warm_up(count: Any) -> Any:
-    """Strongly typed float32, as most of optax's schedules."""
-    return jnp.asarray(0.1, jnp.float32) * jnp.minimum(1.0, (count + 1) / 5.0)
-
-
 def reference(params: Any, gradients: list[Any], min_norm: float = 1e-6) -> Any:
-    """Fromage in float64 numpy, from the paper: (p - lr g |p| / |g|) / sqrt(1 + lr^2)."""
+    """Run Fromage in float64, as in the paper: (p - lr g |p| / |g|) / sqrt(1 + lr^2)."""
     params = {name: np.asarray(leaf).astype(np.float64) for name, leaf in params.items()}
     for count, grads in enumerate(gradients):
         lr = 0.1 * min(1.0, (count + 1) / 5.0)
@@ -103,7 +99,7 @@ def test_keeps_the_contract_on_a_mixed_tree() -> None:
     assert_keeps_the_contract(optax.fromage(warm_up), tree_of(jnp.bfloat16, jnp.float32))
 
 
-def test_a_schedule_in_64_bit_mode_brings_no_float64() -> None:
+def test_a_schedule_gives_no_float64_in_64_bit_mode() -> None:
     with x64():
         tx = optax.fromage(lambda count: jnp.asarray(0.1, jnp.float64) / (count + 1))
         params = tree_of(jnp.float32)
@@ -112,7 +108,7 @@ def test_a_schedule_in_64_bit_mode_brings_no_float64() -> None:
         def step(params: Any) -> Any:
             return tx.update(params, tx.init(params), params)[0]
 
-        # The schedule itself is the user's: its scalars are all the float64 there is.
+        # Only the scalars of the user-defined schedule are float64.
         assert set(float64_in(step, params)) == {()}
 
 
@@ -129,7 +125,7 @@ def test_float32_params_with_narrow_gradients_get_float32_updates(grads: Any, ra
         np.testing.assert_allclose(leaf, expected[name], rtol=1e-5, atol=1e-8)
 
 
-def test_a_number_is_stocks_own() -> None:
+def test_a_number_gives_the_results_of_stock() -> None:
     with_number = optax.fromage(0.1).init({"w": jnp.ones(3)})
     assert len(with_number) == 3
     assert_keeps_the_contract(optax.fromage(0.1), tree_of(jnp.bfloat16))
@@ -142,6 +138,6 @@ def test_params_are_required() -> None:
         tx.update(grads, tx.init(grads))
 
 
-def test_composes_with_chain_and_masked() -> None:
+def test_works_inside_chain_and_masked() -> None:
     tx = optax.chain(optax.clip(1.0), optax.masked(optax.fromage(warm_up), {"w": True, "b": False}))
     assert_keeps_the_contract(tx, tree_of(jnp.bfloat16))

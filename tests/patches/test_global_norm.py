@@ -1,10 +1,7 @@
 from __future__ import annotations
 
 import functools
-import os
 import re
-import subprocess
-import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +15,7 @@ import optax_dtypefix
 from optax_dtypefix._contract.x64 import x64
 from support.contract import assert_keeps_the_contract, float64_in
 from support.patch_cases import FuzzCase, Program
+from support.processes import run, stdout_of
 from support.trees import dtypes_of, in_float64, leaves, tree_map, tree_of
 
 if TYPE_CHECKING:
@@ -40,7 +38,7 @@ NUMBERS_CHANGE = (
     "only dtypes and compilation change."
 )
 
-# optax 0.1.2 calls what the jax of its time deprecates.
+# optax 0.1.2 calls functions that jax deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:jax.tree_:FutureWarning")
 
 
@@ -83,7 +81,7 @@ PROGRAMS = {
 }
 
 
-# Of float16: a norm above 255, one above the largest number, and squares below the smallest.
+# In float16: a norm above 255, a norm above the largest number, and squares that underflow.
 GRADIENTS: dict[str, Any] = {
     "large": (500, jnp.float16),
     "larger": (15000, jnp.float16),
@@ -96,7 +94,7 @@ HALVES = [jnp.float16, jnp.bfloat16]
 
 
 def scaled(scale: float, dtype: Any, *more: Any, seed: int = 0) -> Any:
-    """Gradients with elements of about the scale, rounded to their dtypes."""
+    """Return gradients with elements of about this scale, rounded to their dtypes."""
     tree = tree_map(lambda leaf: leaf * scale, tree_of(jnp.float32, seed=seed))
     last = more[-1] if more else dtype
     return {"w": tree["w"].astype(dtype), "b": tree["b"].astype(last)}
@@ -107,7 +105,7 @@ def norm_of(tree: Any) -> float:
 
 
 def assert_close(got: Any, expected: Any) -> None:
-    """To the last place of each leaf, and to the smallest number of its dtype."""
+    """Compare to the last place of each leaf, and to the smallest number of its dtype."""
     for name, leaf in got.items():
         bound = {
             "rtol": 2 * PRECISION[leaf.dtype.type],
@@ -129,7 +127,7 @@ def global_norm(tree: Any) -> Any:
 
 
 def two_norms() -> dict[str, Any]:
-    """Every function of the installed release that gives the 2-norm of a tree."""
+    """Return every function of the installed release that gives the 2-norm of a tree."""
     found = {"global_norm": global_norm}
     if hasattr(optax, "tree_utils"):
         with warnings.catch_warnings():
@@ -186,7 +184,7 @@ def test_a_norm_is_right_to_the_last_place(norm: Any, dtype: Any) -> None:
 
 @by_two_norm
 def test_a_norm_has_the_dtype_of_stock(norm: Any) -> None:
-    """A float32 norm of bfloat16 gradients would make float32 of what is divided by it."""
+    """Gradients divided by a float32 norm would be float32."""
     assert norm(tree_of(jnp.bfloat16)).dtype == jnp.bfloat16
     assert norm(tree_of(jnp.float16)).dtype == jnp.float16
     assert norm(tree_of(jnp.bfloat16, jnp.float16)).dtype == jnp.float32
@@ -199,7 +197,7 @@ def test_a_norm_has_the_dtype_of_stock(norm: Any) -> None:
 
 @pytest.mark.skipif(not ONE_NORMS, reason="tree_l1_norm came with optax 0.2.3")
 @pytest.mark.parametrize("dtype", HALVES)
-def test_a_norm_of_absolute_values_is_right_to_the_last_place(dtype: Any) -> None:
+def test_a_1_norm_is_right_to_the_last_place(dtype: Any) -> None:
     for norm in ONE_NORMS.values():
         tree = [jnp.full((), 1.5, dtype)] * 1000
         assert norm(tree).dtype == dtype
@@ -210,7 +208,7 @@ def test_a_norm_of_absolute_values_is_right_to_the_last_place(dtype: Any) -> Non
     not {"tree_norm", "tree_l2_norm"} & TWO_NORMS.keys(),
     reason="tree_utils came with optax 0.1.8",
 )
-def test_other_arguments_of_a_norm_are_passed_on() -> None:
+def test_norms_pass_on_other_arguments() -> None:
     tree = scaled(1, jnp.bfloat16)
     for name in {"tree_norm", "tree_l2_norm"} & TWO_NORMS.keys():
         for squared in (
@@ -225,7 +223,7 @@ def test_other_arguments_of_a_norm_are_passed_on() -> None:
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-def test_safe_norms(dtype: Any) -> None:
+def test_safe_norms_are_right_to_the_last_place(dtype: Any) -> None:
     for scale in (500, 1e-4):
         x = scaled(scale, dtype)["w"]
         exact = in_float64(x)
@@ -239,7 +237,7 @@ def test_safe_norms(dtype: Any) -> None:
 
 
 def test_safe_norms_have_the_dtype_of_stock() -> None:
-    """A smallest norm that float16 cannot hold makes it float32."""
+    """A min_norm that underflows in float16 makes the norm float32."""
     smallest = np.float32(1e-9)
     got = optax.safe_norm(jnp.zeros((3,), jnp.float16), smallest)
     assert got.dtype == jnp.float32
@@ -255,24 +253,24 @@ def test_a_safe_norm_of_zero_has_a_gradient(dtype: Any) -> None:
 
 @by_gradients
 @pytest.mark.parametrize("share", [0.5, 2])
-def test_clips_by_global_norm(case: Any, share: float) -> None:
+def test_clip_by_global_norm_is_right(case: Any, share: float) -> None:
     grads = scaled(*case)
     limit = share * norm_of(grads)
     updates = updates_of(optax.clip_by_global_norm(limit), grads)
     assert_close(updates, tree_map(lambda g: g * min(1, share), in_float64(grads)))
-    if share > 1:  # Nothing to clip: not a bit changes.
+    if share > 1:  # No bit changes where there is nothing to clip.
         for update, grad in zip(leaves(updates), leaves(grads)):
             np.testing.assert_array_equal(np.asarray(update), np.asarray(grad))
 
 
-def test_clips_many_leaves() -> None:
+def test_clip_by_global_norm_of_many_leaves_is_right() -> None:
     grads = {str(i): jnp.ones((), jnp.bfloat16) for i in range(1000)}
     updates, _ = optax.clip_by_global_norm(1.0).update(grads, optax.EmptyState())
     np.testing.assert_allclose(norm_of(updates), 1, rtol=2**-8)
 
 
 @by_gradients
-def test_clips_by_block_rms(case: Any) -> None:
+def test_clip_by_block_rms_is_right(case: Any) -> None:
     grads = scaled(*case)
     exact, limit = in_float64(grads), 0.5 * case[0]
     expected = tree_map(lambda g: g / max(1, np.sqrt((g**2).mean()) / limit), exact)
@@ -280,7 +278,7 @@ def test_clips_by_block_rms(case: Any) -> None:
 
 
 @by_gradients
-def test_clips_adaptively(case: Any) -> None:
+def test_adaptive_grad_clip_is_right(case: Any) -> None:
     grads, params = scaled(*case), scaled(*case, seed=1)
     g, p, expected = in_float64(grads), in_float64(params), {}
     for name, axis in (("w", 0), ("b", None)):
@@ -292,7 +290,7 @@ def test_clips_adaptively(case: Any) -> None:
 
 
 @by_gradients
-def test_scales_by_trust_ratio(case: Any) -> None:
+def test_scale_by_trust_ratio_is_right(case: Any) -> None:
     grads, params = scaled(*case), scaled(10, *case[1:], seed=1)
     g, p = in_float64(grads), in_float64(params)
     expected = {name: g[name] * norm_of(p[name]) / norm_of(g[name]) for name in g}
@@ -303,7 +301,7 @@ def test_scales_by_trust_ratio(case: Any) -> None:
     not hasattr(optax, "normalize_by_update_norm"), reason="it came with optax 0.2.3"
 )
 @by_gradients
-def test_normalizes_by_update_norm(case: Any) -> None:
+def test_normalize_by_update_norm_is_right(case: Any) -> None:
     grads = scaled(*case)
     norm = norm_of(grads) + 1e-6
     expected = tree_map(lambda g: 3 * g / norm, in_float64(grads))
@@ -314,7 +312,7 @@ def test_normalizes_by_update_norm(case: Any) -> None:
     not hasattr(optax, "per_example_global_norm_clip"), reason="it came with optax 0.1.3"
 )
 @by_gradients
-def test_clips_example_by_example(case: Any) -> None:
+def test_per_example_global_norm_clip_is_right(case: Any) -> None:
     tree = scaled(*case)
     grads = [jnp.stack([tree["w"], tree["w"] / 1000]), jnp.stack([tree["b"], tree["b"] / 1000])]
     w, b = in_float64(grads)
@@ -326,7 +324,7 @@ def test_clips_example_by_example(case: Any) -> None:
     expected = {"w": w[0] * factors[0] + w[1], "b": b[0] * factors[0] + b[1]}
     for name, leaf in (("w", got_w), ("b", got_b)):
         assert leaf.dtype == tree[name].dtype
-        # Elements of the two examples may cancel; and below ``tiny`` all numbers are as coarse.
+        # Elements of the two examples may cancel, and numbers below ``tiny`` are coarse.
         largest = np.abs(expected[name]).max() + float(jnp.finfo(leaf.dtype).tiny)
         bound = 2 * PRECISION[leaf.dtype.type] * largest
         np.testing.assert_allclose(in_float64(leaf), expected[name], atol=bound)
@@ -335,7 +333,7 @@ def test_clips_example_by_example(case: Any) -> None:
 @pytest.mark.skipif(
     not hasattr(optax, "per_example_layer_norm_clip"), reason="it came with optax 0.1.8"
 )
-def test_clips_layer_by_layer() -> None:
+def test_per_example_layer_norm_clip_is_right() -> None:
     tree = scaled(500, jnp.float16)
     grads = [tree["w"][None], tree["b"][None]]
     clipped, _ = optax.per_example_layer_norm_clip(grads, 1.0)
@@ -352,7 +350,7 @@ def test_clips_layer_by_layer() -> None:
 @pytest.mark.parametrize(
     "case", [(500, jnp.float16), (500, jnp.float16, jnp.float32)], ids=["large", "with float32"]
 )
-def test_projects(case: Any) -> None:
+def test_projections_are_right(case: Any) -> None:
     tree = scaled(*case)
     expected = tree_map(lambda leaf: leaf / norm_of(tree) * 3, in_float64(tree))
     for project in (optax.projections.projection_l2_ball, optax.projections.projection_l2_sphere):
@@ -376,7 +374,7 @@ def test_keeps_the_contract(tx: Any, dtype: Any) -> None:
 
 
 @by_transformation
-def test_in_64_bit_mode(tx: Any) -> None:
+def test_64_bit_mode_keeps_the_contract(tx: Any) -> None:
     with x64():
         for dtype in (jnp.bfloat16, jnp.float32):
             grads = tree_of(dtype)
@@ -411,9 +409,7 @@ BY_PARAMS = {
 
 @pytest.mark.parametrize("build", BY_PARAMS.values(), ids=BY_PARAMS)
 @pytest.mark.parametrize("narrow", [*HALVES, jnp.int8])
-def test_what_multiplies_with_a_norm_of_float32_params_gives_float32(
-    build: Any, narrow: Any
-) -> None:
+def test_scaling_by_norms_of_float32_params_gives_float32_updates(build: Any, narrow: Any) -> None:
     params = tree_of(jnp.float32)
     grads = tree_map(lambda leaf: (5 * leaf).astype(narrow), tree_of(jnp.float32, seed=1))
     expected = updates_of(build(), tree_map(lambda g: g.astype(jnp.float32), grads), params)
@@ -422,13 +418,13 @@ def test_what_multiplies_with_a_norm_of_float32_params_gives_float32(
         np.testing.assert_allclose(leaf, other, rtol=1e-6)
 
 
-def test_what_looks_at_no_params_gives_the_dtype_of_the_gradients() -> None:
+def test_clipping_without_params_keeps_the_dtype_of_the_gradients() -> None:
     for tx in (optax.clip_by_global_norm(1.0), optax.clip_by_block_rms(0.1)):
         updates = updates_of(tx, tree_of(jnp.bfloat16), tree_of(jnp.float32))
         assert {*dtypes_of(updates)} == {jnp.dtype(jnp.bfloat16)}
 
 
-def test_integers_are_clipped_to_fractions() -> None:
+def test_clipping_integers_gives_fractions() -> None:
     grads = {"w": jnp.asarray([3, 4], jnp.int8)}
     updates = updates_of(optax.clip_by_global_norm(1.0), grads, {"w": jnp.ones(2)})
     np.testing.assert_allclose(updates["w"], [0.6, 0.8], rtol=1e-6)
@@ -442,7 +438,7 @@ def test_lamb_and_lars_are_finite_in_float16() -> None:
 
 
 def assert_stocks_program(name: str, *args: Any, **options: Any) -> None:
-    """For functions that are no transformations; the others are in ``programs.py``."""
+    """Compare the jaxpr of a function, if this release has it; PROGRAMS has transformations."""
     *path, last = name.split(".")
     function = getattr(functools.reduce(lambda o, n: getattr(o, n, None), path, optax), last, None)
     if function is None:
@@ -454,12 +450,12 @@ def assert_stocks_program(name: str, *args: Any, **options: Any) -> None:
     assert patched == expected
 
 
-def test_functions_of_float32_trees_are_stocks() -> None:
+def test_functions_of_float32_trees_have_the_program_of_stock() -> None:
     tree, batch = tree_of(jnp.float32), [jnp.ones((2, 3)), jnp.ones((2, 5))]
     for each in (tree, tree_of(jnp.float32, jnp.complex64), tree_of(jnp.float32, jnp.int32)):
         for name in ("tree_utils.tree_norm", "tree.norm"):
             assert_stocks_program(name, each)
-        if not hasattr(optax, "tree"):  # There it is deprecated, and calls ``tree.norm``.
+        if not hasattr(optax, "tree"):  # Where it exists, these names are deprecated.
             assert_stocks_program("global_norm", each)
             if hasattr(optax, "tree_utils"):
                 assert_stocks_program("tree_utils.tree_l2_norm", each)
@@ -475,7 +471,7 @@ def test_functions_of_float32_trees_are_stocks() -> None:
 @pytest.mark.parametrize("first", ["optax", "optax_dtypefix"])
 @pytest.mark.skipif("tree_l2_norm" not in TWO_NORMS, reason="it came with optax 0.1.8")
 def test_deprecated_names_are_patched_in_any_order_of_import(first: str) -> None:
-    """From 0.2.5 on they stand in a dict, as partial objects that no sweep finds."""
+    """From 0.2.5 on optax keeps partial objects of them in a dict."""
     code = f"""
 import {first}
 import optax, optax_dtypefix
@@ -488,12 +484,5 @@ optax_dtypefix.revert("global_norm")
 norms.append(optax.tree_utils.tree_l2_norm(x))
 print(*map(float, norms))
 """
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith("OPTAX_DTYPEFIX")}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        env={**inherited, "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.split() == ["800.0", "inf", "inf"]
+    printed = stdout_of(run("-W", "ignore", "-c", code))
+    assert printed.split() == ["800.0", "inf", "inf"]

@@ -32,7 +32,7 @@ NUMBERS_CHANGE = (
     "Only dtypes and compilation change. Each product is rounded once, to the dtype of its leaf."
 )
 
-# Of optax 0.1.2, which calls functions of jax by their old names.
+# optax 0.1.2 calls functions of jax by their deprecated names.
 pytestmark = pytest.mark.filterwarnings("ignore:jax.tree_:FutureWarning")
 
 
@@ -117,7 +117,7 @@ BY_SCHEDULE = {name: build for name, build in BY_SCHEDULE.items() if hasattr(opt
 @pytest.mark.parametrize("build", BY_SCHEDULE.values(), ids=BY_SCHEDULE)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_a_schedule_scales_each_step(build: Any, dtype: str) -> None:
-    """Both are linear in the rate, and no moment depends on it."""
+    """Updates are linear in the learning rate, and no moment depends on the rate."""
     tolerance = {"float32": 1e-6, "bfloat16": 2**-7, "float16": 2**-10}[dtype]
     params = tree_of(dtype)
     assert_keeps_the_contract(build(halving), params)
@@ -125,7 +125,7 @@ def test_a_schedule_scales_each_step(build: Any, dtype: str) -> None:
     for count, (got, expected) in enumerate(zip(updates_of(build(halving), params), whole)):
         for name, leaf in got.items():
             rate = 0.1 / (count + 1)
-            # Of optimistic_adam, two directions of about 1 may cancel.
+            # In optimistic_adam, two directions of about 1 may cancel.
             atol = tolerance * rate
             np.testing.assert_allclose(leaf, rate * expected[name], rtol=tolerance, atol=atol)
 
@@ -141,7 +141,7 @@ def test_optimistic_adam_by_a_schedule_keeps_its_state_and_its_optimism() -> Non
     updates, state = tx.update(grads, state, params)
     assert jax.tree_util.tree_structure(state) == jax.tree_util.tree_structure(plain_state)
     np.testing.assert_allclose(updates["w"], expected["w"], rtol=1e-6)
-    # In the second step with the rate of that step: (alpha + beta) g - beta g'.
+    # The second step uses the rate of that step: (alpha + beta) g - beta g'.
     half = optax.optimistic_adam(0.05, 0.5)
     expected, _ = half.update(params, plain_state, params)
     updates, _ = tx.update(params, state, params)
@@ -150,7 +150,7 @@ def test_optimistic_adam_by_a_schedule_keeps_its_state_and_its_optimism() -> Non
 
 @pytest.mark.filterwarnings("ignore:`optimistic_adam`:DeprecationWarning")
 @pytest.mark.parametrize("build", BY_SCHEDULE.values(), ids=BY_SCHEDULE)
-def test_a_schedule_brings_no_float64(build: Any) -> None:
+def test_a_schedule_gives_no_float64(build: Any) -> None:
     with x64():
         tx = build(lambda count: jnp.asarray(0.1, jnp.float64) / (count + 1))
         params = tree_of("float32")

@@ -94,7 +94,7 @@ if HAS_SKIP:
 @pytest.mark.parametrize(
     "inner", [drifting, lambda: optax.adafactor(1e-2)], ids=["own", "adafactor"]
 )
-def test_a_drifting_inner_transformation_is_held(inner: Any, options: dict[str, Any]) -> None:
+def test_the_inner_transformation_may_change_dtypes(inner: Any, options: dict[str, Any]) -> None:
     tx = optax.MultiSteps(inner(), **{"every_k_schedule": 2, **options})
     assert_keeps_the_contract(tx, tree_of(jnp.bfloat16), tree_of(jnp.float32))
     assert reproduce.one_step(tx, reproduce.shapes(jnp.bfloat16)) is None
@@ -136,7 +136,7 @@ def test_params_may_be_none() -> None:
         (jnp.complex64, jnp.complex64, 1e-6),
     ],
 )
-def test_the_window_is_accumulated(
+def test_gradients_are_accumulated(
     params_dtype: Any, grads_dtype: Any, tolerance: float, mean: bool
 ) -> None:
     tx = optax.MultiSteps(optax.sgd(1.0), 3, use_grad_mean=mean)
@@ -219,11 +219,11 @@ def test_extra_arguments_may_be_functions_and_arrays() -> None:
     np.testing.assert_array_equal(np.asarray(updates["w"], np.float32), 5.0)
 
 
-def test_a_leaf_that_is_held_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_leaf_that_is_cast_back_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     _dtypes._LOGGED.clear()
     tx = optax.MultiSteps(drifting(), 2)
     params = tree_of(jnp.bfloat16)
-    # setLevel: the level is what OPTAX_DTYPEFIX_LOG says, warning by default.
+    # OPTAX_DTYPEFIX_LOG sets the level, which is warning by default.
     with caplog.at_level(logging.INFO, logger="optax_dtypefix"):
         for _ in range(2):
             jax.jit(lambda: tx.update(params, tx.init(params), params))()
@@ -233,7 +233,7 @@ def test_a_leaf_that_is_held_is_said_once(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_complex_gradients_are_accumulated_in_a_real_state_from_stock() -> None:
-    """Stock 0.2.8 accumulates them in float32. Such a checkpoint runs, and loses no more."""
+    """Stock 0.2.8 accumulates them in float32. A checkpoint of such a state still runs."""
     tx = optax.MultiSteps(optax.sgd(1.0), 2)
     params = tree_of(jnp.complex64)
     grads = tree_map(lambda p: p * (1 + 2j), params)
@@ -300,7 +300,7 @@ def test_updates_have_the_dtypes_of_the_inner_transformation(
 
 
 def counting(start: Any) -> Any:
-    """A transformation whose state starts as an integer and holds the mean of the gradients."""
+    """Return a transformation with the mean of the gradients in its state."""
 
     def update(grads: Any, state: Any, params: Any = None) -> Any:
         del params
@@ -311,7 +311,7 @@ def counting(start: Any) -> Any:
 
 
 @pytest.mark.parametrize("start", [0, np.int32(0), np.float32(0)], ids=["0", "int32", "float32"])
-def test_an_inner_state_that_starts_as_an_integer_holds_a_mean(start: Any) -> None:
+def test_an_inner_state_that_starts_as_an_integer_can_become_a_mean(start: Any) -> None:
     tx = optax.MultiSteps(counting(start), 2)
     params = {"w": jnp.ones(3)}
     state = tx.init(params)
@@ -323,7 +323,7 @@ def test_an_inner_state_that_starts_as_an_integer_holds_a_mean(start: Any) -> No
 
 @pytest.mark.parametrize("grads_dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
 @pytest.mark.parametrize("params_dtype", [jnp.float32, jnp.bfloat16])
-def test_the_inner_transformation_sees_the_dtypes_of_stock(
+def test_the_inner_transformation_gets_the_dtypes_of_stock(
     params_dtype: Any, grads_dtype: Any
 ) -> None:
     seen = []
@@ -340,7 +340,7 @@ def test_the_inner_transformation_sees_the_dtypes_of_stock(
     assert {*seen} == {(shown, np.dtype(params_dtype), np.dtype(params_dtype))}
 
 
-def test_no_shape_is_put_into_a_node_of_the_user() -> None:
+def test_nodes_only_receive_arrays() -> None:
     tx = optax.MultiSteps(optax.adam(0.5), 2)
     params = Converting(jnp.ones(3, jnp.bfloat16))
     grads = Converting(jnp.ones(3, jnp.float32))
@@ -361,7 +361,7 @@ def test_gradients_under_other_keys_raise() -> None:
 @pytest.mark.parametrize(
     "dtypes", [("bfloat16",), ("float16",), ("bfloat16", "float32"), ("complex64",)], ids=str
 )
-def test_strict_promotion_takes_any_dtype(dtypes: Any) -> None:
+def test_strict_promotion_accepts_any_dtype(dtypes: Any) -> None:
     params = tree_of(*dtypes)
     with jax.numpy_dtype_promotion("strict"):
         tx = optax.MultiSteps(optax.sgd(0.5), 2)

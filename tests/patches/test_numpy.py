@@ -1,4 +1,4 @@
-"""Leaves that are numpy's: float64 by default, which JAX takes for float32 in 32-bit mode."""
+"""Leaves may be numpy arrays. They are float64 by default, and float32 for JAX in 32-bit mode."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ for name in ("prodigy", "mechanize", "momo", "schedule_free_sgd"):
 
 
 @pytest.mark.filterwarnings("error:Explicitly requested dtype")
-# Of optax 0.1.2, which calls functions of jax by their old names.
+# optax 0.1.2 calls functions of jax by their deprecated names.
 @pytest.mark.filterwarnings("ignore:jax.tree_:FutureWarning")
 @pytest.mark.parametrize("name", BUILDERS)
 @pytest.mark.parametrize("with_params", [True, False], ids=["numpy params", "params of jax"])
-def test_they_are_taken_in_silence(name: str, with_params: bool) -> None:
+def test_numpy_leaves_give_float32_updates_without_a_warning(name: str, with_params: bool) -> None:
     tx = BUILDERS[name]()
     grads = {"w": np.full((3, 4), 0.5), "b": np.ones(4)}
     params = grads if with_params else tree_map(lambda leaf: jnp.asarray(leaf, jnp.float32), grads)

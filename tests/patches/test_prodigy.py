@@ -66,13 +66,13 @@ PROGRAMS = {
 }
 
 
-# With the default, d0 = 1e-6, the first updates are lost in the rounding of float32 params already.
+# With the default, d0 = 1e-6, even float32 params lose the first updates to rounding.
 STEPS, BETA1, BETA2, EPS, D0 = 150, 0.9, 0.999, 1e-8, 1e-2
 BETA3 = BETA2**0.5
 
 
 def reference(start: Any, goal: Any, decay: float) -> tuple[Any, list[float]]:
-    """Prodigy on |x - goal|^2 / 2 in float64 numpy, from the paper; d at every step."""
+    """Run Prodigy on |x - goal|^2 / 2 in float64, as in the paper. Return x, and d at each step."""
     x = {name: np.asarray(leaf).astype(np.float64) for name, leaf in start.items()}
     start = dict(x)
     m, v, s = ({name: np.zeros_like(leaf) for name, leaf in x.items()} for _ in range(3))
@@ -146,7 +146,7 @@ def test_half_precision_has_no_float32_dot_product(dtypes: Any) -> None:
     assert "dot_general" not in {equation.primitive.name for equation in equations(jaxpr)}
 
 
-def test_a_mixed_tree_stays_as_it_is() -> None:
+def test_a_mixed_tree_keeps_its_dtypes() -> None:
     params = tree_of(jnp.bfloat16, jnp.float32)
     assert_keeps_the_contract(contrib.prodigy(), params)
     state = contrib.prodigy().init(params)
@@ -155,7 +155,7 @@ def test_a_mixed_tree_stays_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
-def test_a_zero_gradient_at_the_start_is_no_end(dtype: Any) -> None:
+def test_training_starts_after_a_zero_gradient(dtype: Any) -> None:
     tx = contrib.prodigy(estim_lr0=D0)
     params = tree_of(dtype)
     state = tx.init(params)
@@ -169,7 +169,7 @@ def test_a_zero_gradient_at_the_start_is_no_end(dtype: Any) -> None:
 
 
 def test_a_state_restored_from_stock_keeps_its_dtypes() -> None:
-    """Up to 0.2.3 stock keeps float32 trees for bfloat16 params, later bfloat16 scalars."""
+    """Stock has float32 trees for bfloat16 params up to 0.2.3, and bfloat16 scalars later."""
     tx = contrib.prodigy()
     params = tree_of(jnp.bfloat16)
     state = tx.init(params)
@@ -183,7 +183,7 @@ def test_a_state_restored_from_stock_keeps_its_dtypes() -> None:
 
 
 def walk_of(dtype: Any, params: Any, gradients: list[Any]) -> list[Any]:
-    """Updates and states along gradients in a dtype."""
+    """Return the updates and states of a step for each gradient."""
     tx = contrib.prodigy(estim_lr0=D0)
     state, found, update = tx.init(params), [], jax.jit(tx.update)
     for tree in gradients:
@@ -195,7 +195,9 @@ def walk_of(dtype: Any, params: Any, gradients: list[Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.int8])
-def test_narrow_gradients_of_float32_params(dtype: Any) -> None:
+def test_narrow_gradients_of_float32_params_give_the_results_of_float32_gradients(
+    dtype: Any,
+) -> None:
     random, params = np.random.default_rng(0), tree_of(jnp.float32)
     gradients = [tree_map(lambda p: random.integers(-5, 6, p.shape), params) for _ in range(3)]
     expected = walk_of(jnp.float32, params, gradients)
@@ -204,8 +206,8 @@ def test_narrow_gradients_of_float32_params(dtype: Any) -> None:
         np.testing.assert_allclose(leaf, other, rtol=1e-6)
 
 
-def test_updates_far_below_the_numbers_of_float16() -> None:
-    """The first update is the first distance, 1e-9 here, in the direction of the gradient."""
+def test_updates_may_be_smaller_than_float16_numbers() -> None:
+    """The first update is the first distance, here 1e-9, along the gradient."""
     tx, params = contrib.prodigy(1.0, estim_lr0=1e-9), {"w": jnp.ones((3,), jnp.float32)}
     grads = {"w": jnp.asarray([1.0, -2.0, 3.0], jnp.float16)}
     updates, _ = tx.update(grads, tx.init(params), params)
@@ -221,7 +223,7 @@ def test_an_integer_param_has_float_updates() -> None:
 
 
 def test_complex_params_follow_the_paper() -> None:
-    """In C as in R^2: |z - goal|^2 / 2, with the parts of z in float64 as a reference."""
+    """Treat C as R^2, on |z - goal|^2 / 2, and compare with the parts of z in float64."""
     random = np.random.default_rng(0)
     start, goal = (random.normal(size=4) + 1j * random.normal(size=4) for _ in range(2))
     ends = [{"re": z.real, "im": z.imag} for z in (start, goal)]
@@ -237,7 +239,7 @@ def test_complex_params_follow_the_paper() -> None:
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
-def test_nodes_that_convert_and_check(dtype: Any) -> None:
+def test_nodes_may_convert_and_check_their_children(dtype: Any) -> None:
     plain = {"w": tree_of(dtype)["w"]}
     wrapped = {"w": Matrix(plain["w"])}
     expected = walk_of(dtype, plain, [plain] * 2)

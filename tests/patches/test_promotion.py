@@ -15,6 +15,7 @@ from packaging.version import Version
 import optax_dtypefix
 from optax_dtypefix._contract.x64 import x64
 from support.contract import assert_keeps_the_contract, float64_in
+from support.moments import adam
 from support.patch_cases import FuzzCase, Program
 from support.trees import dtypes_of, leaves, tree_map, tree_of, types
 
@@ -40,8 +41,7 @@ NUMBERS_CHANGE = (
 )
 
 RELEASE = Version(optax.__version__)
-# Of optax 0.1.2, which calls functions of jax by their old names.
-# Of optax 0.1.2, which calls functions of jax by their old names.
+# optax 0.1.2 calls functions of jax by their deprecated names.
 pytestmark = pytest.mark.filterwarnings(
     "ignore:jax.tree_:FutureWarning", "ignore:jax.numpy.DeviceArray:DeprecationWarning"
 )
@@ -87,7 +87,7 @@ AVAILABLE = [name for name in NAMES if hasattr(optax, name)]
     "dtypes",
     [
         *(("bfloat16",), ("float16",), ("bfloat16", "float32")),
-        *(("float32", "int32"), ("int32", "float32")),  # centralize means matrices alone.
+        *(("float32", "int32"), ("int32", "float32")),  # centralize only changes matrices.
     ],
     ids="-".join,
 )
@@ -101,7 +101,7 @@ def test_muon_keeps_an_integer_matrix() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:optax.differentially_private_aggregate:DeprecationWarning")
-def test_a_deprecated_name_is_that_of_the_patched_function() -> None:
+def test_the_function_is_patched_under_its_deprecated_name() -> None:
     tx = optax.differentially_private_aggregate(1.0, 0.1, 0)
     params = tree_of("float32", "int32")
     batch = tree_map(lambda leaf: jnp.stack([leaf, leaf]), params)
@@ -128,16 +128,6 @@ def test_strict_promotion_gives_the_same_bits(name: str) -> None:
         np.testing.assert_array_equal(leaf, other)
 
 
-def adam_in_numpy(grads: list[Any], *, b1: float = 0.9, b2: float = 0.999) -> Any:
-    """Direction of Adam (Kingma and Ba 2015, algorithm 1) after these gradients, in float64."""
-    m = v = 0.0
-    for grad in grads:
-        m = b1 * m + (1 - b1) * grad
-        v = b2 * v + (1 - b2) * grad**2
-    count = len(grads)
-    return (m / (1 - b1**count)) / (np.sqrt(v / (1 - b2**count)) + 1e-8)
-
-
 def test_float_leaves_beside_an_integer_leaf_are_right() -> None:
     tx = optax.scale_by_adam()
     params = tree_of(jnp.float32, jnp.int32)
@@ -145,14 +135,14 @@ def test_float_leaves_beside_an_integer_leaf_are_right() -> None:
     grads = [tree_of(jnp.float32, jnp.int32, seed=seed) for seed in range(5)]
     for grad in grads:
         updates, state = tx.update(grad, state, params)
-    expected = adam_in_numpy([np.asarray(grad["w"], np.float64) for grad in grads])
-    np.testing.assert_allclose(updates["w"], expected, rtol=1e-5)
+    directions, _ = adam([np.asarray(grad["w"], np.float64) for grad in grads])
+    np.testing.assert_allclose(updates["w"], directions[-1], rtol=1e-5)
     assert updates["b"].dtype == jnp.float32
     assert types(state) == types(tx.init(params))
 
 
 def rectified_adam_in_numpy(grads: list[Any], *, b1: float = 0.9, b2: float = 0.999) -> Any:
-    """Direction of RAdam (Liu et al. 2020, algorithm 2; threshold 5), in float64."""
+    """Return the last direction of RAdam in float64 (Liu et al. 2020, algorithm 2)."""
     m = v = 0.0
     for grad in grads:
         m = b1 * m + (1 - b1) * grad
@@ -209,7 +199,7 @@ def test_scalars_of_distance_over_gradients_are_float32(dtype: Any) -> None:
 
 
 def test_gradients_wider_than_params_are_left_to_the_user() -> None:
-    """Stock's promotion stands there, unless ``every_transform`` is on."""
+    """The gradients promote the state, as in stock, unless ``every_transform`` is on."""
     tx = optax.trace(0.9)
     params, grads = tree_of(jnp.bfloat16), tree_of(jnp.float32)
     _, state = tx.update(grads, tx.init(params), params)
@@ -236,15 +226,15 @@ def test_a_leaf_keeps_its_dtype_beside_one_with_a_wider_gradient(build: Any) -> 
     assert updates["b"].dtype in (jnp.float32, jnp.int32)
 
 
-def test_the_signature_is_stocks() -> None:
+def test_the_signature_is_that_of_stock() -> None:
     tx = optax.trace(0.9)
     with pytest.raises(TypeError, match="unexpected keyword"):
         tx.update(tree_of("float32"), tx.init(tree_of("float32")), None, value=1.0)
 
 
 @pytest.mark.skipif(Version("0.2.5") > RELEASE, reason="sophia came with optax 0.2.5")
-def test_sophia_takes_an_integer_leaf_inside_multi_steps() -> None:
-    """Up to 0.2.7 the gradient of such a leaf is a float there, and the estimator has none."""
+def test_sophia_accepts_an_integer_leaf_inside_multi_steps() -> None:
+    """Up to 0.2.7 the gradient of an integer leaf is a float, which the estimator lacks."""
 
     def objective(params: Any) -> Any:
         return sum(jnp.sum(leaf.astype(jnp.float32) ** 2) for leaf in leaves(params))
@@ -256,10 +246,12 @@ def test_sophia_takes_an_integer_leaf_inside_multi_steps() -> None:
 
 @pytest.mark.skipif(Version("0.2.5") > RELEASE, reason="sophia came with optax 0.2.5")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_sophia_takes_an_estimator_of_the_users_own(dtype: str) -> None:
+def test_sophia_accepts_a_user_defined_estimator(dtype: str) -> None:
     def update(grads: Any, state: Any, params: Any = None, *, obj_fn: Any) -> Any:
         del grads
-        diagonal = jnp.asarray(obj_fn(params, jnp.float32(2.0)))  # It takes a batch, too.
+        diagonal = jnp.asarray(
+            obj_fn(params, jnp.float32(2.0))
+        )  # The objective takes a batch, too.
         return tree_map(lambda p: jnp.full_like(p, diagonal), params), state
 
     own = optax.GradientTransformationExtraArgs(lambda _: optax.EmptyState(), update)
@@ -278,7 +270,7 @@ NARROW = ("bfloat16", "float16", "int8")
 @pytest.mark.parametrize("name", [name for name in AVAILABLE if name != "centralize"])
 @pytest.mark.parametrize("grads", NARROW)
 def test_narrow_gradients_of_float32_params_get_float32_updates(name: str, grads: str) -> None:
-    """Stock's own: against the same step with the same gradients in float32."""
+    """Compare with the same step with the same gradients in float32."""
     tx, params = getattr(optax, name)(), tree_of("float32")
     narrow = tree_map(lambda leaf: (3 * leaf).astype(grads), tree_of("float32", seed=1))
     got, _ = tx.update(narrow, tx.init(params), params)
@@ -306,7 +298,7 @@ def test_a_small_weight_decay_survives_a_float32_momentum() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int8"])
-def test_the_mean_of_an_integer_is_no_integer(dtype: str) -> None:
+def test_the_mean_of_integers_is_a_float(dtype: str) -> None:
     tx, metric = optax.ema(0.9), {"a": jnp.asarray(7, dtype)}
     state = tx.init(metric)
     for _ in range(100):
@@ -322,7 +314,7 @@ def test_integer_gradients_without_params_are_scaled() -> None:
 
 
 def mean_of(start: Any) -> Any:
-    """A transformation of the user's: its state, one number, becomes the mean of the gradients."""
+    """Return a transformation with the mean of the gradients, one number, in its state."""
 
     def update(grads: Any, state: Any, params: Any = None) -> Any:
         del params
@@ -333,7 +325,7 @@ def mean_of(start: Any) -> Any:
 
 
 def holders() -> dict[str, Any]:
-    """What wraps a transformation, and how often that is run in three steps."""
+    """Return functions that wrap a transformation, and how many of three steps they run."""
     found = {"flatten": (optax.flatten, 3)}
     contrib = getattr(optax, "contrib", None)
     if hasattr(contrib, "split_real_and_imaginary"):
@@ -345,7 +337,9 @@ def holders() -> dict[str, Any]:
 
 @pytest.mark.parametrize(("wrap", "runs"), holders().values(), ids=holders())
 @pytest.mark.parametrize("start", [0, jnp.zeros([], jnp.int32)], ids=["python", "int32"])
-def test_a_state_that_starts_as_an_integer_holds_a_mean(wrap: Any, runs: int, start: Any) -> None:
+def test_a_state_that_starts_as_an_integer_can_become_a_mean(
+    wrap: Any, runs: int, start: Any
+) -> None:
     tx, params = wrap(mean_of(start)), {"w": jnp.full(4, 0.25)}
     state = tx.init(params)
     for _ in range(3):
@@ -363,7 +357,7 @@ def test_a_state_that_starts_real_keeps_an_imaginary_part() -> None:
 
 
 @pytest.mark.parametrize("grads", ["bfloat16", "float32"])
-def test_flatten_without_params_knows_their_width_by_its_vector(grads: str) -> None:
+def test_flatten_without_params_gives_the_dtypes_of_stock(grads: str) -> None:
     """float32 params with half-precision gradients, and the other way round: stock's float32."""
     other = "float32" if grads == "bfloat16" else "bfloat16"
     tx = optax.flatten(optax.trace(0.9))
@@ -388,7 +382,7 @@ SCHEDULES = {
 
 
 @pytest.mark.parametrize("build", SCHEDULES.values(), ids=SCHEDULES)
-def test_a_schedule_of_optax_takes_strict_promotion(build: Any) -> None:
+def test_schedules_of_optax_accept_strict_promotion(build: Any) -> None:
     schedule, count = build(), jnp.asarray(3, jnp.int32)
     expected = schedule(count)
     tx, params = optax.adamw(schedule), tree_of("float32")
@@ -409,12 +403,12 @@ needs_sophia = pytest.mark.skipif(Version("0.2.5") > RELEASE, reason="sophia cam
 
 
 @needs_sophia
-def test_the_objective_of_sophia_runs_in_the_users_mode() -> None:
+def test_the_objective_of_sophia_runs_in_the_users_64_bit_mode() -> None:
     wide = []
 
     def objective(params: Any) -> Any:
         wide.append(jnp.result_type(float) == jnp.float64)
-        label = jnp.asarray(2**40, jnp.int64)  # More than 32 bits hold.
+        label = jnp.asarray(2**40, jnp.int64)  # The label needs more than 32 bits.
         return jnp.sum(params["w"] ** 4) * (label // 2**40).astype(jnp.float32)
 
     with x64():
@@ -428,8 +422,8 @@ def test_the_objective_of_sophia_runs_in_the_users_mode() -> None:
 
 @needs_sophia
 @pytest.mark.parametrize("enabled", [False, True])
-def test_the_directions_of_the_estimator_are_stocks(enabled: bool) -> None:
-    """The estimate of a Hessian without a diagonal is a sum of products of the directions."""
+def test_the_estimator_draws_the_directions_of_stock(enabled: bool) -> None:
+    """The estimate for a Hessian without a diagonal is a sum of products of the directions."""
     sophia = sys.modules["optax.contrib._sophia"]
     build = sophia.hutchinson_estimator_diag_hessian
 

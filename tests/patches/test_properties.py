@@ -1,4 +1,4 @@
-"""Any tree, with any hyperparameters, keeps the contract in what each patch concerns.
+"""Draw trees and hyperparameters at random: the transformations of each patch keep the contract.
 
 Traced only, so one step stands for any number: the state after it has the types of the one before.
 A few examples here; ``nox -s fuzz`` draws thousands.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = [
-    # Of optax 0.1.2, which calls functions of jax by their old names.
+    # optax 0.1.2 calls functions of jax by their deprecated names.
     pytest.mark.filterwarnings("ignore:jax.tree_:FutureWarning"),
     pytest.mark.filterwarnings("ignore:.*maybe_update is deprecated:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:Specifying a key will be required:UserWarning"),
@@ -92,12 +92,12 @@ def types_of(tree: Any) -> list[tuple[Any, ...]]:
 
 
 def bits(dtype: Any) -> int:
-    """The width of a dtype; a complex number counts as its parts, an integer not at all."""
+    """Return the width of a float, or of the parts of a complex number, and 0 for an integer."""
     return int(jnp.finfo(dtype).bits) if jnp.issubdtype(dtype, jnp.inexact) else 0
 
 
 def bound(*dtypes: Any) -> int:
-    """The most bits of an update (C2): 32 for integers alone, or for two kinds of halves."""
+    """Return the most bits of an update (C2): 32 for only integers, and for mixed halves."""
     inexact = {jnp.dtype(dtype) for dtype in dtypes if bits(dtype)}
     halves = {jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16)}
     most = max(map(bits, inexact), default=32)
@@ -105,12 +105,12 @@ def bound(*dtypes: Any) -> int:
 
 
 def holds(dtype: Any, other: Any) -> bool:
-    """Whether a dtype has the numbers of another, but for the rounding of an integer."""
+    """Whether a dtype contains the numbers of another. Integers may be rounded."""
     return bool(dtype == other or jnp.promote_types(dtype, other) == dtype)
 
 
 def is_cut(update: Any, stock: Any, most: int) -> bool:
-    """Whether an update is stock's, cast to the bound within its kind."""
+    """Whether an update is that of stock, cast to fewer bits within its kind."""
     one_kind = jnp.iscomplexobj(update.type(0)) == jnp.iscomplexobj(stock.type(0))
     return bits(stock) > bits(update) == most and one_kind
 
@@ -121,11 +121,11 @@ def test_any_tree_keeps_the_contract(patch_id: str, data: Any) -> None:
     draw = Draw(data.draw)
 
     def on_stock() -> Step | None:
-        """Its functions are not those of the patched one, and JAX shares no trace."""
+        """Build the transformation again, so JAX shares no trace with the patched one."""
         try:
             with optax_dtypefix.disabled():
                 return one_step(patch_id, fuzz_case(patch_id).build(draw.again()), problem)
-        except Exception:  # An error of stock.
+        except Exception:  # Stock raises.
             return None
 
     with problem.modes():
@@ -143,7 +143,7 @@ def test_any_tree_keeps_the_contract(patch_id: str, data: Any) -> None:
             assert step.before == step.after
         inputs = leaves((problem.params, problem.grads))
         if all(bits(leaf.dtype) < 64 for leaf in inputs):
-            assert not any(step.float64)  # A scalar, of shape (), costs nothing.
+            assert not any(step.float64)  # A scalar, of shape (), is free.
 
         grads = dtypes_of(problem.grads)
         params = dtypes_of(problem.params)

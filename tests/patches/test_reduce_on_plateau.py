@@ -41,8 +41,8 @@ pytestmark = pytest.mark.skipif(
     reduce_on_plateau is None, reason="reduce_on_plateau came with optax 0.1.8"
 )
 OPTIONS = inspect.signature(reduce_on_plateau).parameters if reduce_on_plateau else {}
-LOSS = "value" if "accumulation_size" in OPTIONS else "loss"  # Up to 0.2.1 it was the loss.
-FOLLOWS = Version(optax.__version__) >= Version("0.2.4")  # Before, all scalars are float32.
+LOSS = "value" if "accumulation_size" in OPTIONS else "loss"  # The argument is `loss` up to 0.2.1.
+FOLLOWS = Version(optax.__version__) >= Version("0.2.4")  # All scalars are float32 before.
 STEPS = 400
 
 needs_accumulation = pytest.mark.skipif(
@@ -84,7 +84,7 @@ def best_of(state: Any) -> Any:
 
 
 def reference(losses: Any, patience: int, cooldown: int = 0, size: int = 1) -> Any:
-    """Scale and best mean loss after every step, in float64."""
+    """Return the scale and the best mean loss after each step, in float64."""
     scale, best, bad, cooling, seen = 1.0, np.inf, 0, 0, []
     for loss in np.asarray(losses, np.float64):
         seen.append(loss)
@@ -100,7 +100,7 @@ def reference(losses: Any, patience: int, cooldown: int = 0, size: int = 1) -> A
 
 
 def run(tx: Any, params: Any, losses: Any) -> Any:
-    """The state after every step."""
+    """Return the state after each step."""
 
     def step(state: Any, loss: Any) -> Any:
         state = tx.update(params, state, params, **{LOSS: loss})[1]
@@ -118,7 +118,7 @@ REGIMES = {
 
 @pytest.mark.parametrize("loss", [1.5, jnp.float32, jnp.float64])
 @pytest.mark.parametrize(("wide", "dtypes"), REGIMES.values(), ids=REGIMES)
-def test_the_contract(wide: bool, dtypes: tuple[Any, ...], loss: Any) -> None:
+def test_keeps_the_contract(wide: bool, dtypes: tuple[Any, ...], loss: Any) -> None:
     if loss is jnp.float64 and not wide:
         pytest.skip("there is no float64 in 32-bit mode")
     with x64(wide):
@@ -142,7 +142,7 @@ STEPWISE = 2 * 0.99 ** (np.arange(STEPS) // 30)  # A plateau of 30 steps, then a
 @pytest.mark.parametrize("losses", [SLOW, STEPWISE], ids=["slow", "stepwise"])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
 @pytest.mark.parametrize("cooldown", [0, 7])
-def test_the_scale_at_every_step(losses: Any, dtype: Any, cooldown: int) -> None:
+def test_the_scale_follows_float64_at_every_step(losses: Any, dtype: Any, cooldown: int) -> None:
     tx = reduce_on_plateau(patience=20, cooldown=cooldown)
     states = run(tx, tree_of(dtype), jnp.asarray(losses, jnp.float32))
     scales, best = zip(*reference(losses, 20, cooldown))
@@ -152,7 +152,7 @@ def test_the_scale_at_every_step(losses: Any, dtype: Any, cooldown: int) -> None
 
 @needs_accumulation
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
-def test_a_mean_over_300_losses(dtype: Any) -> None:
+def test_a_mean_over_300_losses_is_right(dtype: Any) -> None:
     losses = np.random.default_rng(0).uniform(1, 2, 599)
     tx = reduce_on_plateau(accumulation_size=300)
     states = run(tx, tree_of(dtype), jnp.asarray(losses, jnp.float32))
@@ -176,7 +176,7 @@ def test_float64_params_have_a_float64_mean() -> None:
 @needs_min_scale
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
-def test_arrays_as_arguments(dtype: Any, wide: bool) -> None:
+def test_arguments_may_be_arrays(dtype: Any, wide: bool) -> None:
     with x64(wide):
         numbers = (np.float32(0.05), np.float64(0.05), jnp.asarray(0.05))
         for least in (*numbers, jnp.asarray(0.05, jnp.float32), jnp.asarray(0.05, jnp.bfloat16)):
@@ -216,14 +216,14 @@ def test_a_state_restored_from_stock_keeps_its_dtypes() -> None:
     assert dtypes_of(new_state) == dtypes_of(state)
 
 
-def test_a_loss_is_needed() -> None:
+def test_the_loss_is_required() -> None:
     tx, params = reduce_on_plateau(), tree_of(jnp.float32)
     with pytest.raises(TypeError):
         tx.update(params, tx.init(params), params)
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.int8])
-def test_narrow_gradients_of_float32_params(dtype: Any) -> None:
+def test_narrow_gradients_of_float32_params_give_float32_updates(dtype: Any) -> None:
     """0.1 times a gradient is rounded to float32, as on stock."""
     tx, params = reduce_on_plateau(patience=1), tree_of(jnp.float32)
     grads = tree_map(lambda p: jnp.asarray(10 * p, dtype), params)
@@ -236,14 +236,14 @@ def test_narrow_gradients_of_float32_params(dtype: Any) -> None:
         np.testing.assert_allclose(updates[name], exact, rtol=1e-6)
 
 
-def test_without_params_updates_are_wide_enough_for_float32_params() -> None:
+def test_without_params_updates_are_float32() -> None:
     tx, grads = reduce_on_plateau(), tree_of(jnp.bfloat16)
     updates, _ = tx.update(grads, tx.init(tree_of(jnp.float32)), **{LOSS: 1.0})
     assert {*dtypes_of(updates)} == {jnp.dtype(jnp.float32)}
 
 
 @pytest.mark.parametrize("wide", [False, True])
-def test_nodes_that_convert_and_check(wide: bool) -> None:
+def test_nodes_may_convert_and_check_their_children(wide: bool) -> None:
     with x64(wide):
         tx, params = reduce_on_plateau(patience=1), {"w": Matrix(tree_of(jnp.bfloat16)["w"])}
         updates, _ = tx.update(params, tx.init(params), params, **{LOSS: 1.0})

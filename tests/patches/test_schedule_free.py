@@ -12,6 +12,7 @@ from optax_dtypefix._contract.x64 import x64
 from support.contract import assert_keeps_the_contract, float64_in
 from support.patch_cases import FuzzCase, Program
 from support.training import train
+from support.transformations import averaging
 from support.trees import dtypes_of, leaves, tree_map, tree_of
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ STEPS, RATE, B1 = 600, 0.1, 0.9
 
 
 def reference(start: Any, target: Any, rate: Any) -> Any:
-    """Schedule-free SGD on |x - target|^2 / 2 in float64 numpy, from the paper."""
+    """Run schedule-free SGD on |x - target|^2 / 2 in float64, as in the paper."""
     y = z = x = np.asarray(start).astype(np.float64)
     largest = total = 0.0
     for count in range(1, STEPS + 1):
@@ -105,7 +106,7 @@ def in_numpy(rate: Any) -> Any:
 
 
 @pytest.mark.parametrize("rate", RATES.values(), ids=RATES.keys())
-def test_averages_as_the_paper_says(rate: Any) -> None:
+def test_averages_follow_the_paper(rate: Any) -> None:
     params, target = tree_of(jnp.float32), tree_of(jnp.float32, seed=1)
     got, state = trained(contrib.schedule_free(optax.sgd(rate), rate), params, target)
     evaluated = contrib.schedule_free_eval_params(state, got)
@@ -120,7 +121,7 @@ def test_averages_as_the_paper_says(rate: Any) -> None:
 def test_half_precision_steps_are_right_to_the_last_place(
     dtype: Any, precision: float, rate: Any
 ) -> None:
-    """After 600 steps, one more, against float64 from the same params and state."""
+    """Compare step 601 with float64, from the same params and state."""
     tx = contrib.schedule_free(optax.sgd(rate), rate)
     params, state = trained(tx, tree_of(dtype), tree_of(dtype, seed=1))
     total = reference(0.0, 0.0, in_numpy(rate))[1]
@@ -140,7 +141,7 @@ def test_half_precision_steps_are_right_to_the_last_place(
         z_after = z - RATE * g
         x_after = x_before + RATE**2 / (total + RATE**2) * (z_after - x_before)
         expected = B1 * x_after + (1 - B1) * z_after - y
-        # The gradient goes through the user's SGD in half precision: two roundings more.
+        # The user's SGD runs in half precision, which adds two roundings.
         np.testing.assert_allclose(u, expected, rtol=4 * precision, atol=1e-5)
 
 
@@ -165,13 +166,13 @@ def test_wider_gradients_keep_the_contract() -> None:
     assert_keeps_the_contract(tx, tree_of(jnp.bfloat16), tree_of(jnp.float32))
 
 
-def test_inside_multi_steps() -> None:
-    """Upstream issue 1038."""
+def test_works_inside_multi_steps() -> None:
+    """See https://github.com/google-deepmind/optax/issues/1038."""
     tx = optax.MultiSteps(contrib.schedule_free_adamw(1e-2), 2)
     assert_keeps_the_contract(tx, tree_of(jnp.bfloat16))
 
 
-def test_state_dtype_is_the_users() -> None:
+def test_state_dtype_is_kept() -> None:
     params = tree_of(jnp.bfloat16)
     wide = contrib.schedule_free_sgd(0.1, state_dtype=jnp.float32).init(params)
     assert {*dtypes_of(wide.z)} == {np.dtype(np.float32)}
@@ -188,14 +189,14 @@ def test_updates_are_as_wide_as_a_state_dtype_that_was_asked_for(build: str, ask
     updates, state = tx.update(params, tx.init(params), params)
     assert updates["w"].dtype == (jnp.float32 if asked else jnp.bfloat16)
     np.testing.assert_allclose(np.asarray(updates["w"]).astype(float), -1e-4, rtol=4e-3)
-    if optax.__version__ != "0.2.3":  # There z is float32 in either case.
+    if optax.__version__ != "0.2.3":  # In 0.2.3, z is always float32.
         evaluated = contrib.schedule_free_eval_params(state, params)
         assert evaluated["w"].dtype == updates["w"].dtype
 
 
 @pytest.mark.parametrize("grads_dtype", [jnp.bfloat16, jnp.float16, jnp.int8])
 def test_float32_params_get_float32_updates(grads_dtype: Any) -> None:
-    """Two steps of the paper's recursion, by hand. The rate is exact in half precision."""
+    """Compare two steps with the paper. The rate is exact in half precision."""
     rate = 2**-13
     tx = contrib.schedule_free_sgd(rate)
     params, grads = {"w": jnp.zeros(3, jnp.float32)}, {"w": jnp.ones(3, grads_dtype)}
@@ -208,7 +209,7 @@ def test_float32_params_get_float32_updates(grads_dtype: Any) -> None:
         params = optax.apply_updates(params, updates)
 
 
-def test_integer_params_are_averaged_in_floats() -> None:
+def test_integer_params_have_float_averages() -> None:
     tx = contrib.schedule_free_sgd(0.25)
     params, goal = {"n": jnp.asarray([4, 8], jnp.int32)}, np.asarray([0.0, 1.0])
     state = tx.init(params)
@@ -228,13 +229,8 @@ def test_integer_params_are_averaged_in_floats() -> None:
         y = np.asarray(params["n"]).astype(np.float64)
 
 
-def test_a_base_state_that_starts_as_an_integer_holds_a_mean() -> None:
-    def update(grads: Any, state: Any, params: Any = None) -> Any:
-        del params
-        return grads, 0.5 * state + 0.5 * grads["w"].mean()
-
-    base = optax.GradientTransformation(lambda _: np.int32(0), update)
-    tx = contrib.schedule_free(base, 0.1)
+def test_a_base_state_that_starts_as_an_integer_can_become_a_mean() -> None:
+    tx = contrib.schedule_free(averaging(np.int32(0)), 0.1)
     params = {"w": jnp.ones(3)}
     state = tx.init(params)
     for expected in (0.5, 0.75):
@@ -255,7 +251,7 @@ def test_a_base_state_that_meets_complex_gradients_keeps_the_imaginary_part() ->
     np.testing.assert_allclose(state.base_optimizer_state, 0.5 + 1j)
 
 
-def test_the_base_optimizer_sees_the_dtypes_of_the_user() -> None:
+def test_the_base_optimizer_gets_the_users_dtypes() -> None:
     seen = []
 
     def update(grads: Any, state: Any, params: Any = None) -> Any:
@@ -269,7 +265,7 @@ def test_the_base_optimizer_sees_the_dtypes_of_the_user() -> None:
     assert {str(dtype) for dtypes in seen for dtype in dtypes} == {"bfloat16"}
 
 
-def test_float64_stays_float64_and_float32_does_not_become_it() -> None:
+def test_float64_and_float32_keep_their_dtypes_in_64_bit_mode() -> None:
     with x64():
         tx = contrib.schedule_free_sgd(0.1)
         assert_keeps_the_contract(tx, tree_of(jnp.float64))
@@ -289,7 +285,7 @@ def test_a_state_restored_from_stock_keeps_its_dtypes() -> None:
     assert new_state.weight_sum.dtype == new_state.max_lr.dtype == jnp.bfloat16
 
 
-def test_an_integer_leaf_does_not_make_integers_of_the_statistics() -> None:
+def test_statistics_are_floats_beside_an_integer_leaf() -> None:
     tx = contrib.schedule_free_sgd(0.1)
     state = tx.init(tree_of(jnp.float32, jnp.int32))
     assert state.weight_sum.dtype == state.b1.dtype == jnp.float32
@@ -297,7 +293,7 @@ def test_an_integer_leaf_does_not_make_integers_of_the_statistics() -> None:
 
 
 @pytest.mark.parametrize("empty", [None, {}, ((), None)])
-def test_a_tree_without_leaves_in_64_bit_mode(empty: Any) -> None:
+def test_an_empty_tree_works_in_64_bit_mode(empty: Any) -> None:
     with x64():
         tx = contrib.schedule_free_sgd(0.1)
         state = tx.init(empty)

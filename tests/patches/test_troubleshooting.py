@@ -1,4 +1,4 @@
-"""The page that finds a patch by its error says what stock says, fault by fault."""
+"""docs/troubleshooting.md has the error messages of stock optax, each with its fault."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.outcomes import faults
 
 PAGE = (Path(__file__).parents[2] / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
 MESSAGES: dict[str, list[str]] = {}
-"""For each fault that the page names, the messages under which it does."""
+"""The headings, which are error messages, under which the page names a fault."""
 for section in PAGE.split("\n## ")[1:]:
     heading, _, body = section.partition("\n")
     for name in re.findall(r"`(\w+\.\w+)`", body):
@@ -33,11 +33,11 @@ def test_each_error_of_stock_leads_to_its_patch(outcome_of: Any) -> None:
     )
 
 
-def test_the_page_names_no_fault_that_is_not() -> None:
+def test_every_fault_on_the_page_exists() -> None:
     assert set(MESSAGES) <= set(faults())
 
 
-def test_the_page_names_many_faults_and_every_symptom_has_a_patch() -> None:
+def test_every_symptom_on_the_page_has_a_patch() -> None:
     assert len(MESSAGES) > 25
     *_, symptoms = PAGE.split("\n## ")
     named = set(re.findall(r"`(\w+)`[^|]*\|$", symptoms, flags=re.MULTILINE))

@@ -61,7 +61,7 @@ def constant(value: float) -> dict[str, Any]:
 
 
 def run(tx: Any, gradients: list[float]) -> tuple[list[Any], Any]:
-    """Updates of leaf ``w`` step by step; leaf ``b`` always has gradient one."""
+    """Run a step for each gradient of leaf ``w``. Leaf ``b`` always has gradient one."""
     params = constant(0.0)
     state, emitted = tx.init(params), []
     step = jax.jit(tx.update)
@@ -74,7 +74,7 @@ def run(tx: Any, gradients: list[float]) -> tuple[list[Any], Any]:
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
 @pytest.mark.parametrize("when", [0, 1])
 @pytest.mark.parametrize("mean", [True, False])
-def test_the_next_window_is_clean(bad: float, when: int, mean: bool) -> None:
+def test_a_bad_gradient_does_not_reach_the_next_window(bad: float, when: int, mean: bool) -> None:
     inner = optax.chain(optax.zero_nans(), optax.sgd(1.0))
     tx = optax.MultiSteps(inner, 2, use_grad_mean=mean)
     window = [2.0, 4.0]
@@ -88,29 +88,29 @@ def test_the_next_window_is_clean(bad: float, when: int, mean: bool) -> None:
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
 @pytest.mark.parametrize("build", [lambda: optax.sgd(1.0), lambda: optax.adam(0.1)])
-def test_a_step_in_the_window_emits_exact_zeros(bad: float, build: Any) -> None:
+def test_a_step_inside_the_window_emits_exact_zeros(bad: float, build: Any) -> None:
     emitted, _ = run(optax.MultiSteps(build(), 3), [bad, 1.0])
     for updates in emitted:
         for leaf in leaves(updates):
             np.testing.assert_array_equal(leaf, 0.0)
 
 
-def test_a_leaf_without_nan_is_not_touched() -> None:
+def test_a_leaf_without_nan_keeps_its_updates() -> None:
     inner = optax.chain(optax.zero_nans(), optax.sgd(1.0))
     emitted, _ = run(optax.MultiSteps(inner, 2), [np.nan, 1.0, 1.0, 1.0])
     np.testing.assert_array_equal([emitted[1]["b"][0], emitted[3]["b"][0]], -1.0)
 
 
-def test_adam_goes_on_after_a_nan() -> None:
-    """The run of issue 828's kind: stock emits zeros for ever after the first bad batch."""
+def test_adam_trains_on_after_a_nan() -> None:
+    """Stock emits zeros forever after one bad batch, in a run as in upstream issue 828."""
     tx = optax.MultiSteps(optax.chain(optax.zero_nans(), optax.adam(0.1)), 2)
     emitted, _ = run(tx, [1.0, 1.0, np.nan, 1.0, *[1.0] * 40])
-    # A constant gradient: Adam's update tends to the learning rate.
+    # For a constant gradient, Adam's update tends to the learning rate.
     np.testing.assert_allclose(emitted[-1]["w"], -0.1, rtol=0.05)
 
 
 def test_the_inner_state_is_not_averaged_with_nan() -> None:
-    """A mask of bools, and a state that starts at inf, as that of reduce_on_plateau does."""
+    """The state has bools, and a number that starts at inf, as in reduce_on_plateau."""
 
     def init(params: Any) -> Any:
         del params
@@ -130,14 +130,14 @@ def test_the_inner_state_is_not_averaged_with_nan() -> None:
         assert bool(state.inner_opt_state["seen"]) is seen
 
 
-def test_nan_gradients_without_zero_nans_still_show() -> None:
-    """Only what stock meant to be zero is mended: an emitted nan stays the user's to see."""
+def test_without_zero_nans_a_nan_still_shows() -> None:
+    """The patch only fixes updates that should be zero. A nan that is emitted still shows."""
     emitted, _ = run(optax.MultiSteps(optax.sgd(1.0), 2), [np.nan, 1.0])
     assert np.isnan(emitted[1]["w"]).all()
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.complex64])
-def test_other_dtypes_recover(dtype: Any) -> None:
+def test_other_dtypes_recover_from_a_nan(dtype: Any) -> None:
     tx = optax.MultiSteps(optax.sgd(1.0), 2)
     params = tree_of(dtype)
     ones = tree_map(jnp.ones_like, params)
@@ -147,7 +147,7 @@ def test_other_dtypes_recover(dtype: Any) -> None:
     np.testing.assert_array_equal(np.asarray(updates["w"]).astype(np.complex64), -1.0)
 
 
-def test_a_state_may_have_nodes_of_the_user() -> None:
+def test_the_state_may_have_user_defined_nodes() -> None:
     tx = optax.MultiSteps(optax.trace(0.5), 2)
     params = Converting(jnp.ones(3))
     state = tx.init(params)

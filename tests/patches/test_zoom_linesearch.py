@@ -88,23 +88,18 @@ TARGET = np.asarray([1.0, -2.0, 0.5, 1.5])
 STEPS = 40  # 0.2.3 needs that many.
 
 
-FEW = ("float16", "complex64", "float32 in 64-bit mode")
-
-
-@pytest.fixture(params=MODES.values(), ids=MODES.keys())
+@pytest.fixture(params=MODES)
 def dtype(request: pytest.FixtureRequest) -> Any:
-    """Each mode, with 64-bit mode on where it asks for it."""
-    kind, wide = request.param
+    """Run a test with each dtype, in 64-bit mode if its name says so."""
+    kind, wide = MODES[request.param]
     with x64(wide):
         yield jnp.dtype(kind)
 
 
-@pytest.fixture(params=[MODES[name] for name in FEW], ids=FEW)
-def some_dtype(request: pytest.FixtureRequest) -> Any:
-    """As ``dtype``, the telling modes only: a search takes seconds to compile."""
-    kind, wide = request.param
-    with x64(wide):
-        yield jnp.dtype(kind)
+# A search takes seconds to compile.
+few_dtypes = pytest.mark.parametrize(
+    "dtype", ["float16", "complex64", "float32 in 64-bit mode"], indirect=True
+)
 
 
 def target(dtype: Any) -> Any:
@@ -114,7 +109,7 @@ def target(dtype: Any) -> Any:
 
 
 def loss(params: Any) -> Any:
-    """A quadratic that is zero at the target, in the real dtype of the params."""
+    """Return a quadratic that is zero at the target, in the real dtype of the params."""
     difference = params - target(params.dtype)
     real = jnp.real(difference * jnp.conj(difference))
     return (real * jnp.asarray(DIAGONAL, real.dtype)).sum() / 2
@@ -124,16 +119,21 @@ def start(dtype: Any) -> Any:
     return jnp.zeros(4, dtype)  # A bare array: up to 0.2.1 stock cannot search a dict in a state.
 
 
-def gradient(params: Any) -> Any:
-    """As the documentation of L-BFGS has it for complex params: conjugated."""
-    return tree_map(jnp.conj, jax.grad(loss)(params))
-
-
-def step(tx: Any, carry: Any) -> Any:
+def step(tx: Any, carry: Any, function: Any = loss, from_state: bool = False) -> Any:
+    """Update the params once, with conjugated gradients as in the documentation of L-BFGS."""
     params, state = carry
-    grads = gradient(params)
-    updates, state = tx.update(grads, state, params, value=loss(params), grad=grads, value_fn=loss)
+    if from_state:
+        value, grads = optax.value_and_grad_from_state(function)(params, state=state)
+    else:
+        value, grads = jax.value_and_grad(function)(params)
+    grads = tree_map(jnp.conj, grads)
+    updates, state = tx.update(grads, state, params, value=value, grad=grads, value_fn=function)
     return tree_map(lambda p, u: (p + u).astype(p.dtype), params, updates), state
+
+
+def extra_args(params: Any, function: Any = loss) -> dict[str, Any]:
+    grads = tree_map(jnp.conj, jax.grad(function)(params))
+    return {"value": function(params), "grad": grads, "value_fn": function}
 
 
 def assert_found(params: Any) -> None:
@@ -145,7 +145,7 @@ def assert_found(params: Any) -> None:
 
 
 @needs_lbfgs
-def test_the_state_of_lbfgs_goes_round_every_loop(dtype: Any) -> None:
+def test_the_state_of_lbfgs_keeps_its_dtypes_in_loops(dtype: Any) -> None:
     tx = optax.lbfgs()
     carry = start(dtype), tx.init(start(dtype))
     assert not any(leaf.dtype in (jnp.int64, jnp.uint64) for leaf in leaves(carry))
@@ -177,8 +177,8 @@ def test_lbfgs_finds_the_minimum_in_one_trace(dtype: Any) -> None:
 
 
 @needs_lbfgs
-def test_a_checkpointed_scan() -> None:
-    """Upstream issue 1210, as optimistix met it."""
+def test_lbfgs_works_in_a_checkpointed_scan() -> None:
+    """See https://github.com/google-deepmind/optax/issues/1210, as met in optimistix."""
     internal = pytest.importorskip("equinox").internal
     with x64():
         tx = optax.lbfgs()
@@ -193,62 +193,46 @@ def test_a_checkpointed_scan() -> None:
         assert_found(carry[0])
 
 
-@needs_lbfgs
-def test_value_and_grad_from_state(some_dtype: Any) -> None:
-    dtype = some_dtype
+def found_from_state(dtype: Any, function: Any) -> Any:
+    """Run L-BFGS in a scan, with the value and gradient that the search left in the state."""
     tx = optax.lbfgs()
 
     def body(carry: Any, _: None) -> Any:
-        params, state = carry
-        value, grads = optax.value_and_grad_from_state(loss)(params, state=state)
-        grads = tree_map(jnp.conj, grads)
-        updates, state = tx.update(grads, state, params, value=value, grad=grads, value_fn=loss)
-        return (tree_map(lambda p, u: (p + u).astype(p.dtype), params, updates), state), None
+        return step(tx, carry, function, from_state=True), None
 
     carry = start(dtype), tx.init(start(dtype))
     carry, _ = jax.jit(lambda c: jax.lax.scan(body, c, None, length=STEPS))(carry)
-    assert_found(carry[0])
+    return carry
 
 
 @needs_lbfgs
-def test_a_float32_loss_of_bfloat16_params() -> None:
+@few_dtypes
+def test_lbfgs_works_with_value_and_grad_from_state(dtype: Any) -> None:
+    params, _ = found_from_state(dtype, loss)
+    assert_found(params)
+
+
+@needs_lbfgs
+def test_bfloat16_params_may_have_a_float32_loss() -> None:
     def wide_loss(params: Any) -> Any:
         return loss(tree_map(lambda p: p.astype(jnp.float32), params))
 
-    tx, params = optax.lbfgs(), start(jnp.bfloat16)
-
-    def body(carry: Any, _: None) -> Any:
-        params, state = carry
-        value, grads = optax.value_and_grad_from_state(wide_loss)(params, state=state)
-        updates, state = tx.update(
-            grads, state, params, value=value, grad=grads, value_fn=wide_loss
-        )
-        return (tree_map(lambda p, u: (p + u).astype(p.dtype), params, updates), state), None
-
-    carry, _ = jax.lax.scan(body, (params, tx.init(params)), None, length=STEPS)
-    assert_found(carry[0])
+    params, _ = found_from_state(jnp.bfloat16, wide_loss)
+    assert_found(params)
 
 
 @needs_lbfgs
 def test_a_mixed_tree_finds_the_minimum() -> None:
-    """The leaf that comes first is the narrow one, from which stock takes the dtype of all."""
+    """Stock takes the dtype of all leaves from the first one, which is the narrow one."""
     params = {"a": jnp.zeros(4, jnp.bfloat16), "x": jnp.zeros(4, jnp.float32)}
 
     def both(params: Any) -> Any:
         return loss(params["x"]) + loss(params["a"].astype(jnp.float32))
 
-    def extra(params: Any) -> Any:
-        return {"value": both(params), "grad": jax.grad(both)(params), "value_fn": both}
-
     tx = optax.lbfgs()
-    assert_keeps_the_contract(tx, params, extra=extra)
+    assert_keeps_the_contract(tx, params, extra=lambda params: extra_args(params, both))
 
-    def train_step(carry: Any) -> Any:
-        params, state = carry
-        updates, state = tx.update(jax.grad(both)(params), state, params, **extra(params))
-        return tree_map(lambda p, u: (p + u).astype(p.dtype), params, updates), state
-
-    jitted, carry = jax.jit(train_step), (params, tx.init(params))
+    jitted, carry = jax.jit(lambda c: step(tx, c, both)), (params, tx.init(params))
     for _ in range(STEPS):
         carry = jitted(carry)
     params = carry[0]
@@ -265,25 +249,22 @@ def test_float32_in_64_bit_mode_has_no_float64_inside() -> None:
 
 
 @needs_lbfgs
-def test_every_way_to_lbfgs_is_steady() -> None:
-    """With a search of one's own, with none, and with a learning rate."""
+def test_every_variant_of_lbfgs_keeps_the_contract() -> None:
+    """A user-defined search, none with a learning rate, and a search after another optimizer."""
     search = (
         optax.scale_by_zoom_linesearch(max_linesearch_steps=5, initial_guess_strategy="one")
         if (optax.__version__ != "0.2.3")
         else optax.scale_by_zoom_linesearch(max_linesearch_steps=5)
     )
 
-    def extra(params: Any) -> Any:
-        return {"value": loss(params), "grad": gradient(params), "value_fn": loss}
-
     params = jnp.ones(4, jnp.bfloat16)
-    assert_keeps_the_contract(optax.lbfgs(linesearch=search), params, extra=extra)
-    assert_keeps_the_contract(optax.lbfgs(0.1, linesearch=None), params, extra=extra)
-    assert_keeps_the_contract(optax.chain(optax.sgd(1.0), search), params, extra=extra)
+    assert_keeps_the_contract(optax.lbfgs(linesearch=search), params, extra=extra_args)
+    assert_keeps_the_contract(optax.lbfgs(0.1, linesearch=None), params, extra=extra_args)
+    assert_keeps_the_contract(optax.chain(optax.sgd(1.0), search), params, extra=extra_args)
 
 
 @needs_lbfgs
-def test_the_default_line_search_is_stocks_but_for_the_patch() -> None:
+def test_the_default_line_search_keeps_the_arguments_of_stock() -> None:
     from optax_dtypefix.patches.zoom_linesearch.lbfgs import arguments_of
 
     default = inspect.signature(optax.lbfgs).parameters["linesearch"].default
@@ -297,9 +278,9 @@ def test_the_default_line_search_is_stocks_but_for_the_patch() -> None:
 
 
 @needs_backtracking
+@few_dtypes
 @pytest.mark.parametrize("store_grad", [False, True])
-def test_backtracking_finds_the_minimum(some_dtype: Any, store_grad: bool) -> None:
-    dtype = some_dtype
+def test_backtracking_finds_the_minimum(dtype: Any, store_grad: bool) -> None:
     search = optax.scale_by_backtracking_linesearch(15, store_grad=store_grad)
     tx = optax.chain(optax.sgd(1.0), search)
     carry = start(dtype), tx.init(start(dtype))
@@ -324,15 +305,14 @@ def test_backtracking_finds_the_minimum(some_dtype: Any, store_grad: bool) -> No
 
 
 @needs_backtracking
-def test_extra_arguments_of_the_function_are_found_by_name() -> None:
+def test_extra_arguments_of_the_loss_are_found_by_name() -> None:
     def scaled(params: Any, scale: Any) -> Any:
         return loss(params) * scale
 
     tx = optax.scale_by_backtracking_linesearch(5)
     params = jnp.ones(4, jnp.complex64)
-    grads = gradient(params)
     updates, _ = tx.update(
-        tree_map(lambda g: -g, grads),
+        -jnp.conj(jax.grad(loss)(params)),
         tx.init(params),
         params,
         value=scaled(params, 2.0),
@@ -345,8 +325,8 @@ def test_extra_arguments_of_the_function_are_found_by_name() -> None:
 
 @needs_lbfgs
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_rounding_is_not_taken_for_curvature(dtype: str) -> None:
-    """With float32 gradients: the gradient before is kept in the dtype of the params."""
+def test_rounding_errors_are_not_used_as_curvature(dtype: str) -> None:
+    """The state keeps the previous float32 gradient in the dtype of the params."""
     slope = jnp.asarray([0.37, -0.21, 0.113], jnp.float32)
     tx = optax.lbfgs(0.1, linesearch=None)
     params = jnp.zeros(3, dtype)
@@ -354,14 +334,14 @@ def test_rounding_is_not_taken_for_curvature(dtype: str) -> None:
     for _ in range(6):
         updates, state = tx.update(slope, state, params)
         params = optax.apply_updates(params, updates)
-    # Downhill on a line, six steps of 0.1: no curvature was seen, so none is divided by.
+    # The slope is constant, so there is no curvature: six steps of 0.1 downhill.
     np.testing.assert_allclose(np.asarray(params, np.float32), -0.6 * slope, rtol=0.2)
 
 
 @needs_lbfgs
 @pytest.mark.parametrize("grads", ["bfloat16", "float16", "int8"])
 def test_narrow_gradients_of_float32_params_give_float32_directions(grads: str) -> None:
-    """Stock's own: those of the same gradients in float32."""
+    """The directions are those of the same gradients in float32."""
     tx = optax.scale_by_lbfgs()
     slopes = [jnp.asarray(slope, grads) for slope in ([3, -2, 1], [2, -1, 1])]
     params = [jnp.ones(3), jnp.ones(3) * 1.1]
@@ -398,7 +378,7 @@ def test_a_search_along_a_narrow_direction_gives_float32_updates(dtype: str) -> 
 @needs_lbfgs
 @pytest.mark.parametrize("enabled", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_strict_promotion_is_the_users_alone(enabled: bool, dtype: str) -> None:
+def test_the_loss_runs_in_strict_promotion(enabled: bool, dtype: str) -> None:
     modes = []
 
     def own_loss(params: Any) -> Any:
@@ -416,8 +396,8 @@ def test_strict_promotion_is_the_users_alone(enabled: bool, dtype: str) -> None:
 
 @needs_lbfgs
 @pytest.mark.parametrize("enabled", [False, True])
-def test_a_node_that_converts_its_leaves_is_given_arrays(enabled: bool) -> None:
-    """Complex leaves as pairs, and shapes in 64-bit mode, were put into it."""
+def test_nodes_only_receive_arrays(enabled: bool) -> None:
+    """The patch must not put pairs for complex leaves, or shapes, into a user-defined node."""
 
     def own_loss(params: Any) -> Any:
         real, turning = params.children
@@ -427,13 +407,9 @@ def test_a_node_that_converts_its_leaves_is_given_arrays(enabled: bool) -> None:
     with x64(enabled):
         tx = optax.lbfgs()
         params = Converting(jnp.zeros(2, jnp.float32), jnp.zeros(2, jnp.complex64))
-        state = tx.init(params)
+        carry = params, tx.init(params)
         for _ in range(3):
-            value, slope = jax.value_and_grad(own_loss)(params)
-            slope = tree_map(jnp.conj, slope)
-            updates, state = tx.update(
-                slope, state, params, value=value, grad=slope, value_fn=own_loss
-            )
-            params = optax.apply_updates(params, updates)
-        np.testing.assert_allclose(params.children[0], 1, rtol=1e-3)
-        np.testing.assert_allclose(params.children[1], 1 + 2j, rtol=1e-3)
+            carry = step(tx, carry, own_loss)
+        real, turning = carry[0].children
+        np.testing.assert_allclose(real, 1, rtol=1e-3)
+        np.testing.assert_allclose(turning, 1 + 2j, rtol=1e-3)

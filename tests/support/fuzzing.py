@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from optax_dtypefix._contract.x64 import x64
 from support.nodes import Node
-from support.transformations import drifting
+from support.transformations import drifting, warm_up
 from support.trees import leaves, tree_map
 
 
@@ -99,10 +99,6 @@ def loss(params: Any) -> Any:
         (jnp.sum(jnp.abs(leaf).astype(jnp.float32) ** 2) for leaf in leaves(params)),
         jnp.zeros((), jnp.float32),
     )
-
-
-def warm_up(count: Any) -> Any:
-    return jnp.asarray(0.1, jnp.float32) * jnp.minimum(1.0, (count + 1) / 5.0)
 
 
 RATES: dict[str, Callable[[], Any]] = {

@@ -1,4 +1,4 @@
-"""Transformations that a user could write."""
+"""Transformations and schedules that a user could write."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.trees import tree_map
 
 
 def drifting() -> Any:
-    """Changes the dtypes of updates and state, as a careless transformation of a user may."""
+    """Change the dtypes of updates and state, as a user-defined transformation may."""
 
     def update(grads: Any, state: Any, params: Any = None) -> Any:
         del params
@@ -19,6 +19,16 @@ def drifting() -> Any:
         return total, total
 
     return optax.GradientTransformation(lambda params: tree_map(jnp.zeros_like, params), update)
+
+
+def averaging(start: Any) -> Any:
+    """Keep the mean of the gradients of ``w`` in a state with this start."""
+
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        del params
+        return grads, 0.5 * state + 0.5 * grads["w"].mean()
+
+    return optax.GradientTransformation(lambda _: start, update)
 
 
 def with_value(tx: Any, value: Any = None, name: str = "value") -> Any:
@@ -29,3 +39,8 @@ def with_value(tx: Any, value: Any = None, name: str = "value") -> Any:
         return tx.update(grads, state, params, **{name: loss})
 
     return optax.GradientTransformation(tx.init, update)
+
+
+def warm_up(count: Any) -> Any:
+    """Rise to 0.1 in five steps, strongly typed float32 as most schedules of optax."""
+    return jnp.asarray(0.1, jnp.float32) * jnp.minimum(1.0, (count + 1) / 5.0)
