@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent
 
-COLUMNS = ("tests", "failed on stock", "failed with the shim", "only with the shim", "mended")
+COLUMNS = ("tests", "failed on stock", "failed with the shim", "only with the shim", "fixed")
 
 HEAD = """\
 # The tests of optax itself

@@ -51,7 +51,7 @@ def run(file: str, folder: Path) -> dict[str, Any]:
         "only with the shim": sorted(
             n for n, o in stock.items() if o == PASSED and patched.get(n) != PASSED
         ),
-        "mended": sorted(n for n, o in stock.items() if o == FAILED and patched.get(n) == PASSED),
+        "fixed": sorted(n for n, o in stock.items() if o == FAILED and patched.get(n) == PASSED),
     }
 
 
