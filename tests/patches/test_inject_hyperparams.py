@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -9,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from packaging.version import Version
 
 import optax_dtypefix
 from optax_dtypefix._commands.audit import cases as transformations
@@ -331,160 +329,6 @@ def test_arguments_are_checked_as_in_stock() -> None:
         inject(optax.sgd)(no_such_argument=1)
 
 
-HAS_EXTRA_ARGS = hasattr(optax, "inject_stateful_hyperparams")
-
-
-def inject_stateful(factory: Any) -> Any:
-    """Call ``inject_stateful_hyperparams``, from 0.1.9 on a deprecated name."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return optax.inject_stateful_hyperparams(factory)
-
-
-@pytest.mark.skipif(not HAS_EXTRA_ARGS, reason="stateful schedules came with optax 0.1.8")
-def test_a_stateful_schedule_keeps_its_state_and_gets_the_users_dtypes() -> None:
-    from optax._src import base
-
-    seen = []
-
-    class Follow(base.StatefulSchedule):
-        def init(self) -> Any:
-            return jnp.asarray(0.5, jnp.bfloat16)
-
-        def update(self, state: Any, **extra_args: Any) -> Any:
-            seen.append(extra_args["value"].dtype)
-            return state + jnp.asarray(0.5, jnp.float32) * 0
-
-        def __call__(self, state: Any, **extra_args: Any) -> Any:
-            return state * extra_args.get("value", 1)  # There is none in `init`.
-
-    tx, params = inject_stateful(optax.sgd)(Follow(), momentum=0.9), tree_of(jnp.bfloat16)
-    value = jnp.ones((), jnp.bfloat16)
-    assert_keeps_the_contract(tx, params, extra=lambda _: {"value": value})
-    assert set(seen) == {jnp.dtype(jnp.bfloat16)}
-    state = tx.init(params)
-    assert state.hyperparams["learning_rate"].dtype == jnp.float32
-    assert state.hyperparams_states["learning_rate"].dtype == jnp.bfloat16
-
-
-@pytest.mark.skipif(not HAS_EXTRA_ARGS, reason="there are no extra arguments before optax 0.1.8")
-def test_a_function_in_the_extra_arguments_gets_the_users_dtypes() -> None:
-    seen: list[Any] = []
-
-    def value_fn(params: Any, scale: Any) -> Any:
-        seen.extend(leaf.dtype for leaf in leaves(params))
-        return sum(jnp.sum(leaf) for leaf in leaves(params)) * scale
-
-    def descend(learning_rate: Any) -> Any:
-        def update(grads: Any, state: Any, params: Any, **extra_args: Any) -> Any:
-            fn = extra_args["value_fn"]
-            value, grads = jax.value_and_grad(fn)(params, extra_args["batch"])
-            dtypes = {*dtypes_of((value, grads, extra_args["value"]))}
-            assert dtypes == {jnp.dtype(jnp.bfloat16)}
-            assert extra_args["batch"].dtype == jnp.bfloat16
-            return tree_map(lambda g: -learning_rate * g, grads), state
-
-        return optax.GradientTransformationExtraArgs(lambda _: optax.EmptyState(), update)
-
-    tx = inject_stateful(descend)(0.5)
-    batch = jnp.ones((2,), jnp.bfloat16)
-
-    def extra(params: Any) -> Any:
-        value = sum(jnp.sum(leaf) for leaf in leaves(params))
-        return {"value": value, "value_fn": lambda p, b: value_fn(p, b[0]), "batch": batch}
-
-    assert_keeps_the_contract(tx, tree_of(jnp.bfloat16), extra=extra)
-    assert set(seen) == {jnp.dtype(jnp.bfloat16)}
-
-
-@pytest.mark.skipif(
-    Version(optax.__version__) < Version("0.2.5"), reason="stock takes no typed random keys"
-)
-def test_a_hyperparameter_may_be_a_typed_random_key() -> None:
-    """Repeat a test of ``optax/schedules/_inject_test.py``: a key has no weak type."""
-
-    def noise(key: Any, scale: Any) -> Any:
-        def update(updates: Any, state: Any, params: Any = None) -> Any:
-            del updates, params
-            return jax.random.normal(state, (3,), jnp.bfloat16) * scale, jax.random.split(state)[0]
-
-        return optax.GradientTransformation(lambda _: key, update)
-
-    tx = optax.inject_hyperparams(noise)(key=jax.random.key(1), scale=1e-3)
-    params = jnp.ones(3, jnp.bfloat16)
-    state = tx.init(params)
-    for update in (tx.update, jax.jit(tx.update)):
-        updates, state = update(params, state)
-        assert updates.dtype == jnp.bfloat16
-        assert jnp.issubdtype(state.hyperparams["key"].dtype, jax.dtypes.prng_key)
-        assert state.hyperparams["scale"].dtype == jnp.float32
-
-
-class _Model:
-    """A function of the params with a method, like a model."""
-
-    def __call__(self, params: Any) -> Any:
-        return jnp.sum(params)
-
-    def penalty(self, params: Any) -> Any:
-        del params
-        return 2.0
-
-
-@pytest.mark.skipif(
-    Version(optax.__version__) < Version("0.1.9"),
-    reason="stock's inject_hyperparams takes no extra arguments",
-)
-@pytest.mark.parametrize(
-    ("call", "function"),
-    [
-        (lambda fn, _: fn(), lambda: 2.0),
-        (lambda fn, p: fn(params=p), lambda params: 2 * params.size),
-        (lambda fn, _: fn(jnp.int32(1001)), lambda step: step % 1000 + 1),
-        (lambda fn, p: fn.penalty(p), _Model()),
-    ],
-    ids=["no argument", "by name", "a step", "a method"],
-)
-@pytest.mark.parametrize("shape", [(2,), ()], ids=str)
-def test_a_function_in_the_extra_arguments_may_take_any_arguments(
-    call: Any, function: Any, shape: Any
-) -> None:
-    def update(updates: Any, state: Any, params: Any = None, *, fn: Any) -> Any:
-        return updates * jnp.asarray(call(fn, params), updates.dtype), state
-
-    inner = optax.GradientTransformationExtraArgs(lambda _: optax.EmptyState(), update)
-    tx = optax.inject_hyperparams(lambda lr: optax.chain(inner, optax.sgd(lr)))(lr=0.125)
-    params = jnp.ones(shape, jnp.bfloat16)
-    factor = float(call(function, params))
-    updates, _ = tx.update(params, tx.init(params), params, fn=function)
-    np.testing.assert_array_equal(np.asarray(updates, np.float32), np.full(shape, -0.125 * factor))
-
-
-def test_lookahead_inside_keeps_bfloat16() -> None:
-    tx = optax.inject_hyperparams(lambda lr: optax.lookahead(optax.sgd(lr), 2, 0.5))(lr=0.125)
-    fast = {"w": jnp.ones(3, jnp.bfloat16)}
-    params = optax.LookaheadParams.init_synced(fast)
-    updates, _ = tx.update(fast, tx.init(params), params)
-    assert {*dtypes_of(updates)} == {jnp.dtype(jnp.bfloat16)}
-
-
-def test_a_string_in_the_state_is_left_alone() -> None:
-    named = optax.identity()._replace(init=lambda _: {"name": "layer-1"})
-    tx = optax.inject_hyperparams(lambda lr: optax.chain(named, optax.sgd(lr)))(lr=0.125)
-    params = jnp.ones(2, jnp.bfloat16)
-    updates, state = tx.update(params, tx.init(params), params)
-    assert state.inner_state[0] == {"name": "layer-1"}
-    np.testing.assert_array_equal(np.asarray(updates, np.float32), -0.125)
-
-
-def test_the_state_may_lack_a_scheduled_hyperparameter() -> None:
-    tx = optax.inject_hyperparams(optax.sgd)(learning_rate=lambda _: 0.125)
-    params = jnp.ones(2, jnp.float32)
-    state = tx.init(params)._replace(hyperparams={})
-    updates, _ = tx.update(params, state, params)
-    np.testing.assert_array_equal(updates, -0.125)
-
-
 OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "sgd": (optax.sgd, {"momentum": 0.9, "nesterov": True}),
     "adam": (optax.adam, {"b1": 0.9, "b2": 0.999, "eps": 1e-8}),
@@ -603,82 +447,6 @@ def test_an_update_is_as_wide_as_its_param(dtypes: Any, narrow: Any) -> None:
         np.testing.assert_allclose(update, -1e-9 * grad, rtol=2.0**-8)
 
 
-def is_bfloat16(tree: Any) -> Any:
-    return tree_map(lambda leaf: leaf.dtype == jnp.bfloat16, tree)
-
-
-def decaying_bfloat16(learning_rate: Any) -> Any:
-    """Return a user-defined transformation that checks dtypes."""
-
-    def update(grads: Any, state: Any, params: Any = None) -> Any:
-        def step(grad: Any, param: Any) -> Any:
-            decay = 0.5 * param if grad.dtype == jnp.bfloat16 == param.dtype else 0
-            return -learning_rate * (grad + decay)
-
-        return tree_map(step, grads, params), state
-
-    return optax.GradientTransformation(lambda _: optax.EmptyState(), update)
-
-
-LOOKING_AT_DTYPES: dict[str, Any] = {
-    "masked": lambda rate: optax.masked(optax.adam(rate), is_bfloat16),
-    "decay": lambda rate: optax.chain(
-        optax.add_decayed_weights(0.5, mask=is_bfloat16), optax.sgd(rate)
-    ),
-    "labels": lambda rate: optax.multi_transform(
-        {True: optax.sgd(rate), False: optax.adam(rate)}, is_bfloat16
-    ),
-    "user": decaying_bfloat16,
-}
-
-
-@pytest.mark.parametrize("build", LOOKING_AT_DTYPES.values(), ids=LOOKING_AT_DTYPES.keys())
-def test_the_inner_transformation_gets_the_users_dtypes(build: Any) -> None:
-    params, grads = tree_of(jnp.bfloat16, jnp.float32), tree_of(jnp.bfloat16, jnp.float32, seed=1)
-    tx, plain = inject(build)(RATE), build(RATE)
-    assert_keeps_the_contract(tx, params)
-    updates, _ = tx.update(grads, tx.init(params), params)
-    expected, _ = plain.update(grads, plain.init(params), params)
-    assert types(updates) == types(expected)
-    for name in params:
-        np.testing.assert_allclose(
-            in_float64(updates)[name], in_float64(expected)[name], rtol=1e-5 if name == "b" else 0
-        )
-
-
-def averaging(start: Any) -> Any:
-    """Return a factory of transformations that emit a running mean of the gradients."""
-
-    def update(grads: Any, state: Any, params: Any = None) -> Any:
-        del params
-        state = tree_map(lambda mean, grad: 0.5 * mean + 0.5 * grad, state, grads)
-        return state, state
-
-    return lambda rate: optax.chain(
-        optax.GradientTransformation(lambda p: tree_map(start, p), update), optax.scale(rate)
-    )
-
-
-@pytest.mark.parametrize(
-    ("start", "dtype", "value"),
-    [
-        (lambda _: 0, jnp.float32, 0.25),
-        (lambda p: jnp.zeros(p.shape, jnp.int32), jnp.float32, 0.25),
-        (lambda p: jnp.zeros(p.shape, jnp.float32), jnp.complex64, 0.25 + 0.5j),
-    ],
-    ids=["Python", "int32", "complex"],
-)
-def test_an_inner_state_may_become_fractional_or_complex(
-    start: Any, dtype: Any, value: Any
-) -> None:
-    params = jnp.full((2,), value, dtype)
-    tx = inject(averaging(start))(1.0)
-    state = tx.init(params)
-    for factor in (0.5, 0.75):
-        updates, state = jax.jit(tx.update)(params, state, params)
-        np.testing.assert_array_equal(updates, factor * params)
-
-
 @pytest.mark.skipif(optax.__version__ != "0.2.8", reason="one compiler to count with")
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_no_memory_is_added(dtype: Any) -> None:
@@ -704,21 +472,3 @@ def test_a_weak_scalar_takes_the_dtype_of_the_other_operand(in_x64: bool) -> Non
         _, scanned = jax.lax.scan(lambda c, x: (c, times(x)), 0, jnp.ones(2, jnp.float32))
         assert scanned.dtype == jnp.bfloat16
         assert weak(scalar) == scalar
-
-
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
-def test_functions_without_promotion_accept_a_hyperparameter(dtype: Any) -> None:
-    """In stock a hyperparameter has the dtype of the params, so ``jax.lax.mul`` accepts both."""
-
-    def factory(learning_rate: Any) -> Any:
-        def update(grads: Any, state: Any, params: Any = None) -> Any:
-            del params
-            return tree_map(lambda g: jax.lax.mul(g, jnp.broadcast_to(rate, g.shape)), grads), state
-
-        rate = jnp.asarray(learning_rate)
-        return optax.GradientTransformation(lambda _: (), update)
-
-    tx, params = optax.inject_hyperparams(factory)(learning_rate=0.1), jnp.ones((3,), dtype)
-    updates, _ = tx.update(params, tx.init(params), params)
-    assert updates.dtype == dtype
-    np.testing.assert_allclose(np.asarray(updates, float), 0.1, rtol=4e-3)
