@@ -37,9 +37,8 @@ _MODULES = ("optax.transforms._conditionality", "optax._src.wrappers")
 
 PATCH = Patch(
     "conditional",
-    summary="`apply_if_finite`, `maybe_update`, `conditionally_transform`, `conditionally_mask`, "
-    "`periodic_update`: `TypeError` from `cond` as soon as the inner optimizer changes a "
-    "dtype",
+    summary="`apply_if_finite` and other conditional wrappers: `TypeError` if the inner optimizer "
+    "changes a dtype",
     allow_missing_targets=True,
 )
 
@@ -160,4 +159,4 @@ def periodic_update(optax: Any) -> str | None:
     step = jax.ShapeDtypeStruct((), jnp.int32)
     tensors = jax.eval_shape(lambda *args: optax.periodic_update(*args, 2), new, old, step)
     dtype = tensors["w"].dtype
-    return None if dtype == jnp.bfloat16 else f"bfloat16 tensors turn into {dtype}"
+    return None if dtype == jnp.bfloat16 else f"bfloat16 tensors change to {dtype}"

@@ -63,10 +63,8 @@ _MECHANIC = ("optax.contrib._mechanic", "optax.contrib.mechanic", "optax._src.co
 
 PATCH = Patch(
     "distance_estimates",
-    summary="`dadapt_adamw`, `dog`, `dowg`, `momo`, `momo_adam`, `mechanize`: drift to float64 or "
-    "float32 (up to 0.2.3); scalars in the lowest dtype of the params, so that sums stall "
-    "in bfloat16, are NaN in float16 and integers with an integer leaf (from 0.2.4); NaN "
-    "for a zero gradient (`dadapt_adamw`)",
+    summary="`dadapt_adamw`, `dog`, `dowg`, `momo`, `momo_adam`, `mechanize`: scalar sums stall "
+    "in bfloat16 and are NaN in float16",
     allow_missing_targets=True,
 )
 

@@ -27,7 +27,8 @@ from ._support import reproduce as demo
 
 PATCH = Patch(
     "every_transform",
-    summary="any transformation, your own included, drifts with gradients wider than the params",
+    summary="any transformation, also a user-defined one, changes the dtypes of its state if "
+    "gradients are wider than params",
     opt_in=True,
 )
 

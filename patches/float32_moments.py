@@ -23,8 +23,8 @@ from ._support.in_float32 import MOMENT_TRANSFORMS, InFloat32, available
 
 PATCH = Patch(
     "float32_moments",
-    summary="second moments in half precision stall: with bfloat16 params adam's updates become "
-    "1.4 times too large, adagrad's sum stops at 256",
+    summary="second moments in half precision stall: in bfloat16, updates of adam are 1.4 times "
+    "too large",
     opt_in=True,
     allow_missing_targets=True,
 )

@@ -33,8 +33,8 @@ _KNOWN = frozenset({"learning_rate", "min_norm"})
 
 PATCH = Patch(
     "fromage",
-    summary="`TypeError` for a schedule (up to 0.2.5); float32 updates for half-precision params "
-    "(from 0.2.6)",
+    summary="a schedule as learning rate: `TypeError`, from 0.2.6 on float32 updates for "
+    "half-precision params",
 )
 
 

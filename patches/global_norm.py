@@ -54,10 +54,8 @@ _PROJECTIONS = ("optax.projections._projections",)
 
 PATCH = Patch(
     "global_norm",
-    summary="`global_norm`, `clip_by_global_norm`, `clip_by_block_rms`, `adaptive_grad_clip`, "
-    "`scale_by_trust_ratio` (`lamb`, `lars`, `fromage`), `normalize_by_update_norm`, "
-    "per-example clipping and tree norms: a float16 norm above 255 makes updates 0 or NaN, "
-    "bfloat16 norms of many leaves are too small",
+    summary="float16 norms above 255 are infinite, so clipped updates are 0 or NaN; bfloat16 "
+    "norms of many leaves are too small",
     allow_missing_targets=True,
 )
 

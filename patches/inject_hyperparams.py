@@ -56,10 +56,8 @@ _KNOWN = frozenset({"inner_factory", "static_args", "hyperparam_dtype"})
 
 PATCH = Patch(
     "inject_hyperparams",
-    summary="hyperparameters take the dtype of the params: in bfloat16 `b2=0.999` becomes 1 and "
-    "adam gives NaN from the first update on, an integer leaf makes the learning rate 0 (up to "
-    "0.2.7); with `hyperparam_dtype=float32`, arrays or schedules, state or updates turn into "
-    "float32",
+    summary="hyperparameters are rounded to the dtype of the params: in bfloat16 `b2=0.999` is 1, "
+    "and adam gives NaN at once",
 )
 
 

@@ -33,9 +33,8 @@ _ADDING = ("optax.transforms._adding", "optax._src.transform")
 
 PATCH = Patch(
     "learning_rate",
-    summary="a learning rate or weight decay that is an array or a numpy scalar: float32 updates "
-    "for bfloat16 params, float64 ones for float32 under x64; a schedule in `sm3` or "
-    "`optimistic_adam`: `TypeError`",
+    summary="an array as learning rate or weight decay promotes the updates; `sm3` and "
+    "`optimistic_adam` refuse schedules",
     allow_missing_targets=True,
 )
 

@@ -45,10 +45,8 @@ _LAYOUTS = ("optax.transforms._accumulation", "optax._src.wrappers")
 
 PATCH = Patch(
     "multi_steps",
-    summary="`MultiSteps` raises `TypeError` or drifts if the inner optimizer changes a dtype, if "
-    "gradients are wider than params, or if the schedule is int64; an extra argument is "
-    "lost (0.1.5, 0.1.7) or may not be a function (0.2.4); 0.2.8 drops the imaginary part "
-    "of complex gradients and accumulates float64 in float32",
+    summary="`MultiSteps` raises `TypeError` or changes dtypes if the inner optimizer changes "
+    "one; 0.2.8 loses imaginary parts and float64 digits",
 )
 
 

@@ -46,9 +46,8 @@ from ._support.representation import complex_places, in_parts, joined
 
 PATCH = Patch(
     "prodigy",
-    summary="float64 state and updates under x64, float32 updates for bfloat16 (up to 0.2.3); "
-    "scalars in the lowest dtype of the params (from 0.2.4); not-a-number for a zero "
-    "gradient",
+    summary="the distance estimate stalls in bfloat16 and is NaN after a zero gradient; float64 "
+    "updates in 64-bit mode up to 0.2.3",
 )
 
 

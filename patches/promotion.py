@@ -27,9 +27,8 @@ from ._support.representation import real_dtype
 
 PATCH = Patch(
     "promotion",
-    summary="some 50 transformations: the state of integer leaves turns into float32, leaves of "
-    "mixed trees are promoted, strict dtype promotion raises, in schedules too; adafactor, sm3, "
-    "novograd, radam and others promote bfloat16, and float32 under x64 (up to 0.2.3)",
+    summary="some 50 transformations promote integer leaves and mixed trees, or raise in strict "
+    "promotion mode",
     allow_missing_targets=True,
 )
 

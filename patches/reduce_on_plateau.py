@@ -41,9 +41,7 @@ _MODULES = ("optax.contrib._reduce_on_plateau", "optax.contrib.reduce_on_plateau
 
 PATCH = Patch(
     "reduce_on_plateau",
-    summary="float32 updates for bfloat16 (up to 0.2.3); weak or float64 values (0.2.4 to 0.2.6); "
-    "best and mean loss in the dtype of the params, so that a slowly falling loss is a "
-    "plateau (from 0.2.7); an array `min_scale` raises",
+    summary="in bfloat16 a slowly falling loss counts as a plateau",
 )
 
 

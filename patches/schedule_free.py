@@ -44,8 +44,7 @@ _MODULES = ("optax.contrib._schedule_free",)
 
 PATCH = Patch(
     "schedule_free",
-    summary="float32 state and updates for bfloat16 params (0.2.3); the sum of weights is kept in "
-    "the lowest dtype of the params and stops growing, so the average is wrong (from 0.2.4)",
+    summary="in bfloat16 the sum of weights stops growing, so the averaged params are wrong",
 )
 
 

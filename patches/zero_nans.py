@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 PATCH = Patch(
     "zero_nans",
-    summary="`MultiSteps(chain(zero_nans(), ...))`: `TypeError` in 0.1.8 and 0.1.9; after one NaN "
-    "or infinite micro-batch, zero updates for the rest of the run",
+    summary="`zero_nans` inside `MultiSteps`: after one NaN or infinite micro-batch, every update "
+    "is zero",
 )
 
 

@@ -43,9 +43,8 @@ _MODULES = ("optax._src.linesearch",)
 
 PATCH = Patch(
     "zoom_linesearch",
-    summary="L-BFGS and its line searches: state changes dtype under x64, `TypeError` for float32 "
-    "params under x64 and for bfloat16 (up to 0.2.4); weak types change, so the step "
-    "compiles twice",
+    summary="L-BFGS and line searches: `TypeError` or changing dtypes in bfloat16 and 64-bit "
+    "mode; the step compiles twice",
 )
 
 
