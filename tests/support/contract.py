@@ -14,7 +14,7 @@ from support.trees import leaves, tree_map, types
 def assert_keeps_the_contract(
     tx: Any, params: Any, grads: Any = None, extra: Callable[[Any], dict[str, Any]] | None = None
 ) -> None:
-    """C1 and C2, under jit with one trace, in scan around cond(pred, update, keep), and in vmap."""
+    """Assert C1 and C2 under jit with one trace, in scan around cond, and in vmap."""
     grads = params if grads is None else grads
     traces = []
 
@@ -51,7 +51,7 @@ def assert_keeps_the_contract(
 
 
 def assert_within_the_bound(updates: Any, grads: Any, params: Any) -> None:
-    """C2: no update is wider than its gradient and its param, and none loses a fraction."""
+    """Assert C2: no update is wider than its gradient and param, and none loses a fraction."""
     for update, grad, param in zip(leaves(updates), leaves(grads), leaves(params)):
         given = [x.dtype for x in (grad, param) if jnp.issubdtype(x.dtype, jnp.inexact)]
         if len(set(given)) == 1:
@@ -59,12 +59,12 @@ def assert_within_the_bound(updates: Any, grads: Any, params: Any) -> None:
         elif given:
             assert jnp.issubdtype(update.dtype, jnp.inexact)
             assert update.dtype.itemsize <= jnp.result_type(*given).itemsize
-        else:  # Stock's float stays, which apply_updates rounds.
+        else:  # An update may stay a float, which apply_updates rounds.
             assert update.dtype.itemsize <= 4
 
 
 def float64_in(function: Callable[..., Any], *args: Any) -> list[tuple[int, ...]]:
-    """Shapes of the float64 values that a function computes, by its jaxpr."""
+    """Return the shapes of the float64 values that a function computes, from its jaxpr."""
     jaxpr = jax.make_jaxpr(function)(*args)
     return [
         variable.aval.shape

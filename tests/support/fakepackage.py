@@ -1,4 +1,4 @@
-"""A package made in memory, and an engine for it: no files, no optax, nothing computed."""
+"""A package in memory and an engine for it, without files, optax or computation."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ SOURCES = {
 
 
 class FakePackage(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds and loads modules from strings. Change ``sources`` to change what an import gives."""
+    """Import modules from strings. Change ``sources`` to change the modules."""
 
     def __init__(self) -> None:
         self.sources = dict(SOURCES)
-        self.before_exec: Callable[[str], object] = str  # Or whatever a test does there.
+        self.before_exec: Callable[[str], object] = str  # A test may set another function.
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -101,7 +101,7 @@ class FakePackage(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importing, go_on
 
     def release(self, version: str) -> None:
-        """Pretends to be another release."""
+        """Pretend to be another release."""
         self.sources[NAME] = self.sources[NAME].replace('"0.2.8"', repr(version))
 
     def load(self, module: str = NAME) -> Any:
@@ -126,7 +126,7 @@ def on(qualname: str, replacement: Callable[..., Any] = negate, **more: Any) -> 
 
 
 def fault(reproduce: Callable[[], str | None] = lambda: "seen", releases: str = "") -> Fault:
-    """A fault that ``reproduce`` probes, and that nobody looks for once the patch acts."""
+    """Return a fault that ``reproduce`` probes; it is not checked again after the patch."""
 
     def run(package: Any) -> str | None:
         del package

@@ -26,7 +26,7 @@ STOCK = os.environ.get("OPTAX_DTYPEFIX") == "off"
 
 
 def tree_of(dtype: Any, seed: int) -> dict[str, Any]:
-    """A small tree of values that are exact in every float dtype."""
+    """Return a small tree of values that are exact in every float dtype."""
     random = np.random.default_rng(seed)
     shapes = {"b": (4,), "w": (3, 4)}
     return {
@@ -36,14 +36,14 @@ def tree_of(dtype: Any, seed: int) -> dict[str, Any]:
 
 
 def state(case: Program) -> list[str]:
-    """Classes, fields and shapes of a state, and no dtypes."""
+    """Return classes, fields and shapes of a state, without dtypes."""
     shapes = jax.eval_shape(case.build().init, tree_of(case.dtype, 0))
     leaves, structure = jax.tree_util.tree_flatten(shapes)
     return [str(structure), *(str(leaf.shape) for leaf in leaves)]
 
 
 def compiled(case: Program) -> dict[str, Any]:
-    """The compiled step without debug information, and the bits of a few steps."""
+    """Return the compiled step without debug information, and the bits of a few steps."""
     tx, params = case.build(), tree_of(case.dtype, 0)
 
     def init(params: Any) -> Any:

@@ -13,7 +13,7 @@ leaves = jax.tree_util.tree_leaves
 
 
 def tree_of(dtype: Any, *more: Any, seed: int = 0) -> dict[str, Any]:
-    """A matrix of the first dtype and a vector of the last, with values near one."""
+    """Return a matrix of the first dtype and a vector of the last, with values near one."""
     random = np.random.default_rng(seed)
     last = more[-1] if more else dtype
     return {
@@ -35,11 +35,11 @@ REGIMES = {
     "mixed x64": (True, (jnp.float32, jnp.float64)),
     "integer leaf x64": (True, (jnp.float32, jnp.int64)),
 }
-"""Whether 64-bit mode is on, and what :func:`tree_of` is given."""
+"""For each regime: whether 64-bit mode is on, and the arguments of :func:`tree_of`."""
 
 
 def in_float64(tree: Any) -> Any:
-    """The leaves as float64 arrays of numpy."""
+    """Return the leaves as float64 arrays of numpy."""
     return tree_map(lambda leaf: np.asarray(leaf).astype(np.float64), tree)
 
 
@@ -49,5 +49,5 @@ def dtypes_of(tree: Any) -> list[Any]:
 
 
 def types(tree: Any) -> list[tuple[Any, ...]]:
-    """Shape, dtype and weak type of each leaf."""
+    """Return shape, dtype and weak type of each leaf."""
     return [(leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)) for leaf in leaves(tree)]
