@@ -1,7 +1,7 @@
 """Draw trees and hyperparameters at random: the transformations of each patch keep the contract.
 
-Traced only, so one step stands for any number: the state after it has the types of the one before.
-A few examples here; ``nox -s fuzz`` draws thousands.
+Each example traces one step. The state keeps its types in that step, so it keeps them in any number
+of steps. This file draws a few examples; ``nox -s fuzz`` draws thousands.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from hypothesis import (
 )
 
 import optax_dtypefix
+from optax_dtypefix._contract.x64 import x64
 from optax_dtypefix.patches import IDS, load
 from support.contract import float64_in
 from support.fuzzing import Draw, Problem, loss, problems
@@ -128,7 +129,7 @@ def test_any_tree_keeps_the_contract(patch_id: str, data: Any) -> None:
         except Exception:  # Stock raises.
             return None
 
-    with problem.modes():
+    with x64(problem.x64):
         tx = fuzz_case(patch_id).build(draw)
         try:
             step = one_step(patch_id, tx, problem)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from typing import Any, Callable, NamedTuple
 
@@ -12,7 +11,6 @@ import numpy as np
 import optax
 from hypothesis import strategies as st
 
-from optax_dtypefix._contract.x64 import x64
 from support.nodes import Node
 from support.transformations import drifting, warm_up
 from support.trees import leaves, tree_map
@@ -50,11 +48,6 @@ class Problem:
         """Whether each gradient has the dtype of its param."""
         pairs = zip(leaves(self.params), leaves(self.grads))
         return all(param.dtype == grad.dtype for param, grad in pairs)
-
-    @contextlib.contextmanager
-    def modes(self) -> Any:
-        with x64(self.x64):
-            yield
 
 
 @st.composite
