@@ -1,7 +1,7 @@
 """Write the pages of the patches, their index and their navigation.
 
 Run ``python docs/write_patches.py [FOLDER]``. Without a folder, the command writes docs/patches/
-and mkdocs.yml of the repository. The text comes from the patch files. The example of each page
+and mkdocs.yml of the repository. The text comes from the patch files. Each headline and example
 comes from the test file of the patch. tests/patches/test_pages.py runs the examples.
 """
 
@@ -29,6 +29,7 @@ ROOT = Path(__file__).parents[1]
 class Example(NamedTuple):
     """Constants of a test file. Stock output is that on the newest release with the fault."""
 
+    HEADLINE: str
     EXAMPLE: str
     EXAMPLE_SHOWS: str
     STOCK_PRINTS: str
@@ -137,7 +138,8 @@ def index() -> Iterator[str]:
     yield "|---|---|---|---|"
     for patch in sorted(map(load, IDS), key=lambda patch: patch.opt_in):
         name = f"[`{patch.id}`]({patch.id}.md){' (opt-in)' if patch.opt_in else ''}"
-        cells = (name, patch.summary, ranges(affected(*patch.faults)), links(*patch.upstream))
+        wrong = example_of(patch.id).HEADLINE
+        cells = (name, wrong, ranges(affected(*patch.faults)), links(*patch.upstream))
         yield f"| {' | '.join(cells)} |"
 
 

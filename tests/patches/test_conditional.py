@@ -13,6 +13,7 @@ from support.patch_cases import FuzzCase, Program
 from support.transformations import averaging, drifting
 from support.trees import leaves, tree_map, tree_of
 
+HEADLINE = "`apply_if_finite` and others raise `TypeError` from `cond`"
 EXAMPLE = """\
 import jax.numpy as jnp
 import optax

@@ -20,6 +20,7 @@ from support.trees import REGIMES, dtypes_of, in_float64, leaves, tree_map, tree
 if TYPE_CHECKING:
     from support.fuzzing import Draw
 
+HEADLINE = "`mechanize`, `dog` and `dadapt_adamw` stall in bfloat16"
 EXAMPLE = """\
 import jax
 import optax

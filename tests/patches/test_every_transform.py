@@ -18,6 +18,7 @@ from support.trees import dtypes_of, leaves, tree_map, tree_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+HEADLINE = "float32 gradients promote the state of bfloat16 params"
 EXAMPLE = """\
 import jax.numpy as jnp
 import optax

@@ -29,6 +29,7 @@ from support.trees import dtypes_of, leaves, tree_map, tree_of, types
 if TYPE_CHECKING:
     from support.fuzzing import Draw
 
+HEADLINE = "Zero or tiny float16 gradients give NaN, infinity"
 EXAMPLE = """\
 import jax.numpy as jnp
 import optax

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from optax_dtypefix.patches._support.in_float32 import MomentTransform
     from support.fuzzing import Draw
 
+HEADLINE = "In bfloat16, the second moment of adam stalls"
 EXAMPLE = """\
 import jax
 import optax

@@ -14,6 +14,7 @@ from support.patch_cases import FuzzCase, Program
 from support.transformations import warm_up
 from support.trees import tree_map, tree_of
 
+HEADLINE = "A schedule promotes bfloat16 updates or raises `TypeError`"
 EXAMPLE = """\
 import jax.numpy as jnp
 import optax

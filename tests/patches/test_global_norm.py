@@ -21,6 +21,7 @@ from support.trees import dtypes_of, in_float64, leaves, tree_map, tree_of
 if TYPE_CHECKING:
     from support.fuzzing import Draw
 
+HEADLINE = "A float16 norm above 255 makes updates zero"
 EXAMPLE = """\
 import jax.numpy as jnp
 import optax

@@ -23,6 +23,7 @@ from support.trees import REGIMES, dtypes_of, in_float64, leaves, tree_map, tree
 if TYPE_CHECKING:
     from support.fuzzing import Draw
 
+HEADLINE = "Adam gives NaN for bfloat16 params"
 EXAMPLE = """\
 import jax.numpy as jnp
 import optax

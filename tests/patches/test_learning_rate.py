@@ -16,6 +16,7 @@ from support.trees import tree_map, tree_of
 if TYPE_CHECKING:
     from support.fuzzing import Draw
 
+HEADLINE = "An array as learning rate promotes bfloat16 updates"
 EXAMPLE = """\
 import jax.numpy as jnp
 import optax

@@ -24,6 +24,7 @@ from support.trees import dtypes_of, leaves, tree_map, tree_of
 if TYPE_CHECKING:
     from support.fuzzing import Draw
 
+HEADLINE = "`MultiSteps` raises `TypeError` or changes dtypes"
 EXAMPLE = """\
 import jax
 import optax

@@ -22,7 +22,7 @@ WRITER = runpy.run_path(str(WRITE_PATCHES))
 EXAMPLES = {patch_id: WRITER["example_of"](patch_id) for patch_id in patches.IDS}
 
 
-def test_every_patch_has_its_page_and_none_is_stale(tmp_path: Path) -> None:
+def test_pages_are_up_to_date(tmp_path: Path) -> None:
     assert run(WRITE_PATCHES, tmp_path).returncode == 0
     written = [path.relative_to(tmp_path) for path in tmp_path.rglob("*.*")]
     pages = [path.relative_to(ROOT) for path in (ROOT / "docs" / "patches").iterdir()]
@@ -33,7 +33,7 @@ def test_every_patch_has_its_page_and_none_is_stale(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("patch_id", patches.IDS)
-def test_the_example_goes_wrong_only_without_the_patch(patch_id: str) -> None:
+def test_example_goes_wrong_only_without_the_patch(patch_id: str) -> None:
     example = EXAMPLES[patch_id]
     (fault,) = (f for f in patches.load(patch_id).faults if f.id == example.EXAMPLE_SHOWS)
     if not RELEASE.within(fault.releases):
@@ -47,11 +47,13 @@ def test_the_example_goes_wrong_only_without_the_patch(patch_id: str) -> None:
 
 
 @pytest.mark.parametrize("patch_id", patches.IDS)
-def test_the_example_has_at_most_eight_lines(patch_id: str) -> None:
-    assert len([line for line in EXAMPLES[patch_id].EXAMPLE.splitlines() if line]) <= 8
+def test_headline_and_example_are_short(patch_id: str) -> None:
+    example = EXAMPLES[patch_id]
+    assert len(example.HEADLINE.split()) <= 8
+    assert len([line for line in example.EXAMPLE.splitlines() if line]) <= 8
 
 
 def output(done: Any) -> str:
-    """What a script printed, and the first line of the error that it raised."""
+    """Return what a script printed and the first line of the error that it raised."""
     errors = re.findall(r"^(?:\w+\.)*(\w+Error: .*)", done.stderr, flags=re.MULTILINE)
     return "\n".join((*done.stdout.splitlines(), *errors[-1:]))

@@ -20,6 +20,7 @@ from support.trees import dtypes_of, leaves, tree_map, tree_of
 if TYPE_CHECKING:
     from support.fuzzing import Draw
 
+HEADLINE = "A zero gradient gives NaN; bfloat16 stalls"
 EXAMPLE = """\
 import jax.numpy as jnp
 import optax

@@ -22,6 +22,7 @@ from support.trees import dtypes_of, leaves, tree_map, tree_of, types
 if TYPE_CHECKING:
     from support.fuzzing import Draw
 
+HEADLINE = "Integer leaves change dtype; strict dtype promotion raises"
 EXAMPLE = """\
 import jax
 import optax

@@ -18,6 +18,7 @@ from support.patch_cases import FuzzCase, Program
 from support.transformations import with_value
 from support.trees import dtypes_of, tree_map, tree_of
 
+HEADLINE = "In bfloat16, a falling loss counts as plateau"
 EXAMPLE = """\
 import jax.numpy as jnp
 import optax

@@ -18,6 +18,7 @@ from support.trees import dtypes_of, leaves, tree_map, tree_of
 if TYPE_CHECKING:
     from support.fuzzing import Draw
 
+HEADLINE = "In bfloat16, the average stalls after 256 steps"
 EXAMPLE = """\
 import jax
 import optax

@@ -12,6 +12,7 @@ from support.nodes import Converting
 from support.patch_cases import FuzzCase, Program, programs
 from support.trees import leaves, tree_map, tree_of
 
+HEADLINE = "One NaN in `MultiSteps` stops training for good"
 EXAMPLE = """\
 import jax.numpy as jnp
 import optax
@@ -27,7 +28,7 @@ EXAMPLE_SHOWS = "nan_forever"
 STOCK_PRINTS = "[-0.]"
 PATCHED_PRINTS = "[-0.1]"
 NUMBERS_CHANGE = (
-    "Yes, after a nan or infinite micro-batch, where stock is wrong. All other numbers stay the "
+    "Yes, after a NaN or infinite micro-batch, where stock is wrong. All other numbers stay the "
     "same."
 )
 

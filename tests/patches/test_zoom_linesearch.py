@@ -19,6 +19,7 @@ from support.trees import leaves, tree_map, types
 if TYPE_CHECKING:
     from support.fuzzing import Draw
 
+HEADLINE = "L-BFGS compiles twice or raises `TypeError`"
 EXAMPLE = """\
 import jax
 import optax
