@@ -20,13 +20,13 @@ from support.trees import dtypes_of, tree_map, tree_of
 
 HEADLINE = "In bfloat16, a falling loss counts as plateau"
 EXAMPLE = """\
-import jax.numpy as jnp
+import jax
 import optax
 
-params, tx = jnp.ones(1, jnp.bfloat16), optax.contrib.reduce_on_plateau(patience=5)
-state = tx.init(params)
+params, tx = jax.numpy.ones(1, "bfloat16"), optax.contrib.reduce_on_plateau(patience=5)
+state, update = tx.init(params), jax.jit(tx.update)
 for step in range(50):
-    updates, state = tx.update(params, state, params, value=2 * 0.9997**step)
+    updates, state = update(params, state, params, value=2 * 0.9997**step)
 print(updates)
 """
 EXAMPLE_SHOWS = "no_plateau"
