@@ -347,21 +347,6 @@ def test_the_loss_may_have_any_type(name: str) -> None:
             assert {*dtypes_of(updates)} == {jnp.dtype(jnp.float32)}
 
 
-def test_the_base_optimizer_of_mechanize_gets_the_users_dtypes() -> None:
-    seen = []
-
-    def update(updates: Any, state: Any, params: Any = None) -> Any:
-        seen.append((updates["w"].dtype, params["w"].dtype, is_x64()))
-        return updates, state
-
-    base = optax.GradientTransformation(lambda _: optax.EmptyState(), update)
-    params = tree_of(jnp.bfloat16)
-    with x64():
-        tx = contrib.mechanize(base)
-        tx.update(params, tx.init(params), params)
-    assert seen == [(jnp.bfloat16, jnp.bfloat16, True)]
-
-
 @pytest.mark.skipif("dog" not in NAMES, reason="dog came with optax 0.2.3")
 def test_a_schedule_runs_in_the_users_64_bit_mode() -> None:
     seen = []
@@ -552,52 +537,3 @@ def test_a_mask_gets_the_users_params(name: str) -> None:
         updates, _ = tx.update(zeros, tx.init(params), params)
         assert bool((updates["a"].child < 0).all())
         assert not updates["b"].any()
-
-
-def averaging(start: Any, seen: list[Any]) -> Any:
-    """Return a base optimizer with the mean of the gradients in its state."""
-
-    def init(params: Any) -> Any:
-        return {"mean": tree_map(start, params), "count": jnp.zeros((), jnp.int32)}
-
-    def update(updates: Any, state: Any, params: Any = None) -> Any:
-        seen.append(dtypes_of((updates, params)))
-        mean = tree_map(lambda m, g: 0.5 * m + 0.5 * g, state["mean"], updates)
-        return tree_map(lambda m: -0.1 * m, mean), {"mean": mean, "count": state["count"] + 1}
-
-    return optax.GradientTransformation(init, update)
-
-
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.complex64])
-@pytest.mark.parametrize(
-    "start",
-    [lambda _: 0, lambda _: jnp.zeros((), jnp.int32), lambda p: jnp.zeros(p.shape, jnp.float32)],
-    ids=["0", "int32", "float32"],
-)
-def test_the_state_of_the_base_optimizer_keeps_fractions_and_imaginary_parts(
-    start: Any, dtype: Any
-) -> None:
-    seen: list[Any] = []
-    tx = contrib.mechanize(averaging(start, seen))
-    params = {"w": jnp.asarray([1.5, -0.5], dtype)}
-    gradients = [{"w": jnp.asarray([k + 0.25, 1 - k], dtype)} for k in range(3)]
-    if dtype == jnp.complex64:
-        gradients = [tree_map(lambda g: g * (1 + 2j), tree) for tree in gradients]
-    exact = np.zeros(2)
-    for tree, (_, state) in zip(gradients, steps_of(tx, params, gradients)):
-        exact = 0.5 * exact + 0.5 * np.asarray(tree["w"])
-        mean = state.base_optimizer_state["mean"]["w"]
-        assert mean.dtype == dtype
-        np.testing.assert_allclose(mean, exact, rtol=1e-6)
-        assert state.base_optimizer_state["count"].dtype == jnp.int32
-    assert seen
-    assert all(dtypes == [dtype, dtype] for dtypes in seen)
-    assert tx.init(params).base_optimizer_state["mean"]["w"].dtype == dtype
-
-
-def test_mechanize_gives_updates_of_the_dtype_that_the_base_optimizer_is_asked_for() -> None:
-    params = tree_of(jnp.bfloat16)
-    for dtype in (jnp.float32, jnp.bfloat16):
-        tx = contrib.mechanize(optax.adam(0.1, mu_dtype=dtype))
-        updates, _ = tx.update(params, tx.init(params), params)
-        assert {*dtypes_of(updates)} == {jnp.dtype(dtype)}

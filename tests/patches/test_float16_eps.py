@@ -24,7 +24,7 @@ from support import moments
 from support.contract import assert_keeps_the_contract, float64_in
 from support.nodes import Converting
 from support.patch_cases import FuzzCase, Program
-from support.trees import dtypes_of, leaves, tree_map, tree_of, types
+from support.trees import dtypes_of, in_float64, leaves, tree_map, tree_of, types
 
 if TYPE_CHECKING:
     from support.fuzzing import Draw
@@ -48,7 +48,7 @@ NUMBERS_CHANGE = (
     "the same."
 )
 
-# Old releases use what JAX deprecates.
+# Old releases call deprecated functions of JAX.
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 
 contrib = getattr(optax, "contrib", None)
@@ -104,7 +104,7 @@ def runner(tx: Any) -> Callable[[Any], tuple[Any, Any]]:
         updates, state = [], tx.init(params)
         for gradient in gradients:
             update, state = step(np.broadcast_to(np.asarray(gradient, np.float16), (3, 4)), state)
-            updates.append(np.asarray(update).astype(np.float64))
+            updates.append(in_float64(update))
         return np.stack(updates), state
 
     return run
@@ -114,7 +114,7 @@ def run(tx: Any, gradients: Any) -> tuple[Any, Any]:
     return runner(tx)(gradients)
 
 
-def in_float64(value: Any) -> Any:
+def rounded(value: Any) -> Any:
     """Round a value to float16, and return the result in float64."""
     return np.asarray(value, np.float16).astype(np.float64)
 
@@ -163,7 +163,7 @@ def firsts(g: Any) -> dict[str, Any]:
         "scale_by_adamax": g / (np.abs(g) + 1e-8),
         "scale_by_rms": g / np.sqrt(0.1 * g**2 + 1e-8),
         "scale_by_stddev": g / np.sqrt(0.1 * g**2 - (0.1 * g) ** 2 + 1e-8),
-        "scale_by_rss": g / np.sqrt(in_float64(0.1) + g**2 + 1e-7),
+        "scale_by_rss": g / np.sqrt(rounded(0.1) + g**2 + 1e-7),
         "scale_by_sm3": 0.1 * np.where(g == 0, 0, g / np.sqrt(g**2 + 1e-8)),
         "scale_by_novograd": g / (np.sqrt((g**2).sum()) + 1e-8),
         "scale_by_factored_rms": g / np.sqrt(g**2 + 1e-30),
@@ -179,7 +179,7 @@ def firsts(g: Any) -> dict[str, Any]:
 def test_the_first_update_is_exact(name: str) -> None:
     step = runner(by_name(name)())
     for size in (0.0, 1e-7, 1e-4, 1e-2, 1.0, 300.0, 3e4):
-        g = in_float64(size * np.linspace(-2, 2, 12).reshape(3, 4))
+        g = rounded(size * np.linspace(-2, 2, 12).reshape(3, 4))
         (update,), _ = step([g])
         # Below 6e-5 float16 has only multiples of the smallest number.
         np.testing.assert_allclose(update, firsts(g)[name], rtol=2e-3, atol=TINY)
@@ -188,7 +188,7 @@ def test_the_first_update_is_exact(name: str) -> None:
 @pytest.mark.parametrize("size", [0.1, 1.0, 30.0])
 def test_adam_follows_the_paper_to_the_rounding_of_its_state(size: float) -> None:
     random = np.random.default_rng(0)
-    gradients = in_float64(size * random.normal(size=(60, 3, 4)))
+    gradients = rounded(size * random.normal(size=(60, 3, 4)))
     updates, _ = run(optax.scale_by_adam(), gradients)
     # With gradients of 0.1 the moments are below 6e-5 for some steps.
     np.testing.assert_allclose(updates, moments.adam(gradients)[0], rtol=0.02, atol=0.02)
@@ -199,7 +199,7 @@ def test_adam_follows_the_paper_to_the_rounding_of_its_state(size: float) -> Non
 def test_a_tiny_second_moment_does_not_enlarge_an_update(size: float, b2: float) -> None:
     """5e-3 squared, times 0.001, is less than half the smallest float16 number."""
     random = np.random.default_rng(0)
-    gradients = in_float64(size * (1 + random.random((300, 3, 4))))
+    gradients = rounded(size * (1 + random.random((300, 3, 4))))
     updates, state = run(optax.scale_by_adam(b2=b2, mu_dtype=jnp.float32), gradients)
     exact, _ = moments.adam(gradients, b2=b2)
     assert (np.abs(updates) <= np.abs(exact) * 1.03).all()
@@ -214,11 +214,11 @@ def test_without_the_patch_tiny_gradients_give_infinite_updates() -> None:
 
 
 def test_a_moment_that_overflows_does_not_freeze_the_param() -> None:
-    gradients = in_float64(np.broadcast_to([[3e4]] + [[1.0]] * 40, (41, 12)).reshape(41, 3, 4))
+    gradients = rounded(np.broadcast_to([[3e4]] + [[1.0]] * 40, (41, 12)).reshape(41, 3, 4))
     updates, state = run(optax.scale_by_rms(), gradients)
     assert (np.abs(updates[0]) > 3).all()  # 1 / sqrt(0.1)
     assert (updates[1] < 0.005).all()  # 1 / sqrt(0.9 * 65504)
-    np.testing.assert_allclose(np.asarray(state.nu).astype(np.float64), 0.9**40 * HUGE, rtol=0.02)
+    np.testing.assert_allclose(in_float64(state.nu), 0.9**40 * HUGE, rtol=0.02)
 
 
 @pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])

@@ -15,7 +15,7 @@ from optax_dtypefix._contract.x64 import x64
 from support import moments
 from support.contract import assert_keeps_the_contract, float64_in
 from support.patch_cases import FuzzCase, Program
-from support.trees import dtypes_of, leaves, tree_map, tree_of
+from support.trees import dtypes_of, in_float64, leaves, tree_map, tree_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +43,7 @@ NUMBERS_CHANGE = (
     " the same."
 )
 
-# Old releases use what JAX deprecates.
+# Old releases call deprecated functions of JAX.
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 
 contrib = getattr(optax, "contrib", None)
@@ -84,7 +84,7 @@ def run(tx: Any, gradients: Any, dtype: Any, asked: Any = None) -> tuple[Any, An
     scan = jax.jit(lambda g: jax.lax.scan(step, tx.init(params), g))
     state, updates = scan(gradients)
     assert updates.dtype == (asked or dtype)
-    return np.asarray(updates).astype(np.float64), state
+    return in_float64(updates), state
 
 
 def numbers(size: float, steps: int, dtype: Any) -> Any:

@@ -12,7 +12,7 @@ from optax_dtypefix._contract.x64 import x64
 from support.contract import assert_keeps_the_contract, float64_in
 from support.patch_cases import FuzzCase, Program
 from support.transformations import warm_up
-from support.trees import tree_map, tree_of
+from support.trees import in_float64, tree_map, tree_of
 
 HEADLINE = "A schedule promotes bfloat16 updates or raises `TypeError`"
 EXAMPLE = """\
@@ -52,11 +52,11 @@ STEPS = 8
 
 def reference(params: Any, gradients: list[Any], min_norm: float = 1e-6) -> Any:
     """Run Fromage in float64, as in the paper: (p - lr g |p| / |g|) / sqrt(1 + lr^2)."""
-    params = {name: np.asarray(leaf).astype(np.float64) for name, leaf in params.items()}
-    for count, grads in enumerate(gradients):
+    params = in_float64(params)
+    for count, grads in enumerate(map(in_float64, gradients)):
         lr = 0.1 * min(1.0, (count + 1) / 5.0)
         for name, p in params.items():
-            g = np.asarray(grads[name]).astype(np.float64)
+            g = grads[name]
             ratio = max(np.linalg.norm(p), min_norm) / max(np.linalg.norm(g), min_norm)
             params[name] = (p - lr * g * ratio) / np.sqrt(1 + lr**2)
     return params
@@ -78,8 +78,7 @@ def test_a_schedule_follows_the_paper(dtype: Any, tolerance: float) -> None:
     gradients = [tree_of(dtype, seed=i + 1) for i in range(STEPS)]
     got = train(optax.fromage(warm_up), params, gradients)
     for name, expected in reference(params, gradients).items():
-        found = np.asarray(got[name]).astype(np.float64)
-        np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+        np.testing.assert_allclose(in_float64(got[name]), expected, rtol=tolerance, atol=tolerance)
 
 
 def test_float32_results_are_those_of_0_2_8() -> None:

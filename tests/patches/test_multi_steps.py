@@ -19,7 +19,7 @@ from support.contract import assert_keeps_the_contract
 from support.nodes import Converting
 from support.patch_cases import FuzzCase, Program
 from support.transformations import drifting
-from support.trees import dtypes_of, leaves, tree_map, tree_of
+from support.trees import dtypes_of, in_float64, leaves, tree_map, tree_of
 
 if TYPE_CHECKING:
     from support.fuzzing import Draw
@@ -273,7 +273,7 @@ def test_half_precision_gradients_do_not_narrow_the_updates(
 
     _, got = jax.jit(lambda *args: jax.lax.scan(step, *args))(tx.init(params), grads)
     assert got.dtype == jnp.float32
-    means = np.asarray(grads).astype(np.float64).reshape(200, 2, 5).mean(axis=1)
+    means = in_float64(grads).reshape(200, 2, 5).mean(axis=1)
     # From 0.2.8 on, stock rounds the mean to the dtype of the gradients.
     tolerance = 2e-5 if Version("0.2.8") > RELEASE else float(jnp.finfo(half).eps)
     first = second = np.zeros(5)

@@ -15,7 +15,7 @@ from support.contract import assert_keeps_the_contract, float64_in
 from support.nodes import Matrix
 from support.patch_cases import FuzzCase, Program
 from support.training import train
-from support.trees import dtypes_of, leaves, tree_map, tree_of
+from support.trees import dtypes_of, in_float64, leaves, tree_map, tree_of
 
 if TYPE_CHECKING:
     from support.fuzzing import Draw
@@ -74,7 +74,7 @@ BETA3 = BETA2**0.5
 
 def reference(start: Any, goal: Any, decay: float) -> tuple[Any, list[float]]:
     """Run Prodigy on |x - goal|^2 / 2 in float64, as in the paper. Return x, and d at each step."""
-    x = {name: np.asarray(leaf).astype(np.float64) for name, leaf in start.items()}
+    x = in_float64(start)
     start = dict(x)
     m, v, s = ({name: np.zeros_like(leaf) for name, leaf in x.items()} for _ in range(3))
     d, r, distances = D0, 0.0, []
@@ -103,7 +103,7 @@ def distances_of(tx: Any, params: Any, goal: Any) -> Any:
 )
 def test_the_distance_follows_the_paper(dtype: Any, tolerance: float, decay: float) -> None:
     params, target = tree_of(dtype), tree_of(dtype, seed=1)
-    goal = {name: np.asarray(leaf).astype(np.float64) for name, leaf in target.items()}
+    goal = in_float64(target)
     tx = contrib.prodigy(1.0, weight_decay=decay, estim_lr0=D0)
     (got, state), distances = distances_of(tx, params, target)
     np.testing.assert_allclose(distances, reference(params, goal, decay)[1], rtol=tolerance)

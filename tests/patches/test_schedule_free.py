@@ -13,7 +13,7 @@ from support.contract import assert_keeps_the_contract, float64_in
 from support.patch_cases import FuzzCase, Program
 from support.training import train
 from support.transformations import averaging
-from support.trees import dtypes_of, leaves, tree_map, tree_of
+from support.trees import dtypes_of, in_float64, leaves, tree_map, tree_of
 
 if TYPE_CHECKING:
     from support.fuzzing import Draw
@@ -80,7 +80,7 @@ STEPS, RATE, B1 = 600, 0.1, 0.9
 
 def reference(start: Any, target: Any, rate: Any) -> Any:
     """Run schedule-free SGD on |x - target|^2 / 2 in float64, as in the paper."""
-    y = z = x = np.asarray(start).astype(np.float64)
+    y = z = x = in_float64(start)
     largest = total = 0.0
     for count in range(1, STEPS + 1):
         largest = max(largest, rate(count))
@@ -112,7 +112,7 @@ def test_averages_follow_the_paper(rate: Any) -> None:
     got, state = trained(contrib.schedule_free(optax.sgd(rate), rate), params, target)
     evaluated = contrib.schedule_free_eval_params(state, got)
     for name in params:
-        goal = np.asarray(target[name]).astype(np.float64)
+        goal = in_float64(target[name])
         expected, _ = reference(params[name], goal, in_numpy(rate))
         np.testing.assert_allclose(evaluated[name], expected, rtol=1e-4, atol=1e-4)
 
@@ -134,8 +134,7 @@ def test_half_precision_steps_are_right_to_the_last_place(
     evaluated = contrib.schedule_free_eval_params(state, params)
     for name in params:
         y, z, g, u, x = (
-            np.asarray(tree[name]).astype(np.float64)
-            for tree in (params, state.z, grads, updates, evaluated)
+            in_float64(tree[name]) for tree in (params, state.z, grads, updates, evaluated)
         )
         x_before = (y - (1 - B1) * z) / B1
         np.testing.assert_allclose(x, x_before, rtol=2 * precision, atol=1e-6)
@@ -227,7 +226,7 @@ def test_integer_params_have_float_averages() -> None:
         evaluated = contrib.schedule_free_eval_params(state, params)["n"]
         np.testing.assert_allclose(evaluated, (y - 0.1 * z) / 0.9, rtol=1e-4)
         params = optax.apply_updates(params, updates)
-        y = np.asarray(params["n"]).astype(np.float64)
+        y = in_float64(params["n"])
 
 
 def test_a_base_state_that_starts_as_an_integer_can_become_a_mean() -> None:

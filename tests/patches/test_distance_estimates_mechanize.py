@@ -1,0 +1,85 @@
+"""The base optimizer of ``mechanize``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from optax_dtypefix._contract.x64 import is_x64, x64
+from support.trees import dtypes_of, tree_map, tree_of
+
+contrib = getattr(optax, "contrib", None)
+pytestmark = pytest.mark.skipif(
+    not hasattr(contrib, "mechanize"), reason="mechanize came with optax 0.1.7"
+)
+
+
+def test_the_base_optimizer_of_mechanize_gets_the_users_dtypes() -> None:
+    seen = []
+
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        seen.append((updates["w"].dtype, params["w"].dtype, is_x64()))
+        return updates, state
+
+    base = optax.GradientTransformation(lambda _: optax.EmptyState(), update)
+    params = tree_of(jnp.bfloat16)
+    with x64():
+        tx = contrib.mechanize(base)
+        tx.update(params, tx.init(params), params)
+    assert seen == [(jnp.bfloat16, jnp.bfloat16, True)]
+
+
+def averaging(start: Any, seen: list[Any]) -> Any:
+    """Return a base optimizer with the mean of the gradients in its state."""
+
+    def init(params: Any) -> Any:
+        return {"mean": tree_map(start, params), "count": jnp.zeros((), jnp.int32)}
+
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        seen.append(dtypes_of((updates, params)))
+        mean = tree_map(lambda m, g: 0.5 * m + 0.5 * g, state["mean"], updates)
+        return tree_map(lambda m: -0.1 * m, mean), {"mean": mean, "count": state["count"] + 1}
+
+    return optax.GradientTransformation(init, update)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.complex64])
+@pytest.mark.parametrize(
+    "start",
+    [lambda _: 0, lambda _: jnp.zeros((), jnp.int32), lambda p: jnp.zeros(p.shape, jnp.float32)],
+    ids=["0", "int32", "float32"],
+)
+def test_the_state_of_the_base_optimizer_keeps_fractions_and_imaginary_parts(
+    start: Any, dtype: Any
+) -> None:
+    seen: list[Any] = []
+    tx = contrib.mechanize(averaging(start, seen))
+    params = {"w": jnp.asarray([1.5, -0.5], dtype)}
+    gradients = [{"w": jnp.asarray([k + 0.25, 1 - k], dtype)} for k in range(3)]
+    if dtype == jnp.complex64:
+        gradients = [tree_map(lambda g: g * (1 + 2j), tree) for tree in gradients]
+    exact, state, step = np.zeros(2), tx.init(params), jax.jit(tx.update)
+    for grads in gradients:
+        updates, state = step(grads, state, params)
+        params = optax.apply_updates(params, updates)
+        exact = 0.5 * exact + 0.5 * np.asarray(grads["w"])
+        mean = state.base_optimizer_state["mean"]["w"]
+        assert mean.dtype == dtype
+        np.testing.assert_allclose(mean, exact, rtol=1e-6)
+        assert state.base_optimizer_state["count"].dtype == jnp.int32
+    assert seen
+    assert all(dtypes == [dtype, dtype] for dtypes in seen)
+    assert tx.init(params).base_optimizer_state["mean"]["w"].dtype == dtype
+
+
+def test_mechanize_gives_updates_of_the_dtype_that_the_base_optimizer_is_asked_for() -> None:
+    params = tree_of(jnp.bfloat16)
+    for dtype in (jnp.float32, jnp.bfloat16):
+        tx = contrib.mechanize(optax.adam(0.1, mu_dtype=dtype))
+        updates, _ = tx.update(params, tx.init(params), params)
+        assert {*dtypes_of(updates)} == {jnp.dtype(dtype)}
