@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -88,5 +87,4 @@ def calls() -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    sys.path[0] = str(Path(__file__).parent)
     print(json.dumps(calls()))
