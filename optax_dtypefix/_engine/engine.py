@@ -74,11 +74,11 @@ class Engine:
 
     def on_import(self, module: ModuleType) -> None:
         """Apply the patches that wait for this module, while it is being imported."""
-        del module  # All patches that wait are decided again, whichever module was imported.
         with self._lock:
             waiting = [i for i in self._ids if self._is_waiting(self._decision(i))]
-        # No code outside the package can have a copy yet: the package is still being imported.
-        self._apply(waiting, sweep_within=self._package)
+        # While the package itself is being imported, no code outside can have a copy yet.
+        is_package = module.__name__ == self._package
+        self._apply(waiting, sweep_within=self._package if is_package else "")
 
     def _is_waiting(self, decision: Decision) -> bool:
         # In strict mode a failed patch aborts the import, so decide again on retry.
@@ -187,8 +187,8 @@ class Engine:
         release = _release.installed(sys.modules[self._package], self._tested)
         with self._lock:
             before = {i for i, slot in self._slots.items() if slot.is_applied}
-        # Not under the lock: loading and probing import, while another thread may hold the lock of
-        # that import and wait for our lock in our hook.
+        # Do not hold our lock here: loading and probing trigger imports, and another thread may
+        # hold the lock of that import while it waits for ours.
         loaded = {i: self._loaded(i) for i in ids if i not in before}
         decisions = self._decide(loaded, release, busy=bool(before))
         with self._lock:
@@ -204,7 +204,7 @@ class Engine:
             outcome = {i: slot.decision for i, slot in settled.items() if slot.decision}
         active = any(decision.state is State.APPLIED for decision in outcome.values())
         if (active or bound) and not (sweep_within and release.tested):
-            _forget_traces()  # Of the user, or of the probes.
+            _forget_traces()  # Those of the user and of the probes.
         for decision in outcome.values():
             if decision.waits_for is not None:
                 after_import(decision.waits_for, self.on_import, strict=self._settings.strict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import ModuleType
 
 import pytest
 
@@ -104,6 +105,21 @@ def test_a_lazily_imported_submodule_is_patched_when_it_loads(package: FakePacka
     assert package.load(f"{NAME}.extra.late").late(5) == -5
     assert engine.is_applied("lazy")
     assert pkg.scale(5) == -10
+
+
+def test_names_copied_before_a_lazy_import_are_patched_with_it(package: FakePackage) -> None:
+    whole = patch("whole", on("scale"), on("late", modules=(f"{NAME}.extra.late",)))
+    engine = engine_of(whole)
+    start(engine)
+    user = ModuleType("user")
+    user.scale = package.load().scale  # type: ignore[attr-defined]
+    sys.modules["user"] = user
+    try:
+        assert user.scale(5) == 10
+        package.load(f"{NAME}.extra.late")
+        assert user.scale(5) == -10
+    finally:
+        del sys.modules["user"]
 
 
 def test_off_patches_nothing(package: FakePackage) -> None:
