@@ -11,11 +11,14 @@ if TYPE_CHECKING:
 
 
 class OptaxDtypeFixWarning(UserWarning):
-    """A wanted patch could not be applied; stock optax runs there."""
+    """Something requested could not be done; stock optax runs there."""
 
 
 class OptaxDtypeFixError(RuntimeError):
-    """A malformed setting or, in strict mode, a wanted patch that could not be applied."""
+    """A malformed setting or, in strict mode, something requested that could not be done.
+
+    Also raised by ``Check.raise_if_broken`` and ``assert_same_on_all_processes``.
+    """
 
 
 def warn_or_raise(message: str, *, strict: bool) -> None:

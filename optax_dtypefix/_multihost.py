@@ -26,7 +26,7 @@ def assert_same_on_all_processes() -> None:
     differences = list(differences_of([json.loads(text) for text in _all(json.dumps(_own()))]))
     if differences:
         raise OptaxDtypeFixError(
-            "Processes differ in packages or patches; they would compile different programs and "
+            "Processes differ in packages or patches; they may compile different programs and "
             "deadlock:\n"
             + "\n".join(differences)
             + "\nUse the same packages and the same OPTAX_DTYPEFIX* variables in every process."

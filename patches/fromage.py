@@ -4,7 +4,7 @@ With m = 1 / sqrt(1 + lr^2) the update is (m - 1) p - m lr g |p| / |g| (Bernstei
 the distance between two neural networks, https://arxiv.org/abs/2002.03432). Up to 0.2.5 stock
 computes m when the transformation is built, so lr has to be a number. From 0.2.6 on stock accepts
 schedules, but m - 1 is then a float32 array that changes bfloat16 to float32. In 0.2.6 the count of
-that part never moves either.
+that part never moves.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _KNOWN = frozenset({"learning_rate", "min_norm"})
 
 PATCH = Patch(
     "fromage",
-    summary="a schedule as learning rate: `TypeError`, from 0.2.6 on float32 updates for "
-    "half-precision params",
+    summary="a schedule as learning rate raises `TypeError` before 0.2.6, and gives float32 "
+    "updates for half-precision params from 0.2.6 on",
 )
 
 

@@ -1,8 +1,9 @@
-"""multi_steps: MultiSteps works in one dtype and keeps the dtypes of the inner transformation.
+"""multi_steps: MultiSteps agrees with itself and keeps the dtypes of the inner transformation.
 
 Stock ``MultiSteps.update`` builds two or three branches of ``lax.cond`` and trusts that they agree.
-They agree if gradients, accumulator and inner updates share a dtype. So stock runs just that way:
-its inputs are cast to one dtype, and its outputs are cast back. The inner transformation sees the
+They agree if, for each leaf, gradient, accumulator and inner update share a dtype (from 0.2.8 on:
+if the accumulators do). So stock runs just that way: its inputs are cast, and its outputs are cast
+back. The inner transformation sees the
 dtypes that stock would show it. Its state keeps its dtypes, and its updates are returned as it made
 them unless they are wider than gradients and params. Integers are accumulated in float32. Where all
 dtypes agree already, nothing is cast and the program is stock's.
@@ -45,8 +46,8 @@ _LAYOUTS = ("optax.transforms._accumulation", "optax._src.wrappers")
 
 PATCH = Patch(
     "multi_steps",
-    summary="`MultiSteps` raises `TypeError` or changes dtypes if the inner optimizer changes "
-    "one; 0.2.8 loses imaginary parts and float64 digits",
+    summary="`MultiSteps` raises `TypeError` or changes dtypes if the inner optimizer changes a "
+    "dtype; 0.2.8 loses imaginary parts and float64 digits",
 )
 
 
@@ -224,7 +225,7 @@ class _PatchedCopy:
         given = structure.unflatten(params)
         new_updates, new_state = self.original._opt.update(grads, state, given, **self.extra_args)
         held = cast_back(new_state, state, "MultiSteps: state of the inner transformation")
-        # Without params, the accumulated gradients say how wide the params are.
+        # From 0.2.8 on (no other branch), the gradients may be narrower than the accumulators.
         like = self.grads if self.other is None else grads
         bounded = cast_updates(new_updates, like, given, state)
         self._structure = jax.tree_util.tree_structure(bounded)

@@ -17,9 +17,6 @@ import numpy as np
 from .._logging import LOGGER
 
 if TYPE_CHECKING:
-    pass
-
-if TYPE_CHECKING:
     from collections.abc import Iterable
 
 PyTree = Any
@@ -178,10 +175,10 @@ def cast_leaf_back(leaf: Any, before: Any) -> Any:
 
 @functools.cache
 def may_cast(now: Any, was: Any) -> bool:
-    """Check whether a cast between two dtypes loses no more than rounding (C1: within one kind).
+    """Check whether a leaf may be cast back: within its kind of number, or to a higher kind (C1).
 
-    Integers do not round: they are narrowed from 64 bits to 32, where 64-bit mode widened them, and
-    no further.
+    A narrower float rounds, or overflows to inf. Integers would wrap around: they are narrowed from
+    64 bits to 32, where 64-bit mode widened them, and no further.
     """
     kinds = kind_of(now), kind_of(was)
     if now == was or kinds[0] < kinds[1]:

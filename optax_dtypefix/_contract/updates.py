@@ -1,4 +1,4 @@
-"""Bound the dtype of an update (C2): as wide as the inputs, and no narrower than stock."""
+"""Cap the dtype of an update at the widest dtype of its inputs (C2); else keep stock's dtype."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def cast_updates(
     Args:
       updates: stock's, in any pytree node.
       grads: the gradients that they were computed from.
-      params: the params, if the user passed them in. Else the state kept for them tells their
-        dtypes. Without such a state, a param may be float32.
+      params: the params, if the user passed them in. Else arrays of the state in the shapes of the
+        gradients stand in for them; without such arrays, params count as float32.
       state: the state before the step, where the params or the arguments of the transformation are
         not known. An update is then also as wide as a leaf of the state that is kept for its param:
         with ``mu_dtype=float32`` the first moment says so.

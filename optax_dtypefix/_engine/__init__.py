@@ -3,5 +3,5 @@
 ``patch`` defines a patch. ``selection`` decides which patches an installed ``release`` needs.
 ``engine`` applies and reverts patches, and keeps the record that ``report`` shows. It uses
 ``patch_points`` (the wrapped functions), ``locate`` (finds them), ``wrapper`` (wraps them),
-``rebinding`` (finds copies of their names) and ``import_hook`` (waits for the package).
+``rebinding`` (finds other references to them) and ``import_hook`` (waits for the package).
 """

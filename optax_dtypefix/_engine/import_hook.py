@@ -124,7 +124,7 @@ def _call_back(name: str) -> None:
 class _Finder:
     """Find awaited modules with the finders that come after this one.
 
-    A finder that is installed later comes first, and may ask no other finder: jaxtyping's does not.
+    A finder that is installed later comes first, and may bypass this one, as jaxtyping's does.
     The next import of any module then notices what that finder loaded, and warns.
     """
 

@@ -34,7 +34,7 @@ is an argument, not a global, because a program may delete the package and impor
 
 _R = TypeVar("_R", bound=Replacement)
 _F = TypeVar("_F", bound=Reproducer)
-_ISSUES = "https://github.com/google-deepmind/optax/issues/"  # All that this folder knows of optax.
+_ISSUES = "https://github.com/google-deepmind/optax/issues/"
 
 
 class NotInReleaseError(LookupError):

@@ -51,6 +51,11 @@ class PatchStatus:
     opt_in: bool = False
 
     @property
+    def fixed_in_text(self) -> str:
+        """The release as text; empty while the patch is pending, and may not be loaded."""
+        return self.fixed_in or ("" if self.state is State.PENDING else "not yet")
+
+    @property
     def has_work(self) -> bool:
         """Whether the installed optax needs this patch, or may need it."""
         idle = self.state in (State.NOT_NEEDED, State.MISSING)
@@ -113,7 +118,7 @@ class Report:
         place = f" in {self.optax_location}" if self.optax_location else ""
         heading = f"optax {self.optax_version}{place}, jax {self.jax_version}"
         rows: list[tuple[str, ...]] = [("patch", "state", "fixed in", "reason")]
-        rows += [(p.id, p.state.value, p.fixed_in or "not yet", p.reason) for p in self.patches]
+        rows += [(p.id, p.state.value, p.fixed_in_text, p.reason) for p in self.patches]
         lines = [heading, "", *table(rows, width)]
         if not any(patch.has_work for patch in self.patches):
             lines += ["", "This optax needs no patches; you can remove `import optax_dtypefix`."]

@@ -63,7 +63,7 @@ def decide(patch: Patch, package: ModuleType, release: Release, *, opted_in: boo
         return _by_probe(patch, package, f"{installed} is not a tested release", targets)
     faults = patch.faults_on(release)
     if not faults:
-        return Decision(State.NOT_NEEDED, f"{installed} has none of its faults")
+        return Decision(State.NOT_NEEDED, f"{installed} has none of the faults of this patch")
     names = ", ".join(fault.id for fault in faults)
     return Decision(State.APPLIED, f"{installed} has: {names}", targets)
 
@@ -74,16 +74,16 @@ def _absent(targets: list[Target], *, wanted: bool) -> Decision:
         if module is not None:
             return Decision(State.PENDING, f"{module} is not imported yet", waits_for=module)
     names = ", ".join(dict.fromkeys(target.qualname for target in targets))
-    absent = f"no {names}" if names else "none of its functions"
+    absent = f"no {names}" if names else "none of the functions of this patch"
     return Decision(State.MISSING, f"this release has {absent}", warn=wanted)
 
 
 def _by_probe(
     patch: Patch, package: ModuleType, untested: str, targets: tuple[Target, ...]
 ) -> Decision:
-    strangers = [name for target in targets for name in unknown_parameters(target)]
-    if strangers:
-        names = ", ".join(dict.fromkeys(strangers))
+    unknown = [name for target in targets for name in unknown_parameters(target)]
+    if unknown:
+        names = ", ".join(dict.fromkeys(unknown))
         return _unsupported(f"{untested}; the patch does not know these parameters: {names}")
     probed: list[Fault] = []
     for fault in patch.faults:
@@ -98,7 +98,7 @@ def _by_probe(
         if shows:  # One fault is enough to know: tracing them all would hold up the import.
             reason = f"{untested}; the probe found: {fault.id}"
             return Decision(State.APPLIED, reason, targets, probed=tuple(probed))
-    return Decision(State.NOT_NEEDED, f"{untested}; the probe found none of its faults")
+    return Decision(State.NOT_NEEDED, f"{untested}; the probe found no fault")
 
 
 def verify_fix(decision: Decision, package: ModuleType) -> Decision:

@@ -99,11 +99,12 @@ class PatchedFunction(_FunctionWrapper):
         return self.__reduce_ex__(2)
 
     def __reduce_ex__(self, protocol: Any) -> str | tuple[Any, ...]:
-        """Pickle the qualified name: a process without the shim loads its own stock function."""
+        """Pickle the qualified name; without optax_dtypefix, a process loads stock from it."""
         name: str = self.__wrapped__.__qualname__
         if find(self.__wrapped__.__module__, name) is self:
             return name
-        # Reverted, or wrapped by other code: the name no longer leads here, so pickle stock.
+        # Reverted, or wrapped by other code: the name no longer leads here. Pickle a call that
+        # returns stock, ``itemgetter(0)((stock,))``, and needs nothing of ours to be loaded.
         return operator.itemgetter(0), ((self.__wrapped__,),)
 
     def __repr__(self) -> str:

@@ -87,7 +87,7 @@ class KeepDtypes:
             numbers = integers_to_float32(*given) if self.no_integers else given
             same = same_dtypes(numbers[0], self._like_params(numbers[2], state, updates))
             if not (same or self.any_gradients):
-                # Where init is not stock's, what stock makes of it would not be stock's either.
+                # With in_one_dtype, init is not stock's, so the state is cast back anyway.
                 return (*run(*given), self.in_one_dtype)
             if self._needs_one_dtype(params) or not same:
                 numbers = in_one_dtype(*given)

@@ -33,7 +33,9 @@ def test_the_table_decides_on_a_tested_release(package: FakePackage, version: st
     states = [State.APPLIED, State.NOT_NEEDED] if old else [State.NOT_NEEDED, State.APPLIED]
     assert [p.state for p in engine.status()] == states
     assert f"{NAME} {version} has: fault" in [p.reason for p in engine.status()]
-    assert f"{NAME} {version} has none of its faults" in [p.reason for p in engine.status()]
+    assert f"{NAME} {version} has none of the faults of this patch" in [
+        p.reason for p in engine.status()
+    ]
 
 
 @pytest.mark.parametrize("version", UNTESTED)
@@ -161,7 +163,7 @@ def test_each_variant_serves_its_releases(package: FakePackage) -> None:
     start(engine)
     assert package.load().scale(5) == -10
     assert engine.status()["b"].state is State.MISSING
-    assert engine.status()["b"].reason == "this release has none of its functions"
+    assert engine.status()["b"].reason == "this release has none of the functions of this patch"
 
 
 def test_the_first_module_with_the_function_is_patched(package: FakePackage) -> None:
