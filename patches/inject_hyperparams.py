@@ -144,7 +144,8 @@ def _inject_hyperparams(stock: Stock, *args: Any, **kwargs: Any) -> Any:
             updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
         ) -> tuple[PyTree, Any]:
             like = _params_like(updates, state.inner_state) if params is None else params
-            grads = _as_wide_as(like, updates) if _would_promote(like, asked) else updates
+            promotes = _would_promote(like, asked)
+            grads = _as_wide_as(like, updates) if promotes else updates
 
             def update(inner: Any) -> Any:
                 return inner.update(grads, state.inner_state, params, **extra_args)
@@ -159,40 +160,48 @@ def _inject_hyperparams(stock: Stock, *args: Any, **kwargs: Any) -> Any:
             try:
                 new_updates, new_state = run()
             except (TypeError, ValueError):  # ValueError comes from XLA, with old jax.
-                if not _would_promote(like, asked):
+                if not promotes:
                     raise
                 # Functions of jax.lax do not promote. Stock gives them this dtype.
                 new_updates, new_state = run(functools.partial(cast, dtype=_narrowest(like)))
             bounded = cast_updates(new_updates, updates, params, state.inner_state)
-            keep = same_dtypes(updates, like)
-            return bounded, _state_after(new_state, state, dtype, asked, keep=keep)
+            kept = _kept_hyperparams(new_state, state, dtype, asked, as_stock=not promotes)
+            after = _state_after(new_state, state, keep_inner=same_dtypes(updates, like))
+            return bounded, after._replace(hyperparams=kept)
 
         return tx._replace(init=init_fn, update=update_fn)
 
     return wrapped_transform
 
 
-def _state_after(new_state: Any, state: Any, widest: Any, asked: Any, *, keep: bool) -> Any:
-    """Cast the state after a step back to the dtypes before it.
+def _kept_hyperparams(
+    new_state: Any, state: Any, widest: Any, asked: Any, *, as_stock: bool
+) -> dict[str, Any]:
+    """Cast hyperparameters back to their dtypes in the state, or keep those of stock."""
+    schedules = getattr(state, "hyperparams_states", {})  # From 0.1.5 on.
+
+    def kept(name: str, value: Any) -> Any:
+        value = _keep(value, widest, asked)
+        before = jnp.asarray(state.hyperparams.get(name, value))
+        if as_stock and is_real(value) and is_real(before):
+            before = value
+        return _cast_back(value, before, stateful=_is_stateful(schedules.get(name)))
+
+    return {name: kept(name, value) for name, value in new_state.hyperparams.items()}
+
+
+def _state_after(new_state: Any, state: Any, *, keep_inner: bool) -> Any:
+    """Cast the state after a step back to the dtypes before it, without the hyperparameters.
 
     Where gradients have other dtypes than params, the inner state is what the inner transformation
     makes without ``inject_hyperparams``.
     """
-    schedules = getattr(state, "hyperparams_states", {})  # From 0.1.5 on.
-    kept = {
-        name: _cast_back(
-            _keep(value, widest, asked),
-            state.hyperparams.get(name, value),
-            stateful=_is_stateful(schedules.get(name)),
-        )
-        for name, value in new_state.hyperparams.items()
-    }
     # The rest is the count and the states of the user's schedules.
     rest = cast_back(*(s._replace(hyperparams={}, inner_state=()) for s in (new_state, state)))
     whose = "inject_hyperparams: state of the inner transformation"
     inner = new_state.inner_state
-    inner = cast_back(inner, state.inner_state, whose) if keep else inner
-    return rest._replace(hyperparams=kept, inner_state=inner)
+    inner = cast_back(inner, state.inner_state, whose) if keep_inner else inner
+    return rest._replace(inner_state=inner)
 
 
 class _Signature:
@@ -276,7 +285,6 @@ def _cast_back(value: Any, before: Any, *, stateful: bool) -> Any:
 
     A stateful schedule may start with an integer and go on with floats: such a value is left alone.
     """
-    value, before = jnp.asarray(value), jnp.asarray(before)
     grown = jnp.issubdtype(before.dtype, jnp.integer) and is_real(value)
     return value if is_weak(before) or (stateful and grown) else cast(value, before.dtype)
 

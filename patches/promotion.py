@@ -41,9 +41,9 @@ def _schedule(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     schedule = stock(*args, **kwargs)
 
     @functools.wraps(schedule)
-    def in_standard_promotion(count: Any) -> Any:
+    def in_standard_promotion(*args: Any, **kwargs: Any) -> Any:
         with standard_promotion():
-            return schedule(count)
+            return schedule(*args, **kwargs)
 
     return in_standard_promotion
 

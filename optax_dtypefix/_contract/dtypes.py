@@ -29,10 +29,11 @@ _LOGGED_LOCK = threading.Lock()
 def dtype_of(leaf: Any) -> Any:
     """Return the dtype of an array, a ``ShapeDtypeStruct`` or a Python scalar.
 
-    For NumPy arrays this is the dtype that JAX gives them: float32 for float64 in 32-bit mode.
+    For NumPy arrays this is the dtype that JAX gives them: float32 for float64 in 32-bit mode. Any
+    other leaf, such as an activation function in an Equinox model, has float0.
     """
     if not hasattr(leaf, "dtype"):
-        return jnp.result_type(leaf)
+        return jnp.result_type(leaf) if is_number(leaf) else jax.dtypes.float0
     if isinstance(leaf, (np.ndarray, np.generic)) and leaf.dtype.kind in "iufc":
         return jax.dtypes.canonicalize_dtype(leaf.dtype)
     return leaf.dtype
@@ -69,6 +70,8 @@ def is_half(leaf: Any) -> bool:
 
 def cast(leaf: Any, dtype: Any) -> Any:
     """Return a strongly typed array of ``dtype``; the leaf itself if it is one already."""
+    if dtype == jax.dtypes.float0:
+        return leaf
     if not hasattr(leaf, "dtype"):
         return jnp.asarray(leaf, dtype)
     if isinstance(leaf, jax.ShapeDtypeStruct):  # ``init`` may be given no more than shapes.
@@ -80,17 +83,22 @@ def cast(leaf: Any, dtype: Any) -> Any:
     return jnp.asarray(leaf, dtype)
 
 
+def cast_array(leaf: Any, dtype: Any) -> Any:
+    """Cast a JAX array or tracer; leave NumPy arrays and Python numbers, as eager stock does."""
+    return cast(leaf, dtype) if isinstance(leaf, jax.Array) else leaf
+
+
 def cast_like(tree: PyTree, like: PyTree) -> PyTree:
     """Cast each leaf to the dtype of the same leaf of ``like``."""
     return tree_map(lambda leaf, other: cast(leaf, dtype_of(other)), tree, like)
 
 
 def strip_weak_type(tree: PyTree) -> PyTree:
-    """Return the same leaves without weak types, and Python scalars as arrays.
+    """Return the same leaves without weak types.
 
     A weakly typed leaf of a state becomes strong in the first step, and jit traces again.
     """
-    return tree_map(lambda leaf: cast(leaf, dtype_of(leaf)) if is_number(leaf) else leaf, tree)
+    return tree_map(lambda leaf: cast(leaf, dtype_of(leaf)) if _is_traced(leaf) else leaf, tree)
 
 
 def half_to_float32(tree: PyTree) -> PyTree:
@@ -139,6 +147,11 @@ def unflatten_like(tree: PyTree, flat: Iterable[Any]) -> PyTree:
     return structure.unflatten(flat)
 
 
+def numbers(tree: PyTree) -> list[Any]:
+    """List the leaves that are arrays or numbers: a model may have functions among its leaves."""
+    return [leaf for leaf in leaves(tree) if is_number(leaf)]
+
+
 def same_structure(*trees: PyTree) -> bool:
     """Check whether all trees have their leaves in the same places."""
     structures: list[Any] = list(map(jax.tree_util.tree_structure, trees))
@@ -167,7 +180,9 @@ def cast_back(new: PyTree, old: PyTree, whose: str = "") -> PyTree:
 
 def cast_leaf_back(leaf: Any, before: Any) -> Any:
     """Cast a leaf back to its dtype before the step, within its kind of number."""
-    if not (is_number(leaf) and is_number(before)):
+    # State of a user-defined transformation may be host values, which are left alone.
+    on_host = not (_is_traced(leaf) or _is_traced(before))
+    if on_host or not (is_number(leaf) and is_number(before)):
         return leaf
     was, now = dtype_of(before), dtype_of(leaf)
     return cast(leaf, was if may_cast(now, was) else now)
@@ -219,6 +234,11 @@ def _log_once(message: str) -> None:
             return
         _LOGGED.add(message)
     LOGGER.info(message)
+
+
+def _is_traced(leaf: Any) -> bool:
+    """Check whether a leaf is an array or tracer of JAX, or the shape of one."""
+    return isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct))
 
 
 def is_number(leaf: Any) -> bool:

@@ -14,10 +14,11 @@ from .dtypes import (
     COMPLEX,
     REAL,
     PyTree,
-    cast,
+    cast_array,
     dtype_of,
     kind_of,
     leaves,
+    numbers,
     same_structure,
     unflatten_like,
 )
@@ -79,7 +80,7 @@ def cast_updates(
     """
     flat = leaves(updates)
     dtypes = update_dtypes(updates, grads, params, state, asked)
-    return updates if dtypes is None else unflatten_like(updates, map(cast, flat, dtypes))
+    return updates if dtypes is None else unflatten_like(updates, map(cast_array, flat, dtypes))
 
 
 def update_dtypes(
@@ -91,6 +92,7 @@ def update_dtypes(
     if like is None:
         return None
     columns = [like, _aligned(grads, flat), _aligned(params, flat)]
+    unknown = params is None or any(param is None for param in columns[-1])
     inputs = [tuple(dtype_of(x) for x in row if x is not None) for row in zip(*columns)]
     given = list(map(dtype_of, flat))
 
@@ -98,11 +100,11 @@ def update_dtypes(
         trees = [] if state is None else kept_like(state, updates)
         return [tuple(map(dtype_of, row)) for row in zip(*trees)]
 
-    if params is None:  # They may be float32.
-        unknown = kept() or [(jnp.dtype(jnp.float32),)] * len(flat)
-        inputs = [(*row, *more) for row, more in zip(inputs, unknown)]
+    if unknown:  # Params may be float32.
+        stand_ins = kept() or [(jnp.dtype(jnp.float32),)] * len(flat)
+        inputs = [(*row, *more) for row, more in zip(inputs, stand_ins)]
     dtypes = [update_dtype(dtype, *row, asked=asked) for dtype, row in zip(given, inputs)]
-    if params is None or state is None or dtypes == given:
+    if unknown or state is None or dtypes == given:
         return dtypes
     rows = zip(given, inputs, kept() or [()] * len(flat))
     return [update_dtype(dtype, *row, asked=(*asked, *more)) for dtype, row, more in rows]
@@ -111,6 +113,7 @@ def update_dtypes(
 def _aligned(tree: PyTree, like: list[Any]) -> list[Any]:
     """List the leaves of a tree, or None for each if their shapes are not those of ``like``."""
     flat = leaves(tree)
+    flat = flat if len(flat) == len(like) else numbers(tree)
     same = len(flat) == len(like) and all(np.shape(a) == np.shape(b) for a, b in zip(flat, like))
     return flat if same else [None] * len(like)
 

@@ -1,4 +1,4 @@
-"""Accept gradients by the keyword that stock has for them."""
+"""Accept the arguments of an update as stock names and orders them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,23 @@ from typing import Any, Callable
 from ..._engine.patch import Stock
 
 
-def accept_keyword_of(stock: Stock, update_fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Let ``update_fn``, whose first parameter is ``updates``, accept the keyword of stock.
+def accept_signature_of(stock: Stock, update_fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Let ``update_fn(updates, state, params, **extra_args)`` accept the signature of stock.
 
-    The update function of adafactor calls its gradients ``grads``; all others say ``updates``.
+    adafactor calls its gradients ``grads``, and an estimator takes its objective by position.
     """
-    name = next(iter(inspect.signature(stock).parameters), "updates")
-    if name == "updates":
+    parameters = inspect.signature(stock).parameters.values()
+    names = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    if len(names) <= 3 and names[:1] == ["updates"]:
         return update_fn
 
     @functools.wraps(update_fn)
-    def renamed(*args: Any, **kwargs: Any) -> Any:
-        if name in kwargs:
-            kwargs["updates"] = kwargs.pop(name)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if len(args) <= len(names):  # Else update_fn raises.
+            kwargs.update(zip(names[3:], args[3:]))
+            args = args[:3]
+        if names and names[0] in kwargs:
+            kwargs["updates"] = kwargs.pop(names[0])
         return update_fn(*args, **kwargs)
 
-    return renamed
+    return wrapper

@@ -30,7 +30,7 @@ from ..._contract.dtypes import (
 )
 from ..._contract.updates import asked_dtypes, kept_like, update_dtypes
 from ..._engine.patch import Patch, Stock
-from .calls import accept_keyword_of
+from .calls import accept_signature_of
 from .keep_dtypes import same_dtypes
 from .reproduce import all_public
 
@@ -216,7 +216,7 @@ class InFloat32:
             step = functools.partial(tx.update, **extra_args)
             return new_updates, store(new_state, _as_stock_promotes(step, updates, state, params))
 
-        return tx._replace(init=init_fn, update=accept_keyword_of(tx.update, update_fn))
+        return tx._replace(init=init_fn, update=accept_signature_of(tx.update, update_fn))
 
     def _kept(self, state: Any, updates: PyTree) -> Any:
         """Return a state that tells the dtypes of the params, where the user passes in none."""

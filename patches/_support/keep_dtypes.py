@@ -26,6 +26,7 @@ from ..._contract.dtypes import (
     is_inexact,
     is_real,
     leaves,
+    numbers,
     strip_weak_type,
     tree_map,
 )
@@ -33,7 +34,7 @@ from ..._contract.kinds import start_in_kind
 from ..._contract.updates import asked_dtypes, cast_updates, kept_like
 from ..._contract.x64 import without_x64
 from ..._engine.patch import Stock
-from .calls import accept_keyword_of
+from .calls import accept_signature_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,14 +85,14 @@ class KeepDtypes:
 
             # An integer leaf that is given as a float may have a float for its gradient, too.
             given = (updates, state, params)
-            numbers = integers_to_float32(*given) if self.no_integers else given
-            same = same_dtypes(numbers[0], self._like_params(numbers[2], state, updates))
+            cast_inputs = integers_to_float32(*given) if self.no_integers else given
+            same = same_dtypes(cast_inputs[0], self._like_params(cast_inputs[2], state, updates))
             if not (same or self.any_gradients):
                 # With in_one_dtype, init is not stock's, so the state is cast back anyway.
                 return (*run(*given), self.in_one_dtype)
             if self._needs_one_dtype(params) or not same:
-                numbers = in_one_dtype(*given)
-            return (*run(*numbers), True)
+                cast_inputs = in_one_dtype(*given)
+            return (*run(*cast_inputs), True)
 
         @functools.wraps(tx.update)
         def update_fn(
@@ -101,7 +102,7 @@ class KeepDtypes:
             bounded = self._bound(new_updates, updates, params, state, asked)
             return bounded, cast_back(new_state, state) if keep else new_state
 
-        return tx._replace(init=init_fn, update=accept_keyword_of(tx.update, update_fn))
+        return tx._replace(init=init_fn, update=accept_signature_of(tx.update, update_fn))
 
     def _start(self, tx: Any, params: PyTree) -> PyTree:
         if self.no_integers:  # As each step is given them.
@@ -178,7 +179,7 @@ def in_the_present_mode(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def same_dtypes(grads: PyTree, params: PyTree) -> bool:
     """Check that each gradient has the dtype of its param, if there are params."""
-    pairs = zip(leaves(grads), leaves(params))
+    pairs = zip(numbers(grads), numbers(params))
     return all(dtype_of(grad) == dtype_of(param) for grad, param in pairs)
 
 
