@@ -1,12 +1,11 @@
-"""multi_steps: MultiSteps agrees with itself and keeps the dtypes of the inner transformation.
+"""multi_steps: MultiSteps runs with any dtypes, and keeps those of the inner transformation.
 
 Stock ``MultiSteps.update`` builds two or three branches of ``lax.cond`` and trusts that they agree.
-They agree if, for each leaf, gradient, accumulator and inner update share a dtype (from 0.2.8 on:
+They agree if, for each leaf, gradient, accumulator and inner update share a dtype (from 0.2.8 on,
 if the accumulators do). So stock runs just that way: its inputs are cast, and its outputs are cast
-back. The inner transformation sees the
-dtypes that stock would show it. Its state keeps its dtypes, and its updates are returned as it made
-them unless they are wider than gradients and params. Integers are accumulated in float32. Where all
-dtypes agree already, nothing is cast and the program is stock's.
+back. The inner transformation sees the dtypes that stock would show it. Its state keeps its dtypes.
+Its updates are returned unchanged unless they are wider than gradients and params. Integers are
+accumulated in float32. Where all dtypes agree already, nothing is cast and the program is stock's.
 
 Stock is given lists of leaves, because stock builds trees of ``jax.ShapeDtypeStruct``, which a
 user-defined pytree node need not accept.
