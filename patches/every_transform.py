@@ -72,7 +72,8 @@ class _Init(_Wrapped):
     def __call__(self, *args: Any, **kwargs: Any) -> PyTree:
         state = self.__wrapped__(*args, **kwargs)
         params = next(iter((*args, *kwargs.values())), None)
-        return strip_weak_type(start_in_kind(self._update, state, params))
+        started = start_in_kind(self._update, state, params)
+        return strip_weak_type(started, numbers_too=True)
 
 
 class _Update(_Wrapped):

@@ -132,7 +132,9 @@ def _inject_hyperparams(stock: Stock, *args: Any, **kwargs: Any) -> Any:
             state = around.init(_tree_of(dtype))
             kept = {name: _keep(value, dtype, asked) for name, value in state.hyperparams.items()}
             # Integers stay weakly typed: int64, in 64-bit mode, would turn counters into int64.
-            state = strip_weak_type(state._replace(hyperparams={}))._replace(hyperparams=kept)
+            state = strip_weak_type(state._replace(hyperparams={}, inner_state=()))._replace(
+                hyperparams=kept, inner_state=strip_weak_type(state.inner_state)
+            )
 
             def step(updates: PyTree, inner: PyTree, params: PyTree) -> tuple[PyTree, PyTree]:
                 updates, after = update_fn(updates, state._replace(inner_state=inner), params)

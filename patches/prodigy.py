@@ -89,7 +89,7 @@ def _prodigy(stock: Stock, *args: Any, **kwargs: Any) -> Any:
             exp_avg=zeros(),
             exp_avg_sq=zeros(),
             grad_sum=zeros(),
-            params0=strip_weak_type(params),
+            params0=strip_weak_type(params, numbers_too=True),
             estim_lr=jnp.asarray(arguments["estim_lr0"], dtype),
             numerator_weighted=jnp.zeros((), dtype),
             count=jnp.zeros((), jnp.int32),

@@ -93,12 +93,26 @@ def cast_like(tree: PyTree, like: PyTree) -> PyTree:
     return tree_map(lambda leaf, other: cast(leaf, dtype_of(other)), tree, like)
 
 
-def strip_weak_type(tree: PyTree) -> PyTree:
-    """Return the same leaves without weak types.
+def strip_weak_type(state: PyTree, *, numbers_too: bool = False) -> PyTree:
+    """Return the same state without weak types.
 
     A weakly typed leaf of a state becomes strong in the first step, and jit traces again.
+
+    Args:
+      state: of any transformation.
+      numbers_too: whether Python and NumPy numbers become arrays everywhere. Else only in optax's
+        own classes: a user-defined transformation may count on the host.
     """
-    return tree_map(lambda leaf: cast(leaf, dtype_of(leaf)) if _is_traced(leaf) else leaf, tree)
+    if hasattr(state, "_fields"):
+        own = numbers_too or type(state).__module__.partition(".")[0] == "optax"
+        return type(state)(*(strip_weak_type(part, numbers_too=own) for part in state))
+    if type(state) in (tuple, list):
+        return type(state)(strip_weak_type(part, numbers_too=numbers_too) for part in state)
+
+    def strong(leaf: Any) -> Any:
+        return cast(leaf, dtype_of(leaf)) if numbers_too or _is_traced(leaf) else leaf
+
+    return tree_map(strong, state)
 
 
 def half_to_float32(tree: PyTree) -> PyTree:

@@ -36,7 +36,8 @@ def preserve_dtypes(tx: Any) -> Any:
         inner = optax.with_extra_args_support(tx)  # Stock's own accepts none: they are dropped.
 
     def init_fn(params: PyTree) -> PyTree:
-        return strip_weak_type(start_in_kind(inner.update, inner.init(params), params))
+        state = start_in_kind(inner.update, inner.init(params), params)
+        return strip_weak_type(state, numbers_too=True)
 
     def update_fn(
         updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any

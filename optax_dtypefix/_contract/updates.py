@@ -18,7 +18,6 @@ from .dtypes import (
     dtype_of,
     kind_of,
     leaves,
-    numbers,
     same_structure,
     unflatten_like,
 )
@@ -91,7 +90,7 @@ def update_dtypes(
     like = next((leaves(t) for t in (grads, params) if same_structure(t, updates)), None)
     if like is None:
         return None
-    columns = [like, _aligned(grads, flat), _aligned(params, flat)]
+    columns = [like, _aligned(grads, updates), _aligned(params, updates)]
     unknown = params is None or any(param is None for param in columns[-1])
     inputs = [tuple(dtype_of(x) for x in row if x is not None) for row in zip(*columns)]
     given = list(map(dtype_of, flat))
@@ -110,12 +109,22 @@ def update_dtypes(
     return [update_dtype(dtype, *row, asked=(*asked, *more)) for dtype, row, more in rows]
 
 
-def _aligned(tree: PyTree, like: list[Any]) -> list[Any]:
-    """List the leaves of a tree, or None for each if their shapes are not those of ``like``."""
-    flat = leaves(tree)
-    flat = flat if len(flat) == len(like) else numbers(tree)
+def _aligned(tree: PyTree, updates: PyTree) -> list[Any]:
+    """List the leaf of a tree for each update, or None for each if the shapes differ.
+
+    A gradient, and its update, may be None for a leaf that is frozen or no array.
+    """
+    like, flat = leaves(updates), leaves(tree)
+    if len(flat) != len(like):
+        pairs = zip(_leaves_and_none(updates), _leaves_and_none(tree))
+        flat = [leaf for update, leaf in pairs if update is not None]
     same = len(flat) == len(like) and all(np.shape(a) == np.shape(b) for a, b in zip(flat, like))
     return flat if same else [None] * len(like)
+
+
+def _leaves_and_none(tree: PyTree) -> list[Any]:
+    found: list[Any] = jax.tree_util.tree_leaves(tree, is_leaf=lambda leaf: leaf is None)
+    return found
 
 
 def kept_like(state: PyTree, tree: PyTree) -> list[list[Any]]:
