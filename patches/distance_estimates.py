@@ -68,7 +68,6 @@ PATCH = Patch(
     allow_missing_targets=True,
 )
 
-
 # Fields of stock's states with a leaf for each param; all other fields are scalars.
 _COPIES = ("init_params", "x0")
 _AVERAGES = ("exp_avg", "exp_avg_sq", "grad_sum")

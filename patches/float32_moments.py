@@ -29,7 +29,6 @@ PATCH = Patch(
     allow_missing_targets=True,
 )
 
-
 _WITH_MOMENTS = tuple(transform for transform in MOMENT_TRANSFORMS if transform.moments)
 
 

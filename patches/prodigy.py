@@ -50,7 +50,6 @@ PATCH = Patch(
     "updates in 64-bit mode up to 0.2.3",
 )
 
-
 _AVERAGES = ("exp_avg", "exp_avg_sq", "grad_sum")
 _TREES = (*_AVERAGES, "params0")
 _SCALARS = ("estim_lr", "numerator_weighted")

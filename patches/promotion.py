@@ -32,7 +32,6 @@ PATCH = Patch(
     allow_missing_targets=True,
 )
 
-
 _HELD = KeepDtypes()
 
 

@@ -47,7 +47,6 @@ PATCH = Patch(
     summary="in bfloat16 the sum of weights stops growing, so the averaged params are wrong",
 )
 
-
 _STATISTICS = ("b1", "weight_sum", "max_lr")
 
 

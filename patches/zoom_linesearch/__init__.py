@@ -47,7 +47,6 @@ PATCH = Patch(
     "mode; the step compiles twice",
 )
 
-
 _ARRAYS = ("params", "updates", "grad", "safe_grad")
 """Fields of the search's state that are trees like the params; all others are scalars."""
 
