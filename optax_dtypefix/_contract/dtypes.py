@@ -103,14 +103,14 @@ def strip_weak_type(state: PyTree, *, numbers_too: bool = False) -> PyTree:
       numbers_too: whether Python and NumPy numbers become arrays everywhere. Else only in optax's
         own classes: a user-defined transformation may count on the host.
     """
-    if hasattr(state, "_fields"):
+    if isinstance(state, tuple) and hasattr(state, "_fields"):
         own = numbers_too or type(state).__module__.partition(".")[0] == "optax"
         return type(state)(*(strip_weak_type(part, numbers_too=own) for part in state))
     if type(state) in (tuple, list):
         return type(state)(strip_weak_type(part, numbers_too=numbers_too) for part in state)
 
     def strong(leaf: Any) -> Any:
-        return cast(leaf, dtype_of(leaf)) if numbers_too or _is_traced(leaf) else leaf
+        return cast(leaf, dtype_of(leaf)) if numbers_too or _is_jax_array(leaf) else leaf
 
     return tree_map(strong, state)
 
@@ -195,7 +195,7 @@ def cast_back(new: PyTree, old: PyTree, whose: str = "") -> PyTree:
 def cast_leaf_back(leaf: Any, before: Any) -> Any:
     """Cast a leaf back to its dtype before the step, within its kind of number."""
     # State of a user-defined transformation may be host values, which are left alone.
-    on_host = not (_is_traced(leaf) or _is_traced(before))
+    on_host = not (_is_jax_array(leaf) or _is_jax_array(before))
     if on_host or not (is_number(leaf) and is_number(before)):
         return leaf
     was, now = dtype_of(before), dtype_of(leaf)
@@ -250,7 +250,7 @@ def _log_once(message: str) -> None:
     LOGGER.info(message)
 
 
-def _is_traced(leaf: Any) -> bool:
+def _is_jax_array(leaf: Any) -> bool:
     """Check whether a leaf is an array or tracer of JAX, or the shape of one."""
     return isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct))
 

@@ -7,7 +7,6 @@ know how patches are applied. The engine applies patches, and does not know the 
 from __future__ import annotations
 
 import functools
-import inspect
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, TypeVar
 
 if TYPE_CHECKING:
@@ -152,7 +151,7 @@ class Patch:
 
         def register(reproduce: _F) -> _F:
             # ``python -OO`` removes docstrings. A trailing underscore avoids the name of a builtin.
-            text = inspect.getdoc(reproduce) or reproduce.__name__
+            text = reproduce.__doc__ or reproduce.__name__
             summary = " ".join(text.partition("\n\n")[0].split())
             fault = Fault(
                 reproduce.__name__.rstrip("_"),

@@ -36,7 +36,7 @@ def test_update_can_be_called_by_keyword(subject: Case) -> None:
         stock = subject.build()
         first = names(stock.update)[:2]
     if first[:1] in (["_"], ["args"]):
-        pytest.skip("stock's has no names")
+        pytest.skip("the stock function does not name its arguments")
     tx = subject.build()
 
     static = {name: value for name, value in extra_args.items() if callable(value)}

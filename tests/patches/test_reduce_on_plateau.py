@@ -166,7 +166,7 @@ def test_a_mean_over_300_losses_is_right(dtype: Any) -> None:
 @needs_accumulation
 def test_float64_params_have_a_float64_mean() -> None:
     if not FOLLOWS:
-        pytest.skip("up to 0.2.3 the values always are float32")
+        pytest.skip("up to 0.2.3 the values are always float32")
     with x64():
         losses = np.random.default_rng(0).uniform(1, 2, 99)
         tx = reduce_on_plateau(accumulation_size=100)

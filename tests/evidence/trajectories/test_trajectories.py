@@ -83,7 +83,7 @@ NEWEST: dict[str, Any] = dict(
 def test_the_trajectory_ends_as_on_the_newest_release(name: str, here: Any) -> None:
     if not is_installed(name):
         assert name not in here
-        pytest.skip(f"optax {optax.__version__} has none")
+        pytest.skip(f"optax {optax.__version__} has no {name}")
     # A function in optax and optax.contrib has its name in optax.
     reached = here[name] if name in here else here[name.removeprefix("contrib.")]
     early, late = map(distance, reached, NEWEST[name])
