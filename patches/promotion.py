@@ -14,7 +14,15 @@ from typing import Any, Callable
 import jax
 import jax.numpy as jnp
 
-from .._contract.dtypes import PyTree, cast, dtype_of, is_inexact, is_number, leaves
+from .._contract.dtypes import (
+    PyTree,
+    cast,
+    dtype_of,
+    is_inexact,
+    is_number,
+    leaves,
+    tree_map,
+)
 from .._contract.updates import cast_updates
 from .._contract.x64 import x64
 from .._engine.patch import Patch, Stock
@@ -147,6 +155,20 @@ class _Sophia(KeepDtypes):
         if estimator.update.__module__ == stock.__module__:
             arguments["hessian_diagonal_fn"] = _HESSIAN.wrap(estimator)
         return super().__call__(stock, **arguments)
+
+
+@PATCH.wraps("tree_bias_correction", ("optax.tree_utils._tree_math",), ">=0.2.3")
+@PATCH.wraps("bias_correction", _TRANSFORM, ">=0.1.9,<0.2.3")
+def _bias_correction(stock: Stock, moment: PyTree, *args: Any, **kwargs: Any) -> PyTree:
+    """Correct integers in float32: stock rounds the divisor to their dtype, and divides by 0.
+
+    ``nadam`` corrects the gradients themselves.
+    """
+    return stock(tree_map(_float32_if_integer, moment), *args, **kwargs)
+
+
+def _float32_if_integer(leaf: Any) -> Any:
+    return cast(leaf, jnp.float32) if jnp.issubdtype(dtype_of(leaf), jnp.integer) else leaf
 
 
 _HESSIAN = _Hessian(no_integers=True)
@@ -284,6 +306,20 @@ def long_counter(optax: Any) -> str | None:
     tx = demo.public(optax, "contrib.scale_by_simplified_ademamix")()
     with x64():
         return demo.one_step(tx, demo.shapes(jnp.float64))
+
+
+@PATCH.fault(">=0.1.9", abstract=False)
+def integer_nesterov(optax: Any) -> str | None:
+    """Nadam with integer gradients: infinite updates.
+
+    It divides the gradients by 1 - decay**count, rounded to their dtype: by 0.
+    """
+    params = demo.ones(jnp.float32)
+    grads = tree_map(lambda leaf: leaf.astype(jnp.int8), params)
+    tx = demo.public(optax, "nadam")(0.1)
+    updates, _ = tx.update(grads, tx.init(params), params)
+    got = float(updates["b"][0])
+    return None if jnp.isfinite(got) else f"gradients of 1 give the update {got:g}"
 
 
 @PATCH.wraps("__getattr__", ("optax",), ">=0.2.3")

@@ -24,6 +24,7 @@ from .._contract.dtypes import (
     cast,
     cast_back,
     cast_learning_rate,
+    compute_dtype,
     dtype_of,
     half_to_float32,
     is_half,
@@ -109,7 +110,9 @@ def _schedule_free(stock: Stock, *args: Any, **kwargs: Any) -> Any:
             max_lr=half_to_float32(state.max_lr),
             z=_z_for(state, params),
         )
-        tx = stock_around(base.init, base_update, dtype_of(wide_state.max_lr))
+        # A float64 rate makes updates float64, where gradients are.
+        rate = promoted(dtype_of(wide_state.max_lr), compute_dtype(grads))
+        tx = stock_around(base.init, base_update, rate)
         updates, new_state = tx.update(grads, wide_state, half_to_float32(params), **extra_args)
         return cast_updates(updates, grads, params, asked=asked), cast_back(new_state, state)
 

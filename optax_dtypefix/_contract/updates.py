@@ -93,6 +93,8 @@ def update_dtypes(
     columns = [like, _aligned(grads, updates), _aligned(params, updates)]
     unknown = params is None or any(param is None for param in columns[-1])
     inputs = [tuple(dtype_of(x) for x in row if x is not None) for row in zip(*columns)]
+    if len(leaves(grads)) != len(flat):  # Pairs, as of lookahead: any gradient may be behind one.
+        inputs = [(*row, *map(dtype_of, leaves(grads))) for row in inputs]
     given = list(map(dtype_of, flat))
 
     def kept() -> list[tuple[Any, ...]]:

@@ -103,7 +103,7 @@ KNOWN_EXCEPTIONS = (
         ("snapshot",),
         "passes integers on unchanged",
         ("int8 grads",),
-        inside=("apply_if_finite",),
+        inside=("", "apply_if_finite"),
     ),
     KnownException(
         (
