@@ -48,7 +48,7 @@ from .._contract.kinds import start_in_kind
 from .._contract.updates import cast_updates, update_dtype
 from .._contract.x64 import is_x64, without_x64, x64
 from .._engine.patch import Patch, Stock
-from .._tally import count, counting
+from .._tally import count, counting, paused
 from ._support import reproduce as demo
 from ._support.arguments import arguments_of, array_in
 from ._support.keep_dtypes import standard_promotion
@@ -109,6 +109,7 @@ def _start(stock: Stock, arguments: dict[str, Any], params: PyTree) -> Any:
     halves = [jax.ShapeDtypeStruct(np.shape(p), jnp.bfloat16) for p in leaves(params)]
     with standard_promotion():
         state = without_x64(tx.init, numbers)
+    with standard_promotion(), paused():
         example = jax.eval_shape(tx.init, halves)  # Some trees of stock are always float32.
     scalars, adam = statistics_dtype(params), "exp_avg_sq" in getattr(state, "_fields", ())
 
@@ -323,7 +324,7 @@ def _mask(mask: Any, tree: PyTree) -> list[Any]:
 def _schedule(schedule: Callable[[Any], Any], dtype: Any, count: Any) -> Callable[[Any], Any]:
     """Cast the values of a schedule to at most ``dtype``; run it in the user's mode."""
     if not _in_32_bits(dtype):
-        return lambda count: array_in(schedule(count), dtype)
+        return counting(lambda count: array_in(schedule(count), dtype))
     rate = array_in(schedule(count), dtype)
     return lambda _: rate
 

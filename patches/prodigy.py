@@ -170,7 +170,7 @@ def _step(
         rate = rate(state.count)
 
     count = safe_increment(state.count)
-    t = cast(count, d.dtype)  # An int32 exponent would make float64 of a Python float.
+    t = jnp.asarray(count, d.dtype)  # An int32 exponent would make float64 of a Python float.
     bias_correction = (1 - beta2**t) ** 0.5 / (1 - beta1**t)
     step_size = d * rate * bias_correction
     sum_size = d if arguments.get("safeguard_warmup", False) else step_size
