@@ -17,6 +17,9 @@ dadapt_adamw hardly moves, and momo takes complex step sizes.
 Here stock runs in 32-bit mode on a list of the leaves, all in float32, or in float64 if one leaf
 is, so that nothing is promoted. A complex leaf becomes a pair of real leaves: the algorithms are
 made for real vectors. No upstream issue was found for the scalars; the linked issues are related.
+
+Whether the first gradients are 0 is not known while a step is traced. So every dadapt_adamw counts
+as changed in ``status()``, and in 64-bit mode every optimizer here does.
 """
 
 from __future__ import annotations

@@ -10,6 +10,9 @@ d/256 (from 0.2.4 on). And d is a quotient whose divisor, the sum of all gradien
 the gradients are: 0/0 is nan, in every dtype and on every release. For complex params the distance
 is the lexicographic maximum of complex quotients, and hardly grows. Here a complex leaf becomes a
 pair of real ones.
+
+Whether the first gradients are 0 is not known while a step is traced. So every prodigy counts as
+changed in ``status()``.
 """
 
 from __future__ import annotations
