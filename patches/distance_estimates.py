@@ -91,6 +91,9 @@ def _estimator(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     built = stock(*args, **kwargs)  # Checks the arguments, and has the right type.
     arguments = arguments_of(stock, args, kwargs)
 
+    def init_fn(params: PyTree) -> Any:
+        return _start(stock, arguments, params)
+
     def update_fn(
         updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, Any]:
@@ -100,7 +103,6 @@ def _estimator(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         new_updates, new_state = _step(stock, arguments, (updates, state, params), extra_args)
         return cast_updates(new_updates, updates, params), new_state
 
-    init_fn = functools.partial(_start, stock, arguments)
     return built._replace(init=counting(init_fn), update=counting(update_fn))
 
 

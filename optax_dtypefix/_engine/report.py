@@ -29,7 +29,7 @@ class State(str, enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class PatchStatus:
-    """State of one patch. What the patch did makes two statuses no less equal.
+    """State of one patch. ``==`` ignores ``reached`` and ``changed``.
 
     Attributes:
       id: the patch.
