@@ -8,6 +8,9 @@ warning.
 Here stock runs unchanged, and a nan where stock meant 0 becomes 0. Finite values keep their bits.
 In 0.1.8 and 0.1.9 stock suppresses the state of the inner transformation in the same way, which
 also breaks bool leaves such as the mask of ``zero_nans``: there the state is selected.
+
+Whether a nan will come is not known while a step is traced. So every ``MultiSteps`` counts as
+changed in ``status()``.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ import jax.numpy as jnp
 from .._contract.dtypes import PyTree, is_inexact, leaves, same_structure, tree_map
 from .._contract.jaxpr import equations
 from .._engine.patch import Patch, Stock
+from .._tally import count
 from ._support import reproduce as demo
 
 if TYPE_CHECKING:
@@ -53,6 +57,7 @@ def _update(
 
 
 def _zero_where_nan(leaf: Any, meant_to_be_zero: Any) -> Any:
+    count("guard against NaN")
     is_nan = leaf != leaf  # noqa: PLR0124  # isnan, also for integers and custom floats.
     return jnp.where(meant_to_be_zero & is_nan, jnp.zeros_like(leaf), leaf)
 
