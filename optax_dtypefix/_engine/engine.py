@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sys
-import threading
 from typing import TYPE_CHECKING, Callable
 
 from .._errors import warn_or_raise
@@ -13,6 +12,7 @@ from .._logging import LOGGER
 from .._text import suggest, summarize
 from . import release as _release
 from .import_hook import after_import, is_imported
+from .lock import locked
 from .patch_points import PatchPoints
 from .report import PatchStatus, Report, State
 from .selection import Decision, decide, verify_fix
@@ -34,7 +34,7 @@ class _Slot:
     targets: tuple[str, ...] = ()
     requested: bool = False  # The program named the patch in ``apply``.
     reverted: bool = False
-    suspended: int = 0  # How many ``disabled`` blocks are open.
+    suspended: set[object] = dataclasses.field(default_factory=set)  # By open ``disabled`` blocks.
 
     @property
     def is_applied(self) -> bool:
@@ -68,13 +68,12 @@ class Engine:
         self._load = load
         self._settings = settings
         self._tested = tuple(tested)
-        self._lock = threading.RLock()
         self._points = PatchPoints(self._ids)
         self._slots = {patch_id: _Slot() for patch_id in self._ids}
 
     def on_import(self, module: ModuleType) -> None:
         """Apply the patches that wait for this module, while it is being imported."""
-        with self._lock:
+        with locked():
             waiting = [i for i in self._ids if self._is_waiting(self._decision(i))]
         # While the package itself is being imported, no code outside can have a copy yet.
         is_package = module.__name__ == self._package
@@ -87,7 +86,7 @@ class Engine:
     def apply(self, *ids: str) -> None:
         """Apply the named patches, or all that the settings want. Idempotent."""
         self._check(ids)
-        with self._lock:
+        with locked():
             for patch_id in ids:
                 self._slots[patch_id].requested = True
             for patch_id in ids or self._ids:
@@ -105,7 +104,7 @@ class Engine:
     def revert(self, *ids: str) -> None:
         """Take the named patches out, or all. Idempotent."""
         self._check(ids)
-        with self._lock:
+        with locked():
             slots = [self._slots[patch_id] for patch_id in ids or self._ids]
             was_applied = any(slot.is_applied for slot in slots)
             for slot in slots:
@@ -128,17 +127,17 @@ class Engine:
     def disabled(self, *ids: str) -> Iterator[None]:
         """Run the ``with`` block with stock behaviour, in all threads. Nests."""
         self._check(ids)
-        ids = ids or self._ids
-        self._suspend(ids, +1)
-        try:
+        block = object()
+        try:  # Around the entry too, which Ctrl-C may interrupt.
+            self._suspend(ids or self._ids, lambda blocks: blocks.add(block))
             yield
         finally:
-            self._suspend(ids, -1)
+            self._suspend(ids or self._ids, lambda blocks: blocks.discard(block))
 
     def is_applied(self, patch_id: str) -> bool:
         """Return whether calls reach this patch right now."""
         self._check((patch_id,))
-        with self._lock:
+        with locked():
             return self._decision(patch_id).state is State.APPLIED
 
     def status(self) -> Report:
@@ -146,7 +145,7 @@ class Engine:
         package = sys.modules.get(self._package)
         # Loading a patch imports JAX, which a pending package does not justify.
         declared = {i: self._declared(i) if package else ((), "", False) for i in self._ids}
-        with self._lock:
+        with locked():
             patches = tuple(
                 PatchStatus(
                     patch_id, decision.state, decision.reason, slot.targets, *declared[patch_id]
@@ -185,13 +184,13 @@ class Engine:
     def _apply(self, ids: Iterable[str], *, sweep_within: str) -> None:
         ids = [patch_id for patch_id in ids if self._settings.disabled_reason(patch_id) is None]
         release = _release.installed(sys.modules[self._package], self._tested)
-        with self._lock:
+        with locked():
             before = {i for i, slot in self._slots.items() if slot.is_applied}
         # Do not hold our lock here: loading and probing trigger imports, and another thread may
         # hold the lock of that import while it waits for ours.
         loaded = {i: self._loaded(i) for i in ids if i not in before}
         decisions = self._decide(loaded, release, busy=bool(before))
-        with self._lock:
+        with locked():
             slots = {patch_id: self._slots[patch_id] for patch_id in loaded}
             # Another thread may have settled some of them meanwhile.
             settled = {i: s for i, s in slots.items() if not (s.reverted or s.is_applied)}
@@ -200,7 +199,7 @@ class Engine:
             bound, _ = self._points.refresh(self._suspended(), sweep_within=sweep_within)
         for patch_id in settled:
             self._verify(patch_id)
-        with self._lock:
+        with locked():
             outcome = {i: slot.decision for i, slot in settled.items() if slot.decision}
         active = any(decision.state is State.APPLIED for decision in outcome.values())
         if (active or bound) and not (sweep_within and release.tested):
@@ -254,12 +253,12 @@ class Engine:
     def _verify(self, patch_id: str) -> None:
         """Take out a patch that was chosen by probe and does not fix what the probe found."""
         slot = self._slots[patch_id]
-        with self._lock:
+        with locked():
             decision = slot.decision
             if decision is None or not decision.probed or slot.suspended:
                 return
         verdict = verify_fix(decision, sys.modules[self._package])  # Not locked: it imports.
-        with self._lock:
+        with locked():
             if verdict is not decision and slot.decision is decision:
                 slot.settle(verdict)
                 self._points.detach(patch_id)
@@ -281,11 +280,11 @@ class Engine:
     def _suspended(self) -> set[str]:
         return {patch_id for patch_id, slot in self._slots.items() if slot.suspended}
 
-    def _suspend(self, ids: Iterable[str], count: int) -> None:
-        with self._lock:
+    def _suspend(self, ids: Iterable[str], change: Callable[[set[object]], None]) -> None:
+        with locked():
             before = self._suspended()
             for patch_id in ids:
-                self._slots[patch_id].suspended += count
+                change(self._slots[patch_id].suspended)
             after = self._suspended()
             self._points.stack(after)
             active = any(self._slots[patch_id].is_applied for patch_id in before ^ after)
@@ -317,4 +316,8 @@ def _forget_traces() -> None:
     """Drop JAX's traces: a compiled function would keep the functions that it was traced with."""
     jax = sys.modules.get("jax")
     if jax is not None and hasattr(jax, "clear_caches"):
-        jax.clear_caches()
+        try:
+            jax.clear_caches()
+        except KeyboardInterrupt:  # Half of the caches are stale.
+            jax.clear_caches()
+            raise

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import importlib
 import sys
-import threading
 from typing import TYPE_CHECKING, Any, Callable
 
 from .._errors import OptaxDtypeFixError, warn_or_raise
 from .._text import summarize
+from .lock import locked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from .._settings import Settings
     from .engine import Engine
 
-_LOCK = threading.Lock()
 _awaited: list[tuple[str, Callable[[Any], None], bool]] = []  # Module, hook, strict.
 _busy: list[str] = []  # Modules that our loader is executing, or whose hooks are running.
 
@@ -51,7 +50,7 @@ def after_import(module: str, hook: Callable[[Any], None], *, strict: bool = Fal
     entry = (module, hook, strict)
     _busy.append(module)
     try:
-        with _LOCK:
+        with locked():
             if entry not in _awaited:
                 _awaited.append(entry)
             if _FINDER not in sys.meta_path:
@@ -94,7 +93,7 @@ def _warn_missed_imports() -> None:
 
 
 def _forget(entry: tuple[str, Callable[[Any], None], bool]) -> None:
-    with _LOCK:
+    with locked():
         if entry in _awaited:
             _awaited.remove(entry)
         if not _awaited:

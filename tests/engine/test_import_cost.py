@@ -17,6 +17,7 @@ OURS = {
     "optax_dtypefix._errors",
     "optax_dtypefix._engine",
     "optax_dtypefix._engine.import_hook",
+    "optax_dtypefix._engine.lock",
     "optax_dtypefix._text",
     "optax_dtypefix.patches",
 }
