@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# The path comes first, as part of the source: Python puts the current folder on the path, and a file
-# there may have the name of any module that is imported before.
+# The path comes first, as part of the source: Python puts the current folder on the path, and any
+# file there may have the name of a standard module.
 _SCRIPT = """\
 import sys
 sys.path[:] = {path!r}

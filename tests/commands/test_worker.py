@@ -30,7 +30,8 @@ def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_no_file_of_the_current_folder_runs(cwd: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("cwd")
+def test_no_file_of_the_current_folder_runs(tmp_path: Path) -> None:
     with Worker(str(tmp_path), "some", "user:write") as worker, pytest.raises(WorkerError) as why:
         worker.entries()
     assert "No module named 'user'" in str(why.value)
