@@ -231,7 +231,8 @@ class Engine:
                 named = self._slots[patch_id].requested or self._settings.opted_in(patch_id)
                 try:
                     package = sys.modules[self._package]
-                    decision = decide(patch, package, release, opted_in=named)
+                    strict = self._settings.strict
+                    decision = decide(patch, package, release, opted_in=named, strict=strict)
                 except Exception as error:  # As above: only this patch is lost.
                     LOGGER.debug("%s could not be decided", patch_id, exc_info=True)
                     decision = _failure(error)

@@ -139,19 +139,46 @@ def test_a_probe_that_cannot_run(package: FakePackage, error: Exception) -> None
     assert pkg.scale(5) == 10
 
 
-def test_an_unknown_signature_is_not_patched_on_an_untested_release(package: FakePackage) -> None:
+def test_a_call_with_an_unknown_parameter_goes_to_stock(package: FakePackage) -> None:
+    """A later optax may add a parameter; most calls do not use it."""
+    package.release("99.0")
     known = patch("a", on("scale", known_parameters=frozenset({"x"})))
+    engine = engine_of(known, settings=Settings(strict=True))
+    start(engine)
+    pkg = package.load()
+    assert engine.status()["a"].state is State.APPLIED
+    assert (pkg.scale(5), pkg.scale(5, 2), pkg.scale(x=5, factor=2)) == (-10, -10, -10)
+    with pytest.raises(TypeError, match="missing"):
+        pkg.scale()
+    with pytest.raises(OptaxDtypeFixError, match=r"call of scale is not patched.* know factor"):
+        pkg.scale(5, 3)
+    engine.revert()
     engine = engine_of(known)
+    engine.apply()
+    for give in ((5, 3), (5,)):
+        with pytest.warns(OptaxDtypeFixWarning, match=r"not patched.* know factor. The stock"):
+            assert pkg.scale(*give, **({} if len(give) > 1 else {"factor": 3})) == 15
+    engine.revert()
+    pkg.__version__ = "0.2.8"
+    engine.apply()  # On a tested release the replacement was tested with every parameter.
+    assert pkg.scale(5, 3) == -15
+
+
+def test_a_function_without_a_parameter_is_not_patched_on_an_untested_release(
+    package: FakePackage,
+) -> None:
+    needs = patch("a", on("scale", known_parameters=frozenset({"x", "factor", "gone"})))
+    engine = engine_of(needs)
     package.release("99.0")
     pkg = package.load()
-    with pytest.warns(OptaxDtypeFixWarning, match="does not know these parameters: factor"):
+    with pytest.warns(OptaxDtypeFixWarning, match=r"it lacks parameters that .* needs: gone"):
         engine.apply()
     assert engine.status()["a"].state is State.UNSUPPORTED
     assert pkg.scale(5) == 10
-    with pytest.raises(OptaxDtypeFixError, match="does not know these parameters: factor"):
-        engine_of(known, settings=Settings(strict=True)).apply()
+    with pytest.raises(OptaxDtypeFixError, match="needs: gone"):
+        engine_of(needs, settings=Settings(strict=True)).apply()
     pkg.__version__ = "0.2.8"
-    engine.apply()  # On a tested release the signature is known.
+    engine.apply()
     assert pkg.scale(5) == -10
 
 
