@@ -53,21 +53,24 @@ class Engine:
       load: returns the patch of an id; called when the package is imported, not before.
       settings: what the user set in the environment.
       tested: the releases that the tables of the patches were verified on, oldest first.
+      probing: returns a context for probes, in which the user's modes do not count.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917  # All that it knows of optax and of JAX.
         self,
         package: str,
         ids: Sequence[str],
         load: Callable[[str], Patch],
         settings: Settings,
         tested: Sequence[str],
+        probing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> None:
         self._package = package
         self._ids = tuple(ids)
         self._load = load
         self._settings = settings
         self._tested = tuple(tested)
+        self._probing = probing
         self._points = PatchPoints(self._ids)
         self._slots = {patch_id: _Slot() for patch_id in self._ids}
 
@@ -223,7 +226,7 @@ class Engine:
         # Probes must see stock functions, and no trace of patched ones; the table needs no probe.
         if busy and loaded and not release.tested:
             _forget_traces()
-        with stock_only():
+        with stock_only(), contextlib.nullcontext() if release.tested else self._probing():
             for patch_id, patch in loaded.items():
                 if isinstance(patch, Exception):
                     decisions[patch_id] = _failure(patch)
@@ -258,7 +261,8 @@ class Engine:
             decision = slot.decision
             if decision is None or not decision.probed or slot.suspended:
                 return
-        verdict = verify_fix(decision, sys.modules[self._package])  # Not locked: it imports.
+        with self._probing():  # Not locked: it imports.
+            verdict = verify_fix(decision, sys.modules[self._package])
         with locked():
             if verdict is not decision and slot.decision is decision:
                 slot.settle(verdict)

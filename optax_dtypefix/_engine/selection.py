@@ -13,6 +13,7 @@ from .locate import defining_module, parameters_of, unloaded_module
 from .report import State
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import ModuleType
 
     from .patch import Fault, Patch, Reproducer, Stock, Target
@@ -77,7 +78,9 @@ def decide(
             names = ", ".join(dict.fromkeys(lacks))
             return _unsupported(f"{untested}; it lacks parameters that the patch needs: {names}")
         guarded = tuple(_guarded(target, strict=strict) for target in targets)
-        return _by_probe(patch, package, untested, guarded)
+        # First those faults that such a release had last: to look for others takes time.
+        likely = sorted(patch.faults, key=lambda fault: not release.within(fault.releases))
+        return _by_probe(likely, package, untested, guarded)
     faults = patch.faults_on(release)
     if not faults:
         return Decision(State.NOT_NEEDED, f"{installed} has none of the faults of this patch")
@@ -96,10 +99,10 @@ def _absent(targets: list[Target], *, wanted: bool) -> Decision:
 
 
 def _by_probe(
-    patch: Patch, package: ModuleType, untested: str, targets: tuple[Target, ...]
+    faults: Iterable[Fault], package: ModuleType, untested: str, targets: tuple[Target, ...]
 ) -> Decision:
     probed: list[Fault] = []
-    for fault in patch.faults:
+    for fault in faults:
         probe = fault.reproduce if fault.abstract else fault.probe
         probed += [fault] if fault.abstract else []
         if probe is None:

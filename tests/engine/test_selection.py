@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+import contextlib
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
 from optax_dtypefix import OptaxDtypeFixError, OptaxDtypeFixWarning, State
+from optax_dtypefix._engine.engine import Engine
 from optax_dtypefix._engine.patch import Fault
 from optax_dtypefix._engine.release import Release, installed
 from optax_dtypefix._settings import Settings
 from optax_dtypefix.patches import TESTED
 from support.fakepackage import NAME, FakePackage, engine_of, fault, negate, on, patch, start
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 UNTESTED = ["0.2.9.dev1", "0.2.8+local", "0.2.8.post1", "0.3", "99.0", "not a version", ""]
 
@@ -55,6 +60,46 @@ def test_the_probe_decides_on_an_untested_release(package: FakePackage, version:
     assert [p.state for p in engine.status()] == [State.APPLIED] * 2 + [State.NOT_NEEDED]
     assert all("is not a tested release" in p.reason for p in engine.status())
     assert (pkg.scale(5), pkg.shift(1), pkg.Box(1).get()) == (-10, -2, 1)
+
+
+@pytest.mark.parametrize(("version", "first"), [("99.0", "new"), ("0.2.3+local", "old")])
+def test_faults_that_such_a_release_had_are_probed_first(
+    package: FakePackage, version: str, first: str
+) -> None:
+    """To look for others takes time, and one fault is enough."""
+    package.release(version)
+    seen: list[str] = []
+
+    def probe(name: str) -> str:
+        seen.append(name)
+        return "seen"
+
+    faults = [fault(lambda: probe("old"), "<0.2.4"), fault(lambda: probe("new"), ">=0.2.4")]
+    start(engine_of(patch("a", on("scale"), faults=faults)))
+    package.load()
+    assert seen == [first]
+
+
+def test_probes_run_in_a_context_of_their_own(package: FakePackage) -> None:
+    package.release("99.0")
+    inside: list[bool] = [False]
+    seen: list[bool] = []
+
+    @contextlib.contextmanager
+    def probing() -> Iterator[None]:
+        inside[0] = True
+        yield
+        inside[0] = False
+
+    def reproduce(pkg: Any) -> str | None:
+        seen.append(inside[0])
+        return None if pkg.scale(5) < 0 else "seen"
+
+    made = patch("a", on("scale"), faults=[Fault("abstract", "", "", reproduce)])
+    engine = Engine(NAME, ("a",), lambda _: made, Settings(), TESTED, probing)
+    start(engine)
+    assert package.load().scale(5) == -10
+    assert seen == [True, True]  # On stock, and on the patched function.
 
 
 def test_a_fault_that_computes_needs_a_probe(package: FakePackage) -> None:
