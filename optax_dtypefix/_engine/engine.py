@@ -71,7 +71,7 @@ class Engine:
         self._settings = settings
         self._tested = tuple(tested)
         self._probing = probing
-        self._points = PatchPoints(self._ids)
+        self._points = PatchPoints(package, self._ids)
         self._slots = {patch_id: _Slot() for patch_id in self._ids}
 
     def on_import(self, module: ModuleType) -> None:
@@ -178,10 +178,9 @@ class Engine:
             return Decision(State.PENDING, f"{missed}; call optax_dtypefix.apply()")
         if slot.is_applied and slot.suspended:
             return Decision(State.DISABLED, "inside a disabled() block")
-        lost = self._points.lost(patch_id) if slot.is_applied else ()
+        lost = self._points.lost(patch_id) if slot.is_applied else ""
         if lost:
-            gone = f"{', '.join(lost)} was reloaded or removed"
-            return Decision(State.FAILED, f"{gone}; call optax_dtypefix.apply() to patch it again")
+            return Decision(State.FAILED, f"{lost}; call optax_dtypefix.apply() to patch it again")
         return slot.decision
 
     def _apply(self, ids: Iterable[str], *, sweep_within: str) -> None:
