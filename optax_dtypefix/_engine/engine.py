@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from .._settings import Settings
     from .patch import Patch
+    from .wrapper import PatchedFunction
 
 
 @dataclasses.dataclass
@@ -109,15 +110,14 @@ class Engine:
         self._check(ids)
         with locked():
             slots = [self._slots[patch_id] for patch_id in ids or self._ids]
-            was_applied = any(slot.is_applied for slot in slots)
+            changed = self._points.wrappers(ids or self._ids)
             for slot in slots:
                 slot.reverted = True
                 slot.settle(None)
             for patch_id in ids or self._ids:
                 self._points.detach(patch_id)
             _, foreign = self._points.refresh(self._suspended(), sweep_within="")
-        if was_applied:
-            _forget_traces()
+        _forget_traces_of(changed)
         if foreign:
             warn_or_raise(
                 f"Cannot fully revert: another library wrapped the patched function "
@@ -203,9 +203,12 @@ class Engine:
             self._verify(patch_id)
         with locked():
             outcome = {i: slot.decision for i, slot in settled.items() if slot.decision}
-        active = any(decision.state is State.APPLIED for decision in outcome.values())
-        if (active or bound) and not (sweep_within and release.tested):
+            active = [i for i, decision in outcome.items() if decision.state is State.APPLIED]
+            changed = self._points.wrappers(self._ids if bound else active)
+        if not release.tested and changed:
             _forget_traces()  # Those of the user and of the probes.
+        else:
+            _forget_traces_of(changed)
         for decision in outcome.values():
             if decision.waits_for is not None:
                 after_import(decision.waits_for, self.on_import, strict=self._settings.strict)
@@ -291,9 +294,8 @@ class Engine:
                 change(self._slots[patch_id].suspended)
             after = self._suspended()
             self._points.stack(after)
-            active = any(self._slots[patch_id].is_applied for patch_id in before ^ after)
-        if active:
-            _forget_traces()
+            changed = self._points.wrappers(before ^ after)
+        _forget_traces_of(changed)
 
     def _declared(self, patch_id: str) -> tuple[tuple[str, ...], str, bool]:
         """Return a patch's links, the release that fixes it, and whether it is opt-in."""
@@ -314,6 +316,12 @@ class Engine:
 
 def _failure(error: Exception) -> Decision:
     return Decision(State.FAILED, summarize(error), warn=True)
+
+
+def _forget_traces_of(changed: Iterable[PatchedFunction]) -> None:
+    """Drop all traces if one may hold what these wrappers did before they changed."""
+    if any(wrapper._self_called for wrapper in changed):
+        _forget_traces()
 
 
 def _forget_traces() -> None:

@@ -54,6 +54,7 @@ class PatchPoint:
             self._ledger.append(bind(owner, name, wrapper))
         if wrapper not in self._known:
             self._known.append(wrapper)
+        wrapper._self_called = True  # Until now it did not see the calls.
         self.active.append(wrapper)
         return True
 
@@ -132,6 +133,15 @@ class PatchPoints:
         names = stale_names(_swaps(mine), self._package)
         return f"{', '.join(names)} was set back to the stock function" if names else ""
 
+    def wrappers(self, ids: Collection[str]) -> list[PatchedFunction]:
+        """List the wrappers in which some patches have a layer."""
+        return [
+            wrapper
+            for point in self._points.values()
+            if not point.layers.keys().isdisjoint(ids)
+            for wrapper in point.active
+        ]
+
     def stack(self, suspended: Collection[str]) -> None:
         """Set the layers of every wrapper, without those of suspended patches."""
         for point in self._points.values():
@@ -156,13 +166,18 @@ class PatchPoints:
         for point in attached:
             self._bind(point)
         self.stack(suspended)
-        fresh = any(point.layers for point in self._fresh)
+        fresh = [point for point in self._fresh if point.layers]
         self._fresh = []
-        bound = fresh or bool(stale_names(_swaps(attached), self._package))
+        if sweep_within:  # The package is being imported: nobody has called these yet.
+            for point in fresh:
+                point.active[-1]._self_called = False
+        bound = bool(fresh or stale_names(_swaps(attached), self._package))
         if bound:
             by_wrapper = {id(wrapper): point for point in attached for wrapper in point.active}
             for rebinding in rebind_aliases(_swaps(attached), sweep_within):
                 by_wrapper[id(rebinding.wrapper)].remember(rebinding)
+                if not sweep_within:  # Calls by that name were not seen.
+                    rebinding.wrapper._self_called = True
         return bound, self._restore()
 
     def _bind(self, point: PatchPoint) -> None:

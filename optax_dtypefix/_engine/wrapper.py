@@ -59,6 +59,7 @@ class PatchedFunction(_FunctionWrapper):
         # ``__new__`` is a staticmethod, which Python 3.9 cannot call directly.
         self._self_stock: Callable[..., Any] = getattr(stock, "__func__", stock)
         self._self_call = self._self_stock
+        self._self_called = False  # Then no trace of JAX can hold what it called.
 
     def _self_set_layers(self, replacements: Iterable[Replacement]) -> None:
         """Stack the replacements on the stock function, the first one outermost."""
@@ -72,6 +73,7 @@ class PatchedFunction(_FunctionWrapper):
         self, wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         del wrapped, instance  # __get__ binds with a plain method: the instance is args[0].
+        self._self_called = True
         call = self._self_stock if _THREAD.stock_only else self._self_call
         return call(*args, **kwargs)
 
