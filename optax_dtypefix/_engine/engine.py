@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from .._settings import Settings
     from .patch import Patch
-    from .wrapper import PatchedFunction
 
 
 @dataclasses.dataclass
@@ -117,7 +116,8 @@ class Engine:
             for patch_id in ids or self._ids:
                 self._points.detach(patch_id)
             _, foreign = self._points.refresh(self._suspended(), sweep_within="")
-        _forget_traces_of(changed)
+        if any(wrapper._self_called for wrapper in changed):
+            _forget_traces()
         if foreign:
             warn_or_raise(
                 f"Cannot fully revert: another library wrapped the patched function "
@@ -205,10 +205,12 @@ class Engine:
             outcome = {i: slot.decision for i, slot in settled.items() if slot.decision}
             active = [i for i, decision in outcome.items() if decision.state is State.APPLIED]
             changed = self._points.wrappers(self._ids if bound else active)
-        if not release.tested and changed:
-            _forget_traces()  # Those of the user and of the probes.
-        else:
-            _forget_traces_of(changed)
+            # Probes leave traces too.
+            in_traces = any(w._self_called or not release.tested for w in changed)
+            for wrapper in changed:
+                wrapper._self_called = False  # No trace will be left.
+        if in_traces:
+            _forget_traces()
         for decision in outcome.values():
             if decision.waits_for is not None:
                 after_import(decision.waits_for, self.on_import, strict=self._settings.strict)
@@ -295,7 +297,8 @@ class Engine:
             after = self._suspended()
             self._points.stack(after)
             changed = self._points.wrappers(before ^ after)
-        _forget_traces_of(changed)
+        if any(wrapper._self_called for wrapper in changed):
+            _forget_traces()
 
     def _declared(self, patch_id: str) -> tuple[tuple[str, ...], str, bool]:
         """Return a patch's links, the release that fixes it, and whether it is opt-in."""
@@ -316,12 +319,6 @@ class Engine:
 
 def _failure(error: Exception) -> Decision:
     return Decision(State.FAILED, summarize(error), warn=True)
-
-
-def _forget_traces_of(changed: Iterable[PatchedFunction]) -> None:
-    """Drop all traces if one may hold what these wrappers did before they changed."""
-    if any(wrapper._self_called for wrapper in changed):
-        _forget_traces()
 
 
 def _forget_traces() -> None:

@@ -105,6 +105,7 @@ def test_caches_are_cleared_only_when_something_changes(
     assert len(cleared) == 1
     engine.apply()
     assert len(cleared) == 1
+    step(ONE)
     with engine.disabled():
         assert len(cleared) == 2
         with engine.disabled():
