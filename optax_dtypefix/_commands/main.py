@@ -71,7 +71,9 @@ every_transform. This takes minutes. Exit with 1 if a cell is broken that is not
 _RUN = """\
 Run an unmodified script or module under the shim, as `python SCRIPT ...` or `python -m MODULE ...`
 would: same sys.argv, sys.path, exit code and traceback. Processes that the program starts with
-multiprocessing are under the shim too. All arguments after SCRIPT or MODULE go to the program.
+multiprocessing are under the shim too; those that it starts with subprocess are not. SCRIPT may
+also be a .pyc file, a zip archive or folder with a __main__.py, or - for stdin. All arguments after
+SCRIPT or MODULE go to the program.
 """
 
 
