@@ -8,7 +8,7 @@ from ._engine.import_hook import patch_when_imported
 from ._settings import SETTINGS
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
+    from contextlib import _GeneratorContextManager
 
     from ._engine.engine import Engine
     from ._engine.report import Report
@@ -59,8 +59,8 @@ def revert(*ids: str) -> None:
     _engine().revert(*ids)
 
 
-def disabled(*ids: str) -> AbstractContextManager[None]:
-    """Suspend the named patches, or all, inside a ``with`` block.
+def disabled(*ids: str) -> _GeneratorContextManager[None]:
+    """Suspend the named patches, or all, inside a ``with`` block, or in a decorated function.
 
     The block has stock behaviour in all threads of the process. Blocks nest. All of JAX's compiled
     traces are dropped on entry and exit, unless no function of these patches was called before. A

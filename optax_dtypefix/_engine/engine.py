@@ -11,7 +11,7 @@ from .._errors import warn_or_raise
 from .._logging import LOGGER
 from .._text import suggest, summarize
 from . import release as _release
-from .import_hook import after_import, is_imported
+from .import_hook import after_import, is_imported, loaded_module
 from .lock import locked
 from .patch_points import PatchPoints
 from .report import PatchStatus, Report, State
@@ -145,7 +145,7 @@ class Engine:
 
     def status(self) -> Report:
         """Report the state of every patch."""
-        package = sys.modules.get(self._package)
+        package = loaded_module(self._package)
         # Loading a patch imports JAX, which a pending package does not justify.
         declared = {i: self._declared(i) if package else ((), "", False) for i in self._ids}
         with locked():
@@ -172,7 +172,7 @@ class Engine:
         if slot.reverted:
             return Decision(State.DISABLED, "reverted by the program")
         if slot.decision is None:
-            if sys.modules.get(self._package) is None:
+            if loaded_module(self._package) is None:
                 return Decision(State.PENDING, f"{self._package} is not imported yet")
             missed = f"{self._package} was imported without triggering the import hook"
             return Decision(State.PENDING, f"{missed}; call optax_dtypefix.apply()")

@@ -57,18 +57,40 @@ def after_import(module: str, hook: Callable[[Any], None], *, strict: bool = Fal
                 sys.meta_path.insert(0, _FINDER)
         if is_imported(module):
             _call_back(module)
+        spec: Any = _spec_if_lazy(sys.modules.get(module))
+        if spec is not None and not isinstance(spec.loader, _Loader):
+            spec.loader = _Loader(spec)  # Nobody will ask a finder for it again.
     finally:
         _busy.remove(module)
 
 
 def is_imported(module: str) -> bool:
-    """Return whether a module is imported. If another thread is importing it, wait for that."""
+    """Return whether a module is imported. If another thread is importing it, wait for that.
+
+    A lazy module counts from its first use on; this is none.
+    """
+    if _spec_if_lazy(sys.modules.get(module)) is not None:
+        return False
     if _is_being_imported(sys.modules.get(module)):
         try:
             importlib.import_module(module)
         except Exception:  # The import failed in the other thread.
             return False
     return sys.modules.get(module) is not None  # None there blocks an import.
+
+
+def loaded_module(name: str) -> ModuleType | None:
+    """Return a module, also while it is being imported; None for a lazy one that nobody used."""
+    module = sys.modules.get(name)
+    return module if _spec_if_lazy(module) is None else None
+
+
+def _spec_if_lazy(module: ModuleType | None) -> Any:
+    """Return the spec of a module that loads at its first use, without loading it; else None."""
+    util: Any = sys.modules.get("importlib.util")
+    if util is None or not issubclass(type(module), util._LazyModule):
+        return None
+    return vars(type(sys))["__getattribute__"](module, "__spec__")  # That of the lazy class loads.
 
 
 def _is_being_imported(module: ModuleType | None) -> bool:
