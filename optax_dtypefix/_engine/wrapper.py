@@ -13,7 +13,7 @@ import functools
 import operator
 import threading
 import types
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
 import wrapt
 
@@ -24,8 +24,15 @@ if TYPE_CHECKING:
 
     from .patch import Replacement
 
+    _F = TypeVar("_F", bound=Callable[..., Any])
     _FunctionWrapper = wrapt.FunctionWrapper[..., Any]
+
+    def no_type_check(function: _F) -> _F:
+        """Keep the types for mypy, which the original would drop."""
+        return function
 else:
+    from typing import no_type_check
+
     _FunctionWrapper = wrapt.FunctionWrapper
 
 
@@ -54,6 +61,7 @@ class PatchedFunction(_FunctionWrapper):
     closures, for example) still follow ``revert`` and ``disabled``.
     """
 
+    @no_type_check  # typeguard would read ``self.__class__``, which the proxy cannot forward yet.
     def __init__(self, stock: Callable[..., Any]) -> None:
         super().__init__(stock, self._self_dispatch)
         # ``__new__`` is a staticmethod, which Python 3.9 cannot call directly.
