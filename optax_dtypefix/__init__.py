@@ -5,25 +5,24 @@ if it is imported already. ``status()`` reports what was applied and why.
 ``OPTAX_DTYPEFIX_DISABLE=<patch id>`` switches a patch off from the shell.
 """
 
+import os
 from typing import TYPE_CHECKING
 
 try:
-    from ._api import (
-        apply as apply,
-        disabled as disabled,
-        is_applied as is_applied,
-        original as original,
-        revert as revert,
-        status as status,
-    )
+    from .patches import IDS as _IDS  # noqa: F401
 except ModuleNotFoundError as error:
-    # In a clone, ``patches`` is beside this folder. Only an installation puts it inside.
     if error.name != f"{__name__}.patches":
         raise
-    raise ImportError(
-        f"{__name__} was imported from its source tree, which has no patches. "
-        "Run `pip install -e .` in the repository root."
-    ) from None
+    # An installation puts ``patches`` inside this folder. In a clone it is beside: look there too.
+    __path__.append(os.path.dirname(__path__[0]))
+from ._api import (
+    apply as apply,
+    disabled as disabled,
+    is_applied as is_applied,
+    original as original,
+    revert as revert,
+    status as status,
+)
 from ._errors import (
     OptaxDtypeFixError as OptaxDtypeFixError,
     OptaxDtypeFixWarning as OptaxDtypeFixWarning,

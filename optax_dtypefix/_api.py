@@ -8,7 +8,7 @@ from ._engine.import_hook import patch_when_imported
 from ._settings import SETTINGS
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
+    from contextlib import _GeneratorContextManager
 
     from ._engine.engine import Engine
     from ._engine.report import Report
@@ -36,8 +36,8 @@ def apply(*ids: str) -> None:
     """Apply the named patches now, or every patch that the settings want.
 
     A second call does nothing. An opt-in patch is applied when it is named. A patch that an
-    environment variable switched off stays off, with a warning if it is named here. JAX's compiled
-    traces are dropped.
+    environment variable switched off stays off, with a warning if it is named here. All of JAX's
+    compiled traces are dropped if one may hold a function that changes.
 
     Raises:
       ValueError: unknown patch id; the message names the nearest one.
@@ -59,12 +59,12 @@ def revert(*ids: str) -> None:
     _engine().revert(*ids)
 
 
-def disabled(*ids: str) -> AbstractContextManager[None]:
-    """Suspend the named patches, or all, inside a ``with`` block.
+def disabled(*ids: str) -> _GeneratorContextManager[None]:
+    """Suspend the named patches, or all, inside a ``with`` block, or in a decorated function.
 
-    The block has stock behaviour in all threads of the process. Blocks nest. JAX's compiled traces
-    are dropped on entry and exit. A transformation that was built outside the block keeps the
-    functions that it was built with.
+    The block has stock behaviour in all threads of the process. Blocks nest. All of JAX's compiled
+    traces are dropped on entry and exit, unless no function of these patches was called before. A
+    transformation that was built outside the block keeps the functions that it was built with.
 
     Raises:
       ValueError: on entry, unknown patch id; the message names the nearest one.

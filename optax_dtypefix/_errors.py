@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from typing import TYPE_CHECKING
@@ -56,12 +57,24 @@ def warn_the_user(warning: Warning) -> None:
     )
 
 
+def imported_by_our_command() -> bool:
+    """Check whether the command is starting: no program of a user has imported us."""
+    script = os.path.basename(sys.argv[0]).partition(".")[0] == "optax-dtypefix"
+    return script or _package_of(_frame_of_the_user()) == "runpy"  # ``python -m optax_dtypefix``.
+
+
 def _frame_of_the_user() -> FrameType:
-    """Return the frame of the user's line that led here, often an ``import``."""
+    """Return the frame of the user's line that led here, often an ``import``.
+
+    Without one, under ``python -m optax_dtypefix``, return the outermost frame: that of ``runpy``.
+    """
     frame = sys._getframe(1)
     while frame.f_back is not None:
-        package = str(frame.f_globals.get("__name__")).partition(".")[0]
-        if package not in ("optax_dtypefix", "importlib", "contextlib"):
+        if _package_of(frame) not in ("optax_dtypefix", "importlib", "contextlib", "runpy"):
             break
         frame = frame.f_back
     return frame
+
+
+def _package_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__")).partition(".")[0]

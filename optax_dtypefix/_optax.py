@@ -6,10 +6,22 @@ it imports wrapt and all that patching needs, which ``import optax_dtypefix`` mu
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ._engine.engine import Engine
 from ._logging import set_up_logging
 from ._settings import SETTINGS
 from .patches import IDS, TESTED, load
 
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+
+def _probing() -> AbstractContextManager[None]:
+    from ._contract.modes import default_modes  # Imports JAX: only once a patch did.
+
+    return default_modes()
+
+
 set_up_logging(SETTINGS.log_level)
-ENGINE = Engine("optax", IDS, load, SETTINGS, TESTED)
+ENGINE = Engine("optax", IDS, load, SETTINGS, TESTED, _probing)

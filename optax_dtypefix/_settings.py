@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from ._errors import OptaxDtypeFixError, warn_or_raise
+from ._errors import OptaxDtypeFixError, imported_by_our_command, warn_or_raise
 from ._text import closest, suggest
 from .patches import IDS
 
@@ -74,7 +74,9 @@ def read_settings(environment: Mapping[str, str], known_ids: Sequence[str]) -> S
 def _choice(
     environment: Mapping[str, str], variable: str, choices: Mapping[str, _T], *, default: str
 ) -> _T:
-    value = environment.get(variable, default)
+    value = environment.get(variable, "")
+    if not value.strip():  # Compose files set variables to nothing.
+        return choices[default]
     if value not in choices:
         allowed = " or ".join(repr(choice) for choice in choices)
         raise OptaxDtypeFixError(f"{variable}={value!r} is not valid. Set it to {allowed}.")
@@ -119,4 +121,9 @@ def _check_names(environment: Mapping[str, str], *, strict: bool) -> None:
 
 # Read while ``import optax_dtypefix`` runs: a malformed variable must stop the program there, and
 # later changes of ``os.environ`` must not give half of the program other settings.
-SETTINGS = read_settings(os.environ, IDS)
+try:
+    SETTINGS = read_settings(os.environ, IDS)
+except OptaxDtypeFixError as malformed:
+    if not imported_by_our_command():
+        raise
+    raise SystemExit(f"optax-dtypefix: {malformed}") from None  # Prints the line, and no traceback.

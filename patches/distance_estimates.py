@@ -429,7 +429,8 @@ def float64_params(optax: Any) -> str | None:
 @PATCH.fault(">=0.1.7", issue=1207)
 def mixed_tree(optax: Any) -> str | None:
     """Leaves of different dtypes: the state changes dtype, or updates are promoted."""
-    return _show(optax, jnp.bfloat16, jnp.float32)
+    narrow = _first_scalar_not_float32(optax, demo.shapes(jnp.bfloat16, jnp.float32))
+    return narrow or _show(optax, jnp.bfloat16, jnp.float32)
 
 
 @PATCH.fault(">=0.1.7")

@@ -54,8 +54,6 @@ from ._support.keep_dtypes import same_dtypes
 from ._support.representation import number_for
 from ._support.weak_scalars import weak
 
-_KNOWN = frozenset({"inner_factory", "static_args", "hyperparam_dtype"})
-
 PATCH = Patch(
     "inject_hyperparams",
     summary="hyperparameters are rounded to the dtype of the params: in bfloat16 `b2=0.999` is 1, "
@@ -63,17 +61,8 @@ PATCH = Patch(
 )
 
 
-@PATCH.wraps(
-    "inject_hyperparams",
-    ("optax.schedules._inject", "optax._src.schedule"),
-    known_parameters=_KNOWN,
-)
-@PATCH.wraps(
-    "inject_stateful_hyperparams",
-    ("optax.schedules._stateful",),
-    "==0.1.8",
-    known_parameters=_KNOWN,
-)
+@PATCH.wraps("inject_hyperparams", ("optax.schedules._inject", "optax._src.schedule"))
+@PATCH.wraps("inject_stateful_hyperparams", ("optax.schedules._stateful",), "==0.1.8")
 def _inject_hyperparams(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace ``inject_hyperparams``, with the arguments of the installed release.
 

@@ -252,7 +252,7 @@ def promoted_updates(optax: Any) -> str | None:
 @PATCH.fault(">=0.1.8", issue=1207)
 def mixed_tree(optax: Any) -> str | None:
     """Leaves of different dtypes: the state changes dtype, or updates are promoted."""
-    return _show(optax, jnp.bfloat16, jnp.float32)
+    return _narrow(optax, jnp.bfloat16, jnp.float32) or _show(optax, jnp.bfloat16, jnp.float32)
 
 
 @PATCH.fault(">=0.1.8,<0.2.4", issue=1051)
@@ -267,12 +267,13 @@ def wide_state(optax: Any) -> str | None:
 @PATCH.fault(">=0.2.4")
 def narrow_scalars(optax: Any) -> str | None:
     """Distance estimates are kept in the lowest dtype of the params."""
+    return _narrow(optax, jnp.bfloat16) or _narrow(optax, jnp.float32, jnp.int32)
+
+
+def _narrow(optax: Any, *dtypes: Any) -> str | None:
     prodigy = demo.public(optax, "contrib.prodigy")
-    for params in (demo.shapes(jnp.bfloat16), demo.shapes(jnp.float32, jnp.int32)):
-        found = jax.eval_shape(prodigy().init, params).estim_lr.dtype
-        if found != jnp.float32:
-            return f"estim_lr is {found}"
-    return None
+    found = jax.eval_shape(prodigy().init, demo.shapes(*dtypes)).estim_lr.dtype
+    return None if found == jnp.float32 else f"estim_lr is {found}"
 
 
 @PATCH.fault(">=0.1.8")

@@ -71,7 +71,9 @@ every_transform. This takes minutes. Exit with 1 if a cell is broken that is not
 _RUN = """\
 Run an unmodified script or module under the shim, as `python SCRIPT ...` or `python -m MODULE ...`
 would: same sys.argv, sys.path, exit code and traceback. Processes that the program starts with
-multiprocessing are under the shim too. All arguments after SCRIPT or MODULE go to the program.
+multiprocessing are under the shim too; those that it starts with subprocess are not. SCRIPT may
+also be a .pyc file, a zip archive or folder with a __main__.py, or - for stdin. All arguments after
+SCRIPT or MODULE go to the program.
 """
 
 
@@ -97,8 +99,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.module is not None:
             return run_module(options.module, theirs)
         return run_script(options.script, theirs)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # Messages may hold what a terminal cannot show.
+    if not _prepare_streams():
+        return 1
     if importlib.util.find_spec("optax") is None:
         return _no_optax(
             f"it is not installed for {sys.executable}. Run `python -m pip install optax`."
@@ -114,6 +116,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # As in ``| head``: the reader has closed the pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:  # No temporary folder, or a full disk.
+        print(f"optax-dtypefix: {error}", file=sys.stderr)
+        return 1
+
+
+def _prepare_streams() -> bool:
+    """Make the streams ready for our messages. Return whether there is a stdout."""
+    if sys.stderr is None:  # As in ``2>&-``.
+        sys.stderr = sys.stdout
+    if sys.stdout is None:
+        print("optax-dtypefix: stdout is closed, so there is nowhere to report.", file=sys.stderr)
+        return False
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # Messages may hold what a terminal cannot show.
+    return True
 
 
 def _status(as_json: bool) -> int:

@@ -12,6 +12,7 @@ import dataclasses
 import importlib.machinery
 import importlib.util
 import os
+import pkgutil
 import sys
 import types
 from typing import TYPE_CHECKING, Any, Callable
@@ -31,6 +32,9 @@ class _Program:
     attributes: dict[str, Any]
 
 
+_NO_MODULE = {"__cached__": None, "__package__": None, "__spec__": None}
+
+
 class _NotFoundError(Exception):
     """There is nothing to run; ``code`` is the exit code of Python in that case."""
 
@@ -42,10 +46,23 @@ class _NotFoundError(Exception):
 def run_script(path: str, arguments: Sequence[str]) -> int:
     """Run ``python path arguments...``. Exceptions of the script, SystemExit too, pass through.
 
+    Args:
+      path: of a source or ``.pyc`` file, or of a folder or zip archive that has a ``__main__``; or
+        ``-``, which reads source from stdin.
+      arguments: of the program.
+
     Returns:
-      0, or 2 if the file cannot be read, with a message.
+      0, or 2 if the file cannot be read, 1 if there is no ``__main__``, with a message.
     """
     sys.argv[:] = [path, *arguments]
+    if path == "-":
+        _put_first_on_path("")
+        return _execute(_stdin)
+    place = os.path.abspath(path) + os.sep * path.endswith(os.sep)  # As Python spells it.
+    finder = pkgutil.get_importer(place)  # None for a plain file.
+    if finder is not None:
+        _put_first_on_path(place, always=True)
+        return _execute(lambda: _folder(path, finder))
     _put_first_on_path(os.path.dirname(os.path.realpath(path)))
     return _execute(lambda: _script(path))
 
@@ -63,19 +80,35 @@ def run_module(name: str, arguments: Sequence[str]) -> int:
 
 def _script(path: str) -> _Program:
     file = os.path.abspath(path)  # Absolute, as Python sets ``__file__`` of a script.
-    loader = importlib.machinery.SourceFileLoader("__main__", file)
+    compiled = path.endswith(".pyc")
+    kind = (importlib.machinery.SourceFileLoader, importlib.machinery.SourcelessFileLoader)[
+        compiled
+    ]
+    loader: Any = kind("__main__", file)
     try:
-        source = loader.get_data(file)
+        data = loader.get_data(file)
     except OSError as error:
         raise _NotFoundError(f"can't open file {path!r}: {error.strerror}", 2) from None
-    attributes = {
-        "__file__": file,
-        "__cached__": None,
-        "__loader__": loader,
-        "__package__": None,
-        "__spec__": None,
-    }
-    return _Program(compile(source, file, "exec", dont_inherit=True), path, attributes)
+    code = loader.get_code("__main__") if compiled else _compile(data, file)
+    return _Program(code, path, {**_NO_MODULE, "__file__": file, "__loader__": loader})
+
+
+def _stdin() -> _Program:
+    own = {"__file__": "<stdin>", "__loader__": importlib.machinery.BuiltinImporter}
+    code = _compile(sys.stdin.buffer.read(), "<stdin>")
+    return _Program(code, "-", {**_NO_MODULE, **own})
+
+
+def _compile(source: bytes, file: str) -> types.CodeType:
+    code: types.CodeType = compile(source, file, "exec", dont_inherit=True)
+    return code
+
+
+def _folder(path: str, finder: Any) -> _Program:
+    spec = finder.find_spec("__main__")
+    if spec is None:
+        raise _NotFoundError(f"can't find '__main__' module in {path!r}", 1)
+    return _program(spec, spec.loader.get_code("__main__"), path)
 
 
 def _module(name: str) -> _Program:
@@ -84,14 +117,18 @@ def _module(name: str) -> _Program:
     code = loader.get_code(spec.name) if spec and hasattr(loader, "get_code") else None
     if spec is None or code is None:
         raise _NotFoundError(f"there is no runnable module {name!r}", 1)
+    return _program(spec, code, spec.origin or name)
+
+
+def _program(spec: importlib.machinery.ModuleSpec, code: types.CodeType, name: str) -> _Program:
     attributes = {
         "__file__": spec.origin,
         "__cached__": spec.cached,
-        "__loader__": loader,
+        "__loader__": spec.loader,
         "__package__": spec.parent,
         "__spec__": spec,
     }
-    return _Program(code, spec.origin or name, attributes)
+    return _Program(code, name, attributes)
 
 
 def _spec_of(name: str) -> importlib.machinery.ModuleSpec | None:
@@ -107,10 +144,16 @@ def _spec_of(name: str) -> importlib.machinery.ModuleSpec | None:
     return spec
 
 
-def _put_first_on_path(folder: str) -> None:
-    """Replace the folder that Python put first for our own command."""
+def _put_first_on_path(folder: str, *, always: bool = False) -> None:
+    """Replace the folder that Python put first for our own command.
+
+    In isolated mode there is none. Python then adds none for a program, but always a zip archive or
+    folder that is the program.
+    """
     if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
         sys.path[0] = folder
+    elif always:
+        sys.path.insert(0, folder)
 
 
 def _execute(load: Callable[[], _Program]) -> int:

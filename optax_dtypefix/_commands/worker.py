@@ -16,11 +16,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+# The path comes first, as part of the source: Python puts the current folder on the path, and any
+# file there may have the name of a standard module.
 _SCRIPT = """\
-import importlib, json, sys
-sys.path[:] = json.loads(sys.argv[1])
-module, _, name = sys.argv[2].partition(":")
-getattr(importlib.import_module(module), name)(*sys.argv[3:])
+import sys
+sys.path[:] = {path!r}
+import importlib
+module, _, name = sys.argv[1].partition(":")
+getattr(importlib.import_module(module), name)(*sys.argv[2:])
 """
 
 
@@ -55,9 +58,9 @@ class Worker(contextlib.AbstractContextManager["Worker"]):
             self._process = subprocess.Popen(
                 [
                     sys.executable,
+                    *_isolation(),
                     "-c",
-                    _SCRIPT,
-                    json.dumps(sys.path),
+                    _SCRIPT.format(path=[entry for entry in sys.path if isinstance(entry, str)]),
                     function,
                     self._path,
                     *arguments,
@@ -116,6 +119,13 @@ class Worker(contextlib.AbstractContextManager["Worker"]):
     def code(self) -> int | None:
         """The exit code of the process, once it has ended."""
         return self._process.returncode
+
+
+def _isolation() -> list[str]:
+    """Return the option that keeps files out that this process does not run either."""
+    if sys.flags.isolated:
+        return ["-I"]
+    return ["-P"] if sys.version_info >= (3, 11) else []
 
 
 def _environment(variables: Mapping[str, str]) -> dict[str, str]:

@@ -7,7 +7,6 @@ compiled program. So a patched function stays the stock program wherever stock k
 from __future__ import annotations
 
 import functools
-import threading
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
 PyTree = Any
 tree_map = jax.tree_util.tree_map
 
-_LOGGED: set[str] = set()
-_LOGGED_LOCK = threading.Lock()
+_LOGGED: dict[str, object] = {}
 
 
 def dtype_of(leaf: Any) -> Any:
@@ -259,11 +257,9 @@ def _log_drift(new: PyTree, old: PyTree, whose: str) -> None:
 
 
 def _log_once(message: str) -> None:
-    with _LOGGED_LOCK:
-        if message in _LOGGED:
-            return
-        _LOGGED.add(message)
-    LOGGER.info(message)
+    first = object()
+    if _LOGGED.setdefault(message, first) is first:  # Atomic, and no lock for a fork to break.
+        LOGGER.info(message)
 
 
 def _is_jax_array(leaf: Any) -> bool:

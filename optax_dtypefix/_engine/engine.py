@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sys
-import threading
 from typing import TYPE_CHECKING, Callable
 
 from .._errors import warn_or_raise
@@ -13,7 +12,8 @@ from .._logging import LOGGER
 from .._tally import Tally, paused
 from .._text import suggest, summarize
 from . import release as _release
-from .import_hook import after_import, is_imported
+from .import_hook import after_import, is_imported, loaded_module
+from .lock import locked
 from .patch_points import PatchPoints
 from .report import PatchStatus, Report, State
 from .selection import Decision, decide, verify_fix
@@ -35,8 +35,8 @@ class _Slot:
     targets: tuple[str, ...] = ()
     requested: bool = False  # The program named the patch in ``apply``.
     reverted: bool = False
-    suspended: int = 0  # How many ``disabled`` blocks are open.
     tally: Tally = dataclasses.field(default_factory=Tally)
+    suspended: set[object] = dataclasses.field(default_factory=set)  # By open ``disabled`` blocks.
 
     @property
     def is_applied(self) -> bool:
@@ -61,28 +61,30 @@ class Engine:
       load: returns the patch of an id; called when the package is imported, not before.
       settings: what the user set in the environment.
       tested: the releases that the tables of the patches were verified on, oldest first.
+      probing: returns a context for probes, in which the user's modes do not count.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917  # All that it knows of optax and of JAX.
         self,
         package: str,
         ids: Sequence[str],
         load: Callable[[str], Patch],
         settings: Settings,
         tested: Sequence[str],
+        probing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> None:
         self._package = package
         self._ids = tuple(ids)
         self._load = load
         self._settings = settings
         self._tested = tuple(tested)
-        self._lock = threading.RLock()
-        self._points = PatchPoints(self._ids)
+        self._probing = probing
+        self._points = PatchPoints(package, self._ids)
         self._slots = {patch_id: _Slot() for patch_id in self._ids}
 
     def on_import(self, module: ModuleType) -> None:
         """Apply the patches that wait for this module, while it is being imported."""
-        with self._lock:
+        with locked():
             waiting = [i for i in self._ids if self._is_waiting(self._decision(i))]
         # While the package itself is being imported, no code outside can have a copy yet.
         is_package = module.__name__ == self._package
@@ -95,7 +97,7 @@ class Engine:
     def apply(self, *ids: str) -> None:
         """Apply the named patches, or all that the settings want. Idempotent."""
         self._check(ids)
-        with self._lock:
+        with locked():
             for patch_id in ids:
                 self._slots[patch_id].requested = True
             for patch_id in ids or self._ids:
@@ -113,16 +115,16 @@ class Engine:
     def revert(self, *ids: str) -> None:
         """Take the named patches out, or all. Idempotent."""
         self._check(ids)
-        with self._lock:
+        with locked():
             slots = [self._slots[patch_id] for patch_id in ids or self._ids]
-            was_applied = any(slot.is_applied for slot in slots)
+            changed = self._points.wrappers(ids or self._ids)
             for slot in slots:
                 slot.reverted = True
                 slot.settle(None)
             for patch_id in ids or self._ids:
                 self._points.detach(patch_id)
             _, foreign = self._points.refresh(self._suspended(), sweep_within="")
-        if was_applied:
+        if any(wrapper._self_called for wrapper in changed):
             _forget_traces()
         if foreign:
             warn_or_raise(
@@ -136,25 +138,25 @@ class Engine:
     def disabled(self, *ids: str) -> Iterator[None]:
         """Run the ``with`` block with stock behaviour, in all threads. Nests."""
         self._check(ids)
-        ids = ids or self._ids
-        self._suspend(ids, +1)
-        try:
+        block = object()
+        try:  # Around the entry too, which Ctrl-C may interrupt.
+            self._suspend(ids or self._ids, lambda blocks: blocks.add(block))
             yield
         finally:
-            self._suspend(ids, -1)
+            self._suspend(ids or self._ids, lambda blocks: blocks.discard(block))
 
     def is_applied(self, patch_id: str) -> bool:
         """Return whether calls reach this patch right now."""
         self._check((patch_id,))
-        with self._lock:
+        with locked():
             return self._decision(patch_id).state is State.APPLIED
 
     def status(self) -> Report:
         """Report the state of every patch."""
-        package = sys.modules.get(self._package)
+        package = loaded_module(self._package)
         # Loading a patch imports JAX, which a pending package does not justify.
         declared = {i: self._declared(i) if package else ((), "", False) for i in self._ids}
-        with self._lock:
+        with locked():
             patches = tuple(
                 PatchStatus(
                     patch_id,
@@ -184,28 +186,27 @@ class Engine:
         if slot.reverted:
             return Decision(State.DISABLED, "reverted by the program")
         if slot.decision is None:
-            if sys.modules.get(self._package) is None:
+            if loaded_module(self._package) is None:
                 return Decision(State.PENDING, f"{self._package} is not imported yet")
             missed = f"{self._package} was imported without triggering the import hook"
             return Decision(State.PENDING, f"{missed}; call optax_dtypefix.apply()")
         if slot.is_applied and slot.suspended:
             return Decision(State.DISABLED, "inside a disabled() block")
-        lost = self._points.lost(patch_id) if slot.is_applied else ()
+        lost = self._points.lost(patch_id) if slot.is_applied else ""
         if lost:
-            gone = f"{', '.join(lost)} was reloaded or removed"
-            return Decision(State.FAILED, f"{gone}; call optax_dtypefix.apply() to patch it again")
+            return Decision(State.FAILED, f"{lost}; call optax_dtypefix.apply() to patch it again")
         return slot.decision
 
     def _apply(self, ids: Iterable[str], *, sweep_within: str) -> None:
         ids = [patch_id for patch_id in ids if self._settings.disabled_reason(patch_id) is None]
         release = _release.installed(sys.modules[self._package], self._tested)
-        with self._lock:
+        with locked():
             before = {i for i, slot in self._slots.items() if slot.is_applied}
         # Do not hold our lock here: loading and probing trigger imports, and another thread may
         # hold the lock of that import while it waits for ours.
         loaded = {i: self._loaded(i) for i in ids if i not in before}
         decisions = self._decide(loaded, release, busy=bool(before))
-        with self._lock:
+        with locked():
             slots = {patch_id: self._slots[patch_id] for patch_id in loaded}
             # Another thread may have settled some of them meanwhile.
             settled = {i: s for i, s in slots.items() if not (s.reverted or s.is_applied)}
@@ -214,11 +215,16 @@ class Engine:
             bound, _ = self._points.refresh(self._suspended(), sweep_within=sweep_within)
         for patch_id in settled:
             self._verify(patch_id)
-        with self._lock:
+        with locked():
             outcome = {i: slot.decision for i, slot in settled.items() if slot.decision}
-        active = any(decision.state is State.APPLIED for decision in outcome.values())
-        if (active or bound) and not (sweep_within and release.tested):
-            _forget_traces()  # Those of the user and of the probes.
+            active = [i for i, decision in outcome.items() if decision.state is State.APPLIED]
+            changed = self._points.wrappers(self._ids if bound else active)
+            # Probes leave traces too.
+            in_traces = any(w._self_called or not release.tested for w in changed)
+            for wrapper in changed:
+                wrapper._self_called = False  # No trace will be left.
+        if in_traces:
+            _forget_traces()
         for decision in outcome.values():
             if decision.waits_for is not None:
                 after_import(decision.waits_for, self.on_import, strict=self._settings.strict)
@@ -238,7 +244,7 @@ class Engine:
         # Probes must see stock functions, and no trace of patched ones; the table needs no probe.
         if busy and loaded and not release.tested:
             _forget_traces()
-        with stock_only():
+        with stock_only(), contextlib.nullcontext() if release.tested else self._probing():
             for patch_id, patch in loaded.items():
                 if isinstance(patch, Exception):
                     decisions[patch_id] = _failure(patch)
@@ -246,7 +252,8 @@ class Engine:
                 named = self._slots[patch_id].requested or self._settings.opted_in(patch_id)
                 try:
                     package = sys.modules[self._package]
-                    decision = decide(patch, package, release, opted_in=named)
+                    strict = self._settings.strict
+                    decision = decide(patch, package, release, opted_in=named, strict=strict)
                 except Exception as error:  # As above: only this patch is lost.
                     LOGGER.debug("%s could not be decided", patch_id, exc_info=True)
                     decision = _failure(error)
@@ -269,13 +276,13 @@ class Engine:
     def _verify(self, patch_id: str) -> None:
         """Take out a patch that was chosen by probe and does not fix what the probe found."""
         slot = self._slots[patch_id]
-        with self._lock:
+        with locked():
             decision = slot.decision
             if decision is None or not decision.probed or slot.suspended:
                 return
-        with paused():
-            verdict = verify_fix(decision, sys.modules[self._package])  # Not locked: it imports.
-        with self._lock:
+        with paused(), self._probing():  # Not locked: it imports.
+            verdict = verify_fix(decision, sys.modules[self._package])
+        with locked():
             if verdict is not decision and slot.decision is decision:
                 slot.settle(verdict)
                 self._points.detach(patch_id)
@@ -297,15 +304,15 @@ class Engine:
     def _suspended(self) -> set[str]:
         return {patch_id for patch_id, slot in self._slots.items() if slot.suspended}
 
-    def _suspend(self, ids: Iterable[str], count: int) -> None:
-        with self._lock:
+    def _suspend(self, ids: Iterable[str], change: Callable[[set[object]], None]) -> None:
+        with locked():
             before = self._suspended()
             for patch_id in ids:
-                self._slots[patch_id].suspended += count
+                change(self._slots[patch_id].suspended)
             after = self._suspended()
             self._points.stack(after)
-            active = any(self._slots[patch_id].is_applied for patch_id in before ^ after)
-        if active:
+            changed = self._points.wrappers(before ^ after)
+        if any(wrapper._self_called for wrapper in changed):
             _forget_traces()
 
     def _declared(self, patch_id: str) -> tuple[tuple[str, ...], str, bool]:
@@ -333,4 +340,8 @@ def _forget_traces() -> None:
     """Drop JAX's traces: a compiled function would keep the functions that it was traced with."""
     jax = sys.modules.get("jax")
     if jax is not None and hasattr(jax, "clear_caches"):
-        jax.clear_caches()
+        try:
+            jax.clear_caches()
+        except KeyboardInterrupt:  # Half of the caches are stale.
+            jax.clear_caches()
+            raise

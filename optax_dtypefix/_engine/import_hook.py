@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import importlib
 import sys
-import threading
 from typing import TYPE_CHECKING, Any, Callable
 
 from .._errors import OptaxDtypeFixError, warn_or_raise
 from .._text import summarize
+from .lock import locked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from .._settings import Settings
     from .engine import Engine
 
-_LOCK = threading.Lock()
 _awaited: list[tuple[str, Callable[[Any], None], bool]] = []  # Module, hook, strict.
 _busy: list[str] = []  # Modules that our loader is executing, or whose hooks are running.
 
@@ -51,25 +50,47 @@ def after_import(module: str, hook: Callable[[Any], None], *, strict: bool = Fal
     entry = (module, hook, strict)
     _busy.append(module)
     try:
-        with _LOCK:
+        with locked():
             if entry not in _awaited:
                 _awaited.append(entry)
             if _FINDER not in sys.meta_path:
                 sys.meta_path.insert(0, _FINDER)
         if is_imported(module):
             _call_back(module)
+        spec: Any = _spec_if_lazy(sys.modules.get(module))
+        if spec is not None and not isinstance(spec.loader, _Loader):
+            spec.loader = _Loader(spec)  # Nobody will ask a finder for it again.
     finally:
         _busy.remove(module)
 
 
 def is_imported(module: str) -> bool:
-    """Return whether a module is imported. If another thread is importing it, wait for that."""
+    """Return whether a module is imported. If another thread is importing it, wait for that.
+
+    A lazy module counts from its first use on; this is none.
+    """
+    if _spec_if_lazy(sys.modules.get(module)) is not None:
+        return False
     if _is_being_imported(sys.modules.get(module)):
         try:
             importlib.import_module(module)
         except Exception:  # The import failed in the other thread.
             return False
     return sys.modules.get(module) is not None  # None there blocks an import.
+
+
+def loaded_module(name: str) -> ModuleType | None:
+    """Return a module, also while it is being imported; None for a lazy one that nobody used."""
+    module = sys.modules.get(name)
+    return module if _spec_if_lazy(module) is None else None
+
+
+def _spec_if_lazy(module: ModuleType | None) -> Any:
+    """Return the spec of a module that loads at its first use, without loading it; else None."""
+    util: Any = sys.modules.get("importlib.util")
+    if util is None or not issubclass(type(module), util._LazyModule):
+        return None
+    return vars(type(sys))["__getattribute__"](module, "__spec__")  # That of the lazy class loads.
 
 
 def _is_being_imported(module: ModuleType | None) -> bool:
@@ -94,7 +115,7 @@ def _warn_missed_imports() -> None:
 
 
 def _forget(entry: tuple[str, Callable[[Any], None], bool]) -> None:
-    with _LOCK:
+    with locked():
         if entry in _awaited:
             _awaited.remove(entry)
         if not _awaited:

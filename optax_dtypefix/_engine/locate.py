@@ -48,13 +48,10 @@ def unloaded_module(target: Target) -> str | None:
     return None
 
 
-def unknown_parameters(target: Target) -> list[str]:
-    """List the parameters of the installed function that the replacement does not know."""
-    module = defining_module(target)
-    if target.known_parameters is None or module is None:
-        return []
-    parameters = inspect.signature(find(module, target.qualname)).parameters
-    return [name for name in parameters if name not in target.known_parameters]
+def parameters_of(target: Target) -> tuple[str, ...]:
+    """List the parameters of the installed function, which must be loaded."""
+    stock = find(defining_module(target) or "", target.qualname)
+    return tuple(inspect.signature(stock).parameters)
 
 
 def _exists(module: str) -> bool:

@@ -75,8 +75,9 @@ class Target(NamedTuple):
       qualname: its name in the module, such as ``MultiSteps.update``.
       replacement: the function to call instead.
       releases: PEP 440 specifiers of the releases that this replacement is for; all if empty.
-      known_parameters: if given, the parameters that the replacement knows. On an untested release,
-        a function with other parameters is left unpatched.
+      known_parameters: if given, the parameters that the replacement reads. On an untested release,
+        a function without one of them is left unpatched, and a call that gives another parameter
+        goes to the stock function.
     """
 
     modules: tuple[str, ...]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .locate import defining_module, find, owner_of
-from .rebinding import Rebinding, bind, rebind_aliases
+from .rebinding import Rebinding, bind, rebind_aliases, stale_names
 from .wrapper import PatchedFunction, patched_in
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class PatchPoint:
             self._ledger.append(bind(owner, name, wrapper))
         if wrapper not in self._known:
             self._known.append(wrapper)
+        wrapper._self_called = True  # Until now it did not see the calls.
         self.active.append(wrapper)
         return True
 
@@ -85,7 +86,8 @@ class PatchPoint:
 class PatchPoints:
     """All patch points of one package."""
 
-    def __init__(self, order: Sequence[str]) -> None:
+    def __init__(self, package: str, order: Sequence[str]) -> None:
+        self._package = package
         self._order = order
         self._points: dict[str, PatchPoint] = {}
         self._fresh: list[PatchPoint] = []
@@ -119,10 +121,26 @@ class PatchPoints:
         for point in self._points.values():
             point.layers.pop(patch_id, None)
 
-    def lost(self, patch_id: str) -> list[str]:
-        """List the targets of a patch whose callers no longer reach it, after a reload say."""
+    def lost(self, patch_id: str) -> str:
+        """Say which callers no longer reach a patch, after a reload for example; empty if all do.
+
+        The names in the package count: a mock that ends may put the stock function back there.
+        """
         mine = [point for point in self._points.values() if patch_id in point.layers]
-        return [point.path for point in mine if point.lost]
+        paths = [point.path for point in mine if point.lost]
+        if paths:
+            return f"{', '.join(paths)} was reloaded or removed"
+        names = stale_names(_swaps(mine), self._package)
+        return f"{', '.join(names)} was set back to the stock function" if names else ""
+
+    def wrappers(self, ids: Collection[str]) -> list[PatchedFunction]:
+        """List the wrappers in which some patches have a layer."""
+        return [
+            wrapper
+            for point in self._points.values()
+            if not point.layers.keys().isdisjoint(ids)
+            for wrapper in point.active
+        ]
 
     def stack(self, suspended: Collection[str]) -> None:
         """Set the layers of every wrapper, without those of suspended patches."""
@@ -141,21 +159,26 @@ class PatchPoints:
           sweep_within: the package to search for aliases; everywhere if empty.
 
         Returns:
-          Whether a wrapper was put in place, and the names that were not restored because other
-          code wrapped them.
+          Whether a name was bound, and the names that were not restored because other code wrapped
+          them.
         """
-        for point in self._points.values():
-            if point.layers:
-                self._bind(point)
+        attached = [point for point in self._points.values() if point.layers]
+        for point in attached:
+            self._bind(point)
         self.stack(suspended)
         fresh = [point for point in self._fresh if point.layers]
-        if fresh:
-            swaps = [(point.active[-1].__wrapped__, point.active[-1]) for point in fresh]
-            by_wrapper = {id(point.active[-1]): point for point in fresh}
-            for rebinding in rebind_aliases(swaps, sweep_within):
-                by_wrapper[id(rebinding.wrapper)].remember(rebinding)
         self._fresh = []
-        return bool(fresh), self._restore()
+        if sweep_within:  # The package is being imported: nobody has called these yet.
+            for point in fresh:
+                point.active[-1]._self_called = False
+        bound = bool(fresh or stale_names(_swaps(attached), self._package))
+        if bound:
+            by_wrapper = {id(wrapper): point for point in attached for wrapper in point.active}
+            for rebinding in rebind_aliases(_swaps(attached), sweep_within):
+                by_wrapper[id(rebinding.wrapper)].remember(rebinding)
+                if not sweep_within:  # Calls by that name were not seen.
+                    rebinding.wrapper._self_called = True
+        return bound, self._restore()
 
     def _bind(self, point: PatchPoint) -> None:
         if point.bind():
@@ -168,6 +191,10 @@ class PatchPoints:
         if swaps:  # Names that were copied from the wrapper are in no ledger.
             rebind_aliases(swaps)
         return foreign
+
+
+def _swaps(points: Iterable[PatchPoint]) -> list[tuple[Any, Any]]:
+    return [(wrapper.__wrapped__, wrapper) for point in points for wrapper in point.active]
 
 
 def _defined_at(module: str, qualname: str) -> tuple[str, str]:

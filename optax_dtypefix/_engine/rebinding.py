@@ -70,13 +70,8 @@ def rebind_aliases(swaps: Iterable[tuple[Any, Any]], within: str = "") -> list[R
       swaps: pairs of a function to look for and its replacement.
       within: the only package to search, if given; else search all of ``sys.modules``.
     """
-    swaps = tuple(swaps)  # Keeps the functions alive, so that no id is used again.
-    by_id = {id(old): new for old, new in swaps}
     done = []
-    for module, name, value in _candidates(by_id, within):
-        after = _swapped(value, by_id)
-        if after is None:
-            continue
+    for module, name, value, after in _stale(swaps, within):
         try:
             setattr(module, name, after)
         except Exception:  # One module that refuses must not keep the others stale.
@@ -84,6 +79,22 @@ def rebind_aliases(swaps: Iterable[tuple[Any, Any]], within: str = "") -> list[R
         else:
             done.append(Rebinding(module, name, value, after))
     return done
+
+
+def stale_names(swaps: Iterable[tuple[Any, Any]], within: str) -> list[str]:
+    """List the names in a package that hold one of some functions: :func:`rebind_aliases` would."""
+    return [f"{_name_of(module)}.{name}" for module, name, _, _ in _stale(swaps, within)]
+
+
+def _stale(
+    swaps: Iterable[tuple[Any, Any]], within: str
+) -> Iterator[tuple[ModuleType, str, Any, Any]]:
+    swaps = tuple(swaps)  # Keeps the functions alive, so that no id is used again.
+    by_id = {id(old): new for old, new in swaps}
+    for module, name, value in _candidates(by_id, within):
+        after = _swapped(value, by_id)
+        if after is not None:
+            yield module, name, value, after
 
 
 def _swapped(value: Any, by_id: Mapping[int, Any]) -> Any:

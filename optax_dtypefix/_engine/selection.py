@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any
 
+from .._errors import warn_or_raise
 from .._text import summarize
-from .locate import defining_module, unknown_parameters, unloaded_module
+from .locate import defining_module, parameters_of, unloaded_module
 from .report import State
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import ModuleType
 
-    from .patch import Fault, Patch, Reproducer, Target
+    from .patch import Fault, Patch, Reproducer, Stock, Target
     from .release import Release
 
 
@@ -41,7 +45,14 @@ class Decision:
     probed: tuple[Fault, ...] = ()
 
 
-def decide(patch: Patch, package: ModuleType, release: Release, *, opted_in: bool) -> Decision:
+def decide(
+    patch: Patch,
+    package: ModuleType,
+    release: Release,
+    *,
+    opted_in: bool,
+    strict: bool,
+) -> Decision:
     """Decide on one patch that is not disabled.
 
     Args:
@@ -49,6 +60,7 @@ def decide(patch: Patch, package: ModuleType, release: Release, *, opted_in: boo
       package: the package that the patch is for, imported.
       release: the installed release of the package.
       opted_in: whether the user named the patch, in the environment or in ``apply``.
+      strict: whether a call that a replacement cannot serve raises.
     """
     if patch.opt_in and not opted_in:
         return Decision(State.DISABLED, NOT_OPTED_IN)
@@ -60,7 +72,15 @@ def decide(patch: Patch, package: ModuleType, release: Release, *, opted_in: boo
         return _absent(absent, wanted=release.tested and bool(patch.faults_on(release)))
     installed = f"{package.__name__} {release}"
     if not release.tested:
-        return _by_probe(patch, package, f"{installed} is not a tested release", targets)
+        untested = f"{installed} is not a tested release"
+        lacks = [name for target in targets for name in _lacks(target)]
+        if lacks:
+            names = ", ".join(dict.fromkeys(lacks))
+            return _unsupported(f"{untested}; it lacks parameters that the patch needs: {names}")
+        guarded = tuple(_guarded(target, strict=strict) for target in targets)
+        # First those faults that such a release had last: to look for others takes time.
+        likely = sorted(patch.faults, key=lambda fault: not release.within(fault.releases))
+        return _by_probe(likely, package, untested, guarded)
     faults = patch.faults_on(release)
     if not faults:
         return Decision(State.NOT_NEEDED, f"{installed} has none of the faults of this patch")
@@ -79,14 +99,10 @@ def _absent(targets: list[Target], *, wanted: bool) -> Decision:
 
 
 def _by_probe(
-    patch: Patch, package: ModuleType, untested: str, targets: tuple[Target, ...]
+    faults: Iterable[Fault], package: ModuleType, untested: str, targets: tuple[Target, ...]
 ) -> Decision:
-    unknown = [name for target in targets for name in unknown_parameters(target)]
-    if unknown:
-        names = ", ".join(dict.fromkeys(unknown))
-        return _unsupported(f"{untested}; the patch does not know these parameters: {names}")
     probed: list[Fault] = []
-    for fault in patch.faults:
+    for fault in faults:
         probe = fault.reproduce if fault.abstract else fault.probe
         probed += [fault] if fault.abstract else []
         if probe is None:
@@ -99,6 +115,39 @@ def _by_probe(
             reason = f"{untested}; the probe found: {fault.id}"
             return Decision(State.APPLIED, reason, targets, probed=tuple(probed))
     return Decision(State.NOT_NEEDED, f"{untested}; the probe found no fault")
+
+
+def _lacks(target: Target) -> list[str]:
+    known = target.known_parameters
+    return sorted(known - set(parameters_of(target))) if known else []
+
+
+def _guarded(target: Target, *, strict: bool) -> Target:
+    """Hand calls on to stock that give a parameter which the replacement does not know."""
+    known = target.known_parameters
+    unknown = frozenset() if known is None else frozenset(parameters_of(target)) - known
+    if not unknown:
+        return target
+
+    @functools.wraps(target.replacement)
+    def replacement(stock: Stock, *args: Any, **kwargs: Any) -> Any:
+        signature = inspect.signature(stock)
+        given = signature.bind(*args, **kwargs).arguments  # Or the TypeError of stock.
+        strange = [
+            name
+            for name in sorted(unknown & given.keys())
+            if given[name] is not signature.parameters[name].default
+        ]
+        if not strange:
+            return target.replacement(stock, *args, **kwargs)
+        warn_or_raise(
+            f"This call of {target.qualname} is not patched: the patch does not know "
+            f"{', '.join(strange)}. The stock function runs.",
+            strict=strict,
+        )
+        return stock(*args, **kwargs)
+
+    return target._replace(replacement=replacement)
 
 
 def verify_fix(decision: Decision, package: ModuleType) -> Decision:

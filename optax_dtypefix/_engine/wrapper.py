@@ -13,7 +13,7 @@ import functools
 import operator
 import threading
 import types
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
 import wrapt
 
@@ -24,8 +24,15 @@ if TYPE_CHECKING:
 
     from .patch import Replacement
 
+    _F = TypeVar("_F", bound=Callable[..., Any])
     _FunctionWrapper = wrapt.FunctionWrapper[..., Any]
+
+    def no_type_check(function: _F) -> _F:
+        """Keep the types for mypy, which the original would drop."""
+        return function
 else:
+    from typing import no_type_check
+
     _FunctionWrapper = wrapt.FunctionWrapper
 
 
@@ -54,11 +61,13 @@ class PatchedFunction(_FunctionWrapper):
     closures, for example) still follow ``revert`` and ``disabled``.
     """
 
+    @no_type_check  # typeguard would read ``self.__class__``, which the proxy cannot forward yet.
     def __init__(self, stock: Callable[..., Any]) -> None:
         super().__init__(stock, self._self_dispatch)
         # ``__new__`` is a staticmethod, which Python 3.9 cannot call directly.
         self._self_stock: Callable[..., Any] = getattr(stock, "__func__", stock)
         self._self_call = self._self_stock
+        self._self_called = False  # Then no trace of JAX can hold what it called.
 
     def _self_set_layers(self, replacements: Iterable[Replacement]) -> None:
         """Stack the replacements on the stock function, the first one outermost."""
@@ -72,6 +81,7 @@ class PatchedFunction(_FunctionWrapper):
         self, wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         del wrapped, instance  # __get__ binds with a plain method: the instance is args[0].
+        self._self_called = True
         call = self._self_stock if _THREAD.stock_only else self._self_call
         return call(*args, **kwargs)
 

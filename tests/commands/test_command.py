@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import sys
+import tempfile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -139,3 +141,52 @@ def test_an_invalid_variable_is_named(command: Python) -> None:
     assert run.stderr.splitlines()[-1].endswith(
         "OPTAX_DTYPEFIX='maybe' is not valid. Set it to 'on' or 'off'."
     )
+
+
+def test_an_invalid_variable_is_one_line(python: Python) -> None:
+    for start in (("-m", "optax_dtypefix"), ("-c", CONSOLE_SCRIPT)):
+        run = python(*start, "status", OPTAX_DTYPEFIX="no")
+        assert run.stderr == (
+            "optax-dtypefix: OPTAX_DTYPEFIX='no' is not valid. Set it to 'on' or 'off'.\n"
+        )
+        assert (run.returncode, run.stdout) == (1, "")
+
+
+CONSOLE_SCRIPT = """
+import sys
+sys.argv[0] = "/somewhere/bin/optax-dtypefix"
+from optax_dtypefix._commands.main import main
+sys.exit(main())
+"""
+
+
+def test_closed_streams(python: Python) -> None:
+    """``>&-`` and ``2>&-``: Python then has no stream at all."""
+    closed = (
+        "import os, sys; os.close({}); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    )
+    status = ("-m", "optax_dtypefix", "status")
+    run = python("-c", closed.format(1), *status)
+    assert (run.returncode, run.stdout) == (1, "")
+    assert run.stderr == "optax-dtypefix: stdout is closed, so there is nowhere to report.\n"
+    run = python("-c", closed.format(2), *status, OPTAX_DTYPEFIX_ONLY="fromage")
+    assert (run.returncode, run.stderr) == (0, "")
+    assert "fromage" in run.stdout
+
+
+def test_a_closed_stderr_does_not_hide_errors(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    assert main(["doctor", "multi_step"]) == 2
+    assert "Did you mean 'multi_steps'?" in capsys.readouterr().out
+
+
+def test_without_a_temporary_folder_doctor_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/no/such/folder")
+    assert main(["doctor", "fromage"]) == 1
+    printed = capsys.readouterr()
+    assert (printed.out, len(printed.err.splitlines())) == ("", 1)
+    assert "optax-dtypefix: [Errno 2] No such file or directory: '/no/such" in printed.err

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import py_compile
 import textwrap
+import zipapp
 from typing import TYPE_CHECKING
 
 import pytest
@@ -93,6 +95,43 @@ def test_a_script_runs_as_python_runs_it(python: Python, tmp_path: Path, name: s
     assert shimmed.stdout == plain.stdout
     assert shimmed.stderr == plain.stderr
     assert shimmed.returncode == plain.returncode
+
+
+REPORTS_ON_ITSELF = """
+import sys
+import neighbour
+print(sys.argv, __name__, __file__, __doc__, __package__, repr(sys.path[0]), type(__loader__))
+print(sorted(set(globals()) - {"__annotations__"}), __spec__ and (__spec__.name, __spec__.origin))
+print(sys.modules["__main__"].__dict__ is globals())
+1 / 0
+"""
+
+
+@pytest.mark.parametrize("option", [(), ("-I",)], ids=["plain", "isolated"])
+@pytest.mark.parametrize("what", ["app", "app/", "app.pyz", "app/program.pyc", "-", "empty"])
+def test_what_python_runs_besides_sources(
+    python: Python, tmp_path: Path, what: str, option: tuple[str, ...]
+) -> None:
+    main = tmp_path / "app" / "__main__.py"
+    main.parent.mkdir()
+    main.write_text(REPORTS_ON_ITSELF)
+    for folder in (main.parent, tmp_path):
+        (folder / "neighbour.py").touch()
+    (tmp_path / "empty").mkdir()
+    py_compile.compile(str(main), str(main.parent / "program.pyc"))
+    zipapp.create_archive(main.parent, tmp_path / "app.pyz")
+    call = [what, "--json", "-m", "x"]
+    with main.open() as stdin:
+        plain = python(*option, *call, stdin=stdin)
+    with main.open() as stdin:
+        shimmed = python(*option, "-m", "optax_dtypefix", "run", *call, stdin=stdin)
+    assert (shimmed.stdout, shimmed.returncode) == (plain.stdout, plain.returncode)
+    if what == "empty":
+        assert shimmed.stderr == "optax-dtypefix run: can't find '__main__' module in 'empty'\n"
+    else:
+        last = "ZeroDivisionError: division by zero" if plain.stdout else "No module named 'neighb"
+        assert last in shimmed.stderr.splitlines()[-1]
+        assert "optax_dtypefix" not in shimmed.stderr
 
 
 @pytest.mark.parametrize("name", ["package.module", "package", "single"])

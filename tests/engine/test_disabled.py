@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import jax
 import pytest
 
 from optax_dtypefix import State
@@ -119,3 +120,23 @@ def test_disabled_does_not_import(package: FakePackage) -> None:
         assert engine.status()["a"].state is State.PENDING
     assert engine.status().optax_location == ""
     assert NAME in package.sources
+
+
+@pytest.mark.parametrize("at", ["entry", "exit"])
+def test_an_interrupt_at_entry_or_exit_ends_the_block(
+    pkg: Any, engine: Engine, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    cleared: list[None] = []
+
+    def clear_caches() -> None:
+        cleared.append(None)
+        if len(cleared) == (1 if at == "entry" else 2):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(jax, "clear_caches", clear_caches)
+    with pytest.raises(KeyboardInterrupt), engine.disabled():
+        assert at == "exit"
+    assert (pkg.scale(5), engine.is_applied("a")) == (-10, True)
+    assert len(cleared) == 3  # The one that was interrupted, again.
+    with engine.disabled():
+        assert pkg.scale(5) == 10

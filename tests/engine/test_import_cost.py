@@ -17,6 +17,7 @@ OURS = {
     "optax_dtypefix._errors",
     "optax_dtypefix._engine",
     "optax_dtypefix._engine.import_hook",
+    "optax_dtypefix._engine.lock",
     "optax_dtypefix._text",
     "optax_dtypefix.patches",
 }
@@ -81,21 +82,35 @@ def test_an_unknown_id_stops_the_import_in_strict_mode_only(tmp_path: Path) -> N
     assert "Did you mean 'prodigy'?" in strict.stderr
 
 
-def test_the_source_tree_asks_to_be_installed(tmp_path: Path) -> None:
-    shutil.copytree(Path(optax_dtypefix.__file__).parent, tmp_path / "optax_dtypefix")
-    shutil.rmtree(tmp_path / "optax_dtypefix" / "patches", ignore_errors=True)  # As in a wheel.
-    done = start(tmp_path, "import optax_dtypefix", "-S")
-    assert done.returncode == 1
-    assert (
-        "was imported from its source tree, which has no patches. Run `pip install"
-        in done.stderr.splitlines()[-1]
-    )
+def test_the_source_tree_works_without_an_installation(tmp_path: Path) -> None:
+    """A clone comes first on the path of a process that starts there."""
+    package = Path(optax_dtypefix.__file__).parent
+    ignored = shutil.ignore_patterns("__pycache__", "patches")  # A wheel has the patches inside.
+    shutil.copytree(package, tmp_path / "optax_dtypefix", ignore=ignored)
+    inside = package / "patches"
+    beside = inside if inside.exists() else package.parent / "patches"
+    shutil.copytree(beside, tmp_path / "patches", ignore=ignored)
+    script = """
+        sys.meta_path = [finder for finder in sys.meta_path if "editable" not in str(finder)]
+        import optax, optax_dtypefix
+        print(optax_dtypefix.__file__, *{state.state.value for state in optax_dtypefix.status()})
+        """
+    printed = run(tmp_path, script, OPTAX_DTYPEFIX_ONLY="fromage,global_norm").split()
+    assert printed[0] == str(tmp_path / "optax_dtypefix" / "__init__.py")
+    assert set(printed[1:]) == {"applied", "disabled"}
 
 
 def test_a_warning_points_at_the_import(tmp_path: Path) -> None:
     done = start(tmp_path, "import optax_dtypefix", OPTAX_DTYPEFIX_ONLY="prodgy")
     assert "script.py:" in done.stderr.splitlines()[0]
     assert "OptaxDtypeFixWarning" in done.stderr
+
+
+def test_a_warning_points_at_the_line_that_calls_runpy(tmp_path: Path) -> None:
+    script = "import runpy\nrunpy.run_module('optax_dtypefix')"
+    done = start(tmp_path, script, OPTAX_DTYPEFIX_ONLY="prodgy")
+    assert "script.py:" in done.stderr.splitlines()[0]
+    assert "runpy.run_module" in done.stderr.splitlines()[1]
 
 
 def test_it_may_be_imported_twice(tmp_path: Path) -> None:

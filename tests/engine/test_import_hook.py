@@ -463,3 +463,33 @@ def test_jaxtyping_on_the_same_package(on_disk: Path, calls: list[Any]) -> None:
     assert calls == [module]
     assert type(module.__loader__).__name__ == "_JaxtypingLoader"
     assert str(on_disk) in str(module.__file__)
+
+
+@pytest.mark.parametrize("first", ["shim", "lazy module"])
+def test_a_lazy_package_stays_asleep_and_is_patched_at_its_first_use(
+    package: FakePackage, first: str
+) -> None:
+    """As ``lazy_loader.load`` makes it."""
+    engine = engine_of(patch("a", on("scale")))
+    if first == "shim":
+        start(engine)
+    spec = importlib.util.find_spec(NAME)
+    assert spec is not None
+    assert spec.loader is not None
+    pkg: Any = importlib.util.module_from_spec(spec)
+    sys.modules[NAME] = pkg
+    importlib.util.LazyLoader(spec.loader).exec_module(pkg)
+    if first == "lazy module":
+        start(engine)
+    assert engine.status()["a"].state is State.PENDING
+    assert not engine.is_applied("a")
+    engine.apply()
+    with engine.disabled():
+        pass
+    engine.revert()
+    engine.apply()
+    package.load("colorsys")  # Any import may look for missed ones.
+    assert f"{NAME}.core" not in sys.modules
+    assert pkg.scale(5) == -10
+    assert engine.is_applied("a")
+    assert type(pkg) is type(sys)

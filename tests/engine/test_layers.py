@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
+import sys
+import types
 import unittest.mock
 from typing import Any, Callable
 
@@ -110,6 +113,36 @@ def test_a_stock_function_restored_by_hand_is_noticed(package: FakePackage) -> N
     engine.apply()
     assert engine.is_applied("a")
     assert pkg.core.scale(5) == -10
+
+
+def test_a_mock_that_puts_stock_back_at_a_public_name_is_noticed(
+    package: FakePackage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pkg = package.load()
+    stock, triple = pkg.scale, pkg.triple
+    user = types.ModuleType("user_code")
+    user.scale = stock  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "user_code", user)
+    engine = engine_of(patch("a", on("scale")), patch("b", on("shift")))
+    with contextlib.ExitStack() as mocks:
+        for name in (f"{NAME}.scale", f"{NAME}.triple", "user_code.scale"):
+            mocks.enter_context(unittest.mock.patch(name))
+        engine.apply()
+        assert engine.is_applied("a")
+    assert (pkg.scale, pkg.core.scale(5), pkg.triple) == (stock, -10, triple)
+    assert not engine.is_applied("a")
+    assert engine.is_applied("b")
+    reason = engine.status()["a"].reason
+    assert reason.startswith(
+        f"{NAME}.scale, {NAME}.triple was set back to the stock function; call"
+    )
+
+    engine.apply()
+    assert engine.is_applied("a")
+    assert (pkg.scale(5), pkg.triple(5), user.scale(5)) == (-10, -15, -10)  # type: ignore[attr-defined]
+    engine.revert()
+    assert pkg.scale is user.scale is stock  # type: ignore[attr-defined]
+    assert pkg.triple is triple
 
 
 def test_a_layer_sees_the_stock_signature(package: FakePackage) -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+import contextlib
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
 from optax_dtypefix import OptaxDtypeFixError, OptaxDtypeFixWarning, State
+from optax_dtypefix._engine.engine import Engine
 from optax_dtypefix._engine.patch import Fault
 from optax_dtypefix._engine.release import Release, installed
 from optax_dtypefix._settings import Settings
 from optax_dtypefix.patches import TESTED
 from support.fakepackage import NAME, FakePackage, engine_of, fault, negate, on, patch, start
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 UNTESTED = ["0.2.9.dev1", "0.2.8+local", "0.2.8.post1", "0.3", "99.0", "not a version", ""]
 
@@ -55,6 +60,46 @@ def test_the_probe_decides_on_an_untested_release(package: FakePackage, version:
     assert [p.state for p in engine.status()] == [State.APPLIED] * 2 + [State.NOT_NEEDED]
     assert all("is not a tested release" in p.reason for p in engine.status())
     assert (pkg.scale(5), pkg.shift(1), pkg.Box(1).get()) == (-10, -2, 1)
+
+
+@pytest.mark.parametrize(("version", "first"), [("99.0", "new"), ("0.2.3+local", "old")])
+def test_faults_that_such_a_release_had_are_probed_first(
+    package: FakePackage, version: str, first: str
+) -> None:
+    """To look for others takes time, and one fault is enough."""
+    package.release(version)
+    seen: list[str] = []
+
+    def probe(name: str) -> str:
+        seen.append(name)
+        return "seen"
+
+    faults = [fault(lambda: probe("old"), "<0.2.4"), fault(lambda: probe("new"), ">=0.2.4")]
+    start(engine_of(patch("a", on("scale"), faults=faults)))
+    package.load()
+    assert seen == [first]
+
+
+def test_probes_run_in_a_context_of_their_own(package: FakePackage) -> None:
+    package.release("99.0")
+    inside: list[bool] = [False]
+    seen: list[bool] = []
+
+    @contextlib.contextmanager
+    def probing() -> Iterator[None]:
+        inside[0] = True
+        yield
+        inside[0] = False
+
+    def reproduce(pkg: Any) -> str | None:
+        seen.append(inside[0])
+        return None if pkg.scale(5) < 0 else "seen"
+
+    made = patch("a", on("scale"), faults=[Fault("abstract", "", "", reproduce)])
+    engine = Engine(NAME, ("a",), lambda _: made, Settings(), TESTED, probing)
+    start(engine)
+    assert package.load().scale(5) == -10
+    assert seen == [True, True]  # On stock, and on the patched function.
 
 
 def test_a_fault_that_computes_needs_a_probe(package: FakePackage) -> None:
@@ -139,19 +184,46 @@ def test_a_probe_that_cannot_run(package: FakePackage, error: Exception) -> None
     assert pkg.scale(5) == 10
 
 
-def test_an_unknown_signature_is_not_patched_on_an_untested_release(package: FakePackage) -> None:
+def test_a_call_with_an_unknown_parameter_goes_to_stock(package: FakePackage) -> None:
+    """A later optax may add a parameter; most calls do not use it."""
+    package.release("99.0")
     known = patch("a", on("scale", known_parameters=frozenset({"x"})))
+    engine = engine_of(known, settings=Settings(strict=True))
+    start(engine)
+    pkg = package.load()
+    assert engine.status()["a"].state is State.APPLIED
+    assert (pkg.scale(5), pkg.scale(5, 2), pkg.scale(x=5, factor=2)) == (-10, -10, -10)
+    with pytest.raises(TypeError, match="missing"):
+        pkg.scale()
+    with pytest.raises(OptaxDtypeFixError, match=r"call of scale is not patched.* know factor"):
+        pkg.scale(5, 3)
+    engine.revert()
     engine = engine_of(known)
+    engine.apply()
+    for give in ((5, 3), (5,)):
+        with pytest.warns(OptaxDtypeFixWarning, match=r"not patched.* know factor. The stock"):
+            assert pkg.scale(*give, **({} if len(give) > 1 else {"factor": 3})) == 15
+    engine.revert()
+    pkg.__version__ = "0.2.8"
+    engine.apply()  # On a tested release the replacement was tested with every parameter.
+    assert pkg.scale(5, 3) == -15
+
+
+def test_a_function_without_a_parameter_is_not_patched_on_an_untested_release(
+    package: FakePackage,
+) -> None:
+    needs = patch("a", on("scale", known_parameters=frozenset({"x", "factor", "gone"})))
+    engine = engine_of(needs)
     package.release("99.0")
     pkg = package.load()
-    with pytest.warns(OptaxDtypeFixWarning, match="does not know these parameters: factor"):
+    with pytest.warns(OptaxDtypeFixWarning, match=r"it lacks parameters that .* needs: gone"):
         engine.apply()
     assert engine.status()["a"].state is State.UNSUPPORTED
     assert pkg.scale(5) == 10
-    with pytest.raises(OptaxDtypeFixError, match="does not know these parameters: factor"):
-        engine_of(known, settings=Settings(strict=True)).apply()
+    with pytest.raises(OptaxDtypeFixError, match="needs: gone"):
+        engine_of(needs, settings=Settings(strict=True)).apply()
     pkg.__version__ = "0.2.8"
-    engine.apply()  # On a tested release the signature is known.
+    engine.apply()
     assert pkg.scale(5) == -10
 
 

@@ -105,6 +105,7 @@ def test_caches_are_cleared_only_when_something_changes(
     assert len(cleared) == 1
     engine.apply()
     assert len(cleared) == 1
+    step(ONE)
     with engine.disabled():
         assert len(cleared) == 2
         with engine.disabled():
@@ -114,6 +115,40 @@ def test_caches_are_cleared_only_when_something_changes(
     engine.revert()
     engine.revert()
     assert len(cleared) == 4
+
+
+def test_caches_are_kept_while_no_changed_function_was_called(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the shim comes first it sees every call, and other programs stay compiled."""
+    jax.clear_caches()
+    cleared: list[None] = []
+    drop = jax.clear_caches
+    monkeypatch.setattr(jax, "clear_caches", lambda: (cleared.append(None), drop()))
+    engine.on_import(optax)
+    for _ in range(2):
+        with engine.disabled():
+            pass
+        engine.apply()
+    assert len(cleared) == 0
+    assert float(JITTED(ONE)) == 4
+    with engine.disabled():
+        assert len(cleared) == 1
+        assert float(JITTED(ONE)) == 2
+    assert len(cleared) == 2
+    assert float(JITTED(ONE)) == 4
+    engine.revert()
+    assert (len(cleared), float(JITTED(ONE))) == (3, 2)
+    engine.apply()  # Nobody saw the calls in between.
+    assert (len(cleared), float(JITTED(ONE))) == (4, 4)
+
+
+def test_a_call_inside_a_disabled_block_is_seen(engine: Engine) -> None:
+    jax.clear_caches()
+    engine.on_import(optax)
+    with engine.disabled():
+        assert float(JITTED(ONE)) == 2
+    assert float(JITTED(ONE)) == 4
 
 
 def by_probe(monkeypatch: pytest.MonkeyPatch, seen: list[float]) -> Engine:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import textwrap
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable
 
+import pytest
+
 from optax_dtypefix import State
+from support import processes
 from support.fakepackage import (
     NAME,
     PATIENCE,
@@ -174,3 +179,51 @@ def test_a_revert_during_an_apply_wins(package: FakePackage) -> None:
     engine.apply()
     assert pkg.scale(5) == 10
     assert engine.status()["a"].reason == "reverted by the program"
+
+
+FORKS = """
+    import os, sys, threading
+    from optax_dtypefix._engine import import_hook
+    from support.fakepackage import FakePackage, engine_of, on, patch
+
+    def children_that_answer(count):
+        codes = []
+        for _ in range(count):
+            child = os.fork()
+            if child == 0:
+                import faulthandler
+                faulthandler.dump_traceback_later(10, exit=True)
+                engine.apply()
+                import_hook.after_import("fakepkg.extra", id)
+                os._exit(0 if pkg.scale(5) == -10 else 2)
+            codes.append(os.waitpid(child, 0)[1])
+            if codes[-1]:
+                break
+        return codes
+
+    sys.setswitchinterval(1e-5)
+    package = FakePackage()
+    sys.meta_path.append(package)
+    pkg = package.load()
+    engine = engine_of(patch("a", on("scale")))
+    over = threading.Event()
+
+    def revert_and_apply():
+        while not over.is_set():
+            engine.revert()
+            engine.apply()
+            import_hook.after_import("fakepkg.extra", id)
+            import_hook._forget(("fakepkg.extra", id, False))
+
+    thread = threading.Thread(target=revert_and_apply)
+    thread.start()
+    print(set(children_that_answer(15)))
+    over.set()
+    thread.join()
+    """
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_child_forked_beside_a_busy_thread_can_use_the_engine() -> None:
+    done = processes.run("-W", "ignore", "-c", textwrap.dedent(FORKS), timeout=120)
+    assert (done.stdout, done.stderr) == ("{0}\n", "")

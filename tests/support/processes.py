@@ -13,7 +13,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,12 +33,15 @@ def environment(**variables: str) -> dict[str, str]:
     return {**inherited, "JAX_PLATFORMS": "cpu", **variables}
 
 
-def start(*arguments: str | Path, folder: Path = TESTS, **variables: str) -> subprocess.Popen[str]:
+def start(
+    *arguments: str | Path, folder: Path = TESTS, stdin: IO[str] | None = None, **variables: str
+) -> subprocess.Popen[str]:
     """Start Python in a folder. From `tests/`, `-m` runs a module by its dotted name."""
     return subprocess.Popen(
         [sys.executable, *map(str, arguments)],
         cwd=folder,
         env=environment(**variables),
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -59,10 +62,14 @@ def finish(processes: Sequence[subprocess.Popen[str]], timeout: float | None = N
 
 
 def run(
-    *arguments: str | Path, folder: Path = TESTS, timeout: float | None = None, **variables: str
+    *arguments: str | Path,
+    folder: Path = TESTS,
+    timeout: float | None = None,
+    stdin: IO[str] | None = None,
+    **variables: str,
 ) -> subprocess.CompletedProcess[str]:
     """Run Python in a folder, whatever its exit code."""
-    return finish([start(*arguments, folder=folder, **variables)], timeout)[0]
+    return finish([start(*arguments, folder=folder, stdin=stdin, **variables)], timeout)[0]
 
 
 def stdout_of(done: subprocess.CompletedProcess[str]) -> str:
@@ -98,9 +105,12 @@ class Python:
     folder: Path
     first: tuple[str, ...] = ()
 
-    def __call__(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    def __call__(
+        self, *arguments: str, stdin: IO[str] | None = None, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
         """Run it with variables set."""
-        return run(*self.first, *arguments, folder=self.folder, timeout=300, **variables)
+        command = (*self.first, *arguments)
+        return run(*command, folder=self.folder, timeout=300, stdin=stdin, **variables)
 
     def at_start(self, code: str) -> str:
         """Return the PYTHONPATH under which every process runs this code before anything else."""

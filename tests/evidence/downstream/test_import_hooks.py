@@ -27,6 +27,7 @@ print("patched")
 """
 BEARTYPE = "from beartype.claw import beartype_package; beartype_package({!r})\n"
 JAXTYPING = "from jaxtyping import install_import_hook; install_import_hook({!r}, {!r})\n"
+TYPEGUARD = "from typeguard import install_import_hook; install_import_hook({!r})\n"
 REWRITING = "import pytest; pytest.register_assert_rewrite('optax')\n"
 
 
@@ -45,6 +46,15 @@ def run(folder: Path, script: str, **variables: str) -> subprocess.CompletedProc
     ],
 )
 def test_a_hook_on_the_users_package(tmp_path: Path, hook: str) -> None:
+    done = run(tmp_path, hook + BEFORE + "import users")
+    assert done.stdout == "patched\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [TYPEGUARD.format("optax_dtypefix"), JAXTYPING.format("optax_dtypefix", "beartype.beartype")],
+)
+def test_a_hook_on_the_shim(tmp_path: Path, hook: str) -> None:
     done = run(tmp_path, hook + BEFORE + "import users")
     assert done.stdout == "patched\n", done.stderr
 

@@ -1,0 +1,60 @@
+"""The worker process imports from the path of this process, and from nowhere else."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from optax_dtypefix._commands.worker import Worker, WorkerError
+from support import processes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SHADOWED = ("ast", "importlib", "json", "linecache", "os", "re", "sitecustomize", "typing")
+
+
+@pytest.fixture
+def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Enter a folder with files that have the names of standard modules."""
+    folder = tmp_path / "it's a {folder}"
+    folder.mkdir()
+    for name in SHADOWED:
+        (folder / f"{name}.py").write_text("raise SystemExit(f'ran {__file__}')")
+    (folder / "user.py").write_text(
+        "import json\ndef write(path):\n    open(path, 'w').write(json.dumps({'ok': 1}))\n"
+    )
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.mark.usefixtures("cwd")
+def test_no_file_of_the_current_folder_runs(tmp_path: Path) -> None:
+    with Worker(str(tmp_path), "some", "user:write") as worker, pytest.raises(WorkerError) as why:
+        worker.entries()
+    assert "No module named 'user'" in str(why.value)
+
+
+def test_it_finds_what_this_process_finds(
+    cwd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modules = tmp_path / "it's {mine}"
+    modules.mkdir()
+    (cwd / "user.py").rename(modules / "user.py")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(modules), modules])  # A Path is ignored.
+    with Worker(str(tmp_path), "some", "user:write") as worker:
+        assert worker.entries() == [{"ok": 1}]
+
+
+def test_in_isolated_mode_no_file_on_pythonpath_runs(cwd: Path, tmp_path: Path) -> None:
+    script = f"""
+        from optax_dtypefix._commands.worker import Worker
+        with Worker({str(tmp_path)!r}, "some", "pathlib:Path") as worker:
+            worker._process.wait()
+        print(open(worker._stderr).read())
+        """
+    path = processes.write_script(tmp_path, script)
+    done = processes.run("-I", path, folder=cwd, PYTHONPATH=str(cwd))
+    assert (done.stdout, done.stderr) == ("\n", "")
