@@ -7,6 +7,9 @@ if it is imported already. ``status()`` reports what was applied and why.
 
 from typing import TYPE_CHECKING
 
+# First: if optax is imported already, the imports below patch it and report the version.
+__version__ = "0.1.0"
+
 try:
     from ._api import (
         apply as apply,
@@ -82,4 +85,3 @@ __all__ = (
     "revert",
     "status",
 )
-__version__ = "0.1.0"

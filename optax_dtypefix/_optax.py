@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from ._engine.engine import Engine
 from ._logging import set_up_logging
+from ._record import after_applying
 from ._settings import SETTINGS
 from .patches import IDS, TESTED, load
 
 set_up_logging(SETTINGS.log_level)
 ENGINE = Engine("optax", IDS, load, SETTINGS, TESTED)
+ENGINE.after_applying = after_applying

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def progress_bar() -> Iterator[Callable[[int, int], None]]:
+def progress_bar(unit: str = "transformations") -> Iterator[Callable[[int, int], None]]:
     """Yield a function to call with the numbers of finished and of all items."""
     if not sys.stderr.isatty():
         yield lambda done, total: None  # noqa: ARG005
@@ -22,7 +22,7 @@ def progress_bar() -> Iterator[Callable[[int, int], None]]:
         yield _print_count
         print(file=sys.stderr)
         return
-    with tqdm(unit=" transformations") as bar:
+    with tqdm(unit=f" {unit}") as bar:
 
         def update(done: int, total: int) -> None:
             bar.total = total
