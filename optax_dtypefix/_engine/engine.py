@@ -218,7 +218,7 @@ class Engine:
         for decision in outcome.values():
             if decision.waits_for is not None:
                 after_import(decision.waits_for, self.on_import, strict=self._settings.strict)
-        if outcome and LOGGER.isEnabledFor(logging.INFO):
+        if (active or sweep_within) and LOGGER.isEnabledFor(logging.INFO):
             LOGGER.info(self.status().headline)
         self._report_problems(outcome)  # Late: in strict mode it may raise.
         if self.after_applying is not None:

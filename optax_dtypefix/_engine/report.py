@@ -59,18 +59,18 @@ class PatchStatus:
         return cut(f"<PatchStatus {self.id}: {self.state}, {self.effect}>", 100)
 
     def _repr_html_(self) -> str:
-        rows = {
-            "patch": self.id,
-            "state": self.state.value,
-            "reason": self.reason,
-            "reached": self.reached_text,
-            "changed": ", ".join(f"{kind}: {count}" for kind, count in self.changed.items()),
-            "targets": ", ".join(self.targets),
-            "upstream": ", ".join(self.upstream),
-            "fixed in": self.fixed_in_text,
-        }
-        (first, *others) = ((name, text) for name, text in rows.items() if text)
-        return html_table([first, *others])
+        changed = ", ".join(f"{kind}: {count}" for kind, count in self.changed.items())
+        rows = [
+            ("patch", self.id),
+            ("state", self.state.value),
+            ("reason", self.reason),
+            ("effect", self.reached_text),
+            ("changed", changed),
+            ("targets", ", ".join(self.targets)),
+            ("upstream", ", ".join(self.upstream)),
+            ("fixed in", self.fixed_in_text),
+        ]
+        return html_table([(name, text) for name, text in rows if text])
 
     @property
     def reached_text(self) -> str:
