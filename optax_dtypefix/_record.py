@@ -44,10 +44,9 @@ def keep_record(settings: Settings) -> None:
         atexit.register(_write_at_exit)
     if not SETTINGS.enabled or f"{__package__}._optax" in sys.modules:
         # Nothing is applied, or it was applied before: the engine does not call us.
-        from ._api import status
         from ._engine.import_hook import after_import
 
-        after_import("optax", lambda _: after_applying(status))
+        after_import("optax", lambda _: after_applying(_status))
 
 
 def after_applying(status: Callable[[], Report]) -> None:
@@ -64,11 +63,15 @@ def _write_at_exit() -> None:
     if _kept is None or "optax" not in sys.modules:  # Launchers and data loaders have no record.
         return
     try:
-        from ._api import status
-
-        _kept.write(status(), finished=True)
+        _kept.write(_status(), finished=True)
     except Exception as error:  # A bug of ours must not change how the program ends.
         warn_or_raise(f"The report was not written: {summarize(error)}", strict=False)
+
+
+def _status() -> Report:
+    from ._optax import ENGINE  # Not ``_api``: if its import failed, this would repeat it.
+
+    return ENGINE.status()
 
 
 class _Record:
