@@ -180,7 +180,8 @@ def _wait(workers: Sequence[Worker], progress: Callable[[int, int], None]) -> No
         headers = [header for worker in workers if (header := worker.first_entry())]
         total = sum(fault["in_release"] for header in headers for fault in header["faults"])
         done = sum(max(worker.lines_so_far() - 1, 0) for worker in workers)
-        progress(min(done, total), total)
+        if len(headers) == len(workers):
+            progress(min(done, total), total)
 
 
 class _Outcomes:
