@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import re
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -123,7 +124,10 @@ def test_the_same_run_is_accepted(run_json: Path, tmp_path: Path) -> None:
 
 def test_other_settings_are_refused_and_the_record_survives(run_json: Path) -> None:
     before = run_json.read_text()
-    engine = recorded(run_json, require=str(run_json), only=frozenset({"late"}))
+    settings = Settings(report=str(run_json), require=str(run_json), only=frozenset({"late"}))
+    record = _record._Record(settings)
+    engine = engine_of(*patches(), settings=settings)
+    engine.after_applying = lambda status: record.after_applying(status())
     for _ in range(2):  # Trying again does not help.
         with pytest.raises(OptaxDtypeFixError) as caught:
             engine.apply()
@@ -132,6 +136,7 @@ def test_other_settings_are_refused_and_the_record_survives(run_json: Path) -> N
         reason = "disabled (not in OPTAX_DTYPEFIX_ONLY), recorded"
         assert difference == f"  patches a, b: {reason} applied"
         assert "OPTAX_DTYPEFIX_REQUIRE" in advice
+    record.write(engine.status(), finished=True)
     assert run_json.read_text() == before
 
 
@@ -295,6 +300,17 @@ def test_a_report_is_replaced_as_a_whole(run_json: Path, monkeypatch: pytest.Mon
         record.write(engine_of(*patches()).status(), finished=True)
     assert run_json.read_text() == before
     assert [entry.name for entry in run_json.parent.iterdir()] == ["run.json"]
+
+
+def test_a_bug_at_exit_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setitem(sys.modules, "optax", sys)
+    monkeypatch.setattr(_record, "_kept", _record._Record(Settings(report=str(tmp_path / "a"))))
+    monkeypatch.setattr(_record, "_status", fail)
+    with pytest.warns(OptaxDtypeFixWarning, match="was not written: ZeroDivisionError"):
+        _record._write_at_exit()
 
 
 def test_each_process_may_have_a_report_of_its_own(
