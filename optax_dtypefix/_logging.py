@@ -29,7 +29,7 @@ class _UntilConfigured(logging.Handler):
         self.setFormatter(logging.Formatter("%(name)s %(levelname)s: %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
-        if logging.getLogger().handlers or LOGGER.handlers != [self]:
+        if logging.getLogger().handlers or LOGGER.handlers != [self] or sys.stderr is None:
             return
         try:
             print(self.format(record), file=sys.stderr)

@@ -100,7 +100,9 @@ def named_by(variables: Mapping[str, str]) -> set[str]:
 
 def _log_level(environment: Mapping[str, str]) -> str | None:
     variable = f"{_PREFIX}_LOG"
-    return _choice(environment, variable, _LEVELS, default="") if variable in environment else None
+    if not environment.get(variable, "").strip():
+        return None
+    return _choice(environment, variable, _LEVELS, default="warning")
 
 
 def _path(environment: Mapping[str, str], variable: str) -> str | None:

@@ -208,7 +208,7 @@ def _audit(only: Sequence[str], as_json: bool, picture: str | None) -> int:
     try:
         if picture is not None:
             open(picture, "a", encoding="utf-8").close()  # Fail now, not in some minutes.
-        with progress_bar() as progress:
+        with progress_bar("transformations") as progress:
             found = audit(only, progress)
     except (WorkerError, LookupError, OSError) as error:
         if is_new and picture is not None and os.path.exists(picture):

@@ -30,7 +30,7 @@ class State(str, enum.Enum):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class PatchStatus:
-    """State of one patch.
+    """State of one patch. What the patch did makes two statuses no less equal.
 
     Attributes:
       id: the patch.
@@ -41,8 +41,12 @@ class PatchStatus:
       upstream: links of the upstream issues.
       fixed_in: the first release of optax that does not need the patch; empty if there is none yet.
       opt_in: whether the patch must be enabled by name.
-      reached: how many calls reached the patch: while building, tracing, or in eager steps.
-      changed: how many leaves the patch cast, by kind.
+      reached: how often this process called a function that the patch replaces: while it built,
+        traced, or took eager steps. A compiled step calls none.
+      changed: what the patch did otherwise than stock, by kind, with the number of times: casts, as
+        in ``{"float16 to float32": 4}``, and other changes, in words. Empty if the patch was
+        reached, and stock was right. Where that depends on numbers that are not known while a step
+        is traced, such as a NaN that may come later, the guard counts.
     """
 
     id: str
@@ -52,8 +56,8 @@ class PatchStatus:
     upstream: tuple[str, ...] = ()
     fixed_in: str = ""
     opt_in: bool = False
-    reached: int = 0
-    changed: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    reached: int = dataclasses.field(default=0, compare=False)
+    changed: Mapping[str, int] = dataclasses.field(default_factory=dict, compare=False)
 
     def __repr__(self) -> str:
         return cut(f"<PatchStatus {self.id}: {self.state}, {self.effect}>", 100)
@@ -64,7 +68,7 @@ class PatchStatus:
             ("patch", self.id),
             ("state", self.state.value),
             ("reason", self.reason),
-            ("effect", self.reached_text),
+            ("effect", self.effect if self.state is State.APPLIED else ""),
             ("changed", changed),
             ("targets", ", ".join(self.targets)),
             ("upstream", ", ".join(self.upstream)),
@@ -73,17 +77,16 @@ class PatchStatus:
         return html_table([(name, text) for name, text in rows if text])
 
     @property
-    def reached_text(self) -> str:
-        """How often calls reached the patch, as text; empty unless the patch is applied."""
-        if self.state is not State.APPLIED:
-            return ""
-        times = "once" if self.reached == 1 else f"{self.reached} times"
-        return f"reached {times}" if self.reached else "not reached"
-
-    @property
     def effect(self) -> str:
         """What an applied patch did in this process; of any other, the reason."""
-        return self.reached_text or self.reason
+        if self.state is not State.APPLIED:
+            return self.reason
+        if not self.reached:
+            return "not reached"
+        times = "once" if self.reached == 1 else f"{self.reached} times"
+        changes = sum(self.changed.values())
+        changed = "1 change" if changes == 1 else f"{changes or 'no'} changes"
+        return f"reached {times}, {changed}"
 
     @property
     def fixed_in_text(self) -> str:
@@ -97,7 +100,7 @@ class PatchStatus:
         return not (idle or (self.opt_in and self.state is State.DISABLED))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the status as plain strings and lists."""
+        """Return the status as plain strings, numbers, lists and dicts."""
         return {
             "id": self.id,
             "state": self.state.value,

@@ -62,8 +62,8 @@ def test_the_variables_of_the_settings_can_be_set_again() -> None:
     assert read(**variables).variables() == variables
 
 
-@pytest.mark.parametrize("name", ["DISABLE", "ONLY", "ENABLE", "REPORT", "REQUIRE"])
-def test_an_empty_list_or_path_counts_as_unset(name: str) -> None:
+@pytest.mark.parametrize("name", ["DISABLE", "ONLY", "ENABLE", "LOG", "REPORT", "REQUIRE"])
+def test_an_empty_value_counts_as_unset(name: str) -> None:
     assert read(**{f"{P}_{name}": " "}) == read()
 
 
@@ -75,7 +75,6 @@ def test_an_empty_list_or_path_counts_as_unset(name: str) -> None:
         (P, "OFF", "Set it to 'on' or 'off'"),
         (f"{P}_STRICT", "yes", "Set it to '0' or '1'"),
         (f"{P}_LOG", "INFO", "Set it to 'warning' or 'info' or 'debug'"),
-        (f"{P}_LOG", "", "Set it to 'warning' or 'info' or 'debug'"),
         (f"{P}_DISABLE", "prodigy,", "patch ids separated by commas"),
         (f"{P}_ONLY", ",", "patch ids separated by commas"),
         (f"{P}_ENABLE", "prodigy,,zero_nans", "patch ids separated by commas"),

@@ -99,10 +99,12 @@ def test_the_table_says_what_was_reached(package: FakePackage) -> None:
     with pytest.warns(OptaxDtypeFixWarning):
         package.load()
     report = with_counts(engine, a=1, c=3)
+    some = dataclasses.replace(report["c"], changed={"float16 to float32": 4, "guard": 2})
+    report = dataclasses.replace(report, patches=(*report.patches[:2], some, report["d"]))
     assert [re.split("  +", line)[2] for line in str(report).splitlines()[4:]] == [
-        "reached once",
+        "reached once, no changes",
         "not reached",
-        "reached 3 times",
+        "reached 3 times, 6 changes",
         "this release has no gone",
     ]
     assert report.as_dict()["patches"][2]["reached"] == 3
@@ -136,19 +138,19 @@ def test_a_notebook_shows_tables_and_short_lines(package: FakePackage) -> None:
     failed = dataclasses.replace(report["b"], state=State.FAILED, reason=wordy)
     report = dataclasses.replace(report, patches=(report["a"], failed))
     assert repr(report) == f"<Report: {report.headline}>"
-    assert repr(report["a"]) == "<PatchStatus a: applied, reached 2 times>"
+    assert repr(report["a"]) == "<PatchStatus a: applied, reached 2 times, no changes>"
     assert repr(report["b"]).startswith("<PatchStatus b: failed, <b>word word")
     assert len(repr(report["b"])) == 100
     assert Cells(report._repr_html_()).rows == [
         ["patch", "state", "effect"],
-        ["a", "applied", "reached 2 times"],
+        ["a", "applied", "reached 2 times, no changes"],
         ["b", "failed", wordy],  # Escaped, else the parser would drop the tag.
     ]
     assert Cells(report["a"]._repr_html_()).rows == [
         ["patch", "a"],
         ["state", "applied"],
         ["reason", "fakepkg 0.2.8 has: fault"],
-        ["effect", "reached 2 times"],
+        ["effect", "reached 2 times, no changes"],
         ["targets", "fakepkg.core:scale"],
         ["upstream", "https://example.org/1"],
         ["fixed in", "not yet"],
