@@ -8,6 +8,9 @@ if it is imported already. ``status()`` reports what was applied and why.
 import os
 from typing import TYPE_CHECKING
 
+# First: if optax is imported already, the imports below patch it and report the version.
+__version__ = "0.1.0"
+
 try:
     from .patches import IDS as _IDS  # noqa: F401
 except ModuleNotFoundError as error:
@@ -81,4 +84,3 @@ __all__ = (
     "revert",
     "status",
 )
-__version__ = "0.1.0"

@@ -89,4 +89,8 @@ def _engine() -> Engine:
     return ENGINE
 
 
+if SETTINGS.report or SETTINGS.require:
+    from ._record import keep_record
+
+    keep_record(SETTINGS)  # First: if the required record cannot be read, nothing is patched.
 patch_when_imported("optax", _engine, SETTINGS)

@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import logging
+import sys
 
 LOGGER = logging.getLogger("optax_dtypefix")
 
 
-def set_up_logging(level: str) -> None:
-    """Set the level. For a level below warning, also show the messages on stderr.
+def set_up_logging(level: str | None) -> None:
+    """Set the level that the user asked for; without one, the level is left to the program.
 
-    With the default, ``WARNING``, a level that the program has set already is kept.
+    Records propagate. Those below warning are also shown on stderr, but only until the program
+    configures logging: Python itself shows no such record in an unconfigured program.
     """
-    if level != "WARNING" or LOGGER.level == logging.NOTSET:
-        LOGGER.setLevel(level)
-    if level != "WARNING" and not LOGGER.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(name)s %(levelname)s: %(message)s"))
-        LOGGER.addHandler(handler)
-        LOGGER.propagate = False
+    if level is None:
+        return
+    LOGGER.setLevel(level)
+    if level != "WARNING" and not LOGGER.hasHandlers():
+        LOGGER.addHandler(_UntilConfigured())
+
+
+class _UntilConfigured(logging.Handler):
+    """Write to stderr as long as no other handler would."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(logging.Formatter("%(name)s %(levelname)s: %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if logging.getLogger().handlers or LOGGER.handlers != [self] or sys.stderr is None:
+            return
+        try:
+            print(self.format(record), file=sys.stderr)
+        except Exception:
+            self.handleError(record)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ._engine.engine import Engine
 from ._logging import set_up_logging
+from ._record import after_applying
 from ._settings import SETTINGS
 from .patches import IDS, TESTED, load
 
@@ -25,3 +26,4 @@ def _probing() -> AbstractContextManager[None]:
 
 set_up_logging(SETTINGS.log_level)
 ENGINE = Engine("optax", IDS, load, SETTINGS, TESTED, _probing)
+ENGINE.after_applying = after_applying

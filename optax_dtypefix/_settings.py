@@ -25,14 +25,19 @@ _LEVELS = {"warning": "WARNING", "info": "INFO", "debug": "DEBUG"}
 
 
 class Settings(NamedTuple):
-    """What the user set in the environment. ``only`` is None if that variable is not set."""
+    """What the user set in the environment.
+
+    ``only``, ``log_level``, ``report`` and ``require`` are None if that variable is not set.
+    """
 
     enabled: bool = True
     disable: frozenset[str] = frozenset()
     only: frozenset[str] | None = None
     enable: frozenset[str] = frozenset()
     strict: bool = False
-    log_level: str = "WARNING"
+    log_level: str | None = None
+    report: str | None = None
+    require: str | None = None
 
     def disabled_reason(self, patch_id: str) -> str | None:
         """Return why the environment switches this patch off, as text, or None if it does not."""
@@ -47,6 +52,20 @@ class Settings(NamedTuple):
     def opted_in(self, patch_id: str) -> bool:
         """Return whether a variable names this patch: the way to switch an opt-in patch on."""
         return patch_id in self.enable or (self.only is not None and patch_id in self.only)
+
+    def variables(self) -> dict[str, str]:
+        """Return the variables that are not at their defaults, and their effective values."""
+        values = {
+            "": None if self.enabled else "off",
+            "_DISABLE": ",".join(sorted(self.disable)) or None,
+            "_ONLY": None if self.only is None else ",".join(sorted(self.only)),
+            "_ENABLE": ",".join(sorted(self.enable)) or None,
+            "_STRICT": "1" if self.strict else None,
+            "_LOG": self.log_level and self.log_level.lower(),
+            "_REPORT": self.report,
+            "_REQUIRE": self.require,
+        }
+        return {_PREFIX + suffix: value for suffix, value in values.items() if value is not None}
 
 
 def read_settings(environment: Mapping[str, str], known_ids: Sequence[str]) -> Settings:
@@ -67,8 +86,29 @@ def read_settings(environment: Mapping[str, str], known_ids: Sequence[str]) -> S
         only=ids(f"{_PREFIX}_ONLY"),
         enable=ids(f"{_PREFIX}_ENABLE") or frozenset(),
         strict=strict,
-        log_level=_choice(environment, f"{_PREFIX}_LOG", _LEVELS, default="warning"),
+        log_level=_log_level(environment),
+        report=_path(environment, f"{_PREFIX}_REPORT"),
+        require=_path(environment, f"{_PREFIX}_REQUIRE"),
     )
+
+
+def named_by(variables: Mapping[str, str]) -> set[str]:
+    """Return the ids that :meth:`Settings.variables` of some process switch on."""
+    named = (variables.get(f"{_PREFIX}_{name}", "") for name in ("ONLY", "ENABLE"))
+    return {patch_id for ids in named for patch_id in ids.split(",")}
+
+
+def _log_level(environment: Mapping[str, str]) -> str | None:
+    variable = f"{_PREFIX}_LOG"
+    if not environment.get(variable, "").strip():
+        return None
+    return _choice(environment, variable, _LEVELS, default="warning")
+
+
+def _path(environment: Mapping[str, str], variable: str) -> str | None:
+    """Return the path that a variable names, absolute: the program may change its folder."""
+    value = environment.get(variable, "")
+    return os.path.abspath(value) if value.strip() else None
 
 
 def _choice(
@@ -108,7 +148,7 @@ def _ids(
 
 def _check_names(environment: Mapping[str, str], *, strict: bool) -> None:
     """Report unknown variables: a misspelt one would silently have no effect."""
-    suffixes = ("", "_DISABLE", "_ONLY", "_ENABLE", "_STRICT", "_LOG")
+    suffixes = ("", "_DISABLE", "_ONLY", "_ENABLE", "_STRICT", "_LOG", "_REPORT", "_REQUIRE")
     known = [_PREFIX + suffix for suffix in suffixes]
     for variable in environment:
         if not variable.startswith("OPTAX_") or variable in known:

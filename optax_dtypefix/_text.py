@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 
 def suggest(word: str, known: Sequence[str], *, several: str = "Give each name separately.") -> str:
@@ -35,21 +35,32 @@ def summarize(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
-def table(rows: list[tuple[str, ...]], width: int | None = None) -> list[str]:
+def cut(text: str, limit: int) -> str:
+    """Shorten a text to ``limit`` characters; the last one shows that some are missing."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def table(
+    rows: list[tuple[str, ...]],
+    width: int | None = None,
+    paint: Callable[[str], str] = str,
+) -> list[str]:
     """Return the lines of a table with aligned columns; the first row is the heading.
 
     Args:
       rows: the cells.
       width: if given, wrap the last column to keep lines this short where possible.
+      paint: adds colour to a cell, which is aligned already.
     """
     if width is not None:
         rows = list(_wrapped(rows, width))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     rule = tuple("-" * width for width in widths)
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()
+    lines = [
+        [cell.ljust(width) for cell, width in zip(row, widths)]
         for row in (rows[0], rule, *rows[1:])
     ]
+    return ["  ".join(map(paint, cells)).rstrip() for cells in lines]
 
 
 def _wrapped(rows: list[tuple[str, ...]], width: int) -> Iterator[tuple[str, ...]]:
@@ -62,8 +73,21 @@ def _wrapped(rows: list[tuple[str, ...]], width: int) -> Iterator[tuple[str, ...
         yield from (("",) * len(cells) + (line,) for line in lines[1:])
 
 
+def html_table(rows: list[tuple[str, ...]]) -> str:
+    """Return a table for notebooks; the first row is the heading. Cells are text, not HTML."""
+    import html  # Not at the top: see ``closest``.
+
+    def line(cells: tuple[str, ...], tag: str) -> str:
+        return "".join(
+            f'<{tag} style="text-align: left">{html.escape(cell)}</{tag}>' for cell in cells
+        )
+
+    body = "".join(f"<tr>{line(cells, 'td')}</tr>" for cells in rows[1:])
+    return f"<table><thead><tr>{line(rows[0], 'th')}</tr></thead><tbody>{body}</tbody></table>"
+
+
 def terminal_width() -> int:
-    """Return the number of columns of the terminal, or 120 if there is none."""
+    """Return the number of columns of the terminal, or 80 if there is none."""
     import shutil  # Not at the top: see ``closest``.
 
-    return shutil.get_terminal_size((120, 24)).columns
+    return shutil.get_terminal_size().columns

@@ -8,15 +8,16 @@ import dataclasses
 import enum
 import json
 import tempfile
+import time
 from typing import TYPE_CHECKING, Any
 
 from .._engine.report import State
 from .._engine.selection import NOT_OPTED_IN
-from .._text import table
+from .._text import cut, table
 from .worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _WRITE_OUTCOMES = "optax_dtypefix._commands.reproducers:write_outcomes"
 
@@ -33,6 +34,7 @@ class Verdict(str, enum.Enum):
     NOT_IN_RELEASE = "not in this release"
 
 
+_FIXED = (Verdict.FIXED, Verdict.FIXED_BY_OTHERS)
 _NEXT_STEPS = {
     Verdict.STILL_FAILS: (
         "Patched optax still has these faults: {faults}. Please report them with the output of "
@@ -52,7 +54,10 @@ _NEXT_STEPS = {
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One fault. ``stock`` and ``patched`` are the errors there, None if there was none."""
+    """One fault. ``stock`` and ``patched`` are the errors there, None if there was none.
+
+    ``fixed_by`` has the patches that fix it, if it is fixed.
+    """
 
     patch: str
     fault: str
@@ -63,6 +68,14 @@ class Row:
     verdict: Verdict
     state: str
     reason: str
+    fixed_by: tuple[str, ...] = ()
+
+    @property
+    def verdict_text(self) -> str:
+        """The verdict; where other patches fix the fault, with their names if they are known."""
+        if self.verdict is Verdict.FIXED_BY_OTHERS and self.fixed_by:
+            return f"fixed by {', '.join(self.fixed_by)}"
+        return self.verdict.value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,14 +108,24 @@ class Diagnosis:
         }
         return json.dumps(record, indent=2)
 
-    def as_text(self, width: int) -> str:
-        """Return the versions, a table with one line a fault, and the conclusion."""
-        versions = f"optax {self.report['optax_version']} in {self.report['optax_location']}"
-        heading = f"{versions}, jax {self.report['jax_version']}"
+    def as_text(
+        self, width: int, *, verbose: bool = False, paint: Callable[[str], str] = str
+    ) -> str:
+        """Return the versions, a table, and the conclusion.
+
+        Args:
+          width: the number of columns.
+          verbose: one line a fault, with its messages, in place of one line a patch.
+          paint: adds colour to a cell.
+        """
+        heading = f"optax {self.report['optax_version']}, jax {self.report['jax_version']}"
+        if verbose:
+            heading += f"\nin {self.report['optax_location']}"
         if not self.tested:
             heading += "\nNot a tested release: it may have any of the known faults, or none."
         rows = self._rows_of_release
-        lines = [*_fault_table(rows, width), ""] if rows else []
+        make = _fault_table if verbose else _patch_table
+        lines = [*make(rows, width, paint), ""] if rows else []
         return "\n".join([heading, "", *lines, self.conclusion])
 
     def as_details(self) -> str:
@@ -126,8 +149,12 @@ class Diagnosis:
                 yield advice.format(faults=faults, patches=patches)
 
 
-def diagnose(ids: Sequence[str] = ()) -> Diagnosis:
+def diagnose(ids: Sequence[str], progress: Callable[[int, int], None]) -> Diagnosis:
     """Run the reproducers of some patches, or of all, on stock and on patched optax.
+
+    Args:
+      ids: patches; all if empty.
+      progress: called now and then with the numbers of finished and of all runs of a reproducer.
 
     Raises:
       WorkerError: optax cannot be imported there.
@@ -137,6 +164,7 @@ def diagnose(ids: Sequence[str] = ()) -> Diagnosis:
         off = {"OPTAX_DTYPEFIX": "off"}
         stock = stack.enter_context(Worker(folder, "stock", _WRITE_OUTCOMES, ids, off))
         patched = stack.enter_context(Worker(folder, "patched", _WRITE_OUTCOMES, ids))
+        _wait((stock, patched), progress)
         before, after = _outcomes(stock), _outcomes(patched)
     states = {status["id"]: status for status in after.report["patches"]}
     rows = [_row(fault, before, after, states[fault["patch"]]) for fault in after.faults]
@@ -146,6 +174,16 @@ def diagnose(ids: Sequence[str] = ()) -> Diagnosis:
     return Diagnosis(after.report, after.tested, tuple(rows))
 
 
+def _wait(workers: Sequence[Worker], progress: Callable[[int, int], None]) -> None:
+    while any(worker.running for worker in workers):
+        time.sleep(0.1)
+        headers = [header for worker in workers if (header := worker.first_entry())]
+        total = sum(fault["in_release"] for header in headers for fault in header["faults"])
+        done = sum(max(worker.lines_so_far() - 1, 0) for worker in workers)
+        if len(headers) == len(workers):
+            progress(min(done, total), total)
+
+
 class _Outcomes:
     """What a worker wrote."""
 
@@ -153,17 +191,20 @@ class _Outcomes:
         self.report: Mapping[str, Any] = [e["report"] for e in entries if "report" in e][-1]
         self.tested: bool = entries[0]["tested"]
         self.faults: list[Mapping[str, Any]] = entries[0]["faults"]
-        self._missing = missing
-        self._messages: dict[tuple[str, str], str | None] = {
-            (entry["patch"], entry["fault"]): entry["outcome"]
-            for entry in entries
-            if "outcome" in entry
-        }
+        self._missing = {"outcome": missing}
+        self._outcomes = {(e["patch"], e["fault"]): e for e in entries if "outcome" in e}
 
     def of(self, fault: Mapping[str, Any]) -> str | None:
         if not fault["in_release"]:
             return None
-        return self._messages.get((fault["patch"], fault["fault"]), self._missing)
+        outcome: str | None = self._entry(fault)["outcome"]
+        return outcome
+
+    def fixed_by(self, fault: Mapping[str, Any]) -> tuple[str, ...]:
+        return tuple(self._entry(fault).get("fixed_by", ()))
+
+    def _entry(self, fault: Mapping[str, Any]) -> Mapping[str, Any]:
+        return self._outcomes.get((fault["patch"], fault["fault"]), self._missing)
 
 
 def _outcomes(worker: Worker) -> _Outcomes:
@@ -189,6 +230,7 @@ def _row(
         verdict=verdict,
         state=status["state"],
         reason=status["reason"],
+        fixed_by=after.fixed_by(fault) if verdict in _FIXED else (),
     )
 
 
@@ -221,15 +263,38 @@ def _unloadable(status: Mapping[str, Any]) -> Row:
     )
 
 
-def _fault_table(rows: Sequence[Row], width: int) -> list[str]:
+def _patch_table(rows: Sequence[Row], width: int, paint: Callable[[str], str]) -> list[str]:
+    """Return one line a patch: its state, and how many of its faults are fixed."""
+    by_patch: dict[str, list[Row]] = {}
+    for row in rows:
+        by_patch.setdefault(row.patch, []).append(row)
+    cells = [(patch, mine[0].state, _summary(mine)) for patch, mine in by_patch.items()]
+    before = sum(max(map(len, column)) + 2 for column in list(zip(*cells))[:-1])
+    limited = [(*cell, cut(summary, max(width - before, 20))) for *cell, summary in cells]
+    return table([("patch", "state", "faults"), *limited], paint=paint)
+
+
+def _summary(rows: Sequence[Row]) -> str:
+    """Count the fixed faults of a patch, and name those that are not fixed by this patch."""
+    fixed = sum(row.verdict in _FIXED for row in rows)
+    others: dict[str, list[str]] = {}
+    for row in sorted(rows, key=lambda row: list(Verdict).index(row.verdict)):  # The worst first.
+        if row.verdict is not Verdict.FIXED:
+            others.setdefault(row.verdict_text, []).append(row.fault)
+    whole = len(others) == 1 and len(rows) == len(next(iter(others.values())))
+    named = (text if whole else f"{text}: {', '.join(faults)}" for text, faults in others.items())
+    return "; ".join([f"{fixed}/{len(rows)} fixed", *named])
+
+
+def _fault_table(rows: Sequence[Row], width: int, paint: Callable[[str], str]) -> list[str]:
     """Return lines of at most ``width`` columns, if names and verdicts leave room for messages."""
     heading = ("patch", "fault", "stock", "patched", "verdict")
-    cells = [(r.patch, r.fault, _line(r.stock), _line(r.patched), r.verdict.value) for r in rows]
+    cells = [(r.patch, r.fault, _line(r.stock), _line(r.patched), r.verdict_text) for r in rows]
     widths = [max(len(row[column]) for row in [heading, *cells]) for column in range(5)]
     room = max(width - widths[0] - widths[1] - widths[4] - 8, 20)
     patched = min(widths[3], max(room // 2, room - widths[2]))
     limits = (widths[0], widths[1], room - patched, patched, widths[4])
-    return table([heading, *(tuple(map(_cut, row, limits)) for row in cells)])
+    return table([heading, *(tuple(map(cut, row, limits)) for row in cells)], paint=paint)
 
 
 def _details(row: Row) -> str:
@@ -238,7 +303,7 @@ def _details(row: Row) -> str:
         "patched": row.patched or "ok",
         "upstream": row.upstream or "no known issue",
     }
-    lines = [f"{row.patch}, {row.fault}: {row.verdict.value}", f"  {row.summary}"]
+    lines = [f"{row.patch}, {row.fault}: {row.verdict_text}", f"  {row.summary}"]
     if row.state != State.APPLIED.value:
         lines.append(f"  the patch is {row.state}: {row.reason}")
     for title, text in sections.items():
@@ -248,7 +313,3 @@ def _details(row: Row) -> str:
 
 def _line(message: str | None) -> str:
     return "ok" if message is None else " ".join(message.split())
-
-
-def _cut(text: str, limit: int) -> str:
-    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING
 
 from .. import OptaxDtypeFixError, OptaxDtypeFixWarning, State, __version__, status
 from .._engine.release import version_of
+from .._record import keep_record
+from .._settings import SETTINGS, read_settings
 from .._text import suggest, terminal_width
 from ..patches import IDS
+from .colour import painter
 from .doctor import diagnose
 from .import_optax import import_optax
 from .progress import progress_bar
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _COMMANDS = ("status", "doctor", "audit", "run")
+_RUN_OPTIONS = ("--report", "--require")
 
 _DESCRIPTION = """\
 Make the installed optax dtype-preserving. In a program, `import optax_dtypefix` is enough. This
@@ -39,6 +43,8 @@ examples:
   optax-dtypefix audit --only adam sgd      check transformations, on stock and on patched optax
   optax-dtypefix run train.py --lr 0.1      run an unmodified script under the shim
   optax-dtypefix run -m my.training --json  run an unmodified module with its own options
+  optax-dtypefix run --report run.json train.py   write what was applied, and what it did
+  optax-dtypefix run --require run.json train.py  fail unless the same is applied again
 
 environment:
   OPTAX_DTYPEFIX=off                        switch the whole shim off
@@ -46,17 +52,19 @@ environment:
   OPTAX_DTYPEFIX_ONLY=multi_steps,...       apply only these patches
   OPTAX_DTYPEFIX_ENABLE=float32_moments,... apply these opt-in patches too
   OPTAX_DTYPEFIX_STRICT=1                   raise an error if a patch cannot be applied
-  OPTAX_DTYPEFIX_LOG=info                   log each decision; `debug` logs more
+  OPTAX_DTYPEFIX_LOG=info                   log what is applied in one line; `debug` logs why
+  OPTAX_DTYPEFIX_REPORT=run.json            write what was applied, and what it did
+  OPTAX_DTYPEFIX_REQUIRE=run.json           fail unless the same is applied again
 """
 
 _STATUS = """\
 Import optax under the shim, and report for each patch whether it was applied, and why. Exit with 1
-if a patch failed.
+if a patch failed. The JSON can be required of a later run: `run --require FILE`.
 """
 
 _DOCTOR = """\
 Reproduce each fault of the installed optax on the stock and on the patched functions, in separate
-processes. With PATCH, show only the faults of these patches, with every detail. Run on the CPU
+processes. Show one line a patch; with PATCH, every detail of its faults. Run on the CPU
 unless JAX_PLATFORMS is set. Exit with 1 if patched optax still has a fault, or if stock optax lacks
 one that it should have.
 """
@@ -74,6 +82,11 @@ would: same sys.argv, sys.path, exit code and traceback. Processes that the prog
 multiprocessing are under the shim too; those that it starts with subprocess are not. SCRIPT may
 also be a .pyc file, a zip archive or folder with a __main__.py, or - for stdin. All arguments after
 SCRIPT or MODULE go to the program.
+
+With --report, write what was applied and what each patch did: when optax is imported, and again at
+exit. In FILE, %p stands for the process id and %h for the host; without them, the last process that
+imported optax writes the file. With --require, `import optax` fails with the difference if what is
+applied is not what FILE records.
 """
 
 
@@ -96,11 +109,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"unknown command {ours[0]!r}. {suggest(ours[0], _COMMANDS)}")
     options = parser.parse_args(ours)
     if options.command == "run":
-        if options.module is not None:
-            return run_module(options.module, theirs)
-        return run_script(options.script, theirs)
+        return _run(options, theirs)
     if not _prepare_streams():
         return 1
+    if SETTINGS.report:  # The report of a run, which this is not.
+        keep_record(SETTINGS._replace(report=None))
     if importlib.util.find_spec("optax") is None:
         return _no_optax(
             f"it is not installed for {sys.executable}. Run `python -m pip install optax`."
@@ -109,8 +122,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.command == "audit":
             return _audit(options.only, options.json, options.svg)
         if options.command == "doctor":
-            return _doctor(options.patches, options.json)
-        return _status(options.json)
+            return _doctor(options.patches, as_json=options.json, verbose=options.verbose)
+        return _status(as_json=options.json, verbose=options.verbose)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # As in ``| head``: the reader has closed the pipe.
@@ -133,29 +146,58 @@ def _prepare_streams() -> bool:
     return True
 
 
-def _status(as_json: bool) -> int:
-    strict_error = None
+def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
+    if options.report or options.require:
+        try:
+            _keep_record(options.report, options.require)
+        except OptaxDtypeFixError as error:
+            print(f"optax-dtypefix run: {error}", file=sys.stderr)
+            return 2
+    try:
+        if options.module is not None:
+            return run_module(options.module, arguments)
+        return run_script(options.script, arguments)
+    finally:
+        ended = sys.exc_info()[0] in (None, SystemExit)
+        if options.report and ended and "optax" not in sys.modules:
+            print(
+                f"optax-dtypefix run: no report in {options.report}: this process did not import "
+                f"optax.",
+                file=sys.stderr,
+            )
+
+
+def _keep_record(report: str | None, require: str | None) -> None:
+    """Set the variables, which the processes that the program starts inherit, and act on them."""
+    for variable, path in (("OPTAX_DTYPEFIX_REPORT", report), ("OPTAX_DTYPEFIX_REQUIRE", require)):
+        if path:
+            os.environ[variable] = os.path.abspath(path)  # The program may change its folder.
+    keep_record(read_settings(os.environ, IDS))
+
+
+def _status(*, as_json: bool, verbose: bool) -> int:
+    refusal = None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", OptaxDtypeFixWarning)  # The table has the same text.
         try:
             import_optax()
         except OptaxDtypeFixError as error:  # Strict mode.
-            strict_error = error
+            refusal = error
         except Exception as error:  # A broken installation of optax or jax fails in its own way.
             return _no_optax(f"{type(error).__name__}: {error}")
     report = status()
-    # Print whole lines if this is not a terminal: the reader may be grep.
-    text = report.as_text(terminal_width() if sys.stdout.isatty() else None)
+    text = report.as_text(terminal_width(), verbose=verbose, paint=painter())
     print(report.as_json() if as_json else text, flush=True)
     failed = [patch.id for patch in report if patch.state is State.FAILED]
     if failed:
         print(f"\nFailed: {', '.join(failed)}. Their functions are unpatched.", file=sys.stderr)
-    if strict_error is not None:
-        print(f"\nOPTAX_DTYPEFIX_STRICT=1 makes this an error: {strict_error}", file=sys.stderr)
-    return 1 if failed or strict_error is not None else 0
+    if refusal is not None:
+        why = " (OPTAX_DTYPEFIX_STRICT=1)" if SETTINGS.strict else ""
+        print(f"\n`import optax` raises an error{why}: {refusal}", file=sys.stderr)
+    return 1 if failed or refusal is not None else 0
 
 
-def _doctor(ids: Sequence[str], as_json: bool) -> int:
+def _doctor(ids: Sequence[str], *, as_json: bool, verbose: bool) -> int:
     for patch_id in ids:
         if patch_id not in IDS:
             print(f"Unknown patch {patch_id!r}. {suggest(patch_id, IDS)}", file=sys.stderr)
@@ -163,10 +205,14 @@ def _doctor(ids: Sequence[str], as_json: bool) -> int:
     if sys.stderr.isatty():
         print("Reproducing each fault on stock and on patched optax ...", file=sys.stderr)
     try:
-        diagnosis = diagnose(ids)
+        with progress_bar("runs") as progress:
+            diagnosis = diagnose(ids, progress)
     except WorkerError as error:
         return _no_optax(str(error))
-    text = diagnosis.as_details() if ids else diagnosis.as_text(terminal_width())
+    if ids:
+        text = diagnosis.as_details()
+    else:
+        text = diagnosis.as_text(terminal_width(), verbose=verbose, paint=painter())
     print(diagnosis.as_json() if as_json else text, flush=True)
     return 0 if diagnosis.ok else 1
 
@@ -179,7 +225,7 @@ def _audit(only: Sequence[str], as_json: bool, picture: str | None) -> int:
     try:
         if picture is not None:
             open(picture, "a", encoding="utf-8").close()  # Fail now, not in some minutes.
-        with progress_bar() as progress:
+        with progress_bar("transformations") as progress:
             found = audit(only, progress)
     except (WorkerError, LookupError, OSError) as error:
         if is_new and picture is not None and os.path.exists(picture):
@@ -204,7 +250,10 @@ def _split(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     """Split our arguments from those of the program under ``run``: argparse must not see them."""
     if arguments[:1] != ["run"]:
         return arguments, ()
-    ours = 3 if arguments[1:2] in (["-m"], ["--"]) else 2
+    ours = 1
+    while arguments[ours : ours + 1] and arguments[ours].partition("=")[0] in _RUN_OPTIONS:
+        ours += 1 if "=" in arguments[ours] else 2
+    ours += 2 if arguments[ours : ours + 1] in (["-m"], ["--"]) else 1
     return arguments[:ours], arguments[ours:]
 
 
@@ -228,6 +277,8 @@ def _parser() -> argparse.ArgumentParser:
     ):
         command = commands.add_parser(name, help=summary, description=description)
         command.add_argument("--json", action="store_true", help="print everything as JSON")
+        more = "reasons in full" if name == "status" else "one line a fault, with its messages"
+        command.add_argument("-v", "--verbose", action="store_true", help=f"show {more}")
         if name == "doctor":
             command.add_argument("patches", metavar="PATCH", nargs="*", help="such as multi_steps")
     audit = commands.add_parser(
@@ -241,9 +292,13 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser(
         "run",
         help="run an unmodified script or module under the shim",
-        usage="%(prog)s [-h] (SCRIPT | -m MODULE) [ARGUMENT ...]",
+        usage="%(prog)s [-h] [--report FILE] [--require FILE] (SCRIPT | -m MODULE) [ARGUMENT ...]",
         description=_RUN,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    run.add_argument("--report", metavar="FILE", help="write what was applied, and what it did")
+    run.add_argument("--require", metavar="FILE", help="fail unless what FILE records is applied")
     program = run.add_mutually_exclusive_group(required=True)
     program.add_argument("script", metavar="SCRIPT", nargs="?", help="path of a Python file")
     program.add_argument("-m", metavar="MODULE", dest="module", help="name of a module or package")

@@ -134,6 +134,9 @@ def _environment(variables: Mapping[str, str]) -> dict[str, str]:
     environment.setdefault("JAX_PLATFORMS", "cpu")
     # The reproducers choose their own JAX modes: 64 bits, strict promotion or NaN checks in the
     # environment would change the outcomes. Warnings are not part of the contract.
+    # A worker is no run of the user: it must not replace the report, and stock differs from it.
+    for variable in ("OPTAX_DTYPEFIX_REPORT", "OPTAX_DTYPEFIX_REQUIRE"):
+        environment.pop(variable, None)
     for variable in list(environment):
         other = variable.startswith("JAX_") and not variable.startswith("JAX_PLATFORM")
         if other or variable == "PYTHONWARNINGS":

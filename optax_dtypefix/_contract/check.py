@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from .._errors import OptaxDtypeFixError
-from .._text import summarize
+from .._text import cut, html_table, summarize
 from .dtypes import REAL, PyTree, dtype_of, is_weak, kind_of, leaves
 from .jaxpr import DOUBLE, float64_inside
 from .updates import update_dtypes
@@ -39,7 +39,7 @@ class Violation:
         return f"{self.kind}{self.where}: {self.message}"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Check:
     """Result of ``check``. Iterates over the violations."""
 
@@ -56,6 +56,17 @@ class Check:
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.violations)) or "keeps the contract"
+
+    def __repr__(self) -> str:
+        count = len(self.violations)
+        first = f"{count} violation{'' if count == 1 else 's'}, first " if count else ""
+        return cut(f"<Check: {first}{str(self).splitlines()[0]}>", 100)
+
+    def _repr_html_(self) -> str:
+        if self.ok:
+            return html_table([("check",), (str(self),)])
+        rows = ((found.kind, found.where, found.message) for found in self)
+        return html_table([("kind", "where", "message"), *rows])
 
     def raise_if_broken(self) -> None:
         """Raise if the contract is broken.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import sys
 from typing import TYPE_CHECKING, Callable
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
     from .._settings import Settings
     from .patch import Patch, Target
+
+REVERTED = "reverted by the program"
+SUSPENDED = "inside a disabled() block"
 
 
 @dataclasses.dataclass
@@ -62,7 +66,13 @@ class Engine:
       settings: what the user set in the environment.
       tested: the releases that the tables of the patches were verified on, oldest first.
       probing: returns a context for probes, in which the user's modes do not count.
+
+    Attributes:
+      after_applying: called with :meth:`status` after each attempt to apply patches; what it raises
+        reaches the import, or the call, that applied them.
     """
+
+    after_applying: Callable[[Callable[[], Report]], object] | None = None
 
     def __init__(  # noqa: PLR0913, PLR0917  # All that it knows of optax and of JAX.
         self,
@@ -184,14 +194,14 @@ class Engine:
         if disabled_reason is not None:
             return Decision(State.DISABLED, disabled_reason)
         if slot.reverted:
-            return Decision(State.DISABLED, "reverted by the program")
+            return Decision(State.DISABLED, REVERTED)
         if slot.decision is None:
             if loaded_module(self._package) is None:
                 return Decision(State.PENDING, f"{self._package} is not imported yet")
             missed = f"{self._package} was imported without triggering the import hook"
             return Decision(State.PENDING, f"{missed}; call optax_dtypefix.apply()")
         if slot.is_applied and slot.suspended:
-            return Decision(State.DISABLED, "inside a disabled() block")
+            return Decision(State.DISABLED, SUSPENDED)
         lost = self._points.lost(patch_id) if slot.is_applied else ""
         if lost:
             return Decision(State.FAILED, f"{lost}; call optax_dtypefix.apply() to patch it again")
@@ -228,7 +238,11 @@ class Engine:
         for decision in outcome.values():
             if decision.waits_for is not None:
                 after_import(decision.waits_for, self.on_import, strict=self._settings.strict)
-        self._report_problems(outcome)  # Last: in strict mode it may raise.
+        if (active or sweep_within) and LOGGER.isEnabledFor(logging.INFO):
+            LOGGER.info(self.status().headline)
+        self._report_problems(outcome)  # Late: in strict mode it may raise.
+        if self.after_applying is not None:
+            self.after_applying(self.status)
 
     def _loaded(self, patch_id: str) -> Patch | Exception:
         try:
@@ -290,7 +304,7 @@ class Engine:
 
     def _report_problems(self, outcome: Mapping[str, Decision]) -> None:
         for patch_id, decision in outcome.items():
-            LOGGER.info("%s: %s, %s", patch_id, decision.state, decision.reason)
+            LOGGER.debug("%s: %s, %s", patch_id, decision.state, decision.reason)
         problems = {i: decision for i, decision in outcome.items() if decision.warn}
         if problems:
             details = "; ".join(f"{i} ({d.state}): {d.reason}" for i, d in problems.items())

@@ -6,10 +6,11 @@ import dataclasses
 import enum
 from typing import TYPE_CHECKING, Any
 
-from .._text import suggest, table
+from .. import __version__
+from .._text import cut, html_table, suggest, table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 
 class State(str, enum.Enum):
@@ -27,7 +28,7 @@ class State(str, enum.Enum):
         return self.value
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class PatchStatus:
     """State of one patch. ``==`` ignores ``reached`` and ``changed``.
 
@@ -58,6 +59,35 @@ class PatchStatus:
     reached: int = dataclasses.field(default=0, compare=False)
     changed: Mapping[str, int] = dataclasses.field(default_factory=dict, compare=False)
 
+    def __repr__(self) -> str:
+        return cut(f"<PatchStatus {self.id}: {self.state}, {self.effect}>", 100)
+
+    def _repr_html_(self) -> str:
+        changed = ", ".join(f"{kind}: {count}" for kind, count in self.changed.items())
+        rows = [
+            ("patch", self.id),
+            ("state", self.state.value),
+            ("reason", self.reason),
+            ("effect", self.effect if self.state is State.APPLIED else ""),
+            ("changed", changed),
+            ("targets", ", ".join(self.targets)),
+            ("upstream", ", ".join(self.upstream)),
+            ("fixed in", self.fixed_in_text),
+        ]
+        return html_table([(name, text) for name, text in rows if text])
+
+    @property
+    def effect(self) -> str:
+        """What an applied patch did in this process; of any other, the reason."""
+        if self.state is not State.APPLIED:
+            return self.reason
+        if not self.reached:
+            return "not reached"
+        times = "once" if self.reached == 1 else f"{self.reached} times"
+        changes = sum(self.changed.values())
+        changed = "1 change" if changes == 1 else f"{changes or 'no'} changes"
+        return f"reached {times}, {changed}"
+
     @property
     def fixed_in_text(self) -> str:
         """The release as text; empty while the patch is pending, and may not be loaded."""
@@ -84,7 +114,7 @@ class PatchStatus:
         }
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Report:
     """State of every patch, with the versions of optax and jax. Iterates over ``PatchStatus``."""
 
@@ -92,6 +122,29 @@ class Report:
     jax_version: str
     patches: tuple[PatchStatus, ...]
     optax_location: str = ""
+
+    @property
+    def digest(self) -> str:
+        """Hash of what is applied: the versions, and the state and targets of each patch.
+
+        Processes with the same digest have the same patches on the same optax and jax.
+        """
+        import hashlib  # Not at the top: few programs need it.
+        import json
+
+        patches = [(patch.id, patch.state.value, patch.targets) for patch in self]
+        applied = [__version__, self.optax_version, self.jax_version, sorted(patches)]
+        return hashlib.sha256(json.dumps(applied).encode()).hexdigest()
+
+    @property
+    def headline(self) -> str:
+        """What is applied, in one line."""
+        count = sum(patch.state is State.APPLIED for patch in self)
+        patches = f"{count} patch" if count == 1 else f"{count} patches"
+        return (
+            f"optax-dtypefix {__version__}: {patches} on optax {self.optax_version}, "
+            f"jax {self.jax_version} (digest {self.digest[:6]})"
+        )
 
     def __iter__(self) -> Iterator[PatchStatus]:
         return iter(self.patches)
@@ -108,6 +161,8 @@ class Report:
     def as_dict(self) -> dict[str, Any]:
         """Return the report as plain dicts, lists and strings."""
         return {
+            "optax_dtypefix_version": __version__,
+            "digest": self.digest,
             "optax_version": self.optax_version,
             "jax_version": self.jax_version,
             "optax_location": self.optax_location,
@@ -120,16 +175,46 @@ class Report:
 
         return json.dumps(self.as_dict(), indent=2)
 
-    def __str__(self) -> str:
-        return self.as_text()
+    def __repr__(self) -> str:
+        return f"<Report: {self.headline}>"
 
-    def as_text(self, width: int | None = None) -> str:
-        """Return the report as a table. With ``width``, wrap the reasons to fit a terminal."""
-        place = f" in {self.optax_location}" if self.optax_location else ""
-        heading = f"optax {self.optax_version}{place}, jax {self.jax_version}"
+    def __str__(self) -> str:
+        return self._as_text([("patch", "state", "effect"), *self._effects()])
+
+    def _repr_html_(self) -> str:
+        return html_table([("patch", "state", "effect"), *self._effects()])
+
+    def as_text(
+        self,
+        width: int | None = None,
+        *,
+        verbose: bool = False,
+        paint: Callable[[str], str] = str,
+    ) -> str:
+        """Return the report as a table of reasons.
+
+        Args:
+          width: if given, the number of columns: reasons are cut to one line.
+          verbose: wrap reasons in place of cutting them.
+          paint: adds colour to a cell.
+        """
         rows: list[tuple[str, ...]] = [("patch", "state", "fixed in", "reason")]
-        rows += [(p.id, p.state.value, p.fixed_in_text, p.reason) for p in self.patches]
-        lines = [heading, "", *table(rows, width)]
+        rows += [(p.id, p.state.value, p.fixed_in_text, p.reason) for p in self]
+        if width is not None and not verbose:
+            before = sum(max(map(len, column)) + 2 for column in list(zip(*rows))[:-1])
+            rows = [(*cells, cut(reason, max(width - before, 20))) for *cells, reason in rows]
+        return self._as_text(rows, width, paint)
+
+    def _effects(self) -> Iterator[tuple[str, ...]]:
+        return ((patch.id, patch.state.value, patch.effect) for patch in self)
+
+    def _as_text(
+        self,
+        rows: list[tuple[str, ...]],
+        width: int | None = None,
+        paint: Callable[[str], str] = str,
+    ) -> str:
+        lines = [self.headline, "", *table(rows, width, paint)]
         if not any(patch.has_work for patch in self.patches):
             lines += ["", "This optax needs no patches; you can remove `import optax_dtypefix`."]
         return "\n".join(lines)

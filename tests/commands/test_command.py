@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import re
 import sys
 import tempfile
 from typing import TYPE_CHECKING
@@ -9,7 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import optax_dtypefix
+from optax_dtypefix._commands.colour import painter
 from optax_dtypefix._commands.main import main
+from optax_dtypefix.patches import IDS
 from support.processes import Python
 
 if TYPE_CHECKING:
@@ -62,13 +65,64 @@ def test_wrong_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFi
 
 
 def test_status_lists_the_applied_patches(command: Python) -> None:
-    run = command("status", OPTAX_DTYPEFIX_ONLY="multi_steps")
+    run = command("status", OPTAX_DTYPEFIX_ONLY="multi_steps", FORCE_COLOR="1")
     assert (run.returncode, run.stderr) == (0, "")
-    assert run.stdout.startswith(f"optax {importlib.metadata.version('optax')} in ")
-    (line,) = [line for line in run.stdout.splitlines() if line.startswith("multi_steps")]
-    assert line.split()[1] == "applied"
+    assert f": 1 patch on optax {importlib.metadata.version('optax')}, " in run.stdout
+    lines = run.stdout.splitlines()
+    assert len(lines) == 4 + len(IDS)
+    (line,) = [line for line in lines if line.startswith("multi_steps")]
+    assert line.split()[1] == "\033[32mapplied\033[0m"
+    assert all(len(re.sub(r"\033\[\d+m", "", line)) <= 80 for line in lines)
     assert "zero_nans" in run.stdout
     assert "not in OPTAX_DTYPEFIX_ONLY" in run.stdout
+
+
+@pytest.mark.parametrize(
+    ("terminal", "variables", "coloured"),
+    [
+        (True, {}, True),
+        (True, {"NO_COLOR": "1"}, False),
+        (True, {"NO_COLOR": ""}, True),
+        (True, {"TERM": "dumb"}, False),
+        (True, {"NO_COLOR": "1", "FORCE_COLOR": "1"}, False),
+        (False, {}, False),
+        (False, {"FORCE_COLOR": "1"}, True),
+        (False, {"FORCE_COLOR": "0"}, False),
+        (False, {"CLICOLOR_FORCE": "1", "TERM": "dumb"}, True),
+    ],
+)
+def test_colour_where_the_terminal_wants_it(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool, variables: dict[str, str], coloured: bool
+) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    assert painter()("applied   ") == ("\033[32mapplied\033[0m   " if coloured else "applied   ")
+
+
+@pytest.mark.parametrize(
+    ("cell", "colour"),
+    [
+        ("failed", "31"),
+        ("pending ", "33"),
+        ("6/6 fixed", "32"),
+        ("5/6 fixed; disabled: a", "33"),
+        ("5/6 fixed; still fails: a", "31"),
+        ("multi_steps", None),
+        ("optax 0.2.8 has: failed", None),
+        ("-------", None),
+    ],
+)
+def test_only_states_verdicts_and_counts_are_coloured(
+    monkeypatch: pytest.MonkeyPatch, cell: str, colour: str | None
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    found = re.match("\033\\[(\\d+)m", painter()(cell))
+    assert (found and found[1]) == colour
 
 
 BROKEN = """

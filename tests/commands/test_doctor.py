@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import json
 from typing import Any
@@ -25,8 +26,10 @@ def test_faults_are_shown_on_stock_and_fixed_when_patched(command: Python) -> No
     # In these modes of JAX the reproducers would show something else.
     run = command(
         "doctor",
+        "--verbose",
         PYTHONPATH=command.at_start(FEW),
         OPTAX_DTYPEFIX_ONLY="multi_steps",
+        OPTAX_DTYPEFIX_REPORT="run.json",
         JAX_ENABLE_X64="1",
         JAX_NUMPY_DTYPE_PROMOTION="strict",
         PYTHONWARNINGS="error",
@@ -34,13 +37,14 @@ def test_faults_are_shown_on_stock_and_fixed_when_patched(command: Python) -> No
     )
     assert (run.returncode, run.stderr) == (0, "")
     lines = run.stdout.splitlines()
-    assert lines[0].startswith(f"optax {OPTAX} in ")
-    assert lines[0].endswith(f"jax {importlib.metadata.version('jax')}")
-    assert lines[2].split() == ["patch", "fault", "stock", "patched", "verdict"]
+    assert lines[0] == f"optax {OPTAX}, jax {importlib.metadata.version('jax')}"
+    assert lines[1].startswith("in /")
+    assert not (command.folder / "run.json").exists()  # It was no run of the user.
+    assert lines[3].split() == ["patch", "fault", "stock", "patched", "verdict"]
     (drift,) = [line.split() for line in lines if "inner_drift" in line]
     assert drift[:2] == ["multi_steps", "inner_drift"]
     assert drift[-2:] == ["ok", "fixed"]
-    table = lines[2 : lines.index("", 2)]
+    table = lines[3 : lines.index("", 3)]
     assert all(len(line) <= 90 for line in table)
     assert any("…" in line for line in table)
     switched_off = [line for line in table[2:] if not line.startswith("multi_steps")]
@@ -253,6 +257,78 @@ def test_only_an_applied_patch_counts_as_the_fix(
     assert ("the patch is" in _doctor._details(found)) == (state != "applied")
 
 
+@pytest.mark.parametrize(
+    ("rows", "summary"),
+    [
+        ([row("fixed"), row("fixed")], "2/2 fixed"),
+        ([row("disabled", patched="wrong")] * 2, "0/2 fixed; disabled"),
+        ([row("fixed"), row("still fails")], "1/2 fixed; still fails: fault_id"),
+        (
+            [
+                row("disabled"),
+                dataclasses.replace(row("fixed by others"), fixed_by=("a", "b")),
+                row("fixed by others"),
+                row("still fails"),
+                row("not in this release"),
+            ],
+            "2/4 fixed; still fails: fault_id; fixed by a, b: fault_id; fixed by others: fault_id; "
+            "disabled: fault_id",
+        ),
+    ],
+)
+def test_a_patch_has_one_line(rows: list[_doctor.Row], summary: str) -> None:
+    lines = diagnosis(*rows).as_text(200).splitlines()
+    assert lines[0] == "optax 1.2.3, jax 4.5.6"
+    assert lines[2].split() == ["patch", "state", "faults"]
+    assert lines[4:6] == [f"patch_id  applied  {summary}", ""]
+    assert max(map(len, diagnosis(*rows).as_text(50).splitlines()[:5])) <= 50
+
+
+OTHERS = """
+    import wrapt
+
+    @wrapt.when_imported("optax_dtypefix.patches.multi_steps")
+    def tamper(module):
+        from optax_dtypefix import status
+
+        inner_drift = module.PATCH.faults[0]
+
+        def fault(name, *fixers, together=False):
+            def reproduce(optax):
+                states = [status()[patch].state == "applied" for patch in fixers]
+                fixed = (all if together else any)(states)
+                return None if fixed else "wrong"
+
+            return inner_drift._replace(id=name, reproduce=reproduce, releases="")
+
+        module.PATCH.faults = (
+            fault("by_one", "fromage"),
+            fault("by_either", "fromage", "zero_nans"),
+            fault("by_both", "fromage", "zero_nans", together=True),
+            fault("by_none"),
+        )
+"""
+
+
+def test_it_says_which_other_patches_fix_a_fault(command: Python) -> None:
+    run = command(
+        "doctor",
+        "multi_steps",
+        "--json",
+        PYTHONPATH=command.at_start(OTHERS),
+        OPTAX_DTYPEFIX_ONLY="fromage,zero_nans",
+    )
+    rows = {row["fault"]: row for row in json.loads(run.stdout)["faults"]}
+    assert {fault: row["fixed_by"] for fault, row in rows.items()} == {
+        "by_one": ["fromage"],
+        "by_either": ["zero_nans", "fromage"],
+        "by_both": ["zero_nans", "fromage"],
+        "by_none": [],
+    }
+    verdicts = [row["verdict"] for row in rows.values()]
+    assert verdicts == ["fixed by others"] * 3 + ["disabled"]
+
+
 def test_one_patch_in_detail(command: Python) -> None:
     run = command("doctor", "fromage", PYTHONPATH=command.at_start(FEW))
     assert (run.returncode, run.stderr) == (0, "")
@@ -269,14 +345,15 @@ def test_a_patch_that_cannot_be_loaded_is_a_failure() -> None:
     broken = {"id": "p", "state": "failed", "reason": "SyntaxError: no"}
     result = diagnosis(_doctor._unloadable(broken))
     assert not result.ok
-    assert "SyntaxError: no" in result.as_text(200)
+    assert "SyntaxError: no" in result.as_text(200, verbose=True)
+    assert "0/1 fixed; still fails" in result.as_text(200)
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 300])
 def test_messages_share_the_width_and_names_are_not_cut(width: int) -> None:
     long = "one\n two " + "three " * 30
-    text = diagnosis(row("still fails", long, long), row("fixed", long, None)).as_text(width)
-    table = text.splitlines()[2:6]
+    found = diagnosis(row("still fails", long, long), row("fixed", long, None))
+    table = found.as_text(width, verbose=True).splitlines()[3:7]
     assert all("patch_id  fault_id  one" in line for line in table[2:])
     assert max(map(len, table)) <= width
     assert json.loads(diagnosis(row("fixed", long)).as_json())["faults"][0]["stock"] == long

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from typing import Any
+from xml.etree import ElementTree
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ import optax
 import pytest
 
 import optax_dtypefix
+from optax_dtypefix import Check, Violation
 from optax_dtypefix._contract.x64 import x64
 from support.nodes import Converting
 from support.transformations import drifting
@@ -231,3 +233,18 @@ def test_a_node_that_accepts_only_arrays() -> None:
 
     (found,) = optax_dtypefix.check(transformation(update), params)
     assert found.kind == "updates"
+
+
+def test_a_notebook_shows_a_table_and_a_short_line() -> None:
+    kept = Check(())
+    assert repr(kept) == f"<Check: {kept}>"
+    assert str(kept) in ElementTree.fromstring(kept._repr_html_()).itertext()
+    violations = [Violation("state", f"[{i}]<x>", "turns " * 40) for i in range(3)]
+    broken = Check(tuple(violations))
+    assert repr(broken).startswith("<Check: 3 violations, first state[0]<x>: turns turns")
+    assert repr(Check((violations[0],))).startswith("<Check: 1 violation, first ")
+    assert len(repr(broken)) == 100
+    root = ElementTree.fromstring(broken._repr_html_())
+    rows = [[cell.text for cell in row] for row in root.iter("tr")]
+    assert rows[0] == ["kind", "where", "message"]
+    assert rows[1:] == [[found.kind, found.where, found.message] for found in violations]

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from optax_dtypefix import OptaxDtypeFixError, OptaxDtypeFixWarning
 from optax_dtypefix._logging import LOGGER, set_up_logging
 from optax_dtypefix._settings import Settings, read_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 IDS = ("multi_steps", "zero_nans", "prodigy")
 P = "OPTAX_DTYPEFIX"
@@ -19,7 +25,8 @@ def read(**variables: str) -> Settings:
 
 
 def test_defaults() -> None:
-    assert read() == Settings(True, frozenset(), None, frozenset(), False, "WARNING")
+    assert read() == Settings(True, frozenset(), None, frozenset(), False, None, None, None)
+    assert read().variables() == {}
 
 
 def test_every_variable() -> None:
@@ -35,12 +42,33 @@ def test_every_variable() -> None:
     assert not read(OPTAX_DTYPEFIX_STRICT="0").strict
     assert read(OPTAX_DTYPEFIX_LOG="debug").log_level == "DEBUG"
     assert read(OPTAX_DTYPEFIX_LOG="info").log_level == "INFO"
+    assert read(OPTAX_DTYPEFIX_LOG="warning").log_level == "WARNING"
+    # Absolute: the program may change its folder.
+    assert read(OPTAX_DTYPEFIX_REPORT="run-%p.json").report == str(Path("run-%p.json").absolute())
+    assert read(OPTAX_DTYPEFIX_REQUIRE="/run.json").require == "/run.json"
 
 
 @pytest.mark.parametrize("name", ["", "_DISABLE", "_ONLY", "_ENABLE", "_STRICT", "_LOG"])
 def test_an_empty_variable_counts_as_unset(name: str) -> None:
     for empty in ("", " "):
         assert read(**{f"{P}{name}": empty}) == read()
+def test_the_variables_of_the_settings_can_be_set_again() -> None:
+    variables = {
+        P: "off",
+        f"{P}_DISABLE": "prodigy",
+        f"{P}_ONLY": "multi_steps,prodigy",
+        f"{P}_ENABLE": "zero_nans",
+        f"{P}_STRICT": "1",
+        f"{P}_LOG": "debug",
+        f"{P}_REPORT": "/report.json",
+        f"{P}_REQUIRE": "/require.json",
+    }
+    assert read(**variables).variables() == variables
+
+
+@pytest.mark.parametrize("name", ["DISABLE", "ONLY", "ENABLE", "LOG", "REPORT", "REQUIRE"])
+def test_an_empty_value_counts_as_unset(name: str) -> None:
+    assert read(**{f"{P}_{name}": " "}) == read()
 
 
 @pytest.mark.parametrize(
@@ -93,6 +121,7 @@ def test_only_with_an_unknown_id_patches_nothing() -> None:
     [
         (f"{P}_DISABLED", f"{P}_DISABLE"),
         (f"{P}_LOGLEVEL", f"{P}_LOG"),
+        (f"{P}_REQUIRED", f"{P}_REQUIRE"),
         (f"{P}S", P),
         ("OPTAX_DTYPE_FIX", P),
         ("OPTAX_DTYPE_FIX_DISABLE", f"{P}_DISABLE"),
@@ -122,33 +151,70 @@ def test_disabled_reasons() -> None:
     assert named.disabled_reason("zero_nans") is None
 
 
-def test_the_log_level_of_the_program_is_kept() -> None:
-    level = LOGGER.level
+@contextlib.contextmanager
+def unconfigured_logging() -> Iterator[None]:
+    """Take out the handlers of pytest, which it adds after the fixtures ran."""
+    root, level = logging.getLogger(), (LOGGER.level, logging.getLogger().level)
+    before, root.handlers, LOGGER.handlers = root.handlers, [], []
+    LOGGER.setLevel(logging.NOTSET)
     try:
-        LOGGER.setLevel("DEBUG")
-        set_up_logging("WARNING")
-        assert LOGGER.level == logging.DEBUG
-        LOGGER.setLevel(logging.NOTSET)
-        set_up_logging("WARNING")
-        assert LOGGER.level == logging.WARNING  # The level of the root logger does not count.
+        yield
     finally:
-        LOGGER.setLevel(level)
+        root.handlers, LOGGER.handlers = before, []
+        LOGGER.setLevel(level[0])
+        root.setLevel(level[1])
 
 
-def test_logging_shows_the_requested_levels(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_without_the_variable_logging_is_left_to_the_program(
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(LOGGER, "handlers", [])
-    monkeypatch.setattr(LOGGER, "propagate", True)
-    level = LOGGER.level
-    try:
+    with unconfigured_logging():
+        set_up_logging(None)
+        assert (LOGGER.level, LOGGER.handlers) == (logging.NOTSET, [])
+        LOGGER.info("quiet")
+        assert capsys.readouterr().err == ""
+        LOGGER.setLevel("DEBUG")
+        set_up_logging(None)
+        assert LOGGER.level == logging.DEBUG
+
+
+def test_warning_silences_a_program_that_logs_more(capsys: pytest.CaptureFixture[str]) -> None:
+    with unconfigured_logging():
+        logging.basicConfig(level="DEBUG", format="%(message)s")
         set_up_logging("WARNING")
         LOGGER.info("quiet")
-        assert LOGGER.handlers == []  # Left to the application.
+        LOGGER.warning("loud")
+        assert capsys.readouterr().err == "loud\n"
+
+
+def test_an_unconfigured_program_shows_the_requested_levels(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with unconfigured_logging():
         set_up_logging("INFO")
         set_up_logging("INFO")
         LOGGER.info("loud")
         LOGGER.debug("quiet")
-    finally:
-        LOGGER.setLevel(level)
-    assert capsys.readouterr().err == "optax_dtypefix INFO: loud\n"
+        assert capsys.readouterr().err == "optax_dtypefix INFO: loud\n"
+
+
+def test_a_program_that_configures_logging_gets_each_record_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with unconfigured_logging():
+        set_up_logging("INFO")
+        logging.basicConfig(format="root: %(message)s")  # Later than us.
+        LOGGER.info("one")
+        assert capsys.readouterr().err == "root: one\n"
+        logging.getLogger().handlers.clear()
+        own = logging.StreamHandler()
+        LOGGER.addHandler(own)
+        LOGGER.info("two")
+        LOGGER.removeHandler(own)
+        assert capsys.readouterr().err == "two\n"
+        LOGGER.handlers.clear()
+        logging.basicConfig(format="root: %(message)s")  # Earlier than us.
+        set_up_logging("INFO")
+        assert LOGGER.handlers == []
+        LOGGER.info("three")
+        assert capsys.readouterr().err == "root: three\n"

@@ -55,6 +55,16 @@ def test_heavy_modules_load_on_demand(tmp_path: Path) -> None:
     assert run(tmp_path, script, OPTAX_DTYPEFIX_ONLY="multi_steps") == "\n\n"
 
 
+def test_a_report_costs_nothing_until_optax_is_imported(tmp_path: Path) -> None:
+    script = """
+        import optax_dtypefix
+        heavy = {"dataclasses", "hashlib", "json", "logging", "optax", "wrapt"}
+        print(*sorted(heavy & set(sys.modules)))
+        """
+    assert run(tmp_path, script, OPTAX_DTYPEFIX_REPORT="run.json") == "\n"
+    assert not (tmp_path / "run.json").exists()
+
+
 @pytest.mark.parametrize(
     ("variable", "value", "message"),
     [

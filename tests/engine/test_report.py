@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+import html.parser
 import json
+import logging
+import re
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 
-from optax_dtypefix import State
+import optax_dtypefix
+from optax_dtypefix import OptaxDtypeFixWarning, State
 from support.fakepackage import FakePackage, engine_of, fault, on, patch, start
+
+if TYPE_CHECKING:
+    from optax_dtypefix import Report
+    from optax_dtypefix._engine.engine import Engine
 
 
 def test_the_states_are_a_closed_set() -> None:
@@ -45,12 +55,106 @@ def test_every_form_says_the_same(package: FakePackage) -> None:
         "changed": {},
     }
     heading, blank, columns, rule, first, second = str(report).splitlines()
-    assert heading == f"optax 0.2.8, jax {report.jax_version}"
+    assert heading == (
+        f"optax-dtypefix {optax_dtypefix.__version__}: 1 patch on optax 0.2.8, "
+        f"jax {report.jax_version} (digest {report.digest[:6]})"
+    )
     assert blank == ""
-    assert columns.split() == ["patch", "state", "fixed", "in", "reason"]
+    assert columns.split() == ["patch", "state", "effect"]
     assert set(rule) == {"-", " "}
-    assert first == "a             applied   not yet   fakepkg 0.2.8 has: fault"
-    assert second == "lengthy_name  disabled  not yet   reverted by the program"
+    assert first == "a             applied   not reached"
+    assert second == "lengthy_name  disabled  reverted by the program"
+
+
+def test_one_line_is_logged_on_applying(
+    package: FakePackage, caplog: pytest.LogCaptureFixture
+) -> None:
+    late = patch("late", on("late", modules=("fakepkg.extra.late",)))
+    engine = engine_of(patch("a", on("scale")), patch("b", on("shift")), late)
+    start(engine)
+    with caplog.at_level(logging.INFO, logger="optax_dtypefix"):
+        package.load()
+        first = engine.status().headline
+        package.load("fakepkg.extra.late")
+        engine.apply()  # Nothing is left to apply.
+    assert ": 2 patches on optax 0.2.8, " in first
+    assert [r.getMessage() for r in caplog.records] == [first, engine.status().headline]
+    engine.revert()
+    caplog.clear()
+    with caplog.at_level(logging.DEBUG, logger="optax_dtypefix"):
+        engine.apply()
+    reasons = [r.getMessage() for r in caplog.records if r.levelno == logging.DEBUG]
+    assert reasons[0] == "a: applied, fakepkg 0.2.8 has: fault"
+
+
+def with_counts(engine: Engine, **reached: int) -> Report:
+    report = engine.status()
+    counted = [dataclasses.replace(p, reached=reached.get(p.id, 0)) for p in report]
+    return dataclasses.replace(report, patches=tuple(counted))
+
+
+def test_the_table_says_what_was_reached(package: FakePackage) -> None:
+    engine = engine_of(*(patch(name, on("scale")) for name in "abc"), patch("d", on("gone")))
+    start(engine)
+    with pytest.warns(OptaxDtypeFixWarning):
+        package.load()
+    report = with_counts(engine, a=1, c=3)
+    some = dataclasses.replace(report["c"], changed={"float16 to float32": 4, "guard": 2})
+    report = dataclasses.replace(report, patches=(*report.patches[:2], some, report["d"]))
+    assert [re.split("  +", line)[2] for line in str(report).splitlines()[4:]] == [
+        "reached once, no changes",
+        "not reached",
+        "reached 3 times, 6 changes",
+        "this release has no gone",
+    ]
+    assert report.as_dict()["patches"][2]["reached"] == 3
+
+
+class Cells(html.parser.HTMLParser):
+    """The cells of an HTML table, row by row."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: object) -> None:
+        del attributes
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_data(self, data: str) -> None:
+        self.rows[-1][-1] += data
+
+
+def test_a_notebook_shows_tables_and_short_lines(package: FakePackage) -> None:
+    wordy = "<b>" + "word " * 300
+    engine = engine_of(patch("a", on("scale")), patch("b", on("shift")))
+    package.load()
+    engine.apply()
+    report = with_counts(engine, a=2)
+    failed = dataclasses.replace(report["b"], state=State.FAILED, reason=wordy)
+    report = dataclasses.replace(report, patches=(report["a"], failed))
+    assert repr(report) == f"<Report: {report.headline}>"
+    assert repr(report["a"]) == "<PatchStatus a: applied, reached 2 times, no changes>"
+    assert repr(report["b"]).startswith("<PatchStatus b: failed, <b>word word")
+    assert len(repr(report["b"])) == 100
+    assert Cells(report._repr_html_()).rows == [
+        ["patch", "state", "effect"],
+        ["a", "applied", "reached 2 times, no changes"],
+        ["b", "failed", wordy],  # Escaped, else the parser would drop the tag.
+    ]
+    assert Cells(report["a"]._repr_html_()).rows == [
+        ["patch", "a"],
+        ["state", "applied"],
+        ["reason", "fakepkg 0.2.8 has: fault"],
+        ["effect", "reached 2 times, no changes"],
+        ["targets", "fakepkg.core:scale"],
+        ["upstream", "https://example.org/1"],
+        ["fixed in", "not yet"],
+    ]
 
 
 def test_fixed_in_names_the_first_release_without_the_faults(package: FakePackage) -> None:
@@ -80,16 +184,19 @@ def test_the_report_says_when_no_patch_is_needed(package: FakePackage) -> None:
     assert "needs no patches" not in str(engine.status())
 
 
-def test_reasons_are_wrapped_to_the_terminal(package: FakePackage) -> None:
+def test_reasons_are_cut_or_wrapped_to_the_terminal(package: FakePackage) -> None:
     long = patch("long", on("scale"), faults=[fault(releases=">=0.1")] * 9)
     engine = engine_of(long, patch("b", on("scale")))
     package.load()
     engine.apply()
-    lines = engine.status().as_text(60).splitlines()[4:]
+    lines = engine.status().as_text(60, verbose=True).splitlines()[4:]
     assert max(map(len, lines)) <= 60
     assert lines[0].startswith("long   applied  not yet   fakepkg 0.2.8 has: fault, fault,")
     assert lines[1].startswith(" " * 26 + "fault")
     assert lines[-1] == "b      applied  not yet   fakepkg 0.2.8 has: fault"
+    lines = engine.status().as_text(60).splitlines()[4:]
+    assert lines[0] == "long   applied  not yet   fakepkg 0.2.8 has: fault, fault, …"
+    assert len(lines) == 2
     assert len(engine.status().as_text().splitlines()) == 6
 
 
