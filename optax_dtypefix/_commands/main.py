@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import io
+import json
 import os
 import platform
 import sys
@@ -15,6 +16,7 @@ from .. import OptaxDtypeFixError, OptaxDtypeFixWarning, State, __version__, sta
 from .._engine.release import version_of
 from .._text import suggest, terminal_width
 from ..patches import IDS
+from .activate import ActivationError, activate, active_files, deactivate
 from .doctor import diagnose
 from .import_optax import import_optax
 from .progress import progress_bar
@@ -24,7 +26,7 @@ from .worker import WorkerError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_COMMANDS = ("status", "doctor", "audit", "run")
+_COMMANDS = ("status", "doctor", "audit", "run", "activate", "deactivate")
 
 _DESCRIPTION = """\
 Make the installed optax dtype-preserving. In a program, `import optax_dtypefix` is enough. This
@@ -39,6 +41,7 @@ examples:
   optax-dtypefix audit --only adam sgd      check transformations, on stock and on patched optax
   optax-dtypefix run train.py --lr 0.1      run an unmodified script under the shim
   optax-dtypefix run -m my.training --json  run an unmodified module with its own options
+  optax-dtypefix activate                   patch optax in every Python of this environment
 
 environment:
   OPTAX_DTYPEFIX=off                        switch the whole shim off
@@ -74,6 +77,16 @@ would: same sys.argv, sys.path, exit code and traceback. Processes that the prog
 multiprocessing are under the shim too. All arguments after SCRIPT or MODULE go to the program.
 """
 
+_ACTIVATE = """\
+Write a .pth file into the site-packages of this Python. From then on, every Python of this
+environment imports optax_dtypefix as soon as it imports optax: launchers, workers, subprocesses.
+`python -S` does not read the file. The environment variables work as ever.
+"""
+
+_DEACTIVATE = """\
+Remove the file that `activate` wrote.
+"""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command.
@@ -97,6 +110,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.module is not None:
             return run_module(options.module, theirs)
         return run_script(options.script, theirs)
+    if options.command in ("activate", "deactivate"):
+        return _activation(options.command)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # Messages may hold what a terminal cannot show.
     if importlib.util.find_spec("optax") is None:
@@ -129,13 +144,26 @@ def _status(as_json: bool) -> int:
     report = status()
     # Print whole lines if this is not a terminal: the reader may be grep.
     text = report.as_text(terminal_width() if sys.stdout.isatty() else None)
-    print(report.as_json() if as_json else text, flush=True)
+    active = active_files()
+    for path, who in active.items():
+        text += f"\n\nActive in every Python of this environment, by {path}\n{who}"
+    as_dict = {**report.as_dict(), "active_files": active}
+    print(json.dumps(as_dict, indent=2) if as_json else text, flush=True)
     failed = [patch.id for patch in report if patch.state is State.FAILED]
     if failed:
         print(f"\nFailed: {', '.join(failed)}. Their functions are unpatched.", file=sys.stderr)
     if strict_error is not None:
         print(f"\nOPTAX_DTYPEFIX_STRICT=1 makes this an error: {strict_error}", file=sys.stderr)
     return 1 if failed or strict_error is not None else 0
+
+
+def _activation(command: str) -> int:
+    try:
+        print(activate() if command == "activate" else deactivate())
+    except ActivationError as error:
+        print(f"optax-dtypefix: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 def _doctor(ids: Sequence[str], as_json: bool) -> int:
@@ -208,9 +236,12 @@ def _parser() -> argparse.ArgumentParser:
     for name, summary, description in (
         ("status", "show which patches are applied to the installed optax, and why", _STATUS),
         ("doctor", "reproduce each fault on stock and on patched optax", _DOCTOR),
+        ("activate", "patch optax in every Python of this environment", _ACTIVATE),
+        ("deactivate", "undo `activate`", _DEACTIVATE),
     ):
         command = commands.add_parser(name, help=summary, description=description)
-        command.add_argument("--json", action="store_true", help="print everything as JSON")
+        if name in ("status", "doctor"):
+            command.add_argument("--json", action="store_true", help="print everything as JSON")
         if name == "doctor":
             command.add_argument("patches", metavar="PATCH", nargs="*", help="such as multi_steps")
     audit = commands.add_parser(
