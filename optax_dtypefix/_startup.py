@@ -14,7 +14,7 @@ class _BeforeOptax:
     def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
         del path, target
         by_program = name == "optax_dtypefix" or "optax_dtypefix" in sys.modules
-        if not (by_program or name == "optax" or "optax" in sys.modules):
+        if not (by_program or name == "optax" or sys.modules.get("optax") is not None):
             return None
         # A new list: removal in place would make a search in another thread skip a finder.
         sys.meta_path = [finder for finder in sys.meta_path if finder is not self]

@@ -114,6 +114,8 @@ def test_activate_status_and_deactivate(made: Environment) -> None:
 def test_it_imports_nothing_before_optax(active: Environment) -> None:
     modules = "import sys; print(*sorted(sys.modules))"
     loaded = active.prints(modules)
+    finders = active.prints("import sys; print(*(type(each).__name__ for each in sys.meta_path))")
+    assert finders.split().count("_BeforeOptax") == 1
     after = active.prints(f"import optax; {modules}", **OFF).split()
     assert "optax_dtypefix" in after
     assert not {"jax", "wrapt"} & set(after)
