@@ -256,7 +256,12 @@ def package(session: nox.Session) -> None:
     """Build and check the wheel, and test it without the sources."""
     dist = Path(session.create_tmp()).resolve() / "dist"
     shutil.rmtree(dist, ignore_errors=True)
-    session.run("uv", "build", "--out-dir", str(dist), external=True)
+    epoch = {"SOURCE_DATE_EPOCH": "1700000000"}
+    session.run("uv", "build", "--out-dir", str(dist), external=True, env=epoch)
+    again = dist.parent / "again"
+    session.run("uv", "build", "--wheel", "--out-dir", str(again), external=True, env=epoch)
+    (wheel,), (same,) = dist.glob("*.whl"), again.glob("*.whl")
+    assert wheel.read_bytes() == same.read_bytes(), "the wheel is not reproducible"
     session.install(*map(str, dist.glob("*.whl")), "twine", "check-wheel-contents")
     session.run("twine", "check", "--strict", *map(str, dist.glob("optax_dtypefix-*")))
     session.run("check-wheel-contents", *map(str, dist.glob("*.whl")))

@@ -37,11 +37,14 @@ def apply(*ids: str) -> None:
 
     A second call does nothing. An opt-in patch is applied when it is named. A patch that an
     environment variable switched off stays off, with a warning if it is named here. All of JAX's
-    compiled traces are dropped if one may hold a function that changes.
+    compiled traces are dropped if one may hold a function that changes. A transformation that was
+    built before keeps the functions that it was built with; the first call warns and says how many
+    there are.
 
     Raises:
       ValueError: unknown patch id; the message names the nearest one.
-      OptaxDtypeFixError: in strict mode, if a wanted patch could not be applied.
+      OptaxDtypeFixError: in strict mode, if a wanted patch could not be applied, or came too late
+        for a transformation.
     """
     _engine().apply(*ids)
 
@@ -81,6 +84,11 @@ def original(function: Callable[..., Any]) -> Callable[..., Any]:
     from ._engine.wrapper import stock_of
 
     return stock_of(function)
+
+
+def built_before(value: Any) -> list[str]:
+    """Return the functions that built parts of a value before they were patched. Not public."""
+    return _engine().built_before(value)
 
 
 def _engine() -> Engine:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import io
+import json
 import os
 import platform
 import sys
@@ -17,6 +18,7 @@ from .._record import keep_record
 from .._settings import SETTINGS, read_settings
 from .._text import suggest, terminal_width
 from ..patches import IDS
+from .activate import ActivationError, activate, active_files, deactivate
 from .colour import painter
 from .doctor import diagnose
 from .import_optax import import_optax
@@ -27,7 +29,7 @@ from .worker import WorkerError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_COMMANDS = ("status", "doctor", "audit", "run")
+_COMMANDS = ("status", "doctor", "audit", "run", "activate", "deactivate")
 _RUN_OPTIONS = ("--report", "--require")
 
 _DESCRIPTION = """\
@@ -45,6 +47,7 @@ examples:
   optax-dtypefix run -m my.training --json  run an unmodified module with its own options
   optax-dtypefix run --report run.json train.py   write what was applied, and what it did
   optax-dtypefix run --require run.json train.py  fail unless the same is applied again
+  optax-dtypefix activate                   patch optax in every Python of this environment
 
 environment:
   OPTAX_DTYPEFIX=off                        switch the whole shim off
@@ -89,6 +92,16 @@ imported optax writes the file. With --require, `import optax` fails with the di
 applied is not what FILE records.
 """
 
+_ACTIVATE = """\
+Write a .pth file into the site-packages of this Python. From then on, every Python of this
+environment imports optax_dtypefix as soon as it imports optax: launchers, workers, subprocesses.
+`python -S` does not read the file. The environment variables work as ever.
+"""
+
+_DEACTIVATE = """\
+Remove the file that `activate` wrote.
+"""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command.
@@ -112,6 +125,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(options, theirs)
     if not _prepare_streams():
         return 1
+    if options.command in ("activate", "deactivate"):
+        return _activation(options.command)
     if SETTINGS.report:  # The report of a run, which this is not.
         keep_record(SETTINGS._replace(report=None))
     if importlib.util.find_spec("optax") is None:
@@ -187,7 +202,11 @@ def _status(*, as_json: bool, verbose: bool) -> int:
             return _no_optax(f"{type(error).__name__}: {error}")
     report = status()
     text = report.as_text(terminal_width(), verbose=verbose, paint=painter())
-    print(report.as_json() if as_json else text, flush=True)
+    active = active_files()
+    for path, who in active.items():
+        text += f"\n\nActive in every Python of this environment, by {path}\n{who}"
+    as_dict = {**report.as_dict(), "active_files": active}
+    print(json.dumps(as_dict, indent=2) if as_json else text, flush=True)
     failed = [patch.id for patch in report if patch.state is State.FAILED]
     if failed:
         print(f"\nFailed: {', '.join(failed)}. Their functions are unpatched.", file=sys.stderr)
@@ -195,6 +214,15 @@ def _status(*, as_json: bool, verbose: bool) -> int:
         why = " (OPTAX_DTYPEFIX_STRICT=1)" if SETTINGS.strict else ""
         print(f"\n`import optax` raises an error{why}: {refusal}", file=sys.stderr)
     return 1 if failed or refusal is not None else 0
+
+
+def _activation(command: str) -> int:
+    try:
+        print(activate() if command == "activate" else deactivate())
+    except ActivationError as error:
+        print(f"optax-dtypefix: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 def _doctor(ids: Sequence[str], *, as_json: bool, verbose: bool) -> int:
@@ -274,8 +302,12 @@ def _parser() -> argparse.ArgumentParser:
     for name, summary, description in (
         ("status", "show which patches are applied to the installed optax, and why", _STATUS),
         ("doctor", "reproduce each fault on stock and on patched optax", _DOCTOR),
+        ("activate", "patch optax in every Python of this environment", _ACTIVATE),
+        ("deactivate", "undo `activate`", _DEACTIVATE),
     ):
         command = commands.add_parser(name, help=summary, description=description)
+        if name in ("activate", "deactivate"):
+            continue
         command.add_argument("--json", action="store_true", help="print everything as JSON")
         more = "reasons in full" if name == "status" else "one line a fault, with its messages"
         command.add_argument("-v", "--verbose", action="store_true", help=f"show {more}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable
 import jax
 import jax.numpy as jnp
 
+from .._api import built_before
 from .._errors import OptaxDtypeFixError
 from .._text import cut, html_table, summarize
 from .dtypes import REAL, PyTree, dtype_of, is_weak, kind_of, leaves
@@ -41,10 +42,18 @@ class Violation:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Check:
-    """Result of ``check``. Iterates over the violations."""
+    """Result of ``check``. Iterates over the violations.
+
+    Attributes:
+      violations: how the transformation breaks the contract.
+      error: the exception that the transformation raised, if it did.
+      built_before: the functions that built parts of the transformation before they were patched.
+        These parts are stock until they are built again. That alone breaks nothing.
+    """
 
     violations: tuple[Violation, ...]
     error: Exception | None = None
+    built_before: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -55,7 +64,11 @@ class Check:
         return iter(self.violations)
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.violations)) or "keeps the contract"
+        text = "\n".join(map(str, self.violations)) or "keeps the contract"
+        if not self.built_before:
+            return text
+        stock = ", ".join(self.built_before)
+        return f"built before the patches were applied, so still stock: {stock}\n{text}"
 
     def __repr__(self) -> str:
         count = len(self.violations)
@@ -103,12 +116,13 @@ def check(tx: Any, params: PyTree, grads: PyTree = None, **extra_args: Any) -> C
       the transformation is a violation, too; its cause is in ``.error``.
     """
     grads = params if grads is None else grads
+    stale = tuple(built_before(tx))
     try:
         problem = TracedStep(tx, params, grads, extra_args, state_asks=True)
         violations = [*problem.step(), *problem.cond()]
     except Exception as error:  # Reported, not swallowed: it is in the result, with its cause.
-        return Check((Violation("error", "", summarize(error)),), error)
-    return Check(tuple(violations))
+        return Check((Violation("error", "", summarize(error)),), error, stale)
+    return Check(tuple(violations), None, stale)
 
 
 class TracedStep:

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import logging
 import sys
-from typing import TYPE_CHECKING, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 from .._errors import warn_or_raise
 from .._logging import LOGGER
@@ -18,6 +18,7 @@ from .lock import locked
 from .patch_points import PatchPoints
 from .report import PatchStatus, Report, State
 from .selection import Decision, decide, verify_fix
+from .stale import BuiltBefore
 from .wrapper import stock_only
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ class Engine:
         self._tested = tuple(tested)
         self._probing = probing
         self._points = PatchPoints(package, self._ids)
+        self._built_before = BuiltBefore(package)
         self._slots = {patch_id: _Slot() for patch_id in self._ids}
 
     def on_import(self, module: ModuleType) -> None:
@@ -99,6 +101,7 @@ class Engine:
         # While the package itself is being imported, no code outside can have a copy yet.
         is_package = module.__name__ == self._package
         self._apply(waiting, sweep_within=self._package if is_package else "")
+        self._built_before.leave_out(self._points.stock())
 
     def _is_waiting(self, decision: Decision) -> bool:
         # In strict mode a failed patch aborts the import, so decide again on retry.
@@ -114,6 +117,7 @@ class Engine:
                 self._slots[patch_id].reverted = False
         if is_imported(self._package):
             self._apply(ids or self._ids, sweep_within="")
+            self._report_built_before()
         for patch_id in ids:
             disabled_reason = self._settings.disabled_reason(patch_id)
             if disabled_reason is not None:
@@ -154,6 +158,10 @@ class Engine:
             yield
         finally:
             self._suspend(ids or self._ids, lambda blocks: blocks.discard(block))
+
+    def built_before(self, value: Any) -> list[str]:
+        """Return the functions that built parts of a value before they were patched."""
+        return self._built_before.within(value)
 
     def is_applied(self, patch_id: str) -> bool:
         """Return whether calls reach this patch right now."""
@@ -312,6 +320,18 @@ class Engine:
                 f"Could not apply {details}. These functions are unpatched. Run `python -m "
                 f"optax_dtypefix status` for details, or set "
                 f"OPTAX_DTYPEFIX_DISABLE={','.join(problems)} to silence this warning.",
+                strict=self._settings.strict,
+            )
+
+    def _report_built_before(self) -> None:
+        with locked():
+            calls = self._built_before.search(self._points.stock())
+        if calls:
+            names = [f"{name} ({count})" for name, count in calls.most_common()]
+            more = f" and {len(names) - 6} more" if len(names) > 6 else ""
+            warn_or_raise(
+                f"Built before the patches were applied, and still stock: {', '.join(names[:6])}"
+                f"{more}. Build them again, or import optax_dtypefix before you build them.",
                 strict=self._settings.strict,
             )
 

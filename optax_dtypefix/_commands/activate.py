@@ -1,0 +1,145 @@
+"""Give the shim to every Python of an environment, by a file in its site-packages.
+
+Python executes a line of a ``.pth`` file that starts with ``import`` when it starts. Ours runs
+``_startup.py`` by its path, which imports nothing, and is silent if the package is gone.
+"""
+
+from __future__ import annotations
+
+import getpass
+import importlib.metadata
+import os
+import site
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from pathlib import Path
+
+from .. import __version__, _startup
+
+FILE = "optax_dtypefix_activate.pth"
+
+_MARK = "# optax-dtypefix: every Python of this environment imports optax_dtypefix before optax."
+_CODE = """\
+try:
+    names = {{'__name__': 'optax_dtypefix._startup'}}
+    with open({path}, encoding='utf-8') as file: exec(file.read(), names)
+    names['install']()
+except (FileNotFoundError, NotADirectoryError):
+    pass
+except Exception as error:
+    import sys
+    print('optax-dtypefix: not active:', repr(error), file=sys.stderr)
+"""
+_IS_ACTIVE = "import sys; print(any(type(f).__name__ == '_BeforeOptax' for f in sys.meta_path))"
+
+
+class ActivationError(Exception):
+    """The file could not be written or removed; the message says why, and what to do."""
+
+
+def activate() -> str:
+    """Write the file, or write it again. Return what was done, as text.
+
+    Raises:
+      ActivationError: the file cannot be written, is not ours, or Python does not read it.
+    """
+    path = _path()
+    _refuse_others(path)
+    _write(path, _text())
+    done = subprocess.run(
+        [sys.executable, "-c", _IS_ACTIVE], stdout=subprocess.PIPE, text=True, check=False
+    )
+    if done.stdout.strip() != "True":
+        path.unlink()
+        raise ActivationError(f"{sys.executable} does not read {path.parent} when it starts.")
+    return (
+        f"Wrote {path}\nEvery Python of this environment now imports optax_dtypefix before optax. "
+        f"To undo: python -m optax_dtypefix deactivate"
+    )
+
+
+def deactivate() -> str:
+    """Remove the file. Return what was done, as text.
+
+    Raises:
+      ActivationError: the file cannot be removed, or is not ours.
+    """
+    path = _path()
+    if not path.exists():
+        return f"Not active: there is no {path}"
+    _refuse_others(path)
+    try:
+        path.unlink()
+    except OSError as error:
+        raise _denied("remove", path, error) from error
+    return f"Removed {path}"
+
+
+def active_files() -> dict[str, str]:
+    """Return each file of ours that Python reads when it starts, and who wrote it."""
+    folders = [*site.getsitepackages(), site.getusersitepackages(), str(_path().parent)]
+    found = {}
+    for path in dict.fromkeys(Path(folder) / FILE for folder in folders):
+        if _is_ours(path):
+            found[str(path)] = path.read_text(encoding="ascii").splitlines()[1].lstrip("# ")
+    return found
+
+
+def _path() -> Path:
+    """Return the path of the file: in the user's site-packages if we are installed there."""
+    user = site.getusersitepackages()
+    try:
+        here = str(importlib.metadata.distribution("optax-dtypefix").locate_file(""))
+    except importlib.metadata.PackageNotFoundError:
+        here = ""
+    in_user_site = os.path.realpath(here) == os.path.realpath(user)
+    return Path(user if in_user_site else sysconfig.get_path("purelib")) / FILE
+
+
+def _text() -> str:
+    """Return the lines of the file, in ASCII: Python reads it in the encoding of the locale."""
+    try:
+        user = getpass.getuser()
+    except Exception:  # A container may run under an id that has no name.
+        user = "an unknown user"
+    when = time.strftime("%Y-%m-%d %H:%M")
+    who = ascii(f"Written by optax-dtypefix {__version__} for {user} on {when}.")[1:-1]
+    code = _CODE.format(path=ascii(os.path.abspath(_startup.__file__)))
+    return f"{_MARK}\n# {who}\nimport sys; exec({code!r})\n"
+
+
+def _write(path: Path, text: str) -> None:
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(prefix=FILE, dir=path.parent)
+        with open(descriptor, "w", encoding="ascii") as file:
+            file.write(text)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)  # Another Python may start at this moment.
+    except OSError as error:
+        if temporary is not None and os.path.exists(temporary):
+            os.remove(temporary)
+        raise _denied("write", path, error) from error
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        return path.read_text(encoding="ascii").startswith(_MARK)
+    except (OSError, ValueError):
+        return False
+
+
+def _refuse_others(path: Path) -> None:
+    if path.exists() and not _is_ours(path):
+        raise ActivationError(f"{path} was not written by this command. Remove it by hand.")
+
+
+def _denied(what: str, path: Path, error: OSError) -> ActivationError:
+    return ActivationError(
+        f"cannot {what} {path}: {error.strerror}. Run this as the owner of the environment, or in "
+        f"a virtual environment of your own."
+    )

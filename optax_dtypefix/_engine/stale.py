@@ -1,0 +1,119 @@
+"""Find what stock functions built before they were patched.
+
+``scale_by_adam(...)`` returns functions that are defined inside it, and a later patch of
+``scale_by_adam`` does not reach these. Their code tells which function built them.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from collections import Counter
+from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+
+class BuiltBefore:
+    """The live functions that stock functions of one package built before they were patched."""
+
+    def __init__(self, package: str) -> None:
+        self._package = package
+        self._done: dict[int, Any] = {}  # Holds the functions, so that no id is used again.
+        self._builders: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+
+    def leave_out(self, stock: Iterable[Any]) -> None:
+        """Never search for what these functions build: they were patched in time."""
+        self._done.update((id(function), function) for function in stock)
+
+    def search(self, stock: Iterable[Any]) -> Counter[str]:
+        """Find what these functions built, and count how often each was called for it.
+
+        Each function is searched for once: what a program builds after ``revert`` is stock on
+        purpose. What the package itself built and holds is left out.
+        """
+        new = [function for function in stock if id(function) not in self._done]
+        self.leave_out(new)
+        builders = {id(code): f.__qualname__ for f in new for code in _nested(_code_of(f))}
+        # The bound methods of a patched class hold the stock method.
+        builders.update((id(function), function.__qualname__) for function in new)
+        found = _made_of(builders) if new else []
+        if found:
+            package = [vars(m) for name, m in list(sys.modules.items()) if self._owns(name)]
+            own = {id(value) for value in _held_by(*package)}
+            found = [value for value in found if id(value) not in own]
+        self._builders.update((value, builders[id(_source_of(value))]) for value in found)
+        live = Counter(id(_source_of(value)) for value in found)
+        calls = Counter({f.__qualname__: live[id(f)] + _calls(_code_of(f), live) for f in new})
+        return +calls
+
+    def within(self, value: Any) -> list[str]:
+        """Return the names of the functions that built parts of a value before the patch."""
+        if not self._builders:
+            return []
+        parts = [part for part in _held_by(value) if type(part) in (FunctionType, MethodType)]
+        return sorted({self._builders[part] for part in parts if part in self._builders})
+
+    def _owns(self, module: str) -> bool:
+        return module == self._package or module.startswith(f"{self._package}.")
+
+
+def _made_of(sources: dict[int, str]) -> list[Any]:
+    """Return all live functions with one of these codes, and bound methods of these functions."""
+    return [
+        value
+        for value in gc.get_objects()  # A million: call nothing for most of them.
+        if ((kind := type(value)) is FunctionType and id(value.__code__) in sources)
+        or (kind is MethodType and id(value.__func__) in sources)
+    ]
+
+
+def _source_of(value: Any) -> Any:
+    return value.__func__ if type(value) is MethodType else value.__code__
+
+
+def _code_of(function: Any) -> CodeType | None:
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    return getattr(function, "__code__", None)
+
+
+def _nested(code: CodeType | None) -> Iterator[CodeType]:
+    """Yield the code of the functions that are defined inside, at any depth."""
+    for inner in _children(code):
+        yield inner
+        yield from _nested(inner)
+
+
+def _children(code: CodeType | None) -> list[CodeType]:
+    inside = code.co_consts if code is not None else ()
+    # Lambdas and comprehensions are arguments and loops, not what a function returns.
+    return [c for c in inside if type(c) is CodeType and not c.co_name.startswith("<")]
+
+
+def _calls(code: CodeType | None, live: Counter[int]) -> int:
+    """Count the calls that made the outermost live functions.
+
+    A call defines each of them once. Those inside may be made again in each step.
+    """
+    return max((live[id(c)] or _calls(c, live) for c in _children(code)), default=0)
+
+
+def _held_by(*roots: Any) -> Iterator[Any]:
+    """Yield what these objects hold, directly or not, without classes, modules and globals."""
+    seen: dict[int, Any] = {}
+    pending = list(roots)
+    while pending:
+        value = pending.pop()
+        kind = type(value)
+        if id(value) in seen or issubclass(kind, (CodeType, FrameType, ModuleType, type)):
+            continue
+        seen[id(value)] = value  # Holds it, so that no id is used again.
+        yield value
+        if kind is FunctionType:  # Not its globals.
+            pending += (value.__closure__, value.__defaults__, value.__kwdefaults__, vars(value))
+        else:
+            pending += gc.get_referents(value)

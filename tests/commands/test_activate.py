@@ -1,0 +1,216 @@
+"""``activate`` gives the shim to every Python of an environment, and never breaks one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+import optax_dtypefix
+from optax_dtypefix._commands.activate import FILE
+from support.processes import environment, write_script
+
+REAL = Path(optax_dtypefix.__file__).parent
+
+
+class Environment:
+    """A virtual environment with a copy of the shim, and the packages of this Python."""
+
+    def __init__(self, folder: Path) -> None:
+        venv.create(folder, symlinks=os.name != "nt")
+        self.python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
+        (self.site,) = folder.glob("[Ll]ib/**/site-packages")
+        self.shim = self.site / "optax_dtypefix"
+        ignored = shutil.ignore_patterns("__pycache__", "patches")
+        shutil.copytree(REAL, self.shim, ignore=ignored)
+        patches = Path(optax_dtypefix.patches.__file__).parent
+        shutil.copytree(patches, self.shim / "patches", ignore=ignored)
+        # After the file of ``activate``, as the packages of a base environment are.
+        parent = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
+        (self.site / "zz_parent.pth").write_text(parent)
+        self.file = self.site / FILE
+
+    def __call__(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [self.python, *arguments],
+            cwd=self.site.parent,
+            env=environment(**variables),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def prints(self, code: str, *options: str, **variables: str) -> str:
+        done = self(*options, "-c", code, **variables)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return self("-m", "optax_dtypefix", *arguments)
+
+    def fake_optax(self) -> None:
+        """Put an optax there that is imported at once."""
+        (self.site / "optax").mkdir()
+        (self.site / "optax" / "__init__.py").write_text("")
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Environment:
+    return Environment(tmp_path / "environment")
+
+
+@pytest.fixture
+def active(made: Environment) -> Environment:
+    made.fake_optax()
+    done = made.command("activate")
+    assert (done.returncode, done.stderr) == (0, "")
+    return made
+
+
+OFF = {"OPTAX_DTYPEFIX": "off"}  # The shim is imported and does nothing: no jax.
+
+
+def test_activate_status_and_deactivate(made: Environment) -> None:
+    assert "Not active" in made.command("deactivate").stdout
+    for _ in range(2):  # The second time it only writes the file again.
+        done = made.command("activate")
+        assert done.stdout.startswith(f"Wrote {made.file}\n"), done.stderr
+    status = made("-m", "optax_dtypefix", "status", "--json", OPTAX_DTYPEFIX_ONLY="fromage")
+    assert list(json.loads(status.stdout)["active_files"]) == [str(made.file)]
+    (who,) = json.loads(status.stdout)["active_files"].values()
+    assert who.startswith(f"Written by optax-dtypefix {optax_dtypefix.__version__} for ")
+
+    write_script(
+        made.site.parent,
+        """
+        import multiprocessing, subprocess, sys
+
+        def state(_=None):
+            import optax, sys
+            shim = sys.modules["optax_dtypefix"]
+            return str(shim.status()["fromage"].state)
+
+        if __name__ == "__main__":
+            code = "import script; print(script.state())"
+            print(subprocess.run([sys.executable, "-c", code], capture_output=True).stdout)
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                print(pool.map(state, [0]))
+        """,
+    )
+    children = made("script.py", OPTAX_DTYPEFIX_ONLY="fromage")
+    assert children.stdout == "b'applied\\n'\n['applied']\n", children.stderr
+
+    assert made.command("deactivate").stdout == f"Removed {made.file}\n"
+    assert not list(made.site.glob("*dtypefix*.pth*"))
+    assert "_BeforeOptax" not in made.prints("import sys; print(sys.meta_path)")
+
+
+def test_it_imports_nothing_before_optax(active: Environment) -> None:
+    modules = "import sys; print(*sorted(sys.modules))"
+    loaded = active.prints(modules)
+    finders = active.prints("import sys; print(*(type(each).__name__ for each in sys.meta_path))")
+    assert finders.split().count("_BeforeOptax") == 1
+    after = active.prints(f"import optax; {modules}", **OFF).split()
+    assert "optax_dtypefix" in after
+    assert not {"jax", "wrapt"} & set(after)
+    active.command("deactivate")
+    assert active.prints(modules) == loaded
+
+
+@pytest.mark.parametrize(("option", "there"), [("-I", True), ("-E", True), ("-S", False)])
+def test_options_of_python(active: Environment, option: str, there: bool) -> None:
+    code = f"import sys; sys.path.append({str(active.site)!r}); import optax"
+    found = active.prints(f"{code}; print('optax_dtypefix' in sys.modules)", option, **OFF)
+    assert found == f"{there}\n"
+
+
+def test_a_program_may_import_the_shim_itself(active: Environment) -> None:
+    code = """if True:
+        import sys
+        import optax_dtypefix, optax
+        from optax_dtypefix._engine.import_hook import _Loader
+        assert not isinstance(optax.__spec__.loader, _Loader)
+        print([type(finder).__name__ for finder in sys.meta_path].count("_BeforeOptax"))
+        """
+    assert active.prints(code, **OFF) == "0\n"
+
+
+def test_a_malformed_variable_concerns_only_programs_with_optax(active: Environment) -> None:
+    bad = {"OPTAX_DTYPEFIX": "of", "OPTAX_DTYPEFIX_DISABLE": "prodgy"}
+    assert active.prints("print(1)", **bad) == "1\n"
+    done = active("-c", "import optax", **bad)
+    assert done.returncode == 1
+    assert "OptaxDtypeFixError: OPTAX_DTYPEFIX='of' is not valid" in done.stderr.splitlines()[-1]
+    unknown = {"OPTAX_DTYPEFIX_DISABLE": "prodgy", **OFF}
+    assert active.prints("print(1)", **unknown) == "1\n"
+    assert "<string>:1: OptaxDtypeFixWarning" in active("-c", "import optax", **unknown).stderr
+
+
+@pytest.mark.parametrize("broken", ["_settings.py", "_startup.py", "__init__.py"])
+def test_a_broken_shim_leaves_stock_optax(active: Environment, broken: str) -> None:
+    (active.shim / broken).write_text("raise (")
+    early = broken == "_startup.py"
+    done = active("-c", "print(1)")
+    assert (done.returncode, done.stdout) == (0, "1\n")
+    assert done.stderr == "" or (early and "not active: SyntaxError" in done.stderr)
+    done = active("-c", "import optax; print(optax.__name__)")
+    assert (done.returncode, done.stdout) == (0, "optax\n")
+    lines = set(done.stderr.splitlines())
+    assert len(lines) == 1
+    assert lines.pop().startswith("optax-dtypefix: ")
+    strict = active("-c", "import optax", OPTAX_DTYPEFIX_STRICT="1")
+    assert early or strict.returncode == 1
+
+
+def test_an_uninstalled_shim_is_silent(active: Environment) -> None:
+    shutil.rmtree(active.shim)
+    assert active.file.exists()
+    hidden = "sys.meta_path[:] = [f for f in sys.meta_path if 'ditable' not in repr(f)]"
+    assert active.prints(f"import sys; {hidden}; import optax; print(1)") == "1\n"
+
+
+def test_another_import_hook_that_loads_optax_is_noticed(active: Environment) -> None:
+    code = """if True:
+        import importlib.machinery, sys
+        sys.meta_path.insert(0, importlib.machinery.PathFinder)
+        import optax, colorsys
+        sys.meta_path.pop(0)
+        import this_is_missing
+        """
+    done = active("-c", code)
+    assert "optax-dtypefix: optax is not patched: another import hook" in done.stderr
+
+
+def test_it_refuses_the_file_of_others_and_folders_that_it_cannot_write(made: Environment) -> None:
+    made.file.write_text("import this\n")
+    for command in ("activate", "deactivate"):
+        done = made.command(command)
+        assert done.returncode == 1
+        assert f"optax-dtypefix: {made.file} was not written by this command." in done.stderr
+    assert made.file.read_text() == "import this\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="POSIX permissions")
+def test_a_read_only_environment_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from optax_dtypefix._commands import activate
+    from optax_dtypefix._commands.main import main
+
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setattr(activate.sysconfig, "get_path", lambda _: str(blocked / "site"))
+    assert main(["activate"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"optax-dtypefix: cannot write {blocked / 'site' / FILE}: Not a dir")
+    assert "Run this as the owner of the environment" in error
+    monkeypatch.setattr(activate.sysconfig, "get_path", lambda _: str(tmp_path))
+    assert main(["activate"]) == 1  # Python does not read that folder.
+    assert f"does not read {tmp_path} when it starts" in capsys.readouterr().err
+    assert not list(tmp_path.glob("*.pth*"))

@@ -1,0 +1,61 @@
+"""Transformations of the real optax that were built before the import of the shim."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from support.scripts import start
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCRIPT = """
+    import jax, jax.numpy as jnp, optax
+
+    params = {"w": jnp.ones((2, 3)), "b": jnp.ones(3)}
+
+    def train(tx):
+        state = tx.init(params)
+        step = jax.jit(lambda state: tx.update(params, state, params))
+        for _ in range(2):
+            _, state = tx.update(params, state, params)
+            _, state = step(state)
+
+    for used in (optax.rmsprop(0.1), optax.MultiSteps(optax.lamb(0.1), 2)):
+        train(used)  # Neither they nor what JAX traced in them is alive later.
+    del used
+    adam = optax.adamw(0.1)
+    train(adam)
+    hyper = optax.inject_hyperparams(optax.sgd)(0.1)
+    steps = optax.MultiSteps(adam, 2)
+
+    import optax_dtypefix as shim  # The line of the warning.
+
+    first, second, third = (str(shim.check(tx, params)) for tx in (adam, hyper, steps))
+    assert first.splitlines()[0] == (
+        "built before the patches were applied, so still stock: "
+        "add_decayed_weights, scale, scale_by_adam"
+    )
+    assert shim.check(adam, params).ok and first.endswith("keeps the contract")
+    assert "so still stock: inject_hyperparams" in second
+    assert "scale_by_adam" in third and "MultiSteps" not in third  # Methods are looked up.
+    for build in (optax.adamw, optax.inject_hyperparams(optax.sgd), optax.rmsprop, optax.lamb):
+        assert not shim.check(build(0.1), params).built_before
+    if hasattr(optax, "lbfgs"):  # Its default line search was built when optax was imported.
+        from optax_dtypefix._api import built_before
+        assert not built_before(optax.lbfgs())
+    """
+
+
+def test_check_and_the_import_name_what_stays_stock(tmp_path: Path) -> None:
+    done = start(tmp_path, SCRIPT)
+    assert done.returncode == 0, done.stderr
+    warning, line = done.stderr.splitlines()[-2:]
+    assert (
+        "OptaxDtypeFixWarning: Built before the patches were applied, and still stock: " in warning
+    )
+    names = warning.partition("still stock: ")[2].partition(". Build them again")[0]
+    assert sorted(names.split(", ")) == [
+        *("add_decayed_weights (1)", "inject_hyperparams (1)", "scale (1)", "scale_by_adam (1)")
+    ]
+    assert "# The line of the warning." in line
