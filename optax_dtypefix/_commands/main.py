@@ -15,6 +15,9 @@ from .. import OptaxDtypeFixError, OptaxDtypeFixWarning, State, __version__, sta
 from .._engine.release import version_of
 from .._text import suggest, terminal_width
 from ..patches import IDS
+from .check.results import compare
+from .check.target import TargetError, parse_target
+from .check.trees import USUAL, default_case, parse_case, parse_dtypes
 from .doctor import diagnose
 from .import_optax import import_optax
 from .progress import progress_bar
@@ -24,7 +27,9 @@ from .worker import WorkerError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_COMMANDS = ("status", "doctor", "audit", "run")
+_COMMANDS = ("status", "doctor", "check", "audit", "run")
+_CHECK_FAILED = 3
+"""Exit code of ``check`` if it has no verdict; the verdicts are 0, 1 and 2."""
 
 _DESCRIPTION = """\
 Make the installed optax dtype-preserving. In a program, `import optax_dtypefix` is enough. This
@@ -36,6 +41,8 @@ examples:
   optax-dtypefix status                     show which patches are applied here, and why
   optax-dtypefix doctor                     reproduce each fault on stock and on patched optax
   optax-dtypefix doctor multi_steps         show every detail of the faults of one patch
+  optax-dtypefix check train.py:make_optimizer
+                                            is my optimizer affected, and what fixes it?
   optax-dtypefix audit --only adam sgd      check transformations, on stock and on patched optax
   optax-dtypefix run train.py --lr 0.1      run an unmodified script under the shim
   optax-dtypefix run -m my.training --json  run an unmodified module with its own options
@@ -59,6 +66,25 @@ Reproduce each fault of the installed optax on the stock and on the patched func
 processes. With PATCH, show only the faults of these patches, with every detail. Run on the CPU
 unless JAX_PLATFORMS is set. Exit with 1 if patched optax still has a fault, or if stock optax lacks
 one that it should have.
+"""
+
+_CHECK = """\
+Check your own optimizer on stock and on patched optax, in separate processes: dtypes, values, and
+which patches it needs. TARGET is a transformation, or a function that takes no arguments and
+returns one. The file or module is imported, not run as __main__.
+"""
+
+_CHECK_EPILOG = """\
+exit code:
+  0  stock optax is fine
+  1  the optimizer is affected, and the patches fix it
+  2  patched optax still has a problem
+  3  nothing was checked: wrong usage, or no such optimizer
+
+examples:
+  optax-dtypefix check train.py:make_optimizer
+  optax-dtypefix check my.package.training:tx --dtype bfloat16
+  optax-dtypefix check train.py:tx --params "w=bfloat16[128,256],layer.b=float32[16]"
 """
 
 _AUDIT = """\
@@ -92,7 +118,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     if not ours[0].startswith("-") and ours[0] not in _COMMANDS:
         parser.error(f"unknown command {ours[0]!r}. {suggest(ours[0], _COMMANDS)}")
-    options = parser.parse_args(ours)
+    try:
+        options = parser.parse_args(ours)
+    except SystemExit as exit_:
+        if ours[0] == "check" and exit_.code:  # argparse means 2, which here is a verdict.
+            exit_.code = _CHECK_FAILED
+        raise
     if options.command == "run":
         if options.module is not None:
             return run_module(options.module, theirs)
@@ -100,10 +131,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # Messages may hold what a terminal cannot show.
     if importlib.util.find_spec("optax") is None:
-        return _no_optax(
+        code = _no_optax(
             f"it is not installed for {sys.executable}. Run `python -m pip install optax`."
         )
+        return _CHECK_FAILED if options.command == "check" else code
     try:
+        if options.command == "check":
+            return _check(options)
         if options.command == "audit":
             return _audit(options.only, options.json, options.svg)
         if options.command == "doctor":
@@ -154,6 +188,23 @@ def _doctor(ids: Sequence[str], as_json: bool) -> int:
     return 0 if diagnosis.ok else 1
 
 
+def _check(options: argparse.Namespace) -> int:
+    cases = options.cases or [default_case(dtype) for dtype in USUAL]
+    try:
+        with progress_bar("checks") as progress:
+            found = compare(options.target, cases, x64=options.x64, progress=progress)
+    except TargetError as error:
+        print(f"optax-dtypefix check: {error}", file=sys.stderr)
+        return _CHECK_FAILED
+    except WorkerError as error:
+        _no_optax(str(error))
+        return _CHECK_FAILED
+    width = terminal_width() if sys.stdout.isatty() else None
+    text = found.as_text(width, verbose=options.verbose)
+    print(found.as_json() if options.json else text, flush=True)
+    return found.verdict
+
+
 def _audit(only: Sequence[str], as_json: bool, picture: str | None) -> int:
     from .audit.picture import draw
     from .audit.results import audit
@@ -162,7 +213,7 @@ def _audit(only: Sequence[str], as_json: bool, picture: str | None) -> int:
     try:
         if picture is not None:
             open(picture, "a", encoding="utf-8").close()  # Fail now, not in some minutes.
-        with progress_bar() as progress:
+        with progress_bar("transformations") as progress:
             found = audit(only, progress)
     except (WorkerError, LookupError, OSError) as error:
         if is_new and picture is not None and os.path.exists(picture):
@@ -213,6 +264,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--json", action="store_true", help="print everything as JSON")
         if name == "doctor":
             command.add_argument("patches", metavar="PATCH", nargs="*", help="such as multi_steps")
+    _add_check(commands)
     audit = commands.add_parser(
         "audit", help="check the contract on every transformation", description=_AUDIT
     )
@@ -231,3 +283,39 @@ def _parser() -> argparse.ArgumentParser:
     program.add_argument("script", metavar="SCRIPT", nargs="?", help="path of a Python file")
     program.add_argument("-m", metavar="MODULE", dest="module", help="name of a module or package")
     return parser
+
+
+def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    check = commands.add_parser(
+        "check",
+        help="check your own optimizer, and find the patches that it needs",
+        description=_CHECK,
+        epilog=_CHECK_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    check.add_argument(
+        "target", metavar="TARGET", type=parse_target, help="FILE.py:NAME or MODULE:NAME"
+    )
+    params = check.add_mutually_exclusive_group()
+    params.add_argument(
+        "--params",
+        metavar="NAME=DTYPE[SHAPE],...",
+        dest="cases",
+        type=parse_case,
+        help="params like yours; NAME may be dotted",
+    )
+    params.add_argument(
+        "--dtype",
+        metavar="DTYPE,...",
+        dest="cases",
+        type=parse_dtypes,
+        help=f"check a matrix, a vector and a scalar of each DTYPE; {','.join(USUAL)} by default",
+    )
+    check.add_argument(
+        "--x64",
+        action="store_true",
+        default=os.environ.get("JAX_ENABLE_X64", "").lower() in ("1", "true", "t", "yes", "on"),
+        help="check in 64-bit mode; so it is if JAX_ENABLE_X64 is set, or for DTYPE float64",
+    )
+    check.add_argument("--json", action="store_true", help="print everything as JSON")
+    check.add_argument("-v", "--verbose", action="store_true", help="show every problem")

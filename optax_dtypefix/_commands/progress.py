@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def progress_bar() -> Iterator[Callable[[int, int], None]]:
-    """Yield a function to call with the numbers of finished and of all items."""
+def progress_bar(unit: str) -> Iterator[Callable[[int, int], None]]:
+    """Yield a function to call with the numbers of finished and of all items, such as checks."""
     if not sys.stderr.isatty():
         yield lambda done, total: None  # noqa: ARG005
         return
@@ -22,7 +22,7 @@ def progress_bar() -> Iterator[Callable[[int, int], None]]:
         yield _print_count
         print(file=sys.stderr)
         return
-    with tqdm(unit=" transformations") as bar:
+    with tqdm(unit=f" {unit}") as bar:
 
         def update(done: int, total: int) -> None:
             bar.total = total
