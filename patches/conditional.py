@@ -29,6 +29,7 @@ from .._contract.dtypes import (
 from .._contract.kinds import start_in_kind
 from .._contract.updates import cast_updates
 from .._engine.patch import Patch, Stock
+from .._tally import counting
 from ._support import reproduce as demo
 from ._support.branches import fit, in_agreement
 from ._support.keep_dtypes import standard_promotion
@@ -96,7 +97,8 @@ def _around(stock: Stock, inner: Any, *args: Any, **kwargs: Any) -> Any:
             return in_agreement(run, list(map(dtype_of, grads)))
 
     name = getattr(stock, "__name__", "conditional")
-    return stock_around(inner.update)._replace(update=update_fn)
+    tx = stock_around(inner.update)
+    return tx._replace(init=counting(tx.init), update=counting(update_fn))
 
 
 def _within_kind(inner: Any, common: Any) -> Any:

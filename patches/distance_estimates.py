@@ -48,6 +48,7 @@ from .._contract.kinds import start_in_kind
 from .._contract.updates import cast_updates, update_dtype
 from .._contract.x64 import is_x64, without_x64, x64
 from .._engine.patch import Patch, Stock
+from .._tally import count, counting
 from ._support import reproduce as demo
 from ._support.arguments import arguments_of, array_in
 from ._support.keep_dtypes import standard_promotion
@@ -97,7 +98,7 @@ def _estimator(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         return cast_updates(new_updates, updates, params), new_state
 
     init_fn = functools.partial(_start, stock, arguments)
-    return built._replace(init=init_fn, update=update_fn)
+    return built._replace(init=counting(init_fn), update=counting(update_fn))
 
 
 def _start(stock: Stock, arguments: dict[str, Any], params: PyTree) -> Any:
@@ -192,13 +193,14 @@ def _dadapt_adamw(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, Any]:
         new_updates, new_state = tx.update(updates, state, params, **extra_args)
+        count("guard against 0/0")
         sums = [jnp.sum(jnp.abs(half_to_float32(leaf))) for leaf in leaves(new_state.grad_sum)]
         divisor = jnp.asarray(sum(sums))
         divisor *= 1 - cast(beta2, divisor.dtype) ** 0.5
         distance = jnp.where(divisor == 0, state.estim_lr, new_state.estim_lr)
         return new_updates, new_state._replace(estim_lr=distance)
 
-    return tx._replace(update=update_fn)
+    return tx._replace(update=counting(update_fn))
 
 
 @PATCH.wraps("mechanize", _MECHANIC)
@@ -243,7 +245,7 @@ def _mechanize(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         held = cast_back(after, before, "mechanize: state of the base optimizer")
         return new_updates, new_state._replace(base_optimizer_state=held)
 
-    return built._replace(init=init_fn, update=update_fn)
+    return built._replace(init=counting(init_fn), update=counting(update_fn))
 
 
 def _base(updates: Callable[[], PyTree]) -> Any:
@@ -340,7 +342,10 @@ def _count(name: str, state: Any) -> Any:
 
 def _value(value: Any, dtype: Any) -> Any:
     """Cast a loss to ``dtype``. 0.2.5 and 0.2.6 need a NumPy method, which Python numbers lack."""
-    return array_in(value, dtype) if hasattr(value, "dtype") else np.float64(value)
+    if hasattr(value, "dtype"):
+        return array_in(value, dtype)
+    count("Python number accepted")
+    return np.float64(value)
 
 
 _NAMES = ("dadapt_adamw", "dog", "dowg", "momo", "momo_adam", "mechanize")

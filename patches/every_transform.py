@@ -23,6 +23,7 @@ from .._contract.dtypes import PyTree, cast_back, strip_weak_type
 from .._contract.kinds import start_in_kind
 from .._contract.updates import cast_updates
 from .._engine.patch import Patch, Stock
+from .._tally import current
 from ._support import reproduce as demo
 
 PATCH = Patch(
@@ -48,6 +49,7 @@ class _Wrapped:
     def __init__(self, function: Any) -> None:
         # A transformation may be built from the parts of another, which are wrapped already.
         self.__wrapped__ = function.__wrapped__ if isinstance(function, _Wrapped) else function
+        self._tally = current()
 
     def __getattr__(self, name: str) -> Any:
         if name == "__wrapped__":  # Not set yet while it is unpickled.
@@ -72,8 +74,9 @@ class _Init(_Wrapped):
     def __call__(self, *args: Any, **kwargs: Any) -> PyTree:
         state = self.__wrapped__(*args, **kwargs)
         params = next(iter((*args, *kwargs.values())), None)
-        started = start_in_kind(self._update, state, params)
-        return strip_weak_type(started, numbers_too=True)
+        with self._tally:
+            started = start_in_kind(self._update, state, params)
+            return strip_weak_type(started, numbers_too=True)
 
 
 class _Update(_Wrapped):
@@ -84,7 +87,8 @@ class _Update(_Wrapped):
             given = inspect.signature(self.__wrapped__).bind(*args, **kwargs).args
         updates, state, *rest = given
         params = rest[0] if rest else kwargs.get("params")
-        return cast_updates(new_updates, updates, params, state), cast_back(new_state, state)
+        with self._tally:
+            return cast_updates(new_updates, updates, params, state), cast_back(new_state, state)
 
 
 @PATCH.fault(">=0.1.2", issue=1207)

@@ -25,6 +25,7 @@ from .._contract.dtypes import (
 )
 from .._contract.updates import cast_updates
 from .._engine.patch import Patch, Stock
+from .._tally import count, counting
 from ._support import reproduce as demo
 from ._support.arguments import arguments_of
 
@@ -67,11 +68,13 @@ def _scheduled(
         )
         return cast_updates(new_updates, updates, params), state
 
-    return build(schedule, min_norm)._replace(update=update_fn)
+    return build(schedule, min_norm)._replace(update=counting(update_fn))
 
 
 def _from_parts(schedule: Callable[[Any], Any], min_norm: Any) -> Any:
     import optax
+
+    count("schedule accepted")
 
     def shrinkage(count: Any) -> Any:
         return 1 / (1 + schedule(count) ** 2) ** 0.5

@@ -42,6 +42,7 @@ from .._contract.dtypes import (
 from .._contract.jaxpr import equations
 from .._contract.updates import cast_updates, update_dtype
 from .._engine.patch import Patch, Stock
+from .._tally import counting
 from ._support import reproduce as demo
 from ._support.deprecated import deprecated_attribute
 
@@ -102,7 +103,7 @@ def _run_on(
         like = params if params is not None and (by_params or promotes) else updates
         return cast_updates(new_updates, updates, like), new_state
 
-    return stock(*args, **kwargs)._replace(update=update_fn)
+    return stock(*args, **kwargs)._replace(update=counting(update_fn))
 
 
 def _in_widest(tree: PyTree) -> PyTree:

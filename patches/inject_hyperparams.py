@@ -47,9 +47,11 @@ from .._contract.kinds import start_in_kind
 from .._contract.updates import cast_updates, kept_like
 from .._contract.x64 import x64
 from .._engine.patch import Patch, Stock
+from .._tally import counting
 from ._support import reproduce as demo
 from ._support.arguments import arguments_of
 from ._support.keep_dtypes import same_dtypes
+from ._support.representation import number_for
 from ._support.weak_scalars import weak
 
 _KNOWN = frozenset({"inner_factory", "static_args", "hyperparam_dtype"})
@@ -129,7 +131,7 @@ def _inject_hyperparams(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         def init_fn(params: PyTree) -> Any:
             around = stock_around(params, lambda inner: inner.init(params))
             dtype = compute_dtype(params)
-            state = around.init(_tree_of(dtype))
+            state = around.init(number_for(params, dtype))
             kept = {name: _keep(value, dtype, asked) for name, value in state.hyperparams.items()}
             # Integers stay weakly typed: int64, in 64-bit mode, would turn counters into int64.
             state = strip_weak_type(state._replace(hyperparams={}, inner_state=()))._replace(
@@ -158,7 +160,7 @@ def _inject_hyperparams(stock: Stock, *args: Any, **kwargs: Any) -> Any:
                 return result
 
             dtype = compute_dtype(like)
-            proxy = _tree_of(dtype)
+            proxy = number_for(like, dtype)
             try:
                 new_updates, new_state = run()
             except (TypeError, ValueError):  # ValueError comes from XLA, with old jax.
@@ -171,9 +173,9 @@ def _inject_hyperparams(stock: Stock, *args: Any, **kwargs: Any) -> Any:
             after = _state_after(new_state, state, keep_inner=same_dtypes(updates, like))
             return bounded, after._replace(hyperparams=kept)
 
-        return tx._replace(init=init_fn, update=update_fn)
+        return tx._replace(init=counting(init_fn), update=counting(update_fn))
 
-    return wrapped_transform
+    return counting(wrapped_transform)
 
 
 def _kept_hyperparams(
@@ -215,11 +217,6 @@ class _Signature:
 
     def __init__(self, of: inspect.Signature) -> None:
         self.of = of
-
-
-def _tree_of(dtype: Any) -> Any:
-    """Return a dummy tree for stock. NumPy, because a probe must not create JAX arrays."""
-    return np.zeros((), dtype)
 
 
 def _taking_extra_args(tx: Any) -> Any:

@@ -25,6 +25,7 @@ from .._contract.dtypes import PyTree, cast, compute_dtype, is_inexact, is_weak
 from .._contract.updates import asked_dtypes
 from .._contract.x64 import is_x64, x64
 from .._engine.patch import Patch, Stock
+from .._tally import count
 from ._support import reproduce as demo
 from ._support.arguments import arguments_of
 from ._support.keep_dtypes import KeepDtypes
@@ -37,6 +38,9 @@ PATCH = Patch(
     "`optimistic_adam` refuse schedules",
     allow_missing_targets=True,
 )
+
+
+_ACCEPTED = "schedule accepted"
 
 
 class _Scaled(KeepDtypes):
@@ -68,6 +72,7 @@ class _OptimisticAdam(_Scaled):
         schedule = arguments["learning_rate"]
         if not callable(schedule):
             return super().__call__(stock, *args, **kwargs)
+        count(_ACCEPTED)
         tx = stock(**{**arguments, "learning_rate": 0.0})
 
         @functools.wraps(tx.update)
@@ -93,6 +98,7 @@ def _sm3(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     schedule = arguments["learning_rate"]
     if not callable(schedule):
         return stock(*args, **kwargs)
+    count(_ACCEPTED)
     return optax.chain(
         optax.scale_by_sm3(arguments["momentum"]),
         optax.scale_by_schedule(lambda count: -schedule(count)),

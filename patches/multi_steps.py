@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 from typing import Any, Callable
 
 import jax
@@ -37,6 +38,7 @@ from .._contract.kinds import start_in_kind
 from .._contract.updates import cast_updates
 from .._contract.x64 import x64
 from .._engine.patch import Patch, Stock
+from .._tally import count
 from ._support import reproduce as demo
 from ._support.branches import fit, in_agreement, promoted
 from ._support.keep_dtypes import standard_promotion
@@ -97,7 +99,8 @@ def _in_float(leaf: Any) -> Any:
     return cast(leaf, _float_dtype(dtype_of(leaf)))
 
 
-@PATCH.wraps("MultiSteps.update", _LAYOUTS, "<0.2.8")
+@PATCH.wraps("MultiSteps.update", _LAYOUTS, "<0.1.5")
+@PATCH.wraps("MultiSteps.update", _LAYOUTS, ">=0.1.8,<0.2.8,!=0.2.4")
 def _update(
     stock: Stock, self: Any, updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
 ) -> tuple[PyTree, Any]:
@@ -115,6 +118,15 @@ def _update(
         return in_agreement(run, shown)
 
 
+@PATCH.wraps("MultiSteps.update", _LAYOUTS, ">=0.1.5,<0.1.8")
+@PATCH.wraps("MultiSteps.update", _LAYOUTS, "==0.2.4")
+def _update_with_arguments(stock: Stock, *args: Any, **kwargs: Any) -> tuple[PyTree, Any]:
+    """Do as :func:`_update` where stock loses extra arguments, or raises."""
+    known = inspect.signature(_update).parameters
+    count("extra argument passed on", len(kwargs.keys() - known.keys()))
+    return _update(stock, *args, **kwargs)
+
+
 @PATCH.wraps("MultiSteps.update", _LAYOUTS, ">=0.2.8")
 def _update_accumulator(
     stock: Stock, self: Any, updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
@@ -127,6 +139,8 @@ def _update_accumulator(
     shown = [grad if kind_of(grad) >= REAL else accumulated for grad, accumulated in pairs]
     patched_copy = _PatchedCopy(self, updates, state, params, extra_args, shown)
     common = promoted(*patched_copy.stored) if patched_copy.stored else jnp.dtype(jnp.float32)
+    if self._accumulator_dtype is None:
+        count("accumulator_dtype=None accepted")
     patched_copy.copied._accumulator_dtype = common
     patched_copy.copied._acc_update = _of_the_same_kind(self._acc_update)
     with standard_promotion():

@@ -39,6 +39,7 @@ from .._contract.jaxpr import equations
 from .._contract.updates import cast_updates
 from .._contract.x64 import x64
 from .._engine.patch import Patch, Stock
+from .._tally import count, counting
 from ._support import reproduce as demo
 from ._support.arguments import arguments_of
 from ._support.keep_dtypes import standard_promotion
@@ -50,6 +51,7 @@ PATCH = Patch(
     "updates in 64-bit mode up to 0.2.3",
 )
 
+_INSTEAD = "own arithmetic"
 _AVERAGES = ("exp_avg", "exp_avg_sq", "grad_sum")
 _TREES = (*_AVERAGES, "params0")
 _SCALARS = ("estim_lr", "numerator_weighted")
@@ -80,6 +82,7 @@ def _prodigy(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         import optax.contrib
 
         dtype = statistics_dtype(params)
+        count(_INSTEAD)
 
         def zeros() -> PyTree:
             return tree_map(lambda p: jnp.zeros_like(p, dtype=_array_dtype(dtype_of(p))), params)
@@ -102,6 +105,7 @@ def _prodigy(stock: Stock, *args: Any, **kwargs: Any) -> Any:
             return built.update(updates, state, params)  # type: ignore[no-any-return]  # It raises.
         import optax
 
+        count(_INSTEAD)
         del extra_args
         vdot = _widened_vdot if any(map(is_half, leaves(params))) else optax.tree_utils.tree_vdot
         places = complex_places(updates, params)
@@ -120,7 +124,7 @@ def _prodigy(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         new_updates = unflatten_like(updates, joined(new_updates))
         return cast_updates(new_updates, updates, params), cast_back(new_state, state)
 
-    return built._replace(init=init_fn, update=update_fn)
+    return built._replace(init=counting(init_fn), update=counting(update_fn))
 
 
 def _array_dtype(param: Any) -> Any:

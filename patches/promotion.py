@@ -18,6 +18,7 @@ from .._contract.dtypes import PyTree, cast, dtype_of, is_inexact, is_number, le
 from .._contract.updates import cast_updates
 from .._contract.x64 import x64
 from .._engine.patch import Patch, Stock
+from .._tally import counting
 from ._support import reproduce as demo
 from ._support.arguments import arguments_of
 from ._support.deprecated import deprecated_attribute
@@ -44,7 +45,7 @@ def _schedule(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         with standard_promotion():
             return schedule(*args, **kwargs)
 
-    return in_standard_promotion
+    return counting(in_standard_promotion)
 
 
 def _wrap(

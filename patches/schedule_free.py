@@ -36,6 +36,7 @@ from .._contract.dtypes import (
 from .._contract.kinds import start_in_kind
 from .._contract.updates import asked_dtypes, cast_updates
 from .._engine.patch import Patch, Stock
+from .._tally import counting
 from ._support import reproduce as demo
 from ._support.arguments import arguments_of
 from ._support.branches import promoted
@@ -113,7 +114,7 @@ def _schedule_free(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         updates, new_state = tx.update(grads, wide_state, half_to_float32(params), **extra_args)
         return cast_updates(updates, grads, params, asked=asked), cast_back(new_state, state)
 
-    return built._replace(init=init_fn, update=update_fn)
+    return built._replace(init=counting(init_fn), update=counting(update_fn))
 
 
 @PATCH.wraps("schedule_free_sgd", _MODULES, "<0.2.4")

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 from .._contract.dtypes import PyTree, is_inexact, leaves, same_structure, tree_map
 from .._contract.jaxpr import equations
 from .._engine.patch import Patch, Stock
+from .._tally import count
 from ._support import reproduce as demo
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def _update(
 
 
 def _zero_where_nan(leaf: Any, meant_to_be_zero: Any) -> Any:
+    count("guard against NaN")
     is_nan = leaf != leaf  # noqa: PLR0124  # isnan, also for integers and custom floats.
     return jnp.where(meant_to_be_zero & is_nan, jnp.zeros_like(leaf), leaf)
 

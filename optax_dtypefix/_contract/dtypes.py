@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._logging import LOGGER
+from .._tally import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -74,6 +75,11 @@ def cast(leaf: Any, dtype: Any) -> Any:
         return leaf
     if not hasattr(leaf, "dtype"):
         return jnp.asarray(leaf, dtype)
+    count_cast(leaf, dtype)
+    return _converted(leaf, dtype)
+
+
+def _converted(leaf: Any, dtype: Any) -> Any:
     if isinstance(leaf, jax.ShapeDtypeStruct):  # ``init`` may be given no more than shapes.
         return jax.ShapeDtypeStruct(leaf.shape, dtype)
     if leaf.dtype == dtype and not is_weak(leaf):
@@ -81,6 +87,13 @@ def cast(leaf: Any, dtype: Any) -> Any:
     if is_complex(leaf) and kind_of(dtype) < COMPLEX:
         leaf = jnp.real(leaf)  # A plain cast would warn on the way to the same values.
     return jnp.asarray(leaf, dtype)
+
+
+def count_cast(leaf: Any, dtype: Any) -> None:
+    """Count a cast for the patch that runs, unless the leaf has the dtype already."""
+    was, weak = dtype_of(leaf), is_weak(leaf)
+    if weak or was != dtype:
+        count(f"{'weak ' if weak else ''}{was} to {jnp.dtype(dtype)}")
 
 
 def cast_array(leaf: Any, dtype: Any) -> Any:
@@ -141,7 +154,11 @@ def cast_learning_rate(learning_rate: Any, dtype: Any) -> Any:
     """Cast the arrays of a number or schedule to ``dtype``; keep a Python number."""
     if callable(learning_rate):
         return lambda count: cast_learning_rate(learning_rate(count), dtype)
-    return cast(learning_rate, dtype) if hasattr(learning_rate, "dtype") else learning_rate
+    if not hasattr(learning_rate, "dtype"):
+        return learning_rate
+    # A rate that loses no more than its weak type promotes nothing: that is no change.
+    same = dtype_of(learning_rate) == dtype
+    return (_converted if same else cast)(learning_rate, dtype)
 
 
 def safe_increment(count: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable
 import jax
 import jax.numpy as jnp
 
+from .._tally import paused
 from .dtypes import (
     COMPLEX,
     REAL,
@@ -45,7 +46,8 @@ def start_in_kind(update: Callable[..., Any], state: PyTree, params: PyTree) -> 
         return leaves(new_state)
 
     try:
-        after = jax.eval_shape(step, params, state)
+        with paused():
+            after = jax.eval_shape(step, params, state)
     except Exception:  # The user's call of update will raise too, if this is an error there.
         return state
     structure: Any = jax.tree_util.tree_structure(state)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from packaging.version import Version
 
+from .._tally import count
 from .dtypes import PyTree, cast, leaves
 from .jaxpr import subjaxprs
 
@@ -54,6 +55,7 @@ def without_x64(function: Callable[..., Any], *args: PyTree) -> PyTree:
     wide = any(str(getattr(leaf, "dtype", "")) in _64_BITS for leaf in leaves(args))
     if wide or not is_x64():
         return function(*args)
+    count("run in 32-bit mode")
     if Version(jax.__version__) >= Version("0.7.2"):
         with x64(False):
             return function(*args)

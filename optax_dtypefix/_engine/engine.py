@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Callable
 
 from .._errors import warn_or_raise
 from .._logging import LOGGER
+from .._tally import Tally, paused
 from .._text import suggest, summarize
 from . import release as _release
 from .import_hook import after_import, is_imported
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from .._settings import Settings
-    from .patch import Patch
+    from .patch import Patch, Target
 
 
 @dataclasses.dataclass
@@ -35,6 +36,7 @@ class _Slot:
     requested: bool = False  # The program named the patch in ``apply``.
     reverted: bool = False
     suspended: int = 0  # How many ``disabled`` blocks are open.
+    tally: Tally = dataclasses.field(default_factory=Tally)
 
     @property
     def is_applied(self) -> bool:
@@ -42,6 +44,12 @@ class _Slot:
 
     def settle(self, decision: Decision | None, targets: tuple[str, ...] = ()) -> None:
         self.decision, self.targets = decision, targets
+
+    def counted(self, target: Target) -> Target:
+        """Count the calls of a target; reading a name from a module is no call."""
+        if target.name == "__getattr__":
+            return target
+        return target._replace(replacement=self.tally.layer(target.replacement))
 
 
 class Engine:
@@ -149,7 +157,13 @@ class Engine:
         with self._lock:
             patches = tuple(
                 PatchStatus(
-                    patch_id, decision.state, decision.reason, slot.targets, *declared[patch_id]
+                    patch_id,
+                    decision.state,
+                    decision.reason,
+                    slot.targets,
+                    *declared[patch_id],
+                    reached=slot.tally.reached,
+                    changed=slot.tally.changed.copy(),
                 )
                 for patch_id, slot in self._slots.items()
                 for decision in [self._decision(patch_id)]
@@ -244,7 +258,8 @@ class Engine:
         if decision.state is not State.APPLIED:
             return decision, ()
         try:
-            paths = [self._points.attach(patch_id, target) for target in decision.targets]
+            targets = map(self._slots[patch_id].counted, decision.targets)
+            paths = [self._points.attach(patch_id, target) for target in targets]
         except Exception as error:
             LOGGER.debug("%s could not be applied", patch_id, exc_info=True)
             self._points.detach(patch_id)
@@ -258,7 +273,8 @@ class Engine:
             decision = slot.decision
             if decision is None or not decision.probed or slot.suspended:
                 return
-        verdict = verify_fix(decision, sys.modules[self._package])  # Not locked: it imports.
+        with paused():
+            verdict = verify_fix(decision, sys.modules[self._package])  # Not locked: it imports.
         with self._lock:
             if verdict is not decision and slot.decision is decision:
                 slot.settle(verdict)

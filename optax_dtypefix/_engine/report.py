@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .._text import suggest, table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 
 class State(str, enum.Enum):
@@ -40,6 +40,12 @@ class PatchStatus:
       upstream: links of the upstream issues.
       fixed_in: the first release of optax that does not need the patch; empty if there is none yet.
       opt_in: whether the patch must be enabled by name.
+      reached: how often this process called a function that the patch replaces: while it built,
+        traced, or took eager steps. A compiled step calls none.
+      changed: what the patch did otherwise than stock, by kind, with the number of times: casts, as
+        in ``{"float16 to float32": 4}``, and other changes, in words. Empty if the patch was
+        reached, and stock was right. Where that depends on numbers that are not known while a step
+        is traced, such as a NaN that may come later, the guard counts.
     """
 
     id: str
@@ -49,6 +55,8 @@ class PatchStatus:
     upstream: tuple[str, ...] = ()
     fixed_in: str = ""
     opt_in: bool = False
+    reached: int = 0
+    changed: Mapping[str, int] = dataclasses.field(default_factory=dict, hash=False)
 
     @property
     def fixed_in_text(self) -> str:
@@ -62,7 +70,7 @@ class PatchStatus:
         return not (idle or (self.opt_in and self.state is State.DISABLED))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the status as plain strings and lists."""
+        """Return the status as plain strings, numbers, lists and dicts."""
         return {
             "id": self.id,
             "state": self.state.value,
@@ -71,6 +79,8 @@ class PatchStatus:
             "upstream": list(self.upstream),
             "fixed_in": self.fixed_in,
             "opt_in": self.opt_in,
+            "reached": self.reached,
+            "changed": dict(self.changed),
         }
 
 

@@ -30,6 +30,7 @@ from ..._contract.dtypes import (
 )
 from ..._contract.updates import asked_dtypes, kept_like, update_dtypes
 from ..._engine.patch import Patch, Stock
+from ..._tally import counting, paused
 from .calls import accept_signature_of
 from .keep_dtypes import same_dtypes
 from .reproduce import all_public
@@ -216,7 +217,8 @@ class InFloat32:
             step = functools.partial(tx.update, **extra_args)
             return new_updates, store(new_state, _as_stock_promotes(step, updates, state, params))
 
-        return tx._replace(init=init_fn, update=accept_signature_of(tx.update, update_fn))
+        update_fn = accept_signature_of(tx.update, update_fn)
+        return tx._replace(init=counting(init_fn), update=counting(update_fn))
 
     def _kept(self, state: Any, updates: PyTree) -> Any:
         """Return a state that tells the dtypes of the params, where the user passes in none."""
@@ -245,7 +247,8 @@ def _as_stock_promotes(
     if same_dtypes(updates, like):
         return state
     try:
-        after = jax.eval_shape(lambda *a: leaves(update(*a)[1]), updates, state, params)
+        with paused():
+            after = jax.eval_shape(lambda *a: leaves(update(*a)[1]), updates, state, params)
     except Exception:  # Stock does not run there, so there is nothing to be as wide as.
         return state
     stored = (

@@ -34,6 +34,7 @@ from ..._contract.kinds import start_in_kind
 from ..._contract.updates import asked_dtypes, cast_updates, kept_like
 from ..._contract.x64 import without_x64
 from ..._engine.patch import Stock
+from ..._tally import count, counting
 from .calls import accept_signature_of
 
 if TYPE_CHECKING:
@@ -102,7 +103,8 @@ class KeepDtypes:
             bounded = self._bound(new_updates, updates, params, state, asked)
             return bounded, cast_back(new_state, state) if keep else new_state
 
-        return tx._replace(init=init_fn, update=accept_signature_of(tx.update, update_fn))
+        update_fn = accept_signature_of(tx.update, update_fn)
+        return tx._replace(init=counting(init_fn), update=counting(update_fn))
 
     def _start(self, tx: Any, params: PyTree) -> PyTree:
         if self.no_integers:  # As each step is given them.
@@ -159,6 +161,7 @@ def standard_promotion() -> Iterator[None]:
     if getattr(jax.config, "jax_numpy_dtype_promotion", "") == "standard":
         yield  # Most often, and faster.
     else:
+        count("run in standard promotion mode")
         with jax.numpy_dtype_promotion("standard"):
             yield
 

@@ -14,26 +14,44 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ..._contract.dtypes import (
     PyTree,
     cast,
     cast_like,
+    count_cast,
     dtype_of,
     is_complex,
     is_inexact,
+    kind_of,
     leaves,
     unflatten_like,
 )
+from ..._tally import count
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+_SPLIT = "complex leaf split"
 
 
 def real_dtype(tree: PyTree) -> Any:
     """Find the widest real dtype among the leaves of a tree; complex ones count as their parts."""
     found = [jnp.finfo(dtype_of(leaf)).dtype for leaf in leaves(tree) if is_inexact(leaf)]
     return functools.reduce(jnp.promote_types, found) if found else jnp.dtype(jnp.float32)
+
+
+def number_for(tree: PyTree, dtype: Any) -> Any:
+    """Return one number for stock to see in place of a tree, of which it needs only the dtype.
+
+    NumPy, because a probe must not create JAX arrays.
+    """
+    for leaf in leaves(tree):
+        if kind_of(dtype_of(leaf)) >= 0 and dtype_of(leaf) != dtype:
+            count_cast(leaf, dtype)
+    return np.zeros((), dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +83,7 @@ class Representation:
                 return cast(leaf, self.dtype)
             leaf = jnp.conj(leaf) if conjugate else leaf
             if self.split:
+                count(_SPLIT)
                 return cast(jnp.real(leaf), self.dtype), cast(jnp.imag(leaf), self.dtype)
             return cast(leaf, jnp.promote_types(self.dtype, jnp.complex64))
 
@@ -104,6 +123,7 @@ def in_parts(tree: PyTree, places: list[bool]) -> list[Any]:
             return jax.eval_shape(lambda x: (jnp.real(x), jnp.imag(x)), leaf)
         return jnp.real(leaf), jnp.imag(leaf)
 
+    count(_SPLIT, sum(places))
     return [parts(leaf) if split else leaf for leaf, split in zip(leaves(tree), places)]
 
 

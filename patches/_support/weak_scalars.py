@@ -8,9 +8,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ..._tally import count
+
 
 def weak(value: Any) -> Any:
     """Give an array of float32 or float64 a weak type. The value stays."""
+    count(f"{value.dtype} to weak {value.dtype}")
     parameters = {**_parameters(), "new_dtype": value.dtype, "weak_type": True}
     return jax.lax.convert_element_type_p.bind(value, **parameters)
 

@@ -34,6 +34,7 @@ from ..._contract.dtypes import (
 from ..._contract.updates import cast_updates
 from ..._contract.x64 import x64
 from ..._engine.patch import Patch, Stock
+from ..._tally import counting
 from .._support import reproduce as demo
 from .._support.keep_dtypes import in_the_present_mode, standard_promotion
 from .._support.representation import Representation, real_dtype
@@ -81,7 +82,7 @@ def _zoom(
         }
         return state._replace(**scalars)
 
-    return steady_init, step_fn, step_cond_fn
+    return counting(steady_init), step_fn, step_cond_fn
 
 
 def _counter(scalar: Any) -> Any:
@@ -187,7 +188,7 @@ def _scale_by_linesearch(
                 new_state = new_state._replace(grad=new_grad)
         return cast_updates(new_updates, updates, params), cast_back(new_state, state)
 
-    return tx._replace(init=init_fn, update=update_fn)
+    return tx._replace(init=counting(init_fn), update=counting(update_fn))
 
 
 def _as_complex_as(params: PyTree, tree: PyTree) -> PyTree:
@@ -212,7 +213,7 @@ def _giving(dtype: Any, value_fn: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(value_fn)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return jnp.asarray(in_mode(*args, **kwargs), dtype)
+        return cast(in_mode(*args, **kwargs), dtype)
 
     return wrapper
 
@@ -228,7 +229,7 @@ def _value_and_grad_from_state(stock: Stock, value_fn: Callable[..., Any]) -> Ca
         function = value_fn if dtype is None else _giving(dtype, value_fn)
         return stock(function)(params, *args, state=state, **kwargs)
 
-    return value_and_grad
+    return counting(value_and_grad)
 
 
 def _value_dtype(state: Any) -> Any:

@@ -12,6 +12,7 @@ from ..._contract.dtypes import PyTree, cast_back, compute_dtype, leaves, statis
 from ..._contract.kinds import start_in_kind
 from ..._contract.updates import cast_updates
 from ..._engine.patch import Stock
+from ..._tally import counting
 from .._support.keep_dtypes import standard_promotion
 from .._support.representation import Representation
 
@@ -72,7 +73,7 @@ def _direction(tx: Any, *, split: bool) -> Any:
             new_state = new_state._replace(**restored)
         return cast_updates(new_updates, updates, params), cast_back(new_state, state)
 
-    return tx._replace(init=init_fn, update=update_fn)
+    return tx._replace(init=counting(init_fn), update=counting(update_fn))
 
 
 def lbfgs(stock: Stock, *args: Any, **kwargs: Any) -> Any:
