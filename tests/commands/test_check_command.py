@@ -366,9 +366,12 @@ class FakeRunner:
 
     @property
     def report(self) -> Any:
-        states = {"reached": 1, "state": "applied"}
-        patches = [{"id": patch_id, **states} for patch_id in self._applied]
-        return {"patches": [*patches, {"id": "off", "reached": 0, "state": "disabled"}]}
+        patches = [
+            {"id": i, "state": "applied", "reached": 1, "changed": {"casts": 1}}
+            for i in self._applied
+        ]
+        off = {"id": "off", "state": "disabled", "reached": 0, "changed": {}}
+        return {"patches": [*patches, off]}
 
 
 @pytest.mark.parametrize(
@@ -390,13 +393,23 @@ def test_patches_are_left_out(applied: str, rules: Any, wanted: Needs, most: int
     assert runner.starts <= most
 
 
-def test_what_was_not_reached_is_not_tried() -> None:
-    runner: Any = FakeRunner("ab", lambda on: "a" in on)
+@pytest.mark.parametrize(
+    ("did", "starts"),
+    [
+        ({"a": "changed", "b": "reached", "c": "reached"}, 2),
+        ({"a": "changed", "b": "idle", "c": "idle"}, 1),
+        ({"a": "reached", "b": "changed", "c": "reached"}, 5),
+    ],
+)
+def test_patches_that_changed_something_are_tried_first(did: Mapping[str, str], starts: int) -> None:
+    runner: Any = FakeRunner("abc", lambda on: "a" in on)
     patched = runner.result("", [HALF])
-    patched.report["patches"][1]["reached"] = 0
-    report = {"patches": [{**p, "reached": p["id"] == "a"} for p in runner.report["patches"]]}
-    needs = find_needs(runner, patched._replace(report=report), [HALF])
-    assert (needs, runner.starts) == ({HALF: Needs(("a",))}, 1)
+    for patch in patched.report["patches"]:
+        word = did.get(patch["id"], "idle")
+        patch["reached"] = word != "idle"
+        patch["changed"] = {"casts": 1} if word == "changed" else {}
+    needs = find_needs(runner, patched, [HALF])
+    assert (needs, runner.starts) == ({HALF: Needs(("a",))}, starts)
 
 
 def test_patches_that_are_off_stay_off(monkeypatch: pytest.MonkeyPatch) -> None:

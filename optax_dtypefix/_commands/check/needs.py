@@ -37,7 +37,7 @@ class Needs(NamedTuple):
 
 
 def find_needs(runner: Runner, patched: Run, fixed: Sequence[Case]) -> dict[Case, Needs]:
-    """Leave out each patch that the optimizer reaches. Two may do the same: then try each alone.
+    """Leave out each patch that changed something. Two may do the same: then try each alone.
 
     Args:
       runner: starts the processes.
@@ -47,26 +47,32 @@ def find_needs(runner: Runner, patched: Run, fixed: Sequence[Case]) -> dict[Case
     Raises:
       WorkerError: a process wrote nothing.
     """
-    applied, reached = _applied_and_reached(patched)
+    applied = [p for p in patched.report["patches"] if p["state"] == State.APPLIED.value]
+    candidates = [patch["id"] for patch in applied if patch["changed"]]
+    unchanged = [patch["id"] for patch in applied if patch["reached"] and not patch["changed"]]
     runs: dict[frozenset[str], Run] = {}
 
-    def leave_out(sets: Iterable[frozenset[str]]) -> None:
-        new = sorted(set(sets) - runs.keys(), key=sorted)
-        ways = {f"{len(runs) + i}": _without(left_out) for i, left_out in enumerate(new)}
+    def leave_out(sets: Iterable[Iterable[str]]) -> None:
+        new = sorted({frozenset(ids) for ids in sets} - runs.keys(), key=sorted)
+        ways = {f"run {len(runs) + i}": _without(ids) for i, ids in enumerate(new)}
         runs.update(zip(new, runner.run(ways, fixed).values()))
 
-    def suffice(case: Case, left_out: frozenset[str]) -> bool:
-        return not runs[left_out].results[case].has_others_than(patched.results[case])
+    def suffice(case: Case, left_out: Iterable[str]) -> bool:
+        run = runs[frozenset(left_out)]
+        return not run.results[case].has_others_than(patched.results[case])
 
-    leave_out(frozenset({patch_id}) for patch_id in reached)
+    leave_out([*([i] for i in candidates), *([unchanged] if unchanged else [])])
+    if unchanged and not all(suffice(case, unchanged) for case in fixed):
+        leave_out([i] for i in unchanged)
+        candidates += unchanged
     needs = {}
     rest = {}
     others = {}  # All patches but those that are needed for sure.
     for case in fixed:
-        alone = tuple(i for i in reached if not suffice(case, frozenset({i})))
+        alone = tuple(i for i in candidates if not suffice(case, [i]))
         needs[case] = Needs(all_of=alone)
-        rest[case] = [i for i in reached if i not in alone]
-        others[case] = applied - {*alone}
+        rest[case] = [i for i in candidates if i not in alone]
+        others[case] = {patch["id"] for patch in applied} - {*alone}
     # If one patch is left, it was left out already. With none at all, optax is stock.
     unsure = [case for case in fixed if len(rest[case]) > 1]
     leave_out(others[case] for case in unsure if needs[case].all_of)
@@ -79,11 +85,5 @@ def find_needs(runner: Runner, patched: Run, fixed: Sequence[Case]) -> dict[Case
     return needs
 
 
-def _applied_and_reached(patched: Run) -> tuple[frozenset[str], list[str]]:
-    applied = [p for p in patched.report["patches"] if p["state"] == State.APPLIED.value]
-    reached = [patch["id"] for patch in applied if patch.get("reached", 1)]
-    return frozenset(patch["id"] for patch in applied), reached
-
-
-def _without(left_out: frozenset[str]) -> dict[str, str]:
+def _without(left_out: Iterable[str]) -> dict[str, str]:
     return {_DISABLE: ",".join(filter(None, (os.environ.get(_DISABLE), *sorted(left_out))))}

@@ -11,6 +11,7 @@ import jax
 
 from ..._api import status
 from ..._contract.check import check
+from ..._contract.shrink import shrunk_shapes
 from ..._contract.values import check_values
 from ..._text import summarize
 from ..audit.measure import loss
@@ -28,8 +29,8 @@ def write_cases(path: str, place: str, name: str, mode: str, *params: str) -> No
     """Measure the optimizer on each of these params; write one JSON line for each.
 
     Args:
-      path: file to write. The last line has the report of the patches. A file with one line that
-        has ``failure`` says that there is no optimizer, and why.
+      path: file to write. The first and the last line have the report of the patches. A line with
+        ``failure`` says that there is no optimizer, and why.
       place: file or module of the optimizer.
       name: its name there.
       mode: ``x64`` or ``x32``.
@@ -44,6 +45,7 @@ def write_cases(path: str, place: str, name: str, mode: str, *params: str) -> No
         def write(**fields: Any) -> None:
             print(json.dumps(fields), file=file, flush=True)
 
+        write(report=status().as_dict())
         try:
             build = load(Target(place, name))
             for text in params:
@@ -64,7 +66,8 @@ def _measured(build: Callable[[], Any], tree: Tree) -> dict[str, Any]:
     params = _abstract(tree)
     extra_args = _extra_args(tx, params)
     dtypes = check(tx, params, **extra_args)
-    values = check_values(tx, params, **extra_args)
+    small = _shrunk(tx, params)  # ``check_values`` cannot, if it is given a function.
+    values = check_values(tx, small, **_extra_args(tx, small))
     found: list[tuple[str, Any]] = [("values", problem) for problem in values]
     if dtypes.error is not None:  # The values have the same error.
         found = [pair for pair in found if pair[1].kind != "error"]
@@ -81,6 +84,13 @@ def _abstract(tree: Tree) -> Any:
         return jax.ShapeDtypeStruct(leaf.shape, jax.numpy.dtype(leaf.dtype))
 
     return map_leaves(array, tree)
+
+
+def _shrunk(tx: Any, params: Any) -> Any:
+    shapes = shrunk_shapes(tx.init, params)
+    return jax.tree_util.tree_map(
+        lambda leaf: jax.ShapeDtypeStruct(shapes[leaf.shape], leaf.dtype), params
+    )
 
 
 def _raises(tx: Any, params: Any) -> bool:

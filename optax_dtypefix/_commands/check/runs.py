@@ -87,17 +87,19 @@ class Runner:
                     worker = Worker(self._folder, name, _WRITE_CASES, arguments, ways[name])
                     workers[name] = stack.enter_context(worker)
                     continue
-                lines = sum(min(w.lines_so_far(), len(cases)) for w in workers.values())
-                self._progress(self._before + lines, total)
+                lines = (worker.lines_so_far() - 1 for worker in workers.values())
+                done = sum(min(max(n, 0), len(cases)) for n in lines)
+                self._progress(self._before + done, total)
                 time.sleep(0.05)
             self._before = total
+            self._progress(total, total)
             return {name: _read(workers[name], cases) for name in ways}
 
 
 def _read(worker: Worker, cases: Sequence[Case]) -> Run:
     entries = worker.entries()
     failure = next((entry["failure"] for entry in entries if "failure" in entry), None)
-    report = next((entry["report"] for entry in entries if "report" in entry), {})
+    report = [entry["report"] for entry in entries if "report" in entry][-1]
     found = [entry for entry in entries if "problems" in entry]
     results = {
         case: Result(tuple(Problem(**p) for p in entry["problems"]), entry["unfit"])
