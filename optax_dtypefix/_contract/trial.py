@@ -266,8 +266,27 @@ def _compiled(tx: Any, trees: PyTree) -> Update:
         result: tuple[PyTree, PyTree] = tx.update(grads, state, params, **extra_args)
         return result
 
-    # A model may have functions among its leaves, and so may the extra arguments.
-    return jax.jit(update) if all(map(is_number, leaves(trees))) else update
+    # A model may have functions among its leaves.
+    params, grads, extra_args = trees
+    functions = {name: value for name, value in extra_args.items() if callable(value)}
+    arrays = {name: value for name, value in extra_args.items() if name not in functions}
+    if not all(map(is_number, leaves((params, grads, arrays)))):
+        return update
+
+    @jax.jit
+    def compiled(
+        grads: PyTree, state: PyTree, params: PyTree, arrays: dict[str, Any]
+    ) -> tuple[PyTree, PyTree]:
+        return update(grads, state, params, {**arrays, **functions})
+
+    def without_functions(
+        grads: PyTree, state: PyTree, params: PyTree, extra_args: dict[str, Any]
+    ) -> tuple[PyTree, PyTree]:
+        arrays = {name: value for name, value in extra_args.items() if name not in functions}
+        result: tuple[PyTree, PyTree] = compiled(grads, state, params, arrays)
+        return result
+
+    return without_functions
 
 
 def _names(state: PyTree, params: PyTree) -> list[str]:
