@@ -118,12 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     if not ours[0].startswith("-") and ours[0] not in _COMMANDS:
         parser.error(f"unknown command {ours[0]!r}. {suggest(ours[0], _COMMANDS)}")
-    try:
-        options = parser.parse_args(ours)
-    except SystemExit as exit_:
-        if ours[0] == "check" and exit_.code:  # argparse means 2, which here is a verdict.
-            exit_.code = _CHECK_FAILED
-        raise
+    options = _parse(parser, ours)
     if options.command == "run":
         if options.module is not None:
             return run_module(options.module, theirs)
@@ -148,6 +143,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # As in ``| head``: the reader has closed the pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+
+
+def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
+    try:
+        return parser.parse_args(arguments)
+    except SystemExit as exit_:
+        if arguments[0] == "check" and exit_.code:  # argparse means 2, which here is a verdict.
+            exit_.code = _CHECK_FAILED
+        raise
 
 
 def _status(as_json: bool) -> int:

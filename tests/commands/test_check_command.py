@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 import jax
 import optax
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import (
+    given,
+    strategies as st,
+)
 
 from optax_dtypefix._commands.check import needs as leaving_out
 from optax_dtypefix._commands.check.needs import Needs, find_needs
-from optax_dtypefix._commands.check.process import _extra_args
-from optax_dtypefix._commands.check.results import Comparison, Row, Verdict, compare
+from optax_dtypefix._commands.check.process import _extra_args, _measured
+from optax_dtypefix._commands.check.results import Comparison, Row, Verdict, _check_fits, compare
 from optax_dtypefix._commands.check.runs import Problem, Result, Run
 from optax_dtypefix._commands.check.target import Target, TargetError, load, parse_target
 from optax_dtypefix._commands.check.trees import (
@@ -57,9 +60,6 @@ SCRIPT = """
 
     def schedule():
         return 0.1
-
-    def named():
-        return optax.multi_transform({"a": tx}, lambda params: {"encoder": "a"})
 
     if __name__ == "__main__":
         raise SystemExit("the script runs")
@@ -142,13 +142,31 @@ def test_what_the_settings_switch_off_stays(command: Python) -> None:
     assert advice.endswith("variables switch these patches off: inject_hyperparams.")
 
 
-def test_params_that_do_not_fit_are_no_verdict(
-    script: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["check", f"{script}:named", "--dtype", "bfloat16"]) == 3
-    error = capsys.readouterr().err
-    assert "named does not run on w=bfloat16[256,128],b=bfloat16[128],scale=bfloat16[]" in error
-    assert "Give params like your own, such as --params" in error
+def test_params_that_do_not_fit_are_no_verdict() -> None:
+    def named() -> Any:
+        return optax.multi_transform({"a": optax.sgd(0.1)}, lambda _: {"encoder": "a"})
+
+    case = default_case("bfloat16")
+    entry = _measured(named, parse_params(case.params))
+    assert (entry["problems"][0]["kind"], entry["unfit"]) == ("error", True)
+    problems = tuple(Problem(**problem) for problem in entry["problems"])
+    stock, patched = (Run({case: Result(problems, unfit)}, {}, None) for unfit in (True, False))
+    _check_fits(Target("train.py", "named"), case, stock, patched)  # The patches fix it.
+    with pytest.raises(TargetError) as error:
+        _check_fits(Target("train.py", "named"), case, stock, stock)
+    assert "train.py:named does not run on w=bfloat16[256,128]," in str(error.value)
+    assert "Give params like your own, such as --params" in str(error.value)
+
+
+def test_an_error_in_half_precision_alone_is_a_problem() -> None:
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        assert params["w"].dtype == "float32"
+        return updates, state
+
+    tx = optax.GradientTransformation(optax.sgd(0.1).init, update)
+    entry = _measured(lambda: tx, parse_params("w=float16[2]"))
+    assert [p["kind"] for p in entry["problems"]] == ["error"]  # Once, not for dtypes and values.
+    assert not entry["unfit"]
 
 
 # Targets.
@@ -401,7 +419,9 @@ def test_patches_are_left_out(applied: str, rules: Any, wanted: Needs, most: int
         ({"a": "reached", "b": "changed", "c": "reached"}, 5),
     ],
 )
-def test_patches_that_changed_something_are_tried_first(did: Mapping[str, str], starts: int) -> None:
+def test_patches_that_changed_something_are_tried_first(
+    did: Mapping[str, str], starts: int
+) -> None:
     runner: Any = FakeRunner("abc", lambda on: "a" in on)
     patched = runner.result("", [HALF])
     for patch in patched.report["patches"]:

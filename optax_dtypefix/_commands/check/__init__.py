@@ -1,5 +1,6 @@
-"""``check``: is the user's own optimizer affected, do the patches fix it, and which of them?
+"""``check``: say if the user's own optimizer is affected, and which patches fix it.
 
 ``target`` finds the optimizer, ``trees`` reads the params, ``process`` measures in a process of its
-own, ``needs`` finds the patches by leaving each out, ``results`` compares and prints.
+own, ``runs`` starts such processes, ``needs`` finds the patches by leaving some out, ``results``
+compares and prints.
 """

@@ -31,9 +31,7 @@ class Needs(NamedTuple):
 
     def __str__(self) -> str:
         some = f"some of {', '.join(self.some_of)}" if self.some_of else ""
-        return ", and ".join(
-            filter(None, (", ".join(self.all_of), " or ".join(self.one_of), some))
-        )
+        return ", and ".join(filter(None, (", ".join(self.all_of), " or ".join(self.one_of), some)))
 
 
 def find_needs(runner: Runner, patched: Run, fixed: Sequence[Case]) -> dict[Case, Needs]:

@@ -182,4 +182,3 @@ def _failed_import(target: Target, error: Exception) -> str:
     relative = "relative import" in str(error) and _is_file(target)
     advice = ". It is part of a package: write MODULE:NAME" if relative else ""
     return f"{target.place} cannot be imported: {summarize(error)}{line}{advice}"
-

@@ -93,9 +93,10 @@ def parse_params(text: str) -> Tree:
 
 def in_float32(tree: Tree) -> Tree:
     """Return the tree with float32 for every half-precision leaf."""
-    return map_leaves(
+    tree = map_leaves(
         lambda leaf: leaf._replace(dtype="float32") if leaf.dtype in _HALF else leaf, tree
     )
+    return tree
 
 
 def map_leaves(function: Callable[[Leaf], Any], tree: Tree) -> Any:
