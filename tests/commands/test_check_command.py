@@ -351,6 +351,16 @@ def test_extra_arguments_are_found_by_trying(
     assert set(_extra_args(factory(*arguments), params)) == needed
 
 
+def test_an_extra_argument_that_is_refused_is_left_out() -> None:
+    def update(updates: Any, state: Any, _: Any = None, *, value: Any = None) -> Any:
+        if value is None:
+            raise ValueError("the value of the loss is missing")
+        return updates, state
+
+    tx: Any = optax.GradientTransformationExtraArgs(optax.sgd(0.1).init, update)
+    assert set(_extra_args(tx, {"w": jax.ShapeDtypeStruct((3,), "float32")})) == {"value"}
+
+
 def test_an_error_that_names_no_extra_argument_stays_as_it_is() -> None:
     def update(*_: Any, **extra_args: Any) -> Any:
         raise ValueError(f"no value is right, and {len(extra_args)} were given")
@@ -409,6 +419,12 @@ def test_patches_are_left_out(applied: str, rules: Any, wanted: Needs, most: int
     needs = find_needs(runner, runner.result("", [HALF]), [HALF])
     assert needs == {HALF: wanted}
     assert runner.starts <= most
+
+
+def test_a_fault_of_another_leaf_is_another_fault() -> None:
+    others = [FAULT._replace(where="updates['b']"), FAULT._replace(text="inf at step 9")]
+    got = [Result((fault,)).has_others_than(Result((FAULT,))) for fault in others]
+    assert got == [True, False]
 
 
 @pytest.mark.parametrize(
