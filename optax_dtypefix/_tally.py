@@ -76,7 +76,10 @@ def count(kind: str, times: int = 1) -> None:
 
 
 def counting(function: _F) -> _F:
-    """Let a function that a patch builds count for that patch, whenever it is called."""
+    """Let a function that a patch builds count for that patch, whenever it is called.
+
+    A callback that the patch hands to stock needs it, too: "stock" may be the next patch.
+    """
     tally = current()
 
     @functools.wraps(function)

@@ -17,6 +17,9 @@ dadapt_adamw hardly moves, and momo takes complex step sizes.
 Here stock runs in 32-bit mode on a list of the leaves, all in float32, or in float64 if one leaf
 is, so that nothing is promoted. A complex leaf becomes a pair of real leaves: the algorithms are
 made for real vectors. No upstream issue was found for the scalars; the linked issues are related.
+
+Whether the first gradients are 0 is not known while a step is traced. So every dadapt_adamw counts
+as changed in ``status()``, and in 64-bit mode every optimizer here does.
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ from .._contract.kinds import start_in_kind
 from .._contract.updates import cast_updates, update_dtype
 from .._contract.x64 import is_x64, without_x64, x64
 from .._engine.patch import Patch, Stock
-from .._tally import count, counting
+from .._tally import count, counting, paused
 from ._support import reproduce as demo
 from ._support.arguments import arguments_of, array_in
 from ._support.keep_dtypes import standard_promotion
@@ -88,6 +91,9 @@ def _estimator(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     built = stock(*args, **kwargs)  # Checks the arguments, and has the right type.
     arguments = arguments_of(stock, args, kwargs)
 
+    def init_fn(params: PyTree) -> Any:
+        return _start(stock, arguments, params)
+
     def update_fn(
         updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, Any]:
@@ -97,7 +103,6 @@ def _estimator(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         new_updates, new_state = _step(stock, arguments, (updates, state, params), extra_args)
         return cast_updates(new_updates, updates, params), new_state
 
-    init_fn = functools.partial(_start, stock, arguments)
     return built._replace(init=counting(init_fn), update=counting(update_fn))
 
 
@@ -109,6 +114,7 @@ def _start(stock: Stock, arguments: dict[str, Any], params: PyTree) -> Any:
     halves = [jax.ShapeDtypeStruct(np.shape(p), jnp.bfloat16) for p in leaves(params)]
     with standard_promotion():
         state = without_x64(tx.init, numbers)
+    with standard_promotion(), paused():
         example = jax.eval_shape(tx.init, halves)  # Some trees of stock are always float32.
     scalars, adam = statistics_dtype(params), "exp_avg_sq" in getattr(state, "_fields", ())
 
@@ -323,7 +329,7 @@ def _mask(mask: Any, tree: PyTree) -> list[Any]:
 def _schedule(schedule: Callable[[Any], Any], dtype: Any, count: Any) -> Callable[[Any], Any]:
     """Cast the values of a schedule to at most ``dtype``; run it in the user's mode."""
     if not _in_32_bits(dtype):
-        return lambda count: array_in(schedule(count), dtype)
+        return counting(lambda count: array_in(schedule(count), dtype))
     rate = array_in(schedule(count), dtype)
     return lambda _: rate
 

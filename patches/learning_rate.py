@@ -25,7 +25,7 @@ from .._contract.dtypes import PyTree, cast, compute_dtype, is_inexact, is_weak
 from .._contract.updates import asked_dtypes
 from .._contract.x64 import is_x64, x64
 from .._engine.patch import Patch, Stock
-from .._tally import count
+from .._tally import count, counting
 from ._support import reproduce as demo
 from ._support.arguments import arguments_of
 from ._support.keep_dtypes import KeepDtypes
@@ -111,7 +111,7 @@ def _no_wider_than(tree: PyTree, rate: Any) -> Any:
     In 32-bit mode a float64 of NumPy is as good as a float32.
     """
     if callable(rate):
-        return lambda count: _no_wider_than(tree, rate(count))
+        return counting(lambda count: _no_wider_than(tree, rate(count)))
     if is_weak(rate) or not (is_inexact(rate) and is_x64()):
         return rate
     widest = compute_dtype(tree)

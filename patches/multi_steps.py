@@ -38,7 +38,7 @@ from .._contract.kinds import start_in_kind
 from .._contract.updates import cast_updates
 from .._contract.x64 import x64
 from .._engine.patch import Patch, Stock
-from .._tally import count
+from .._tally import count, counting
 from ._support import reproduce as demo
 from ._support.branches import fit, in_agreement, promoted
 from ._support.keep_dtypes import standard_promotion
@@ -196,9 +196,10 @@ class _PatchedCopy:
         import optax
 
         patched_copy = copy.copy(multi_steps)
-        patched_copy._opt = optax.GradientTransformation(multi_steps._opt.init, self._inner_update)
-        patched_copy._every_k_schedule = lambda step: _like_the_counter(
-            multi_steps._every_k_schedule(step)
+        inner_update = counting(self._inner_update)
+        patched_copy._opt = optax.GradientTransformation(multi_steps._opt.init, inner_update)
+        patched_copy._every_k_schedule = counting(
+            lambda step: _like_the_counter(multi_steps._every_k_schedule(step))
         )
         if hasattr(multi_steps, "_should_skip_update_fn"):  # From 0.1.3 on.
 
@@ -206,7 +207,7 @@ class _PatchedCopy:
                 skip, skip_state = multi_steps._should_skip_update_fn(self.grads, step, self.params)
                 return skip, cast_back(skip_state, self.state.skip_state, "MultiSteps: skip_state")
 
-            patched_copy._should_skip_update_fn = should_skip
+            patched_copy._should_skip_update_fn = counting(should_skip)
         return patched_copy
 
     def run(self, stock: Stock, grads: list[Any], acc_grads: list[Any]) -> tuple[PyTree, Any]:

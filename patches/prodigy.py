@@ -10,6 +10,9 @@ d/256 (from 0.2.4 on). And d is a quotient whose divisor, the sum of all gradien
 the gradients are: 0/0 is nan, in every dtype and on every release. For complex params the distance
 is the lexicographic maximum of complex quotients, and hardly grows. Here a complex leaf becomes a
 pair of real ones.
+
+Whether the first gradients are 0 is not known while a step is traced. So every prodigy counts as
+changed in ``status()``.
 """
 
 from __future__ import annotations
@@ -170,7 +173,7 @@ def _step(
         rate = rate(state.count)
 
     count = safe_increment(state.count)
-    t = cast(count, d.dtype)  # An int32 exponent would make float64 of a Python float.
+    t = jnp.asarray(count, d.dtype)  # An int32 exponent would make float64 of a Python float.
     bias_correction = (1 - beta2**t) ** 0.5 / (1 - beta1**t)
     step_size = d * rate * bias_correction
     sum_size = d if arguments.get("safeguard_warmup", False) else step_size

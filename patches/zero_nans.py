@@ -8,6 +8,9 @@ warning.
 Here stock runs unchanged, and a nan where stock meant 0 becomes 0. Finite values keep their bits.
 In 0.1.8 and 0.1.9 stock suppresses the state of the inner transformation in the same way, which
 also breaks bool leaves such as the mask of ``zero_nans``: there the state is selected.
+
+Whether a nan will come is not known while a step is traced. So every ``MultiSteps`` counts as
+changed in ``status()``.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._logging import LOGGER
-from .._tally import count
+from .._tally import count, counting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -153,12 +153,11 @@ def _are_double(tree: PyTree) -> list[bool]:
 def cast_learning_rate(learning_rate: Any, dtype: Any) -> Any:
     """Cast the arrays of a number or schedule to ``dtype``; keep a Python number."""
     if callable(learning_rate):
-        return lambda count: cast_learning_rate(learning_rate(count), dtype)
+        return counting(lambda count: cast_learning_rate(learning_rate(count), dtype))
     if not hasattr(learning_rate, "dtype"):
         return learning_rate
-    # A rate that loses no more than its weak type promotes nothing: that is no change.
-    same = dtype_of(learning_rate) == dtype
-    return (_converted if same else cast)(learning_rate, dtype)
+    # A weakly typed rate promotes nothing, so to cast it is no change to count.
+    return (_converted if is_weak(learning_rate) else cast)(learning_rate, dtype)
 
 
 def safe_increment(count: Any) -> Any:

@@ -29,7 +29,7 @@ class State(str, enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class PatchStatus:
-    """State of one patch.
+    """State of one patch. ``==`` ignores ``reached`` and ``changed``.
 
     Attributes:
       id: the patch.
@@ -55,8 +55,8 @@ class PatchStatus:
     upstream: tuple[str, ...] = ()
     fixed_in: str = ""
     opt_in: bool = False
-    reached: int = 0
-    changed: Mapping[str, int] = dataclasses.field(default_factory=dict, hash=False)
+    reached: int = dataclasses.field(default=0, compare=False)
+    changed: Mapping[str, int] = dataclasses.field(default_factory=dict, compare=False)
 
     @property
     def fixed_in_text(self) -> str:

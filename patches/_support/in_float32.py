@@ -217,8 +217,8 @@ class InFloat32:
             step = functools.partial(tx.update, **extra_args)
             return new_updates, store(new_state, _as_stock_promotes(step, updates, state, params))
 
-        update_fn = accept_signature_of(tx.update, update_fn)
-        return tx._replace(init=counting(init_fn), update=counting(update_fn))
+        update = accept_signature_of(tx.update, update_fn)
+        return tx._replace(init=counting(init_fn), update=counting(update))
 
     def _kept(self, state: Any, updates: PyTree) -> Any:
         """Return a state that tells the dtypes of the params, where the user passes in none."""
@@ -264,7 +264,7 @@ def with_params_cast_back(params: PyTree, objective: Callable[..., Any]) -> Call
     def cast_first(wide: PyTree, *args: Any, **kwargs: Any) -> Any:
         return objective(cast_like(wide, params), *args, **kwargs)
 
-    return cast_first
+    return counting(cast_first)
 
 
 def store(new: PyTree, old: PyTree) -> PyTree:

@@ -103,8 +103,8 @@ class KeepDtypes:
             bounded = self._bound(new_updates, updates, params, state, asked)
             return bounded, cast_back(new_state, state) if keep else new_state
 
-        update_fn = accept_signature_of(tx.update, update_fn)
-        return tx._replace(init=counting(init_fn), update=counting(update_fn))
+        update = accept_signature_of(tx.update, update_fn)
+        return tx._replace(init=counting(init_fn), update=counting(update))
 
     def _start(self, tx: Any, params: PyTree) -> PyTree:
         if self.no_integers:  # As each step is given them.

@@ -12,7 +12,7 @@ from ..._contract.dtypes import PyTree, cast_back, compute_dtype, leaves, statis
 from ..._contract.kinds import start_in_kind
 from ..._contract.updates import cast_updates
 from ..._engine.patch import Stock
-from ..._tally import counting
+from ..._tally import counting, paused
 from .._support.keep_dtypes import standard_promotion
 from .._support.representation import Representation
 
@@ -37,7 +37,9 @@ def _direction(tx: Any, *, split: bool) -> Any:
     def zeros(params: PyTree) -> Any:
         """Start stock's state without float64 weights in 64-bit mode."""
         dtype = statistics_dtype(params)
-        if jax.eval_shape(lambda p: tx.init(p).weights_memory, params).dtype == dtype:
+        with paused():
+            weights = jax.eval_shape(lambda p: tx.init(p).weights_memory, params)
+        if weights.dtype == dtype:
             return tx.init(params)
         structures: list[Any] = []
 

@@ -41,6 +41,8 @@ def test_every_form_says_the_same(package: FakePackage) -> None:
         "upstream": ["https://example.org/1"],
         "fixed_in": "",
         "opt_in": False,
+        "reached": 0,
+        "changed": {},
     }
     heading, blank, columns, rule, first, second = str(report).splitlines()
     assert heading == f"optax 0.2.8, jax {report.jax_version}"

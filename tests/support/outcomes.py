@@ -1,7 +1,8 @@
-"""Print the outcomes of reproducers as JSON.
+"""Print the outcomes of reproducers as JSON, and what their patches changed meanwhile.
 
 ``python -m support.outcomes NAME...`` runs the reproducers of the faults with these names, as in
-``patch_id.fault_id``, with the patches that the environment asks for.
+``patch_id.fault_id``, with the patches that the environment asks for. For each name it prints the
+outcome, and how often the patch of that fault says that it changed something.
 With ``--alone`` each patch acts alone while its own faults are reproduced.
 """
 
@@ -26,19 +27,26 @@ def faults() -> dict[str, Any]:
     return {f"{patch_id}.{fault.id}": fault for patch_id, patch in loaded for fault in patch.faults}
 
 
+def changes(patch_id: str) -> int:
+    """Return how often a patch changed something so far."""
+    return sum(optax_dtypefix.status()[patch_id].changed.values())
+
+
 def main(names: list[str], *, alone: bool) -> None:
     warnings.simplefilter("ignore")  # Stock optax warns before it fails.
     known = faults()
-    outcomes: dict[str, str | None] = {}
+    outcomes: dict[str, tuple[str | None, int]] = {}
     for patch_id, of_patch in itertools.groupby(names, lambda name: name.partition(".")[0]):
         if alone:
             optax_dtypefix.revert()
             optax_dtypefix.apply(patch_id)
         for name in of_patch:
+            before = changes(patch_id)
             try:
-                outcomes[name] = known[name].reproduce(optax)
+                outcome = known[name].reproduce(optax)
             except Exception as error:
-                outcomes[name] = f"{type(error).__name__}: {error}"
+                outcome = f"{type(error).__name__}: {error}"
+            outcomes[name] = outcome, changes(patch_id) - before
     print(json.dumps(outcomes))
 
 
