@@ -38,6 +38,11 @@ if TYPE_CHECKING:
         check as check,
     )
     from ._contract.preserve import preserve_dtypes as preserve_dtypes
+    from ._contract.values import (
+        ValueCheck as ValueCheck,
+        ValueProblem as ValueProblem,
+        check_values as check_values,
+    )
     from ._engine.report import (
         PatchStatus as PatchStatus,
         Report as Report,
@@ -51,6 +56,7 @@ else:
     _LATER = {
         **dict.fromkeys(("Check", "Violation", "check"), "_contract.check"),
         "preserve_dtypes": "_contract.preserve",
+        **dict.fromkeys(("ValueCheck", "ValueProblem", "check_values"), "_contract.values"),
         "assert_same_on_all_processes": "_multihost",
         **dict.fromkeys(("PatchStatus", "Report", "State"), "_engine.report"),
     }
@@ -73,10 +79,13 @@ __all__ = (
     "PatchStatus",
     "Report",
     "State",
+    "ValueCheck",
+    "ValueProblem",
     "Violation",
     "apply",
     "assert_same_on_all_processes",
     "check",
+    "check_values",
     "disabled",
     "is_applied",
     "original",

@@ -20,6 +20,9 @@ from .._text import suggest, terminal_width
 from ..patches import IDS
 from .activate import ActivationError, activate, active_files, deactivate
 from .colour import painter
+from .check.results import compare
+from .check.target import TargetError, parse_target
+from .check.trees import USUAL, default_case, parse_case, parse_dtypes
 from .doctor import diagnose
 from .import_optax import import_optax
 from .progress import progress_bar
@@ -29,8 +32,10 @@ from .worker import WorkerError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_COMMANDS = ("status", "doctor", "audit", "run", "activate", "deactivate")
+_COMMANDS = ("status", "doctor", "check", "audit", "run", "activate", "deactivate")
 _RUN_OPTIONS = ("--report", "--require")
+_CHECK_FAILED = 3
+"""Exit code of ``check`` if it has no verdict; the verdicts are 0, 1 and 2."""
 
 _DESCRIPTION = """\
 Make the installed optax dtype-preserving. In a program, `import optax_dtypefix` is enough. This
@@ -42,6 +47,8 @@ examples:
   optax-dtypefix status                     show which patches are applied here, and why
   optax-dtypefix doctor                     reproduce each fault on stock and on patched optax
   optax-dtypefix doctor multi_steps         show every detail of the faults of one patch
+  optax-dtypefix check train.py:make_optimizer
+                                            is my optimizer affected, and what fixes it?
   optax-dtypefix audit --only adam sgd      check transformations, on stock and on patched optax
   optax-dtypefix run train.py --lr 0.1      run an unmodified script under the shim
   optax-dtypefix run -m my.training --json  run an unmodified module with its own options
@@ -70,6 +77,25 @@ Reproduce each fault of the installed optax on the stock and on the patched func
 processes. Show one line a patch; with PATCH, every detail of its faults. Run on the CPU
 unless JAX_PLATFORMS is set. Exit with 1 if patched optax still has a fault, or if stock optax lacks
 one that it should have.
+"""
+
+_CHECK = """\
+Check your own optimizer on stock and on patched optax, in separate processes: dtypes, values, and
+which patches it needs. TARGET is a transformation, or a function that takes no arguments and
+returns one. The file or module is imported, not run as __main__.
+"""
+
+_CHECK_EPILOG = """\
+exit code:
+  0  stock optax is fine
+  1  the optimizer is affected, and the patches fix it
+  2  patched optax still has a problem
+  3  nothing was checked: wrong usage, or no such optimizer
+
+examples:
+  optax-dtypefix check train.py:make_optimizer
+  optax-dtypefix check my.package.training:tx --dtype bfloat16
+  optax-dtypefix check train.py:tx --params "w=bfloat16[128,256],layer.b=float32[16]"
 """
 
 _AUDIT = """\
@@ -120,7 +146,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     if not ours[0].startswith("-") and ours[0] not in _COMMANDS:
         parser.error(f"unknown command {ours[0]!r}. {suggest(ours[0], _COMMANDS)}")
-    options = parser.parse_args(ours)
+    options = _parse(parser, ours)
     if options.command == "run":
         return _run(options, theirs)
     if not _prepare_streams():
@@ -130,10 +156,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if SETTINGS.report:  # The report of a run, which this is not.
         keep_record(SETTINGS._replace(report=None))
     if importlib.util.find_spec("optax") is None:
-        return _no_optax(
+        code = _no_optax(
             f"it is not installed for {sys.executable}. Run `python -m pip install optax`."
         )
+        return _CHECK_FAILED if options.command == "check" else code
     try:
+        if options.command == "check":
+            return _check(options)
         if options.command == "audit":
             return _audit(options.only, options.json, options.svg)
         if options.command == "doctor":
@@ -190,6 +219,15 @@ def _keep_record(report: str | None, require: str | None) -> None:
     keep_record(read_settings(os.environ, IDS))
 
 
+def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
+    try:
+        return parser.parse_args(arguments)
+    except SystemExit as exit_:
+        if arguments[0] == "check" and exit_.code:  # argparse means 2, which here is a verdict.
+            exit_.code = _CHECK_FAILED
+        raise
+
+
 def _status(*, as_json: bool, verbose: bool) -> int:
     refusal = None
     with warnings.catch_warnings():
@@ -243,6 +281,23 @@ def _doctor(ids: Sequence[str], *, as_json: bool, verbose: bool) -> int:
         text = diagnosis.as_text(terminal_width(), verbose=verbose, paint=painter())
     print(diagnosis.as_json() if as_json else text, flush=True)
     return 0 if diagnosis.ok else 1
+
+
+def _check(options: argparse.Namespace) -> int:
+    cases = options.cases or [default_case(dtype) for dtype in USUAL]
+    try:
+        with progress_bar("checks") as progress:
+            found = compare(options.target, cases, x64=options.x64, progress=progress)
+    except TargetError as error:
+        print(f"optax-dtypefix check: {error}", file=sys.stderr)
+        return _CHECK_FAILED
+    except WorkerError as error:
+        _no_optax(str(error))
+        return _CHECK_FAILED
+    width = terminal_width() if sys.stdout.isatty() else None
+    text = found.as_text(width, verbose=options.verbose)
+    print(found.as_json() if options.json else text, flush=True)
+    return found.verdict
 
 
 def _audit(only: Sequence[str], as_json: bool, picture: str | None) -> int:
@@ -313,6 +368,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("-v", "--verbose", action="store_true", help=f"show {more}")
         if name == "doctor":
             command.add_argument("patches", metavar="PATCH", nargs="*", help="such as multi_steps")
+    _add_check(commands)
     audit = commands.add_parser(
         "audit", help="check the contract on every transformation", description=_AUDIT
     )
@@ -335,3 +391,39 @@ def _parser() -> argparse.ArgumentParser:
     program.add_argument("script", metavar="SCRIPT", nargs="?", help="path of a Python file")
     program.add_argument("-m", metavar="MODULE", dest="module", help="name of a module or package")
     return parser
+
+
+def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    check = commands.add_parser(
+        "check",
+        help="check your own optimizer, and find the patches that it needs",
+        description=_CHECK,
+        epilog=_CHECK_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    check.add_argument(
+        "target", metavar="TARGET", type=parse_target, help="FILE.py:NAME or MODULE:NAME"
+    )
+    params = check.add_mutually_exclusive_group()
+    params.add_argument(
+        "--params",
+        metavar="NAME=DTYPE[SHAPE],...",
+        dest="cases",
+        type=parse_case,
+        help="params like yours; NAME may be dotted",
+    )
+    params.add_argument(
+        "--dtype",
+        metavar="DTYPE,...",
+        dest="cases",
+        type=parse_dtypes,
+        help=f"check a matrix, a vector and a scalar of each DTYPE; {','.join(USUAL)} by default",
+    )
+    check.add_argument(
+        "--x64",
+        action="store_true",
+        default=os.environ.get("JAX_ENABLE_X64", "").lower() in ("1", "true", "t", "yes", "on"),
+        help="check in 64-bit mode; so it is if JAX_ENABLE_X64 is set, or for DTYPE float64",
+    )
+    check.add_argument("--json", action="store_true", help="print everything as JSON")
+    check.add_argument("-v", "--verbose", action="store_true", help="show every problem")

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from .._api import built_before
 from .._errors import OptaxDtypeFixError
 from .._text import cut, html_table, summarize
+from .arguments import missing_arguments, refuse_wrong
 from .dtypes import REAL, PyTree, dtype_of, is_weak, kind_of, leaves
 from .jaxpr import DOUBLE, float64_inside
 from .updates import update_dtypes
@@ -64,7 +65,9 @@ class Check:
         return iter(self.violations)
 
     def __str__(self) -> str:
-        text = "\n".join(map(str, self.violations)) or "keeps the contract"
+        text = "\n".join(map(str, self.violations))
+        if self.ok:
+            text = "dtypes: ok; values: not checked, see check_values"
         if not self.built_before:
             return text
         stock = ", ".join(self.built_before)
@@ -95,7 +98,7 @@ class Check:
 
 
 def check(tx: Any, params: PyTree, grads: PyTree = None, **extra_args: Any) -> Check:
-    """Check the dtype contract on a transformation, stock or patched.
+    """Check the dtype contract on a transformation, stock or patched; not its values.
 
     Nothing is computed and nothing allocated: trees of ``jax.ShapeDtypeStruct`` may have any size.
     Of arrays only shapes and dtypes count.
@@ -114,14 +117,19 @@ def check(tx: Any, params: PyTree, grads: PyTree = None, **extra_args: Any) -> C
       param and the state that is kept for that param, or an integer where one of these is not;
       float64 arithmetic or a 64-bit leaf of the state, if no input is that wide. An exception of
       the transformation is a violation, too; its cause is in ``.error``.
+
+    Raises:
+      TypeError: ``tx`` or ``params`` is something else; the message says what was probably meant.
     """
+    refuse_wrong("check", tx, params)
     grads = params if grads is None else grads
     stale = tuple(built_before(tx))
     try:
         problem = TracedStep(tx, params, grads, extra_args, state_asks=True)
         violations = [*problem.step(), *problem.cond()]
     except Exception as error:  # Reported, not swallowed: it is in the result, with its cause.
-        return Check((Violation("error", "", summarize(error)),), error, stale)
+        message = summarize(error) + missing_arguments(error, "check")
+        return Check((Violation("error", "", message),), error, stale)
     return Check(tuple(violations), None, stale)
 
 

@@ -52,6 +52,8 @@ def test_every_variable() -> None:
 def test_an_empty_variable_counts_as_unset(name: str) -> None:
     for empty in ("", " "):
         assert read(**{f"{P}{name}": empty}) == read()
+
+
 def test_the_variables_of_the_settings_can_be_set_again() -> None:
     variables = {
         P: "off",

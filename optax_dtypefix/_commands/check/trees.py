@@ -1,0 +1,133 @@
+"""Read the params to check from text such as ``w=bfloat16[128,256],b=float32[16]``."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import Any, Callable, NamedTuple, Union
+
+from ..._text import suggest
+
+DTYPES = (
+    *("float32", "bfloat16", "float16", "float64", "complex64", "complex128"),
+    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"),
+)
+USUAL = ("float32", "bfloat16", "float16")
+"""What is checked if the user names no dtype and no params."""
+_64_BITS = ("float64", "complex128", "int64", "uint64")
+_HALF = ("bfloat16", "float16")
+_LEAF = re.compile(r"\s*(?P<path>[^\s=,\[\]]+)\s*=\s*(?P<dtype>\w+)\s*\[(?P<shape>[\d\s,]*)\]\s*")
+
+
+class Leaf(NamedTuple):
+    """One array."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+Tree = dict[str, Union[Leaf, "Tree"]]
+
+
+class Case(NamedTuple):
+    """Params to check, and what to call them."""
+
+    name: str
+    params: str
+
+    @property
+    def needs_x64(self) -> bool:
+        """Whether JAX has such arrays in 64-bit mode only."""
+        return any(leaf.dtype in _64_BITS for leaf in _leaves(parse_params(self.params)))
+
+
+def default_case(dtype: str) -> Case:
+    """Return a matrix that adafactor factors, a vector and a scalar."""
+    return Case(dtype, f"w={dtype}[256,128],b={dtype}[128],scale={dtype}[]")
+
+
+def parse_dtypes(text: str) -> list[Case]:
+    """Read dtypes separated by commas; return the default params in each.
+
+    Raises:
+      ArgumentTypeError: a dtype is unknown; the message names the nearest one.
+    """
+    return [default_case(_dtype(word.strip())) for word in text.split(",")]
+
+
+def parse_case(text: str) -> list[Case]:
+    """Read the user's own params.
+
+    Raises:
+      ArgumentTypeError: the text is malformed; the message names the part.
+    """
+    parse_params(text)
+    return [Case("".join(text.split()), text)]
+
+
+def parse_params(text: str) -> Tree:
+    """Read ``path=dtype[shape],...`` as nested dicts; the parts of a path are joined by dots.
+
+    Raises:
+      ArgumentTypeError: the text is malformed; the message names the part.
+    """
+    tree: Tree = {}
+    at = 0
+    while True:
+        match = _LEAF.match(text, at)
+        if match is None or text[match.end() : match.end() + 1] not in ("", ","):
+            raise argparse.ArgumentTypeError(
+                f"cannot read {text[at:]!r}. Write NAME=DTYPE[SHAPE],..., such as "
+                f"w=bfloat16[128,256],layer.b=float32[16],scale=float32[]"
+            )
+        sizes = [size for size in match["shape"].split(",") if size.strip()]
+        try:
+            shape = tuple(map(int, sizes))
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"cannot read the shape [{match['shape']}]") from None
+        _insert(tree, match["path"], Leaf(_dtype(match["dtype"]), shape))
+        at = match.end() + 1
+        if at > len(text):
+            return tree
+
+
+def in_float32(tree: Tree) -> Tree:
+    """Return the tree with float32 for every half-precision leaf."""
+    tree = map_leaves(
+        lambda leaf: leaf._replace(dtype="float32") if leaf.dtype in _HALF else leaf, tree
+    )
+    return tree
+
+
+def map_leaves(function: Callable[[Leaf], Any], tree: Tree) -> Any:
+    """Apply a function to each leaf."""
+    return {
+        name: function(node) if isinstance(node, Leaf) else map_leaves(function, node)
+        for name, node in tree.items()
+    }
+
+
+def _leaves(tree: Tree) -> list[Leaf]:
+    found: list[Leaf] = []
+    map_leaves(found.append, tree)
+    return found
+
+
+def _dtype(word: str) -> str:
+    if word not in DTYPES:
+        raise argparse.ArgumentTypeError(f"unknown dtype {word!r}. {suggest(word, DTYPES)}")
+    return word
+
+
+def _insert(tree: Tree, path: str, leaf: Leaf) -> None:
+    *folders, name = path.split(".")
+    if not all((*folders, name)):
+        raise argparse.ArgumentTypeError(f"{path!r} has an empty part")
+    for folder in folders:
+        node = tree.setdefault(folder, {})
+        if isinstance(node, Leaf):
+            raise argparse.ArgumentTypeError(f"{path!r}: {folder!r} is an array already")
+        tree = node
+    if name in tree:
+        raise argparse.ArgumentTypeError(f"{path!r} is named twice")
+    tree[name] = leaf

@@ -1,0 +1,66 @@
+"""Refuse wrong arguments of ``check`` and ``check_values``, with advice."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any
+
+from .dtypes import PyTree, is_number, leaves
+
+_MISSING = re.compile(r"missing \d+ required (?:keyword-only |positional )?arguments?: (.+)")
+
+
+def refuse_wrong(caller: str, tx: Any, params: PyTree) -> None:
+    """Raise if the arguments cannot be a transformation and its params.
+
+    Args:
+      caller: the public function that was called, for the message.
+      tx: should have ``init`` and ``update``.
+      params: should have at least one array or ``jax.ShapeDtypeStruct`` among its leaves.
+
+    Raises:
+      TypeError: what is wrong, and what was probably meant.
+    """
+    if not _is_transformation(tx):
+        if _is_transformation(params):
+            raise TypeError(f"The arguments are swapped. Call {caller}(tx, params).")
+        advice = "Pass an object that has `init` and `update`, such as optax.adam(1e-3)."
+        if callable(tx):
+            name = _public_name(tx)
+            advice = f"It is a function. Did you mean {caller}({name}(...), params)?"
+        raise TypeError(f"{tx!r:.200} is not a gradient transformation. {advice}")
+    if inspect.isclass(tx):
+        name = _public_name(tx)
+        raise TypeError(f"{name} is a class. Did you mean {caller}({name}(...), params)?")
+    if params is None:
+        raise TypeError(f"params is None. Call {caller}(tx, params) with the params of your model.")
+    if not any(map(is_number, leaves(params))):
+        raise TypeError(
+            f"params has no arrays: {params!r:.200}. Pass a tree of arrays or of "
+            f"jax.ShapeDtypeStruct."
+        )
+
+
+def missing_arguments(error: BaseException, caller: str) -> str:
+    """Return advice if ``update`` misses extra arguments such as ``value``, else nothing."""
+    found = _MISSING.search(str(error)) if isinstance(error, TypeError) else None
+    if found is None:
+        return ""
+    names = re.findall(r"'(\w+)'", found[1])
+    if not names:
+        return ""
+    given = ", ".join(f"{name}=..." for name in names)
+    return f" The update needs {' and '.join(names)}: call {caller}(tx, params, {given})."
+
+
+def _is_transformation(value: Any) -> bool:
+    return callable(getattr(value, "init", None)) and callable(getattr(value, "update", None))
+
+
+def _public_name(function: Any) -> str:
+    name = getattr(function, "__name__", None) or getattr(
+        getattr(function, "func", None), "__name__", "factory"
+    )
+    module = str(getattr(function, "__module__", ""))
+    return f"optax.{name}" if module.startswith("optax.") else str(name)

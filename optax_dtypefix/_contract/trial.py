@@ -1,0 +1,331 @@
+"""Run a transformation on a small random problem: in the user's dtypes, and exactly.
+
+The problem is a quadratic bowl with noise. The exact run moves the params. Every run of the problem
+is given the same params and gradients in each step, rounded to the user's dtypes, so the runs
+differ only by what happens inside the transformation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from typing import TYPE_CHECKING, Any, Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .dtypes import PyTree, dtype_of, is_inexact, is_number, kind_of, leaves
+from .jaxpr import equations
+from .shrink import shrunk_shapes
+from .x64 import x64
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    Arrays = list[Any]
+
+_RANDOM = {"threefry2x32", "random_bits", "random_seed", "random_wrap", "rng_bit_generator"}
+"""Primitives that draw random numbers."""
+
+Update = Callable[[PyTree, PyTree, PyTree, dict[str, Any]], tuple[PyTree, PyTree]]
+"""``update(grads, state, params, extra_args)``, compiled where the trees allow it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """One step: leaves of params and gradients in the user's dtypes, and the loss."""
+
+    params: Arrays
+    grads: Arrays
+    loss: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What one step gave: updates, arrays and scalars of the state, in double precision."""
+
+    updates: Arrays
+    scalars: dict[str, Any]
+
+
+class Problem:
+    """The user's trees and extra arguments, with random numbers in small shapes.
+
+    Where an extra argument is a function, such as ``value_fn``, the shapes and the given params
+    stay, because the function may need them, and gradients are those of ``value_fn``.
+    """
+
+    def __init__(self, tx: Any, params: PyTree, grads: PyTree, extra_args: dict[str, Any]) -> None:
+        self.update: Update = _compiled(tx, (params, grads, extra_args))
+        self._tx = tx
+        self.init = tx.init
+        self._extra_args = extra_args
+        self._as_given = any(map(callable, extra_args.values()))
+        shapes = {} if self._as_given else shrunk_shapes(tx.init, params, grads)
+        self._params = [_Leaf.of(leaf, shapes) for leaf in leaves(params)]
+        self._grads = [_Leaf.of(leaf, shapes) for leaf in leaves(grads)]
+        self._structures: Any = [jax.tree_util.tree_structure(tree) for tree in (params, grads)]
+        floats = [leaf.dtype for leaf in (*self._params, *self._grads) if leaf.is_float]
+        self.eps = max((float(jnp.finfo(dtype).eps) for dtype in floats), default=0.0)
+        self.bits = {jnp.finfo(dtype).dtype.itemsize * 8 for dtype in floats}
+        self.paths = [path for path, _ in _with_paths(grads)]
+
+    @functools.cached_property
+    def random(self) -> bool:
+        """Whether the update draws random numbers: these differ by dtype."""
+        rng = np.random.default_rng(0)
+        start = self.start(rng)
+        first = self.inputs(start, start, 0, 1.0, rng)
+        params, grads, extra_args = self.arguments(first, exact=False)
+        jaxpr = jax.make_jaxpr(
+            lambda grads: leaves(
+                self._tx.update(grads, self._tx.init(params), params, **extra_args)[0]
+            )
+        )(grads)
+        names = {equation.primitive.name for equation in equations(jaxpr.jaxpr)}
+        return bool(names & _RANDOM)
+
+    def with_nan(self, inputs: Inputs) -> Inputs:
+        """Return the inputs with NaN for every float gradient."""
+        pairs = zip(self._grads, inputs.grads)
+        grads = [np.full_like(g, np.nan) if leaf.is_float else g for leaf, g in pairs]
+        return dataclasses.replace(inputs, grads=grads)
+
+    @property
+    def double(self) -> bool:
+        """Whether float32 is not enough for the exact run."""
+        return any(bits > 16 for bits in self.bits)
+
+    @contextlib.contextmanager
+    def mode(self, *, exact: bool) -> Iterator[None]:
+        """Set the mode of JAX that a run needs, in this thread."""
+        with x64() if exact and self.double else contextlib.nullcontext():
+            yield
+
+    def _dtype(self, dtype: Any, *, exact: bool) -> Any:
+        if not (exact and jnp.issubdtype(dtype, jnp.inexact)):
+            return dtype
+        kind = "complex" if jnp.issubdtype(dtype, jnp.complexfloating) else "float"
+        bits = (64 if self.double else 32) * (2 if kind == "complex" else 1)
+        return np.dtype(f"{kind}{bits}")
+
+    def start(self, rng: np.random.Generator) -> Arrays:
+        """Return the first params."""
+        return [
+            leaf.given if self._as_given and leaf.given is not None else leaf.draw(rng)
+            for leaf in self._params
+        ]
+
+    def inputs(
+        self, params: Arrays, start: Arrays, step: int, scale: float, rng: np.random.Generator
+    ) -> Inputs:
+        """Return the rounded inputs of a step, for exact params."""
+        rounded = [leaf.round(value) for leaf, value in zip(self._params, params)]
+        value_fn = self._extra_args.get("value_fn")
+        if callable(value_fn):
+            tree = self._structures[0].unflatten(map(jnp.asarray, rounded))
+            value, gradient = jax.value_and_grad(value_fn)(tree)
+            flat, loss = [np.asarray(leaf) for leaf in leaves(gradient)], float(value)
+        else:
+            flat = [leaf.draw(rng) for leaf in self._grads]
+            if len(flat) == len(params):  # The minimum is where the signs of the start turn.
+                flat = [g + _half_way(p, s, g) for g, p, s in zip(flat, params, start)]
+            loss = 0.998**step  # It improves slowly and steadily.
+        pairs = zip(self._grads, flat)
+        grads = [leaf.round(scale * g if leaf.is_float else g) for leaf, g in pairs]
+        return Inputs(rounded, grads, loss)
+
+    def arguments(self, inputs: Inputs, *, exact: bool) -> tuple[PyTree, PyTree, dict[str, Any]]:
+        """Return params, gradients and extra arguments of a step, as ``tx`` is given them."""
+        params, grads = (
+            structure.unflatten(
+                jnp.asarray(value, self._dtype(leaf.dtype, exact=exact)) if leaf.dtype else value
+                for leaf, value in zip(flat, values)
+            )
+            for structure, flat, values in zip(
+                self._structures,
+                (self._params, self._grads),
+                (inputs.params, inputs.grads),
+            )
+        )
+
+        def extra_arg(name: str, given: Any) -> Any:
+            if name == "grad":  # A line search starts from it.
+                return grads
+            if not (is_number(given) and np.ndim(given) == 0) or not is_inexact(given):
+                return given
+            dtype = np.dtype(dtype_of(given))
+            rounded = np.asarray(inputs.loss).astype(dtype)
+            return jnp.asarray(rounded, self._dtype(dtype, exact=exact))
+
+        return params, grads, {name: extra_arg(name, x) for name, x in self._extra_args.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Leaf:
+    """A leaf of params or gradients; ``dtype`` is None if the leaf is no number."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    given: Any
+
+    @classmethod
+    def of(cls, leaf: Any, shapes: Mapping[tuple[int, ...], tuple[int, ...]]) -> _Leaf:
+        if not is_number(leaf):
+            return cls((), None, leaf)
+        shape = tuple(np.shape(leaf))
+        given = None if isinstance(leaf, jax.ShapeDtypeStruct) else np.asarray(leaf)
+        return cls(shapes.get(shape, shape), np.dtype(dtype_of(leaf)), given)
+
+    @property
+    def is_float(self) -> bool:
+        return self.dtype is not None and bool(jnp.issubdtype(self.dtype, jnp.inexact))
+
+    def draw(self, rng: np.random.Generator) -> Any:
+        """Draw numbers of a size between 0.5 and 1.5."""
+        if self.dtype is None:
+            return self.given
+        numbers = rng.uniform(0.5, 1.5, self.shape) * rng.choice((-1.0, 1.0), self.shape)
+        if jnp.issubdtype(self.dtype, jnp.complexfloating):
+            return numbers * np.exp(1j * rng.uniform(0.0, np.pi, self.shape))
+        return numbers
+
+    def round(self, value: Any) -> Any:
+        """Round to the dtype; integers away from zero, so that none becomes zero."""
+        if self.dtype is None:
+            return value
+        if jnp.issubdtype(self.dtype, jnp.complexfloating):
+            return np.asarray(value).astype(self.dtype)
+        real = np.real(np.asarray(value, np.complex128))
+        if not self.is_float:
+            real = np.nan_to_num(np.sign(real) * np.ceil(np.abs(real)))
+        return real.astype(self.dtype)
+
+
+class Run:
+    """One run of a problem.
+
+    Args:
+      problem: to be run.
+      first: the inputs of the first step; ``init`` is given its params.
+      exact: whether to run in float32 or float64, whichever is enough for the problem.
+      stored: for an exact run, the dtype that each leaf of the state is rounded to after each step,
+        or None. Such a run has the rounding that the user's dtypes explain, and no other.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        first: Inputs,
+        *,
+        exact: bool = False,
+        stored: Sequence[Any] | None = None,
+    ) -> None:
+        self._problem = problem
+        self._exact = exact
+        self._stored = stored
+        with problem.mode(exact=exact):
+            tree, _, _ = problem.arguments(first, exact=exact)
+            self._state = self._kept(problem.init(tree))
+            self.names = _names(self._state, tree)
+
+    def step(self, inputs: Inputs) -> Outcome:
+        """Run one step."""
+        with self._problem.mode(exact=self._exact):
+            params, grads, extra_args = self._problem.arguments(inputs, exact=self._exact)
+            updates, state = self._problem.update(grads, self._state, params, extra_args)
+            self._state = self._kept(state)
+        scalars = {
+            name: _double(leaf) for name, leaf in zip(self.names, leaves(self._state)) if name
+        }
+        return Outcome([_double(leaf) for leaf in leaves(updates) if is_number(leaf)], scalars)
+
+    def array_dtypes(self) -> list[Any]:
+        """List the dtype of each float leaf of the state that is kept for a param, else None."""
+        return [
+            np.dtype(leaf.dtype) if not name and is_inexact(leaf) else None
+            for name, leaf in zip(self.names, leaves(self._state))
+        ]
+
+    def _kept(self, state: PyTree) -> PyTree:
+        flat, structure = jax.tree_util.tree_flatten(state)
+        if self._stored is None or len(flat) != len(self._stored):
+            return state
+        return structure.unflatten(
+            leaf if dtype is None else jnp.asarray(np.asarray(leaf).astype(dtype), leaf.dtype)
+            for leaf, dtype in zip(flat, self._stored)
+        )
+
+
+def _compiled(tx: Any, trees: PyTree) -> Update:
+    def update(
+        grads: PyTree, state: PyTree, params: PyTree, extra_args: dict[str, Any]
+    ) -> tuple[PyTree, PyTree]:
+        result: tuple[PyTree, PyTree] = tx.update(grads, state, params, **extra_args)
+        return result
+
+    # A model may have functions among its leaves.
+    params, grads, extra_args = trees
+    functions = {name: value for name, value in extra_args.items() if callable(value)}
+    arrays = {name: value for name, value in extra_args.items() if name not in functions}
+    if not all(map(is_number, leaves((params, grads, arrays)))):
+        return update
+
+    @jax.jit
+    def compiled(
+        grads: PyTree, state: PyTree, params: PyTree, arrays: dict[str, Any]
+    ) -> tuple[PyTree, PyTree]:
+        return update(grads, state, params, {**arrays, **functions})
+
+    def without_functions(
+        grads: PyTree, state: PyTree, params: PyTree, extra_args: dict[str, Any]
+    ) -> tuple[PyTree, PyTree]:
+        arrays = {name: value for name, value in extra_args.items() if name not in functions}
+        result: tuple[PyTree, PyTree] = compiled(grads, state, params, arrays)
+        return result
+
+    return without_functions
+
+
+def _names(state: PyTree, params: PyTree) -> list[str]:
+    """Name each scalar of the state that is not kept for a param; other leaves have no name."""
+    structure: Any = jax.tree_util.tree_structure(params)
+    shapes = [np.shape(leaf) for leaf in leaves(params)]
+
+    def is_like_params(node: Any) -> bool:
+        return (
+            jax.tree_util.tree_structure(node) == structure
+            and [np.shape(leaf) for leaf in leaves(node)] == shapes
+        )
+
+    names = []
+    nodes, _ = jax.tree_util.tree_flatten_with_path(state, is_leaf=is_like_params)
+    for path, node in nodes:
+        statistic = not is_like_params(node) and is_number(node) and np.ndim(node) == 0
+        statistic = statistic and kind_of(dtype_of(node)) >= 0  # Not a random key.
+        name = f"state{jax.tree_util.keystr(path)}" if statistic else ""
+        names += [name] * len(leaves(node))
+    return names
+
+
+def _with_paths(tree: PyTree) -> list[tuple[str, Any]]:
+    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return [(f"updates{jax.tree_util.keystr(path)}", leaf) for path, leaf in flat]
+
+
+def _half_way(param: Any, start: Any, like: Any) -> Any:
+    """Return half the distance from the minimum, or 0 if the gradient has another shape."""
+    if not isinstance(like, np.ndarray):
+        return 0.0
+    distance = np.asarray(param) + np.asarray(start)
+    fits = np.ndim(distance) <= np.ndim(like) and np.broadcast_shapes(
+        distance.shape, like.shape
+    ) == np.shape(like)
+    return 0.5 * distance if fits else 0.0
+
+
+def _double(leaf: Any) -> Any:
+    array = np.asarray(leaf)
+    return array.astype(np.complex128 if np.iscomplexobj(array) else np.float64)

@@ -1,0 +1,324 @@
+"""Check the values of any transformation: some steps in the user's dtypes beside exact ones."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .._errors import OptaxDtypeFixError
+from .._text import summarize
+from .arguments import missing_arguments, refuse_wrong
+from .trial import Inputs, Outcome, Problem, Run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from .dtypes import PyTree
+
+_SHORT = 24
+"""Steps of the runs that need no long sums."""
+
+_AS_ROUNDING = 4.0
+"""An error of this many times the one that the rounding of the state explains is no fault."""
+
+_OPERATIONS = 8.0
+"""An update may be off by this many units of rounding of the narrowest dtype."""
+
+_STATISTIC = 0.01
+"""A statistic may be off by this fraction."""
+
+_WINDOW = 8
+"""Errors of updates are averaged over so many steps: a sign that flips is no fault."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ValueProblem:
+    """One way in which the values are wrong.
+
+    Attributes:
+      kind: ``not finite``, ``update``, ``statistic``, ``stalls`` or ``error``.
+      where: key path of the leaf, as in ``updates['w']`` or ``state[0].weight_sum``.
+      step: the first step that shows the problem, counted from 1.
+      message: what is wrong there.
+      gradients: what is special about the gradients that show it, as text.
+    """
+
+    kind: str
+    where: str
+    step: int
+    message: str
+    gradients: str = ""
+
+    def __str__(self) -> str:
+        where = f" ({self.where})" if self.where else ""
+        gradients = f", {self.gradients}" if self.gradients else ""
+        return f"{self.message} at step {self.step}{where}{gradients}"
+
+
+@dataclasses.dataclass(frozen=True)
+class ValueCheck:
+    """Result of ``check_values``. Iterates over the problems.
+
+    Attributes:
+      problems: the first of each kind and leaf.
+      notes: what was not compared, and why.
+      error: the exception that the transformation raised, if it did.
+    """
+
+    problems: tuple[ValueProblem, ...]
+    notes: tuple[str, ...] = ()
+    error: Exception | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether no problem was found."""
+        return not self.problems
+
+    def __iter__(self) -> Iterator[ValueProblem]:
+        return iter(self.problems)
+
+    def __str__(self) -> str:
+        lines = [*map(str, self.problems)] or ["values: ok"]
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+
+    def raise_if_broken(self) -> None:
+        """Raise if a problem was found.
+
+        Raises:
+          OptaxDtypeFixError: one line a problem. Its cause is the exception that the transformation
+            raised, if it did.
+        """
+        if not self.ok:
+            raise OptaxDtypeFixError(f"the values are wrong:\n{self}") from self.error
+
+
+@dataclasses.dataclass(frozen=True)
+class _Scenario:
+    """A sequence of gradients of one scale, of which the first ``zeros`` are zero."""
+
+    name: str
+    scale: float = 1.0
+    zeros: int = 0
+    long: bool = False
+
+
+_SCENARIOS = (
+    _Scenario("", long=True),
+    _Scenario("after gradients of 0", zeros=2),
+    _Scenario("gradients of about 64", scale=64.0),
+    _Scenario("gradients of about 0.001", scale=2.0**-10),
+)
+
+
+def check_values(
+    tx: Any, params: PyTree, grads: PyTree = None, *, steps: int = 320, **extra_args: Any
+) -> ValueCheck:
+    """Check the values that a transformation computes, stock or patched.
+
+    The transformation runs on small random problems in the dtypes of ``params`` and ``grads``, and
+    on the same problems exactly: in float32, or in float64 if a leaf is float32 or wider.
+
+    Args:
+      tx: anything with ``init`` and ``update``.
+      params: tree of arrays or ``jax.ShapeDtypeStruct``; numbers are drawn in their dtypes. Large
+        shapes are shrunk. Equal dimensions stay equal, a longer one stays longer, and the state has
+        the same outline: adafactor still factors what it factored.
+      grads: likewise; like the params if not given.
+      steps: steps of the longest run. Sums in bfloat16 stall after 256.
+      **extra_args: passed to ``update``. A scalar, such as ``value``, is replaced by a loss that
+        falls slowly; ``grad`` by the gradients. A function is passed unchanged; then no shape is
+        shrunk, and arrays among ``params`` are used as they are.
+
+    Returns:
+      The problems. Use ``.ok``, ``.raise_if_broken()`` or ``str()``. A problem is an update that is
+      not finite; one that is off by more than the rounding of the updates and of the stored state
+      explains; a scalar of the state that is off by more than 1 %; a sum or an update that stalls.
+      An exception of the transformation is a problem, too; its cause is in ``.error``.
+
+    Raises:
+      TypeError: ``tx`` or ``params`` is something else; the message says what was probably meant.
+    """
+    refuse_wrong("check_values", tx, params)
+    grads = params if grads is None else grads
+    found: list[ValueProblem] = []
+    notes: dict[str, None] = {}
+    try:
+        problem = Problem(tx, params, grads, extra_args)
+        for seed, scenario in enumerate(_SCENARIOS):
+            count = steps if scenario.long else min(steps, _SHORT)
+            trial = _Trial(problem, scenario, count, np.random.default_rng(seed))
+            found += trial.problems()
+            notes.update(dict.fromkeys(trial.notes))
+        found += _after_nan(problem, min(steps, _SHORT))
+    except Exception as error:  # Reported, not swallowed: it is in the result, with its cause.
+        message = summarize(error) + missing_arguments(error, "check_values")
+        return ValueCheck((ValueProblem("error", "", 1, message),), (), error)
+    first: dict[tuple[str, str], ValueProblem] = {}
+    for one in found:
+        first.setdefault((one.kind, one.where), one)
+    return ValueCheck(tuple(first.values()), tuple(notes))
+
+
+class _Trial:
+    """The runs of one scenario."""
+
+    def __init__(
+        self, problem: Problem, scenario: _Scenario, steps: int, rng: np.random.Generator
+    ) -> None:
+        self._problem = problem
+        self._gradients = scenario.name
+        self.notes: list[str] = []
+        self.inputs, self._exact = _exact_run(problem, scenario, steps, rng)
+        user = Run(problem, self.inputs[0])
+        self._stored = user.array_dtypes()
+        self.user = [user.step(step) for step in self.inputs]
+
+    def problems(self) -> Iterator[ValueProblem]:
+        """Yield what is wrong, at most once for each leaf and kind."""
+        broken = list(_not_finite(self._problem, self.user))
+        yield from self._named(broken)
+        if broken:
+            return
+        if self._problem.random:
+            self.notes.append("updates are random: only checked for numbers that are not finite")
+            return
+        if not self._exact:
+            self.notes.append("the exact run fails: only checked for numbers that are not finite")
+            return
+        rounded = Run(self._problem, self.inputs[0], exact=True, stored=self._stored)
+        self._rounded = [rounded.step(step) for step in self.inputs]
+        yield from self._named(self._updates())
+        yield from self._named(self._statistics())
+
+    def _named(self, found: Any) -> Iterator[ValueProblem]:
+        for one in found:
+            yield dataclasses.replace(one, gradients=self._gradients)
+
+    def _updates(self) -> Iterator[ValueProblem]:
+        for leaf, where in enumerate(self._problem.paths):
+            errors, explained = (
+                [_error(run[i].updates, self._exact[i].updates, leaf) for i in range(len(run))]
+                for run in (self.user, self._rounded)
+            )
+            for step in range(len(errors)):
+                window = slice(max(0, step + 1 - _WINDOW), step + 1)
+                error = float(np.mean(errors[window]))
+                most = min(1.0, _AS_ROUNDING * max(explained[: step + 1]))
+                if error > max(most, self._operations(step)):
+                    yield self._wrong_update(leaf, where, step, error)
+                    break
+
+    def _operations(self, step: int) -> float:
+        """Return the error that rounding each operation explains: it adds up like a random walk."""
+        return max(_OPERATIONS * self._problem.eps * (1 + step / 16) ** 0.5, 1e-3)
+
+    def _wrong_update(self, leaf: int, where: str, step: int, error: float) -> ValueProblem:
+        got, wanted = (
+            float(np.mean(np.abs(run[step].updates[leaf]))) for run in (self.user, self._exact)
+        )
+        if got == 0:
+            return ValueProblem("stalls", where, step + 1, f"zero instead of {wanted:.2g}")
+        message = f"off by {error:.0%}: size {got:.3g} instead of {wanted:.3g}"
+        return ValueProblem("update", where, step + 1, message)
+
+    def _statistics(self) -> Iterator[ValueProblem]:
+        for name in self.user[0].scalars:
+            user, exact, rounded = (
+                [outcome.scalars.get(name) for outcome in run]
+                for run in (self.user, self._exact, self._rounded)
+            )
+            most = _STATISTIC
+            for step, (got, wanted, explained) in enumerate(zip(user, exact, rounded)):
+                if wanted is None or explained is None or not np.isfinite(wanted):
+                    break
+                size = max(abs(wanted), 1e-30)
+                most = max(most, min(_AS_ROUNDING * abs(explained - wanted) / size, 0.5))
+                error = abs(got - wanted) / size
+                if not error <= most:
+                    before = user[max(0, step - 16)]
+                    stalled = step >= 16 and got == before
+                    kind = "stalls" if stalled else "statistic"
+                    message = f"{got:.6g} instead of {wanted:.6g}"
+                    yield ValueProblem(kind, name, step + 1, message)
+                    break
+
+
+def _exact_run(
+    problem: Problem, scenario: _Scenario, steps: int, rng: np.random.Generator
+) -> tuple[list[Inputs], list[Outcome]]:
+    """Run a problem exactly. Return the inputs of its steps, and no outcomes if it fails."""
+    start = problem.start(rng)
+    params, run, inputs, outcomes = start, None, [], []
+    failed = False
+    for step in range(steps):
+        scale = 0.0 if step < scenario.zeros else scenario.scale
+        inputs.append(problem.inputs(params, start, step, scale, rng))
+        if failed:
+            continue
+        try:
+            run = run or Run(problem, inputs[0], exact=True)
+            outcomes.append(run.step(inputs[-1]))
+        except Exception:
+            failed = True
+            continue
+        params = _moved(params, outcomes[-1].updates)
+        failed = not all(np.all(np.isfinite(u)) for u in outcomes[-1].updates)
+    return inputs, [] if failed else outcomes
+
+
+def _moved(params: list[Any], updates: list[Any]) -> list[Any]:
+    if [np.shape(p) for p in params] != [np.shape(u) for u in updates]:
+        return params  # ``lookahead`` has other params.
+    # Some transformations give gradients, which go uphill: keep away from infinity.
+    return [_within(p + u, 2.0) for p, u in zip(params, updates)]
+
+
+def _within(numbers: Any, limit: float) -> Any:
+    """Limit the size of real or complex numbers."""
+    return numbers / np.maximum(1.0, np.abs(numbers) / limit)
+
+
+def _error(got: list[Any], wanted: list[Any], leaf: int) -> float:
+    """Return the mean error of a leaf as a fraction of the mean size that it should have."""
+    size = float(np.mean(np.abs(wanted[leaf])))
+    error = float(np.mean(np.abs(got[leaf] - wanted[leaf])))
+    tiny = 2.0**-23  # Twice the smallest float16 above zero.
+    return 0.0 if error <= tiny else error / max(size, 1e-30)
+
+
+def _not_finite(problem: Problem, outcomes: Sequence[Outcome]) -> Iterator[ValueProblem]:
+    for leaf, where in enumerate(problem.paths):
+        for step, outcome in enumerate(outcomes):
+            update = outcome.updates[leaf]
+            if not np.all(np.isfinite(update)):
+                what = "nan" if np.any(np.isnan(update)) else "inf"
+                yield ValueProblem("not finite", where, step + 1, what)
+                break
+
+
+def _after_nan(problem: Problem, steps: int) -> Iterator[ValueProblem]:
+    """Compare a run whose first gradients are NaN with the same run without."""
+    rng = np.random.default_rng(0)
+    inputs, _ = _exact_run(problem, _SCENARIOS[0], steps, rng)
+    bad = problem.with_nan(inputs[0])
+    clean, run = Run(problem, bad), Run(problem, bad)
+    without = [clean.step(step) for step in inputs]
+    after = [run.step(step) for step in (bad, *inputs[1:])]
+    gradients = "after NaN gradients"
+    for leaf, where in enumerate(problem.paths):
+        sizes = [
+            [float(np.max(np.abs(outcome.updates[leaf]), initial=0.0)) for outcome in outcomes]
+            for outcomes in (without, after)
+        ]
+        if 0.0 not in sizes[0][int(np.argmax(np.asarray(sizes[0]) > 0)) :]:
+            continue  # Gradients are not accumulated: what NaN does to this state is its own way.
+        for step, (usual, size) in enumerate(zip(*sizes)):
+            if usual == 0 and not np.isfinite(size):
+                message = "nan where finite gradients give 0"
+                yield ValueProblem("not finite", where, step + 1, message, gradients)
+                break
+        if any(sizes[0][2:]) and not any(sizes[1][1:]):
+            message = "zero updates from then on"
+            yield ValueProblem("stalls", where, 2, message, gradients)

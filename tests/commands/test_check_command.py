@@ -1,0 +1,508 @@
+"""The ``check`` command: the user's own optimizer, stock and patched, and the patches it needs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import jax
+import optax
+import pytest
+from hypothesis import (
+    given,
+    strategies as st,
+)
+
+from optax_dtypefix._commands.check import needs as leaving_out
+from optax_dtypefix._commands.check.needs import Needs, find_needs
+from optax_dtypefix._commands.check.process import _extra_args, _measured
+from optax_dtypefix._commands.check.results import Comparison, Row, Verdict, _check_fits, compare
+from optax_dtypefix._commands.check.runs import Problem, Result, Run
+from optax_dtypefix._commands.check.target import Target, TargetError, load, parse_target
+from optax_dtypefix._commands.check.trees import (
+    DTYPES,
+    Case,
+    Leaf,
+    default_case,
+    parse_case,
+    parse_dtypes,
+    parse_params,
+)
+from optax_dtypefix._commands.main import main
+from support.processes import Python, write_script
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+SCRIPT = """
+    import sys
+
+    import optax
+    import optax_dtypefix  # Does nothing in the stock process.
+
+    def inject():
+        return optax.inject_hyperparams(optax.adamw)(learning_rate=1e-2)
+
+    tx = optax.sgd(0.1)
+
+    def scheduled(steps, *, peak, warmup=10):
+        return optax.sgd(peak)
+
+    class Holder:
+        tx = optax.sgd(0.1)
+
+    state = Holder()
+    number = 3
+    argv = list(sys.argv)
+
+    def schedule():
+        return 0.1
+
+    if __name__ == "__main__":
+        raise SystemExit("the script runs")
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A script in the current folder; what its import changes is undone."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    before = set(sys.modules)
+    yield write_script(tmp_path, SCRIPT, "train.py")
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+# The verdicts, in processes.
+
+
+@pytest.fixture(scope="module")
+def affected(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The record of an optimizer that is affected in one of two dtypes."""
+    folder = tmp_path_factory.mktemp("affected")
+    write_script(folder, SCRIPT, "train.py")
+    command = Python(folder, ("-m", "optax_dtypefix", "check"))
+    done = command("train.py:inject", "--dtype", "float32,bfloat16", "--json")
+    assert (done.returncode, done.stderr) == (Verdict.FIXED, "")
+    return json.loads(done.stdout)
+
+
+def test_it_finds_the_patch_that_an_optimizer_needs(affected: Any) -> None:
+    assert (affected["verdict"], affected["needs"]) == ("fixed", ["inject_hyperparams"])
+    single, half = affected["cases"]
+    assert (single["name"], single["verdict"], single["stock"]) == ("float32", "fine", [])
+    assert single["needs"]["all_of"] == []
+    assert (half["name"], half["verdict"], half["patched"]) == ("bfloat16", "fixed", [])
+    assert half["needs"] == {"all_of": ["inject_hyperparams"], "one_of": [], "some_of": []}
+    found = half["stock"][0]
+    assert (found["check"], found["kind"]) == ("values", "not finite")
+    assert found["text"].startswith("nan at step 1 (updates[")
+
+
+def test_the_record_says_which_optax_it_is_about(affected: Any) -> None:
+    assert affected["target"] == "train.py:inject"
+    assert affected["optax_version"] == optax.__version__
+    (patch,) = [p for p in affected["patches"] if p["id"] == "inject_hyperparams"]
+    assert patch["state"] == "applied"
+
+
+def test_an_optimizer_may_be_fine(script: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    found = compare(
+        parse_target("train:tx"),
+        parse_dtypes("float32"),
+        x64=False,
+        progress=lambda *now: seen.append(now),
+    )
+    assert script.exists()
+    assert found.verdict is Verdict.FINE
+    assert seen
+    assert seen[-1][1] == 2  # Stock and patched.
+    assert found.as_text(80).splitlines()[:3] == ["tx, float32", "  stock    ok", "  patched  ok"]
+    assert found.as_text(80).endswith(": not affected.")
+
+
+def test_what_the_settings_switch_off_stays(command: Python) -> None:
+    write_script(command.folder, SCRIPT, "train.py")
+    done = command(
+        *("check", "train.py:inject", "--params", "w=bfloat16[3,4]"),
+        OPTAX_DTYPEFIX_DISABLE="inject_hyperparams",
+    )
+    assert (done.returncode, done.stderr) == (Verdict.STAYS, "")
+    heading, stock, patched, _, conclusion, advice = done.stdout.splitlines()
+    assert heading == "inject, w=bfloat16[3,4]"
+    assert stock.startswith("  stock    nan at step 1 (updates['w'])")
+    assert patched == stock.replace("stock  ", "patched")
+    assert conclusion.endswith("affected; not fixed in w=bfloat16[3,4].")
+    assert advice.endswith("variables switch these patches off: inject_hyperparams.")
+
+
+def test_params_that_do_not_fit_are_no_verdict() -> None:
+    def named() -> Any:
+        return optax.multi_transform({"a": optax.sgd(0.1)}, lambda _: {"encoder": "a"})
+
+    case = default_case("bfloat16")
+    entry = _measured(named, parse_params(case.params))
+    assert (entry["problems"][0]["kind"], entry["unfit"]) == ("error", True)
+    problems = tuple(Problem(**problem) for problem in entry["problems"])
+    stock, patched = (Run({case: Result(problems, unfit)}, {}, None) for unfit in (True, False))
+    _check_fits(Target("train.py", "named"), case, stock, patched)  # The patches fix it.
+    with pytest.raises(TargetError) as error:
+        _check_fits(Target("train.py", "named"), case, stock, stock)
+    assert "train.py:named does not run on w=bfloat16[256,128]," in str(error.value)
+    assert "Give params like your own, such as --params" in str(error.value)
+
+
+def test_an_error_in_half_precision_alone_is_a_problem() -> None:
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        assert params["w"].dtype == "float32"
+        return updates, state
+
+    tx = optax.GradientTransformation(optax.sgd(0.1).init, update)
+    entry = _measured(lambda: tx, parse_params("w=float16[2]"))
+    assert [p["kind"] for p in entry["problems"]] == ["error"]  # Once, not for dtypes and values.
+    assert not entry["unfit"]
+
+
+# Targets.
+
+
+def test_a_transformation_or_a_factory_is_found(script: Path) -> None:
+    assert script.exists()
+    for text in ("train.py:tx", "train:tx", "train.py:state.tx", "train.py:inject"):
+        tx = load(parse_target(text))()
+        assert callable(tx.init), text
+        assert callable(tx.update), text
+
+
+def test_a_factory_builds_anew(script: Path) -> None:
+    build = load(Target(str(script), "inject"))
+    assert build() is not build()
+
+
+def test_a_script_is_imported_from_its_own_folder(tmp_path: Path, script: Path) -> None:
+    folder = tmp_path / "scripts"
+    folder.mkdir()
+    write_script(folder, "from helper import tx", "entry.py")
+    write_script(folder, "import optax; tx = optax.sgd(0.1)", "helper.py")
+    assert script.exists()
+    load(parse_target("scripts/entry.py:tx"))
+    assert sys.modules["entry"].tx is sys.modules["helper"].tx
+    assert sys.argv == ["scripts/entry.py"]
+
+
+def test_a_file_does_not_replace_a_module(tmp_path: Path, script: Path) -> None:
+    write_script(tmp_path, "import optax\ntx = optax.sgd(0.1)", "json.py")
+    assert script.exists()
+    load(parse_target("json.py:tx"))
+    assert sys.modules["json"] is json
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("train.py:injct", "train.py has no 'injct'. Did you mean 'inject'?"),
+        ("train.py:state.foo", "train.py:state has no 'foo'."),
+        ("train.py:scheduled", "train.py:scheduled needs arguments: steps, peak. Name a function"),
+        ("train.py:Missing.tx", "train.py has no 'Missing'."),
+        ("train.py:number", "train.py:number has type int, not a transformation: it has no init"),
+        ("train.py:state", "Did you mean 'train.py:state.tx'?"),
+        ("train.py:schedule", "train.py:schedule returns float, not a transformation"),
+        ("optax:GradientTransformation", "needs arguments: init, update."),
+        ("no_such_package.train:tx", "there is no module 'no_such_package'"),
+        ("wrong.py:tx", "wrong.py cannot be imported: ValueError: no data (line 3)"),
+        ("missing.py:tx", "missing.py cannot be imported: ModuleNotFoundError: No module named"),
+        ("exits.py:tx", "exits.py cannot be imported: it exits with 7. Guard what it runs"),
+        ("relative.py:tx", "It is part of a package: write MODULE:NAME"),
+    ],
+)
+def test_a_target_that_cannot_be_used_is_explained(script: Path, text: str, message: str) -> None:
+    write_script(script.parent, "\nx = 1\nraise ValueError('no data')", "wrong.py")
+    write_script(script.parent, "import no_such_package", "missing.py")
+    write_script(script.parent, "import sys; sys.exit(7)", "exits.py")
+    write_script(script.parent, "from . import other", "relative.py")
+    with pytest.raises(TargetError) as error:
+        load(parse_target(text))()
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "the following arguments are required: TARGET"),
+        (["train.py"], "Write FILE.py:NAME or MODULE:NAME, such as train.py:make_optimizer"),
+        ([":tx"], "does not name an optimizer"),
+        (["trian.py:tx"], "there is no file 'trian.py'. Did you mean 'train.py'?"),
+        (["train.py:tx", "--dtype", "bf16"], "unknown dtype 'bf16'. Did you mean 'bfloat16'?"),
+        (["train.py:tx", "--params", "w=float32[2", "-v"], "cannot read 'w=float32[2'. Write NAME"),
+        (["train.py:tx", "--params", "w=int8[]", "--dtype", "int8"], "not allowed with argument"),
+    ],
+)
+def test_wrong_usage_exits_with_3(
+    arguments: list[str], message: str, script: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert script.exists()
+    with pytest.raises(SystemExit) as exit_:
+        main(["check", *arguments])
+    assert exit_.value.code == 3
+    assert message in capsys.readouterr().err
+
+
+def test_help_has_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["check", "--help"])
+    assert exit_.value.code == 0
+    assert "3  nothing was checked" in capsys.readouterr().out
+
+
+# Params.
+
+
+def test_params_are_nested_by_dots() -> None:
+    text = " layer.w = bfloat16[128, 256] ,layer.b=float32[16],scale=float32[]"
+    assert parse_params(text) == {
+        "layer": {"w": Leaf("bfloat16", (128, 256)), "b": Leaf("float32", (16,))},
+        "scale": Leaf("float32", ()),
+    }
+    (case,) = parse_case(text)
+    assert case.name == "layer.w=bfloat16[128,256],layer.b=float32[16],scale=float32[]"
+
+
+words = st.from_regex("[a-z_][a-z0-9_]{0,5}", fullmatch=True)
+leaves = st.builds(Leaf, st.sampled_from(DTYPES), st.lists(st.integers(0, 99), max_size=3))
+trees: st.SearchStrategy[Any] = st.dictionaries(
+    words,
+    leaves | st.dictionaries(words, leaves, min_size=1, max_size=2),
+    min_size=1,
+    max_size=3,
+)
+
+
+def flat(tree: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Leaf]]:
+    for name, node in tree.items():
+        path = f"{before}{name}"
+        if isinstance(node, Leaf):
+            yield path, node
+        else:
+            yield from flat(node, f"{path}.")
+
+
+@given(trees)
+def test_any_tree_can_be_written(tree: Any) -> None:
+    text = ",".join(
+        f"{path}={leaf.dtype}[{','.join(map(str, leaf.shape))}]" for path, leaf in flat(tree)
+    )
+    read = dict(flat(parse_params(text)))
+    assert read == {path: leaf._replace(shape=tuple(leaf.shape)) for path, leaf in flat(tree)}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "cannot read ''"),
+        ("w=float32[2],", "cannot read ''"),
+        ("w=float32[2] b=float32[2]", "cannot read 'w=float32"),
+        ("w=float32", "cannot read 'w=float32'"),
+        ("w=float32[2 3]", "cannot read the shape [2 3]"),
+        ("w=flaot32[2]", "unknown dtype 'flaot32'. Did you mean 'float32'?"),
+        ("w=int8[2],w=int8[3]", "'w' is named twice"),
+        ("w=int8[2],w.x=int8[3]", "'w.x': 'w' is an array already"),
+        ("w.x=int8[2],w=int8[3]", "'w' is named twice"),
+        ("w..x=int8[2]", "'w..x' has an empty part"),
+    ],
+)
+def test_malformed_params_are_explained(text: str, message: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError) as error:
+        parse_params(text)
+    assert message in str(error.value)
+
+
+def test_64_bits_need_64_bit_mode() -> None:
+    assert [case.needs_x64 for case in parse_dtypes("float64, complex128,int64")] == [True] * 3
+    assert [case.needs_x64 for case in parse_dtypes("float32,complex64")] == [False] * 2
+
+
+# Extra arguments.
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "needed"),
+    [
+        ("sgd", (0.1,), set()),
+        ("lbfgs", (), {"value", "grad", "value_fn"}),
+        ("polyak_sgd", (), {"value"}),
+        ("contrib.sophia", (0.1,), {"obj_fn"}),
+    ],
+)
+def test_extra_arguments_are_found_by_trying(
+    name: str, arguments: Sequence[Any], needed: set[str]
+) -> None:
+    module, _, function = f"optax.{name}".rpartition(".")
+    factory = getattr(sys.modules[module], function, None)
+    if factory is None:
+        pytest.skip(f"this optax has no {name}")
+    params = {"w": jax.ShapeDtypeStruct((3, 4), "float32")}
+    assert set(_extra_args(factory(*arguments), params)) == needed
+
+
+def test_an_extra_argument_that_is_refused_is_left_out() -> None:
+    def update(updates: Any, state: Any, _: Any = None, *, value: Any = None) -> Any:
+        if value is None:
+            raise ValueError("the value of the loss is missing")
+        return updates, state
+
+    tx: Any = optax.GradientTransformationExtraArgs(optax.sgd(0.1).init, update)
+    assert set(_extra_args(tx, {"w": jax.ShapeDtypeStruct((3,), "float32")})) == {"value"}
+
+
+def test_an_error_that_names_no_extra_argument_stays_as_it_is() -> None:
+    def update(*_: Any, **extra_args: Any) -> Any:
+        raise ValueError(f"no value is right, and {len(extra_args)} were given")
+
+    tx = optax.GradientTransformationExtraArgs(optax.sgd(0.1).init, update)
+    assert _extra_args(tx, {"w": jax.ShapeDtypeStruct((3,), "float32")}) == {}
+
+
+# Leaving out.
+
+
+HALF = default_case("bfloat16")
+FAULT = Problem("values", "not finite", "updates['w']", "nan")
+
+
+class FakeRunner:
+    """Has a fault, under a name of its own, unless the patches that are on satisfy a rule."""
+
+    def __init__(self, applied: str, *rules: Any) -> None:
+        self._applied, self._rules = applied, rules
+        self.starts = 0
+
+    def run(self, ways: Mapping[str, Mapping[str, str]], cases: Sequence[Case]) -> dict[str, Run]:
+        self.starts += len(ways)
+        return {name: self.result(off[leaving_out._DISABLE], cases) for name, off in ways.items()}
+
+    def result(self, off: str, cases: Sequence[Case]) -> Run:
+        on = set(self._applied) - set(off.split(","))
+        faults = [FAULT._replace(kind=str(i)) for i, rule in enumerate(self._rules) if not rule(on)]
+        return Run(dict.fromkeys(cases, Result(tuple(faults))), self.report, None)
+
+    @property
+    def report(self) -> Any:
+        patches = [
+            {"id": i, "state": "applied", "reached": 1, "changed": {"casts": 1}}
+            for i in self._applied
+        ]
+        off = {"id": "off", "state": "disabled", "reached": 0, "changed": {}}
+        return {"patches": [*patches, off]}
+
+
+@pytest.mark.parametrize(
+    ("applied", "rules", "wanted", "most"),
+    [
+        ("a", [lambda on: "a" in on], Needs(("a",)), 1),
+        ("abc", [lambda on: "b" in on], Needs(("b",)), 4),
+        ("abc", [lambda on: {"b", "c"} <= on], Needs(("b", "c")), 3),
+        ("abcd", [lambda on: on & {"b", "c"}], Needs((), ("b", "c")), 8),
+        ("abcd", [lambda on: "a" in on, lambda on: on & {"b", "c"}], Needs(("a",), ("b", "c")), 8),
+        ("abc", [lambda on: len(on) > 1], Needs((), (), ("a", "b", "c")), 6),
+        ("ab", [lambda on: "a" in on, lambda _: False], Needs(("a",)), 2),  # One fault stays.
+    ],
+)
+def test_patches_are_left_out(applied: str, rules: Any, wanted: Needs, most: int) -> None:
+    runner: Any = FakeRunner(applied, *rules)
+    needs = find_needs(runner, runner.result("", [HALF]), [HALF])
+    assert needs == {HALF: wanted}
+    assert runner.starts <= most
+
+
+def test_a_fault_of_another_leaf_is_another_fault() -> None:
+    others = [FAULT._replace(where="updates['b']"), FAULT._replace(text="inf at step 9")]
+    got = [Result((fault,)).has_others_than(Result((FAULT,))) for fault in others]
+    assert got == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("did", "starts"),
+    [
+        ({"a": "changed", "b": "reached", "c": "reached"}, 2),
+        ({"a": "changed", "b": "idle", "c": "idle"}, 1),
+        ({"a": "reached", "b": "changed", "c": "reached"}, 5),
+    ],
+)
+def test_patches_that_changed_something_are_tried_first(
+    did: Mapping[str, str], starts: int
+) -> None:
+    runner: Any = FakeRunner("abc", lambda on: "a" in on)
+    patched = runner.result("", [HALF])
+    for patch in patched.report["patches"]:
+        word = did.get(patch["id"], "idle")
+        patch["reached"] = word != "idle"
+        patch["changed"] = {"casts": 1} if word == "changed" else {}
+    needs = find_needs(runner, patched, [HALF])
+    assert (needs, runner.starts) == ({HALF: Needs(("a",))}, starts)
+
+
+def test_patches_that_are_off_stay_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPTAX_DTYPEFIX_DISABLE", "b")
+    assert leaving_out._without(frozenset({"c", "a"})) == {"OPTAX_DTYPEFIX_DISABLE": "b,a,c"}
+
+
+# Text.
+
+
+def row(stock: int, patched: int, needs: Needs | None = None) -> Row:
+    faults = [FAULT._replace(text=f"fault {i} of a leaf") for i in range(9)]
+    results = [Result(tuple(faults[:count])) for count in (stock, patched)]
+    return Row(HALF, *results, needs or Needs())
+
+
+def text_of(*rows: Row, width: int | None = None, verbose: bool = False) -> list[str]:
+    report = {"optax_version": "0.2.8", "jax_version": "0.10.2", "patches": []}
+    found = Comparison(Target("train.py", "make"), report, rows)
+    return found.as_text(width, verbose=verbose).splitlines()
+
+
+def test_a_case_is_three_lines() -> None:
+    assert text_of(row(1, 0, Needs(("inject_hyperparams",)))) == [
+        "make, bfloat16",
+        "  stock    fault 0 of a leaf",
+        "  patched  ok             needs: inject_hyperparams",
+        "",
+        "optax 0.2.8, jax 0.10.2: affected; fixed in bfloat16.",
+    ]
+
+
+def test_verbose_shows_every_problem() -> None:
+    short, long = (text_of(row(3, 2, Needs(("a",))), verbose=verbose) for verbose in (False, True))
+    assert short[1] == "  stock    fault 0 of a leaf, and 2 more"
+    assert short[2] == "  patched  fault 0 of a leaf, and 1 more"
+    assert long[1:4] == [
+        "  stock    fault 0 of a leaf",
+        "           fault 1 of a leaf",
+        "           fault 2 of a leaf",
+    ]
+    assert short[3] == "           needs: a"
+
+
+def test_lines_fit_the_terminal() -> None:
+    lines = text_of(row(3, 0), width=30)
+    assert lines[1] == "  stock    fault 0 of a leaf,…"
+
+
+def test_worse_than_stock_is_not_called_affected() -> None:
+    lines = text_of(row(0, 1), row(1, 1))
+    assert lines[-1].endswith(
+        "broken by the patches (please report it) in bfloat16; not fixed in bfloat16."
+    )
+
+
+def test_needs_are_said_in_words() -> None:
+    assert str(Needs(("a", "b"))) == "a, b"
+    assert str(Needs(("a",), ("b", "c"))) == "a, and b or c"
+    assert str(Needs((), (), ("a", "b"))) == "some of a, b"
