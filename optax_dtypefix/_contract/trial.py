@@ -59,7 +59,6 @@ class Problem:
 
     def __init__(self, tx: Any, params: PyTree, grads: PyTree, extra_args: dict[str, Any]) -> None:
         self.update: Update = _compiled(tx, (params, grads, extra_args))
-        self._tx = tx
         self.init = tx.init
         self._extra_args = extra_args
         self._as_given = any(map(callable, extra_args.values()))
@@ -70,7 +69,7 @@ class Problem:
         floats = [leaf.dtype for leaf in (*self._params, *self._grads) if leaf.is_float]
         self.eps = max((float(jnp.finfo(dtype).eps) for dtype in floats), default=0.0)
         self.bits = {jnp.finfo(dtype).dtype.itemsize * 8 for dtype in floats}
-        self.paths = [path for path, _ in _with_paths(grads)]
+        self.paths = [path for path, leaf in _with_paths(grads) if is_number(leaf)]
 
     @functools.cached_property
     def random(self) -> bool:
@@ -79,11 +78,12 @@ class Problem:
         start = self.start(rng)
         first = self.inputs(start, start, 0, 1.0, rng)
         params, grads, extra_args = self.arguments(first, exact=False)
-        jaxpr = jax.make_jaxpr(
-            lambda grads: leaves(
-                self._tx.update(grads, self._tx.init(params), params, **extra_args)[0]
-            )
-        )(grads)
+
+        def updates() -> list[Any]:
+            state = self.init(params)
+            return list(filter(is_number, leaves(self.update(grads, state, params, extra_args)[0])))
+
+        jaxpr = jax.make_jaxpr(updates)()
         names = {equation.primitive.name for equation in equations(jaxpr.jaxpr)}
         return bool(names & _RANDOM)
 
@@ -107,9 +107,15 @@ class Problem:
     def _dtype(self, dtype: Any, *, exact: bool) -> Any:
         if not (exact and jnp.issubdtype(dtype, jnp.inexact)):
             return dtype
-        kind = "complex" if jnp.issubdtype(dtype, jnp.complexfloating) else "float"
-        bits = (64 if self.double else 32) * (2 if kind == "complex" else 1)
-        return np.dtype(f"{kind}{bits}")
+        if jnp.issubdtype(dtype, jnp.complexfloating):
+            return np.dtype(np.complex128)  # complex64 has float32 parts.
+        return np.dtype(np.float64 if self.double else np.float32)
+
+    def widen(self, leaf: Any) -> Any:
+        """Cast a float leaf of a state to the dtype of the exact run."""
+        if not (is_number(leaf) and is_inexact(leaf)):
+            return leaf
+        return jnp.asarray(leaf, self._dtype(dtype_of(leaf), exact=True))
 
     def start(self, rng: np.random.Generator) -> Arrays:
         """Return the first params."""
@@ -131,7 +137,8 @@ class Problem:
         else:
             flat = [leaf.draw(rng) for leaf in self._grads]
             if len(flat) == len(params):  # The minimum is where the signs of the start turn.
-                flat = [g + _half_way(p, s, g) for g, p, s in zip(flat, params, start)]
+                rows = zip(self._grads, flat, params, start)
+                flat = [g + _half_way(p, s, g) if leaf.dtype else g for leaf, g, p, s in rows]
             loss = 0.998**step  # It improves slowly and steadily.
         pairs = zip(self._grads, flat)
         grads = [leaf.round(scale * g if leaf.is_float else g) for leaf, g in pairs]
@@ -227,9 +234,12 @@ class Run:
         self._exact = exact
         self._stored = stored
         with problem.mode(exact=exact):
-            tree, _, _ = problem.arguments(first, exact=exact)
-            self._state = self._kept(problem.init(tree))
-            self.names = _names(self._state, tree)
+            params, _, _ = problem.arguments(first, exact=exact)
+            state = problem.init(params)
+            if exact:  # A dtype that is written into the code is not exact.
+                state = jax.tree_util.tree_map(problem.widen, state)
+            self._state = self._kept(state)
+            self._names = _names(self._state, params)
 
     def step(self, inputs: Inputs) -> Outcome:
         """Run one step."""
@@ -238,7 +248,7 @@ class Run:
             updates, state = self._problem.update(grads, self._state, params, extra_args)
             self._state = self._kept(state)
         scalars = {
-            name: _double(leaf) for name, leaf in zip(self.names, leaves(self._state)) if name
+            name: _double(leaf) for name, leaf in zip(self._names, leaves(self._state)) if name
         }
         return Outcome([_double(leaf) for leaf in leaves(updates) if is_number(leaf)], scalars)
 
@@ -246,17 +256,19 @@ class Run:
         """List the dtype of each float leaf of the state that is kept for a param, else None."""
         return [
             np.dtype(leaf.dtype) if not name and is_inexact(leaf) else None
-            for name, leaf in zip(self.names, leaves(self._state))
+            for name, leaf in zip(self._names, leaves(self._state))
         ]
 
     def _kept(self, state: PyTree) -> PyTree:
-        flat, structure = jax.tree_util.tree_flatten(state)
+        flat = leaves(state)
+        structure: Any = jax.tree_util.tree_structure(state)
         if self._stored is None or len(flat) != len(self._stored):
             return state
-        return structure.unflatten(
+        kept: PyTree = structure.unflatten(
             leaf if dtype is None else jnp.asarray(np.asarray(leaf).astype(dtype), leaf.dtype)
             for leaf, dtype in zip(flat, self._stored)
         )
+        return kept
 
 
 def _compiled(tx: Any, trees: PyTree) -> Update:
@@ -317,8 +329,6 @@ def _with_paths(tree: PyTree) -> list[tuple[str, Any]]:
 
 def _half_way(param: Any, start: Any, like: Any) -> Any:
     """Return half the distance from the minimum, or 0 if the gradient has another shape."""
-    if not isinstance(like, np.ndarray):
-        return 0.0
     distance = np.asarray(param) + np.asarray(start)
     fits = np.ndim(distance) <= np.ndim(like) and np.broadcast_shapes(
         distance.shape, like.shape
