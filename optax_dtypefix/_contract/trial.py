@@ -67,8 +67,7 @@ class Problem:
         self._grads = [_Leaf.of(leaf, shapes) for leaf in leaves(grads)]
         self._structures: Any = [jax.tree_util.tree_structure(tree) for tree in (params, grads)]
         floats = [leaf.dtype for leaf in (*self._params, *self._grads) if leaf.is_float]
-        self.eps = max((float(jnp.finfo(dtype).eps) for dtype in floats), default=0.0)
-        self.bits = {jnp.finfo(dtype).dtype.itemsize * 8 for dtype in floats}
+        self._bits = {jnp.finfo(dtype).dtype.itemsize * 8 for dtype in floats}
         self.paths = [path for path, leaf in _with_paths(grads) if is_number(leaf)]
 
     @functools.cached_property
@@ -96,7 +95,17 @@ class Problem:
     @property
     def double(self) -> bool:
         """Whether float32 is not enough for the exact run."""
-        return any(bits > 16 for bits in self.bits)
+        return any(bits > 16 for bits in self._bits)
+
+    @property
+    def half(self) -> bool:
+        """Whether a param or gradient is in half precision."""
+        return any(bits <= 16 for bits in self._bits)
+
+    @property
+    def searches(self) -> bool:
+        """Whether the transformation is given the loss as a function, and so may converge."""
+        return callable(self._extra_args.get("value_fn"))
 
     @contextlib.contextmanager
     def mode(self, *, exact: bool) -> Iterator[None]:
@@ -129,10 +138,9 @@ class Problem:
     ) -> Inputs:
         """Return the rounded inputs of a step, for exact params."""
         rounded = [leaf.round(value) for leaf, value in zip(self._params, params)]
-        value_fn = self._extra_args.get("value_fn")
-        if callable(value_fn):
+        if self.searches:
             tree = self._structures[0].unflatten(map(jnp.asarray, rounded))
-            value, gradient = jax.value_and_grad(value_fn)(tree)
+            value, gradient = jax.value_and_grad(self._extra_args["value_fn"])(tree)
             flat, loss = [np.asarray(leaf) for leaf in leaves(gradient)], float(value)
         else:
             flat = [leaf.draw(rng) for leaf in self._grads]
@@ -208,7 +216,8 @@ class _Leaf:
         real = np.real(np.asarray(value, np.complex128))
         if not self.is_float:
             real = np.nan_to_num(np.sign(real) * np.ceil(np.abs(real)))
-        return real.astype(self.dtype)
+        with np.errstate(over="ignore"):  # A float16 may become inf, which the user would see too.
+            return real.astype(self.dtype)
 
 
 class Run:
@@ -280,8 +289,7 @@ def _compiled(tx: Any, trees: PyTree) -> Update:
 
     # A model may have functions among its leaves.
     params, grads, extra_args = trees
-    functions = {name: value for name, value in extra_args.items() if callable(value)}
-    arrays = {name: value for name, value in extra_args.items() if name not in functions}
+    arrays, functions = _divided(extra_args)
     if not all(map(is_number, leaves((params, grads, arrays)))):
         return update
 
@@ -294,11 +302,16 @@ def _compiled(tx: Any, trees: PyTree) -> Update:
     def without_functions(
         grads: PyTree, state: PyTree, params: PyTree, extra_args: dict[str, Any]
     ) -> tuple[PyTree, PyTree]:
-        arrays = {name: value for name, value in extra_args.items() if name not in functions}
-        result: tuple[PyTree, PyTree] = compiled(grads, state, params, arrays)
+        result: tuple[PyTree, PyTree] = compiled(grads, state, params, _divided(extra_args)[0])
         return result
 
     return without_functions
+
+
+def _divided(extra_args: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the arguments that are arrays, and those that are functions."""
+    functions = {name: value for name, value in extra_args.items() if callable(value)}
+    return {k: v for k, v in extra_args.items() if k not in functions}, functions
 
 
 def _names(state: PyTree, params: PyTree) -> list[str]:

@@ -45,7 +45,9 @@ def test_help(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_without_a_command_it_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 2
+    with pytest.raises(SystemExit) as exit_:
+        main([])
+    assert exit_.value.code == 2
     assert "examples:" in capsys.readouterr().err
 
 
