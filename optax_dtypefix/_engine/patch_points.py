@@ -145,7 +145,7 @@ class PatchPoints:
     def stock(self) -> list[Any]:
         """Return the stock functions that are patched now."""
         points = [point for point in self._points.values() if point.layers]
-        return [wrapper.__wrapped__ for point in points for wrapper in point.active]
+        return [wrapper._self_stock for point in points for wrapper in point.active]
 
     def stack(self, suspended: Collection[str]) -> None:
         """Set the layers of every wrapper, without those of suspended patches."""
