@@ -6,6 +6,8 @@ import inspect
 import re
 from typing import Any
 
+import jax
+
 from .dtypes import PyTree, is_number, leaves
 
 _MISSING = re.compile(r"missing \d+ required (?:keyword-only |positional )?arguments?: (.+)")
@@ -26,8 +28,8 @@ def refuse_wrong(caller: str, tx: Any, params: PyTree) -> None:
         if _is_transformation(params):
             raise TypeError(f"The arguments are swapped. Call {caller}(tx, params).")
         advice = "Pass an object that has `init` and `update`, such as optax.adam(1e-3)."
-        if callable(tx):
-            name = _public_name(tx)
+        name = _public_name(tx) if callable(tx) else ""
+        if name and "<" not in name:  # No lambda: a schedule, for example.
             advice = f"It is a function. Did you mean {caller}({name}(...), params)?"
         raise TypeError(f"{tx!r:.200} is not a gradient transformation. {advice}")
     if inspect.isclass(tx):
@@ -42,8 +44,26 @@ def refuse_wrong(caller: str, tx: Any, params: PyTree) -> None:
         )
 
 
-def missing_arguments(error: BaseException, caller: str) -> str:
-    """Return advice if ``update`` misses extra arguments such as ``value``, else nothing."""
+def refuse_traced(params: PyTree) -> None:
+    """Raise inside ``jit`` and its kin, where there is nothing to compute with.
+
+    Raises:
+      TypeError: a leaf is traced.
+    """
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves(params)):
+        raise TypeError("check_values runs the transformation. Call it outside of jax.jit.")
+
+
+def advice_on(error: BaseException, caller: str, params: PyTree) -> str:
+    """Return advice on an exception of the transformation, or nothing."""
+    advice = _missing_arguments(error, caller)
+    if not advice and not all(map(is_number, leaves(params))):
+        advice = " Some leaves of params are no arrays. Pass the arrays alone: of an Equinox model "
+        advice += "`eqx.filter(model, eqx.is_inexact_array)`."
+    return advice
+
+
+def _missing_arguments(error: BaseException, caller: str) -> str:
     found = _MISSING.search(str(error)) if isinstance(error, TypeError) else None
     if found is None:
         return ""

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from .._api import built_before
 from .._errors import OptaxDtypeFixError
 from .._text import cut, html_table, summarize
-from .arguments import missing_arguments, refuse_wrong
+from .arguments import advice_on, refuse_wrong
 from .dtypes import REAL, PyTree, dtype_of, is_weak, kind_of, leaves
 from .jaxpr import DOUBLE, float64_inside
 from .updates import update_dtypes
@@ -128,7 +128,7 @@ def check(tx: Any, params: PyTree, grads: PyTree = None, **extra_args: Any) -> C
         problem = TracedStep(tx, params, grads, extra_args, state_asks=True)
         violations = [*problem.step(), *problem.cond()]
     except Exception as error:  # Reported, not swallowed: it is in the result, with its cause.
-        message = summarize(error) + missing_arguments(error, "check")
+        message = summarize(error) + advice_on(error, "check", params)
         return Check((Violation("error", "", message),), error, stale)
     return Check(tuple(violations), None, stale)
 

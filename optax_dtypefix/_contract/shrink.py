@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any
 
 import jax
 
-from .dtypes import PyTree, is_number, leaves
+from .dtypes import PyTree, dtype_of, is_number, leaves
+from .jaxpr import equations
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -17,24 +18,25 @@ _SIZES = (4, 16, 64, 128, 256, 512)
 """The sizes to try for large dimensions, in this order. Adafactor factors from 128 on."""
 
 
-def shrunk_shapes(init: Callable[[PyTree], PyTree], *trees: PyTree) -> dict[Shape, Shape]:
-    """Choose a smaller shape for each shape of some trees.
+def shrunk_shapes(tx: Any, params: PyTree, grads: PyTree) -> dict[Shape, Shape]:
+    """Choose a smaller shape for each shape of the params and gradients.
 
     A dimension of at most 4 stays. Of the larger ones, equal ones stay equal, and a longer one
-    stays longer. The state that ``init`` makes must be alike: the same structure, and for each leaf
-    the same rank and the same dimensions of size 1. If it is not, the next size is tried, and at
-    last the shapes stay.
+    stays longer. ``tx`` must do the same to the smaller ones: ``init`` makes a state of the same
+    structure, with the same ranks and the same dimensions of size 1, and ``update`` runs the same
+    operations. If it does not, the next size is tried, and at last the shapes stay.
 
     Args:
-      init: of the transformation.
-      *trees: trees of arrays or ``jax.ShapeDtypeStruct``; the first one is the params.
+      tx: the transformation. If it needs extra arguments, only ``init`` counts.
+      params: tree of arrays or ``jax.ShapeDtypeStruct``.
+      grads: likewise.
     """
-    shapes = {tuple(leaf.shape) for tree in trees for leaf in leaves(tree) if _has_shape(leaf)}
+    shapes = {tuple(leaf.shape) for leaf in leaves((params, grads)) if _has_shape(leaf)}
     as_is = {shape: shape for shape in shapes}
-    wanted = _outline(init, trees[0], as_is)
+    wanted = _outline(tx, params, grads, as_is)
     for size in _SIZES if wanted is not None else ():
         smaller = _smaller(shapes, size)
-        if _outline(init, trees[0], smaller) == wanted:
+        if _outline(tx, params, grads, smaller) == wanted:
             return smaller
     return as_is
 
@@ -46,33 +48,43 @@ def _smaller(shapes: Iterable[Shape], size: int) -> dict[Shape, Shape]:
     return {shape: tuple(dimension.get(n, n) for n in shape) for shape in shapes}
 
 
-def _outline(
-    init: Callable[[PyTree], PyTree], params: PyTree, shapes: Mapping[Shape, Shape]
-) -> Any:
-    """Describe the state without its sizes; None if ``init`` cannot be traced."""
-    structures: list[Any] = []
-    structure: Any = jax.tree_util.tree_structure(params)
-    flat = leaves(params)
-    arrays = [i for i, leaf in enumerate(flat) if is_number(leaf)]
+def _outline(tx: Any, params: PyTree, grads: PyTree, shapes: Mapping[Shape, Shape]) -> Any:
+    """Describe the state and the operations without sizes; None if ``init`` cannot be traced."""
+    structure: Any = jax.tree_util.tree_structure((params, grads))
+    flat = leaves((params, grads))
+    arrays = [i for i, leaf in enumerate(flat) if _has_shape(leaf)]
+    states: list[Any] = []
 
-    def traced(numbers: list[Any]) -> list[Any]:
+    def given(values: list[Any]) -> Any:
         filled = list(flat)
-        for i, number in zip(arrays, numbers):
-            filled[i] = number
-        state = init(structure.unflatten(filled))
-        structures.append(jax.tree_util.tree_structure(state))
+        for i, value in zip(arrays, values):
+            filled[i] = value
+        return structure.unflatten(filled)
+
+    def init(values: list[Any]) -> list[Any]:
+        state = tx.init(given(values)[0])
+        states.append(jax.tree_util.tree_structure(state))
         return [leaf for leaf in leaves(state) if is_number(leaf)]
 
-    def shape(leaf: Any) -> Any:
-        if not _has_shape(leaf):
-            return leaf
-        return jax.ShapeDtypeStruct(shapes[tuple(leaf.shape)], leaf.dtype)
+    def update(values: list[Any]) -> list[Any]:
+        params, grads = given(values)
+        return list(filter(is_number, leaves(tx.update(grads, tx.init(params), params))))
 
+    inputs = [
+        jax.ShapeDtypeStruct(shapes[tuple(leaf.shape)], dtype_of(leaf))
+        for leaf in (flat[i] for i in arrays)
+    ]
     try:
-        state = jax.eval_shape(traced, [shape(flat[i]) for i in arrays])
+        state = jax.eval_shape(init, inputs)
     except Exception:  # Not traceable, or too small: ``muon`` may refuse a shape.
         return None
-    return structures[0], [tuple(n == 1 for n in leaf.shape) for leaf in state]
+    try:
+        jaxpr = jax.make_jaxpr(update)(inputs)
+    except Exception:  # It needs extra arguments, or a constant has the shape of a param.
+        operations = None
+    else:
+        operations = [equation.primitive.name for equation in equations(jaxpr.jaxpr)]
+    return states[0], [tuple(n == 1 for n in leaf.shape) for leaf in state], operations
 
 
 def _has_shape(leaf: Any) -> bool:

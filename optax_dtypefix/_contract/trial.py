@@ -62,7 +62,7 @@ class Problem:
         self.init = tx.init
         self._extra_args = extra_args
         self._as_given = any(map(callable, extra_args.values()))
-        shapes = {} if self._as_given else shrunk_shapes(tx.init, params, grads)
+        shapes = {} if self._as_given else shrunk_shapes(tx, params, grads)
         self._params = [_Leaf.of(leaf, shapes) for leaf in leaves(params)]
         self._grads = [_Leaf.of(leaf, shapes) for leaf in leaves(grads)]
         self._structures: Any = [jax.tree_util.tree_structure(tree) for tree in (params, grads)]
@@ -71,12 +71,20 @@ class Problem:
         self.paths = [path for path, leaf in _with_paths(grads) if is_number(leaf)]
 
     @functools.cached_property
-    def random(self) -> bool:
-        """Whether the update draws random numbers: these differ by dtype."""
+    def _first(self) -> Inputs:
         rng = np.random.default_rng(0)
         start = self.start(rng)
-        first = self.inputs(start, start, 0, 1.0, rng)
-        params, grads, extra_args = self.arguments(first, exact=False)
+        return self.inputs(start, start, 0, 1.0, rng)
+
+    @functools.cached_property
+    def has_sums(self) -> bool:
+        """Whether the state has float scalars, which may be sums."""
+        return any(map(is_inexact, Run(self, self._first).scalars().values()))
+
+    @functools.cached_property
+    def random(self) -> bool:
+        """Whether the update draws random numbers: these differ by dtype."""
+        params, grads, extra_args = self.arguments(self._first, exact=False)
 
         def updates() -> list[Any]:
             state = self.init(params)
@@ -96,6 +104,11 @@ class Problem:
     def double(self) -> bool:
         """Whether float32 is not enough for the exact run."""
         return any(bits > 16 for bits in self._bits)
+
+    @property
+    def coarse(self) -> bool:
+        """Whether a param or gradient has 8 bits: rounding alone explains any error."""
+        return any(bits <= 8 for bits in self._bits)
 
     @property
     def half(self) -> bool:
@@ -256,10 +269,14 @@ class Run:
             params, grads, extra_args = self._problem.arguments(inputs, exact=self._exact)
             updates, state = self._problem.update(grads, self._state, params, extra_args)
             self._state = self._kept(state)
-        scalars = {
-            name: _double(leaf) for name, leaf in zip(self._names, leaves(self._state)) if name
-        }
-        return Outcome([_double(leaf) for leaf in leaves(updates) if is_number(leaf)], scalars)
+        return Outcome(
+            [_double(leaf) for leaf in leaves(updates) if is_number(leaf)],
+            {name: _double(leaf) for name, leaf in self.scalars().items()},
+        )
+
+    def scalars(self) -> dict[str, Any]:
+        """Return the scalars of the state, by key path."""
+        return {name: leaf for name, leaf in zip(self._names, leaves(self._state)) if name}
 
     def array_dtypes(self) -> list[Any]:
         """List the dtype of each float leaf of the state that is kept for a param, else None."""

@@ -174,7 +174,13 @@ def test_accumulated_gradients_after_nan() -> None:
 
 
 def test_random_updates_are_not_compared() -> None:
-    found = check_values(optax.add_noise(0.1, 0.5, 0), shapes(jnp.bfloat16), steps=24)
+    def update(grads: Any, key: Any, params: Any = None) -> Any:
+        del params
+        key, noise = jax.random.split(key)
+        return tree_map(lambda g: g + jax.random.normal(noise, g.shape, g.dtype), grads), key
+
+    tx = optax.GradientTransformation(lambda _: jax.random.PRNGKey(0), update)
+    found = check_values(tx, shapes(jnp.bfloat16), steps=24)
     assert found.ok
     assert found.notes == ("updates are random: only checked for numbers that are not finite",)
     assert "note: updates are random" in str(found)
@@ -274,22 +280,66 @@ def test_large_shapes_are_shrunk_but_factored_alike() -> None:
         "vector": jax.ShapeDtypeStruct((8192,), jnp.bfloat16),
         "thin": jax.ShapeDtypeStruct((8192, 2), jnp.bfloat16),
     }
-    smaller = shrunk_shapes(tx.init, params)
+    smaller = shrunk_shapes(tx, params, params)
     assert smaller == {
         (8192, 28672): (128, 129),
         (8192, 8192): (128, 128),
         (8192,): (128,),
         (8192, 2): (128, 2),
     }
-    assert shrunk_shapes(optax.sgd(0.1).init, params)[8192, 28672] == (4, 5)
+    assert shrunk_shapes(optax.sgd(0.1), params, params)[8192, 28672] == (4, 5)
 
 
 @given(st.lists(st.lists(st.integers(1, 10_000), max_size=3).map(tuple), min_size=1, max_size=4))
 @settings(deadline=None, max_examples=30)
 def test_shrunk_dimensions_keep_their_order(all_shapes: list[Any]) -> None:
     params = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in all_shapes]
-    smaller = shrunk_shapes(optax.sgd(0.1).init, params)
+    smaller = shrunk_shapes(optax.sgd(0.1), params, params)
     pairs = [p for shape in set(all_shapes) for p in zip(shape, smaller[shape])]
     for n, shrunk in pairs:
         assert shrunk == n if n <= 4 else 4 <= shrunk <= n
         assert all((n < m) == (shrunk < other) for m, other in pairs)
+
+
+def test_shapes_stay_where_the_operations_depend_on_them() -> None:
+    def scale_large(grads: Any, state: Any, params: Any = None) -> Any:
+        del params
+        return tree_map(lambda g: jnp.sin(g) if g.size > 1000 else g, grads), state
+
+    large = {"w": jax.ShapeDtypeStruct((64, 64), jnp.float32)}
+    tx = optax.GradientTransformation(lambda _: (), scale_large)
+    assert shrunk_shapes(tx, large, large) == {(64, 64): (64, 64)}
+    constant = jnp.ones((64, 64))
+    tx = optax.GradientTransformation(
+        lambda _: (), lambda g, s, _=None: ({"w": g["w"] * constant}, s)
+    )
+    assert check_values(tx, large, steps=3).ok
+
+
+def test_the_users_debugging_modes_do_not_stop_the_search_for_nan() -> None:
+    with jax.debug_nans(True):
+        assert check_values(optax.sgd(0.1), shapes(jnp.float32), steps=3).ok
+        assert jax.config.jax_debug_nans
+
+
+def test_it_runs_outside_of_jit_for_at_least_one_step() -> None:
+    with pytest.raises(ValueError, match="steps=0: it must be at least 1"):
+        check_values(optax.sgd(0.1), shapes(jnp.float32), steps=0)
+    with pytest.raises(TypeError, match=r"outside of jax\.jit"):
+        jax.jit(lambda p: check_values(optax.sgd(0.1), p).ok)(jnp.ones(3))
+
+
+def test_empty_leaves_and_float8() -> None:
+    assert check_values(optax.sgd(0.1), {"w": jnp.ones((0, 4)), "b": jnp.ones(3)}, steps=3).ok
+    if hasattr(jnp, "float8_e4m3fn"):
+        found = check_values(optax.sgd(1e-3), {"w": jnp.ones(4, jnp.float8_e4m3fn)}, steps=3)
+        assert found.ok
+        assert found.notes == ("float8: only checked for numbers that are not finite",)
+
+
+def test_a_model_with_functions_gets_advice() -> None:
+    found = check_values(optax.adam(0.1), {"w": jnp.ones(3), "activation": jnp.tanh}, steps=3)
+    assert found.ok or "eqx.filter" in str(found)
+    assert "did you mean" not in str(found).lower()
+    with pytest.raises(TypeError, match=r"is not a gradient transformation\. Pass an object"):
+        check_values(lambda _: 0.1, shapes(jnp.float32))

@@ -87,7 +87,7 @@ def _abstract(tree: Tree) -> Any:
 
 
 def _shrunk(tx: Any, params: Any) -> Any:
-    shapes = shrunk_shapes(tx.init, params)
+    shapes = shrunk_shapes(tx, params, params)
     return jax.tree_util.tree_map(
         lambda leaf: jax.ShapeDtypeStruct(shapes[leaf.shape], leaf.dtype), params
     )
