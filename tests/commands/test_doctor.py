@@ -303,8 +303,8 @@ OTHERS = """
 
         module.PATCH.faults = (
             fault("by_one", "fromage"),
-            fault("by_either", "fromage", "zero_nans"),
-            fault("by_both", "fromage", "zero_nans", together=True),
+            fault("by_either", "fromage", "learning_rate"),
+            fault("by_both", "fromage", "learning_rate", together=True),
             fault("by_none"),
         )
 """
@@ -316,13 +316,13 @@ def test_it_says_which_other_patches_fix_a_fault(command: Python) -> None:
         "multi_steps",
         "--json",
         PYTHONPATH=command.at_start(OTHERS),
-        OPTAX_DTYPEFIX_ONLY="fromage,zero_nans",
+        OPTAX_DTYPEFIX_ONLY="fromage,learning_rate",
     )
     rows = {row["fault"]: row for row in json.loads(run.stdout)["faults"]}
     assert {fault: row["fixed_by"] for fault, row in rows.items()} == {
         "by_one": ["fromage"],
-        "by_either": ["zero_nans", "fromage"],
-        "by_both": ["zero_nans", "fromage"],
+        "by_either": ["fromage", "learning_rate"],
+        "by_both": ["fromage", "learning_rate"],
         "by_none": [],
     }
     verdicts = [row["verdict"] for row in rows.values()]

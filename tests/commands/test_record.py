@@ -67,11 +67,11 @@ def test_another_run_stops_on_import(python: Python, records: list[Path]) -> Non
     path = str(records[0])
     before = read(records[0])
     program = "import optax, optax_dtypefix; print('on')"
-    run = python("-c", program, OPTAX_DTYPEFIX_ONLY="zero_nans", **{REPORT: path, REQUIRE: path})
+    run = python("-c", program, OPTAX_DTYPEFIX_ONLY="multi_steps", **{REPORT: path, REQUIRE: path})
     assert (run.returncode, run.stdout) == (1, "")
     assert run.stderr.splitlines()[-4:-1] == [
         f"optax_dtypefix._errors.OptaxDtypeFixError: What is applied is not what {path} records:",
-        "  patch zero_nans: applied, recorded disabled (not in OPTAX_DTYPEFIX_ONLY)",
+        "  patch multi_steps: applied, recorded disabled (not in OPTAX_DTYPEFIX_ONLY)",
         "  patch fromage: disabled (not in OPTAX_DTYPEFIX_ONLY), recorded applied",
     ]
     assert read(records[0]) == before

@@ -13,6 +13,7 @@ from hypothesis import (
     settings,
     strategies as st,
 )
+from packaging.version import Version
 
 import optax_dtypefix
 from optax_dtypefix import check, check_values
@@ -331,10 +332,11 @@ def test_it_runs_outside_of_jit_for_at_least_one_step() -> None:
 
 def test_empty_leaves_and_float8() -> None:
     assert check_values(optax.sgd(0.1), {"w": jnp.ones((0, 4)), "b": jnp.ones(3)}, steps=3).ok
-    if hasattr(jnp, "float8_e4m3fn"):
-        found = check_values(optax.sgd(1e-3), {"w": jnp.ones(4, jnp.float8_e4m3fn)}, steps=3)
-        assert found.ok
-        assert found.notes == ("float8: only checked for numbers that are not finite",)
+    if Version(jax.__version__) < Version("0.4.31"):
+        return  # These cannot give a float8 array to NumPy.
+    found = check_values(optax.sgd(1e-3), {"w": jnp.ones(4, jnp.float8_e4m3fn)}, steps=3)
+    assert found.ok
+    assert found.notes == ("float8: only checked for numbers that are not finite",)
 
 
 def test_a_model_with_functions_gets_advice() -> None:
