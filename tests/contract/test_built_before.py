@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import jax
+from packaging.version import Version
+
 from support.scripts import start
 
 if TYPE_CHECKING:
@@ -57,7 +60,11 @@ def test_check_and_the_import_name_what_stays_stock(tmp_path: Path) -> None:
     line = lines[number + 1]
     assert "Built before the patches were applied, and still stock: " in warning
     names = warning.partition("still stock: ")[2].partition(". Build them again")[0]
-    assert sorted(names.split(", ")) == [
-        *("add_decayed_weights (1)", "inject_hyperparams (1)", "scale (1)", "scale_by_adam (1)")
-    ]
+    found = sorted(names.split(", "))
+    if Version(jax.__version__) < Version("0.4.25"):  # Its caches keep what was traced alive.
+        assert {"scale_by_adam", "inject_hyperparams"} <= {name.split()[0] for name in found}
+    else:
+        assert found == [
+            *("add_decayed_weights (1)", "inject_hyperparams (1)", "scale (1)", "scale_by_adam (1)")
+        ]
     assert "# The line of the warning." in line
