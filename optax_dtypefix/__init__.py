@@ -37,10 +37,10 @@ if TYPE_CHECKING:
         Violation as Violation,
         check as check,
     )
+    from ._contract.compare import ValueProblem as ValueProblem
     from ._contract.preserve import preserve_dtypes as preserve_dtypes
     from ._contract.values import (
         ValueCheck as ValueCheck,
-        ValueProblem as ValueProblem,
         check_values as check_values,
     )
     from ._engine.report import (
@@ -56,7 +56,8 @@ else:
     _LATER = {
         **dict.fromkeys(("Check", "Violation", "check"), "_contract.check"),
         "preserve_dtypes": "_contract.preserve",
-        **dict.fromkeys(("ValueCheck", "ValueProblem", "check_values"), "_contract.values"),
+        **dict.fromkeys(("ValueCheck", "check_values"), "_contract.values"),
+        "ValueProblem": "_contract.compare",
         "assert_same_on_all_processes": "_multihost",
         **dict.fromkeys(("PatchStatus", "Report", "State"), "_engine.report"),
     }
