@@ -60,16 +60,17 @@ _TREES = (*_AVERAGES, "params0")
 _SCALARS = ("estim_lr", "numerator_weighted")
 
 
-@PATCH.wraps(
-    "prodigy",
-    ("optax.contrib._prodigy", "optax.contrib.prodigy"),
-    known_parameters=frozenset(
-        {
-            *("learning_rate", "betas", "beta3", "eps", "estim_lr0", "estim_lr_coef"),
-            *("weight_decay", "safeguard_warmup"),
-        }
-    ),
+_MODULES = ("optax.contrib._prodigy", "optax.contrib.prodigy")
+_KNOWN = frozenset(
+    {
+        *("learning_rate", "betas", "beta3", "eps"),
+        *("estim_lr0", "estim_lr_coef", "weight_decay"),
+    }
 )
+
+
+@PATCH.wraps("prodigy", _MODULES, ">=0.2.3", known_parameters=_KNOWN | {"safeguard_warmup"})
+@PATCH.wraps("prodigy", _MODULES, "<0.2.3", known_parameters=_KNOWN)
 def _prodigy(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace ``optax.contrib.prodigy``, with the arguments of the installed release.
 

@@ -1,0 +1,81 @@
+"""Print what ``check_values`` finds, as JSON: ``python -m support.value_verdicts``."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from typing import Any
+
+import optax_dtypefix  # isort: skip  # First, as in a training script.
+
+import jax
+import jax.numpy as jnp
+import optax
+
+F32, BF16, F16 = jnp.float32, jnp.bfloat16, jnp.float16
+
+
+def _inside_multi_steps() -> Any:
+    return optax.MultiSteps(optax.chain(optax.zero_nans(), optax.sgd(0.1)), 2)
+
+
+def _injected() -> Any:
+    return optax.inject_hyperparams(optax.adam)(1e-3)
+
+
+def _contrib(name: str, *arguments: Any) -> Any:
+    return lambda: getattr(optax.contrib, name)(*arguments)
+
+
+AFFECTED: dict[str, tuple[Any, Any]] = {
+    # Patch and fault: the dtype of the params, and how to build the transformation.
+    "zero_nans.nan_forever": (F32, _inside_multi_steps),
+    "schedule_free.stalled_sum": (BF16, _contrib("schedule_free_sgd", 0.1)),
+    "prodigy.zero_gradient": (F32, _contrib("prodigy")),
+    "float16_eps.zero_gradient": (F16, lambda: optax.adam(1e-3)),
+    "float16_eps.rmsprop": (F16, lambda: optax.rmsprop(1e-3)),
+    "float16_eps.novograd": (F16, lambda: optax.novograd(1e-3)),
+    "float16_eps.adafactor": (F16, lambda: optax.adafactor(1e-3)),
+    "float16_eps.contrib": (F16, _contrib("acprop", 1e-3)),
+    "inject_hyperparams.not_a_number": (BF16, _injected),
+    "global_norm.clip_by_global_norm": (F16, lambda: optax.clip_by_global_norm(1.0)),
+    "global_norm.adaptive_grad_clip": (F16, lambda: optax.adaptive_grad_clip(0.1)),
+    "global_norm.trust_ratio": (F16, lambda: optax.lars(0.1)),
+    "distance_estimates.float16": (F16, lambda: optax.contrib.mechanize(optax.sgd(0.1))),
+    "distance_estimates.zero_gradient": (F32, _contrib("dadapt_adamw")),
+    "distance_estimates.stalled_sum": (BF16, _contrib("dog")),
+    "reduce_on_plateau.no_plateau": (BF16, _contrib("reduce_on_plateau")),
+}
+RIGHT: dict[str, Any] = {
+    "sgd": lambda: optax.sgd(0.1, momentum=0.9),
+    "adamw": lambda: optax.adamw(1e-3),
+    "lamb": lambda: optax.lamb(1e-3),
+    "adafactor": lambda: optax.adafactor(1e-3),
+    "rmsprop": lambda: optax.rmsprop(1e-3, momentum=0.9),
+    "clip_by_global_norm": lambda: optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.1)),
+    "inject_hyperparams": _injected,
+    "apply_if_finite": lambda: optax.apply_if_finite(optax.adam(1e-3), 3),
+}
+"""Stock is right on these in float32."""
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")  # Stock optax warns of deprecations, and before it fails.
+    cases = {**AFFECTED, **{name: (F32, build) for name, build in RIGHT.items()}}
+    verdicts: dict[str, list[str] | None] = {}
+    for name, (dtype, build) in cases.items():
+        params = {"w": jax.ShapeDtypeStruct((3, 4), dtype), "b": jax.ShapeDtypeStruct((4,), dtype)}
+        loss = jax.ShapeDtypeStruct((), F32)
+        extra_args = {"value": loss} if "plateau" in name else {}
+        try:
+            tx = build()
+        except AttributeError:  # Not in this release.
+            verdicts[name] = None
+        else:
+            found = optax_dtypefix.check_values(tx, params, **extra_args)
+            verdicts[name] = [str(problem) for problem in found]
+    print(json.dumps(verdicts))
+
+
+if __name__ == "__main__":
+    main()
