@@ -158,6 +158,21 @@ def test_params_that_do_not_fit_are_no_verdict() -> None:
     assert "Give params like your own, such as --params" in str(error.value)
 
 
+def test_a_factory_that_raises_is_no_matter_of_params() -> None:
+    def boom() -> Any:
+        raise ValueError("no config")
+
+    case = default_case("bfloat16")
+    entry = _measured(boom, parse_params(case.params))
+    result = Result(tuple(Problem(**problem) for problem in entry["problems"]), entry["unfit"])
+    both = Run({case: result}, {}, None)
+    with pytest.raises(TargetError) as error:
+        _check_fits(Target("train.py", "boom"), case, both, both)
+    assert str(error.value) == (
+        "train.py:boom cannot be built, stock or patched: ValueError: no config"
+    )
+
+
 def test_an_error_in_half_precision_alone_is_a_problem() -> None:
     def update(updates: Any, state: Any, params: Any = None) -> Any:
         assert params["w"].dtype == "float32"

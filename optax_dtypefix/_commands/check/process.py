@@ -62,7 +62,7 @@ def _measured(build: Callable[[], Any], tree: Tree) -> dict[str, Any]:
     except TargetError:
         raise
     except Exception as error:  # Some faults show while the optimizer is built.
-        return {"problems": [_problem("dtypes", "error", "", summarize(error))], "unfit": True}
+        return {"problems": [_problem("dtypes", "build", "", summarize(error))], "unfit": True}
     params = _abstract(tree)
     extra_args = _extra_args(tx, params)
     dtypes = check(tx, params, **extra_args)

@@ -166,9 +166,11 @@ def compare(
 
 def _check_fits(target: Target, case: Case, stock: Run, patched: Run) -> None:
     if stock.results[case].unfit and patched.results[case].unfit:
+        problem = patched.results[case].problems[0]
+        if problem.kind == "build":
+            raise TargetError(f"{target} cannot be built, stock or patched: {problem.text}")
         raise TargetError(
-            f"{target} does not run on {case.params}, stock or patched: "
-            f"{patched.results[case].problems[0].text}. "
+            f"{target} does not run on {case.params}, stock or patched: {problem.text}. "
             f"Give params like your own, such as --params 'w=float32[128,256],layer.b=float32[16]'"
         )
 
