@@ -178,7 +178,7 @@ class _Trial:
                 if not error <= most:
                     before = max(0, step - 2)
                     stalled = got == user[before] and wanted != exact[before]
-                    kind = "stalls" if stalled and step > before else "statistic"
+                    kind = "stalls" if stalled else "statistic"
                     message = f"{got:.6g} instead of {wanted:.6g}"
                     yield ValueProblem(kind, name, step + 1, message)
                     break

@@ -324,8 +324,12 @@ class Engine:
             )
 
     def _report_built_before(self) -> None:
-        with locked():
-            calls = self._built_before.search(self._points.stock())
+        try:
+            with locked():
+                calls = self._built_before.search(self._points.stock())
+        except Exception:  # The patches are applied: only the warning is lost.
+            LOGGER.debug("could not search for what was built before", exc_info=True)
+            return
         if calls:
             names = [f"{name} ({count})" for name, count in calls.most_common()]
             more = f" and {len(names) - 6} more" if len(names) > 6 else ""

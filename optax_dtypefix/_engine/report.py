@@ -44,7 +44,7 @@ class PatchStatus:
       reached: how often this process called a function that the patch replaces: while it built,
         traced, or took eager steps. A compiled step calls none.
       changed: what the patch did otherwise than stock, by kind, with the number of times: casts, as
-        in ``{"float16 to float32": 4}``, and other changes, in words. Empty if the patch was
+        in ``{"float16 to float32": 4}``, and other changes as text. Empty if the patch was
         reached, and stock was right. Where that depends on numbers that are not known while a step
         is traced, such as a NaN that may come later, the guard counts.
     """

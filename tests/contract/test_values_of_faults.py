@@ -26,9 +26,9 @@ def verdicts() -> tuple[dict[str, list[str]], dict[str, list[str]]]:
 
 @pytest.mark.parametrize("name", AFFECTED)
 def test_a_fault_is_found_on_stock_and_gone_with_the_patches(name: str) -> None:
+    if not _is_in_release(name):
+        pytest.skip(f"by the table of the patch, stock optax {optax.__version__} has no {name}")
     stock, patched = (of_all[name] for of_all in verdicts())
-    if stock is None or not _is_in_release(name):
-        pytest.skip(f"this release has no {name}")
     assert stock
     assert patched == []
 

@@ -156,6 +156,19 @@ def test_in_strict_mode_it_is_an_error_and_the_patches_stay(core: Any) -> None:
     assert found.built_before(built) == ["build"]
 
 
+def test_a_search_that_fails_costs_the_warning_and_no_patch(
+    core: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> Any:
+        raise RuntimeError("no objects")
+
+    monkeypatch.setattr(gc, "get_objects", fail)
+    found = engine("build")
+    found.apply()
+    assert found.is_applied("a")
+    assert found.built_before(core.build(1)) == []
+
+
 def test_a_shim_that_comes_first_searches_nothing(
     package: FakePackage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

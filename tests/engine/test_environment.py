@@ -48,7 +48,9 @@ def test_every_variable() -> None:
     assert read(OPTAX_DTYPEFIX_REQUIRE="/run.json").require == "/run.json"
 
 
-@pytest.mark.parametrize("name", ["", "_DISABLE", "_ONLY", "_ENABLE", "_STRICT", "_LOG"])
+@pytest.mark.parametrize(
+    "name", ["", "_DISABLE", "_ONLY", "_ENABLE", "_STRICT", "_LOG", "_REPORT", "_REQUIRE"]
+)
 def test_an_empty_variable_counts_as_unset(name: str) -> None:
     for empty in ("", " "):
         assert read(**{f"{P}{name}": empty}) == read()
@@ -66,11 +68,6 @@ def test_the_variables_of_the_settings_can_be_set_again() -> None:
         f"{P}_REQUIRE": "/require.json",
     }
     assert read(**variables).variables() == variables
-
-
-@pytest.mark.parametrize("name", ["DISABLE", "ONLY", "ENABLE", "LOG", "REPORT", "REQUIRE"])
-def test_an_empty_value_counts_as_unset(name: str) -> None:
-    assert read(**{f"{P}_{name}": " "}) == read()
 
 
 @pytest.mark.parametrize(

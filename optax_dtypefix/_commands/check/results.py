@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..._engine.report import State
 from ..._engine.selection import NOT_OPTED_IN
+from ..._text import cut
 from .needs import Needs, find_needs
 from .runs import Result, Runner
 from .target import Target, TargetError
@@ -90,7 +91,7 @@ class Comparison:
         """
         lines = [line for row in self.rows for line in self._lines(row, verbose=verbose)]
         if width is not None and not verbose:
-            lines = [_cut(line, width) for line in lines]
+            lines = [cut(line, width) for line in lines]
         return "\n".join([*lines, *self._conclusion()])
 
     def _lines(self, row: Row, *, verbose: bool) -> Iterator[str]:
@@ -187,7 +188,3 @@ def _side(name: str, result: Result, *, verbose: bool) -> Iterator[str]:
         texts = [f"{texts[0]}, and {len(texts) - 1} more"]
     yield f"  {name:<8} {texts[0]}"
     yield from (f"{'':11}{text}" for text in texts[1:])
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
