@@ -90,8 +90,8 @@ class Engine:
         self._settings = settings
         self._tested = tuple(tested)
         self._probing = probing
-        self._points = PatchPoints(package, self._ids)
         self._built_before = BuiltBefore(package)
+        self._points = PatchPoints(package, self._ids)
         self._slots = {patch_id: _Slot() for patch_id in self._ids}
 
     def on_import(self, module: ModuleType) -> None:
@@ -101,7 +101,9 @@ class Engine:
         # While the package itself is being imported, no code outside can have a copy yet.
         is_package = module.__name__ == self._package
         self._apply(waiting, sweep_within=self._package if is_package else "")
-        self._built_before.leave_out(self._points.stock())
+        with locked():
+            self._points.in_time()
+            self._built_before.leave_out(self._points.stock())
 
     def _is_waiting(self, decision: Decision) -> bool:
         # In strict mode a failed patch aborts the import, so decide again on retry.
@@ -116,8 +118,9 @@ class Engine:
             for patch_id in ids or self._ids:
                 self._slots[patch_id].reverted = False
         if is_imported(self._package):
-            self._apply(ids or self._ids, sweep_within="")
+            held = self._apply(ids or self._ids, sweep_within="", late=True)
             self._report_built_before()
+            self._report_held(held)
         for patch_id in ids:
             disabled_reason = self._settings.disabled_reason(patch_id)
             if disabled_reason is not None:
@@ -182,6 +185,7 @@ class Engine:
                     decision.reason,
                     slot.targets,
                     *declared[patch_id],
+                    held=tuple(self._points.held(patch_id)),
                     reached=slot.tally.reached,
                     changed=slot.tally.changed.copy(),
                 )
@@ -215,7 +219,8 @@ class Engine:
             return Decision(State.FAILED, f"{lost}; call optax_dtypefix.apply() to patch it again")
         return slot.decision
 
-    def _apply(self, ids: Iterable[str], *, sweep_within: str) -> None:
+    def _apply(self, ids: Iterable[str], *, sweep_within: str, late: bool = False) -> list[str]:
+        """Apply patches. Return the objects that still hold stock functions, if it is late."""
         ids = [patch_id for patch_id in ids if self._settings.disabled_reason(patch_id) is None]
         release = _release.installed(sys.modules[self._package], self._tested)
         with locked():
@@ -231,6 +236,7 @@ class Engine:
             for patch_id, slot in settled.items():
                 slot.settle(*self._attach(patch_id, decisions[patch_id]))
             bound, _ = self._points.refresh(self._suspended(), sweep_within=sweep_within)
+            held = self._points.replace_in_holders() if bound and late else []
         for patch_id in settled:
             self._verify(patch_id)
         with locked():
@@ -251,6 +257,7 @@ class Engine:
         self._report_problems(outcome)  # Late: in strict mode it may raise.
         if self.after_applying is not None:
             self.after_applying(self.status)
+        return held
 
     def _loaded(self, patch_id: str) -> Patch | Exception:
         try:
@@ -332,10 +339,17 @@ class Engine:
             return
         if calls:
             names = [f"{name} ({count})" for name, count in calls.most_common()]
-            more = f" and {len(names) - 6} more" if len(names) > 6 else ""
             warn_or_raise(
-                f"Built before the patches were applied, and still stock: {', '.join(names[:6])}"
-                f"{more}. Build them again, or import optax_dtypefix before you build them.",
+                f"Built before the patches were applied, and still stock: {_some(names)}. Build "
+                f"them again, or import optax_dtypefix before you build them.",
+                strict=self._settings.strict,
+            )
+
+    def _report_held(self, held: list[str]) -> None:
+        if held:
+            warn_or_raise(
+                f"Held where they cannot be replaced, and still stock: {_some(held)}. Make these "
+                f"objects again, or import optax_dtypefix before you make them.",
                 strict=self._settings.strict,
             )
 
@@ -368,6 +382,11 @@ class Engine:
         for patch_id in ids:
             if patch_id not in self._ids:
                 raise ValueError(f"Unknown patch {patch_id!r}. {suggest(patch_id, self._ids)}")
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - 6} more" if len(names) > 6 else ""
+    return ", ".join(names[:6]) + more
 
 
 def _failure(error: Exception) -> Decision:

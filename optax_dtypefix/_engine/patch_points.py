@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .._logging import LOGGER
+from .holders import replace
 from .locate import defining_module, find, owner_of
-from .rebinding import Rebinding, bind, rebind_aliases, stale_names
+from .rebinding import (
+    Rebinding,
+    bind,
+    dict_of,
+    loaded_modules,
+    rebind_aliases,
+    stale_names,
+)
+from .stale import RECORDS
 from .wrapper import PatchedFunction, patched_in
 
 if TYPE_CHECKING:
@@ -19,8 +29,10 @@ class PatchPoint:
 
     def __init__(self, module: str, qualname: str) -> None:
         self.path = f"{module}:{qualname}"
+        self.name = qualname
         self.layers: dict[str, Replacement] = {}
         self.active: list[PatchedFunction] = []  # More than one if the module was reloaded.
+        self.held: list[str] = []
         self._where = (module, qualname)
         self._known: list[PatchedFunction] = []
         self._foreign_layer: tuple[Any, PatchedFunction | None] = (None, None)
@@ -80,6 +92,7 @@ class PatchPoint:
             self._foreign_layer = (current, self.active[-1])
         self._ledger = []
         self.active = []
+        self.held = []
         return foreign
 
 
@@ -91,6 +104,7 @@ class PatchPoints:
         self._order = order
         self._points: dict[str, PatchPoint] = {}
         self._fresh: list[PatchPoint] = []
+        RECORDS.add(self)
 
     def attach(self, patch_id: str, target: Target) -> str:
         """Add a layer, which acts from the next :meth:`refresh` on.
@@ -133,19 +147,47 @@ class PatchPoints:
         names = stale_names(_swaps(mine), self._package)
         return f"{', '.join(names)} was set back to the stock function" if names else ""
 
-    def wrappers(self, ids: Collection[str]) -> list[PatchedFunction]:
+    # These return tuples: `replace` would change lists.
+    def wrappers(self, ids: Collection[str]) -> tuple[PatchedFunction, ...]:
         """List the wrappers in which some patches have a layer."""
-        return [
+        return tuple(
             wrapper
             for point in self._points.values()
             if not point.layers.keys().isdisjoint(ids)
             for wrapper in point.active
-        ]
+        )
 
-    def stock(self) -> list[Any]:
+    def stock(self) -> tuple[Any, ...]:
         """Return the stock functions that are patched now."""
-        points = [point for point in self._points.values() if point.layers]
-        return [wrapper._self_stock for point in points for wrapper in point.active]
+        return tuple(wrapper._self_stock for wrapper in self.wrappers(self._order))
+
+    def in_time(self) -> None:
+        """Note that nobody can hold the functions that are patched now: they were just defined."""
+        for wrapper in self.wrappers(self._order):
+            wrapper._self_late = False
+
+    def replace_in_holders(self) -> list[str]:
+        """Replace the functions that were patched late in all objects that hold them.
+
+        Returns:
+          The functions that are still held somewhere, with the names of the holders.
+        """
+        points = {
+            id(wrapper.__wrapped__): (point, wrapper)
+            for point in self._points.values()
+            for wrapper in point.active
+            if wrapper._self_late
+        }
+        late = tuple(wrapper for _, wrapper in points.values())
+        kept = self._replace(tuple(wrapper.__wrapped__ for wrapper in late), late)
+        for stock, (point, _) in points.items():
+            point.held = [f"{point.name} in {name}" for name in kept.get(stock, [])]
+        return [name for point, _ in points.values() for name in point.held]
+
+    def held(self, patch_id: str) -> list[str]:
+        """Name the objects in which the functions of a patch could not be replaced."""
+        points = [point for point in self._points.values() if patch_id in point.layers]
+        return [name for point in points for name in point.held]
 
     def stack(self, suspended: Collection[str]) -> None:
         """Set the layers of every wrapper, without those of suspended patches."""
@@ -185,21 +227,38 @@ class PatchPoints:
                     rebinding.wrapper._self_called = True
         return bound, self._restore()
 
+    def _replace(self, old: Sequence[Any], new: Sequence[Any]) -> dict[int, list[str]]:
+        """Replace functions in all that holds them, but not in the package: there names suffice."""
+        if not old:
+            return {}
+        try:
+            return replace(old, new, map(dict_of, loaded_modules(self._package)))
+        except Exception:  # The names in modules are done: only these copies are lost.
+            LOGGER.debug("could not search for what holds the functions", exc_info=True)
+            return {}
+
     def _bind(self, point: PatchPoint) -> None:
         if point.bind():
             self._fresh.append(point)
 
     def _restore(self) -> list[str]:
         leaving = [point for point in self._points.values() if point.active and not point.layers]
-        swaps = [(wrapper, wrapper.__wrapped__) for point in leaving for wrapper in point.active]
-        foreign = [layer for point in leaving for layer in point.restore()]
-        if swaps:  # Names that were copied from the wrapper are in no ledger.
-            rebind_aliases(swaps)
+        wrappers = tuple(wrapper for point in leaving for wrapper in point.active)
+        foreign = []
+        late: tuple[PatchedFunction, ...] = ()
+        for point in leaving:
+            active = tuple(wrapper for wrapper in point.active if wrapper._self_late)
+            layers = point.restore()
+            foreign += layers
+            late += () if layers else active  # A foreign layer keeps the wrapper that it is on.
+        if wrappers:  # Names that were copied from the wrapper are in no ledger.
+            rebind_aliases((wrapper, wrapper.__wrapped__) for wrapper in wrappers)
+        self._replace(late, tuple(wrapper.__wrapped__ for wrapper in late))
         return foreign
 
 
-def _swaps(points: Iterable[PatchPoint]) -> list[tuple[Any, Any]]:
-    return [(wrapper.__wrapped__, wrapper) for point in points for wrapper in point.active]
+def _swaps(points: Iterable[PatchPoint]) -> tuple[tuple[Any, Any], ...]:
+    return tuple((wrapper.__wrapped__, wrapper) for point in points for wrapper in point.active)
 
 
 def _defined_at(module: str, qualname: str) -> tuple[str, str]:

@@ -59,7 +59,7 @@ def bind(owner: Any, name: str, wrapper: PatchedFunction) -> Rebinding:
 
 
 _IN_MODULES: Any = vars(ModuleType)["__dict__"]
-_dict_of = _IN_MODULES.__get__
+dict_of = _IN_MODULES.__get__
 """Read the ``vars`` of a module without running a property of its class."""
 
 
@@ -113,16 +113,20 @@ def _innermost(function: Any) -> Any:
     return function
 
 
+def loaded_modules(within: str = "") -> Iterator[ModuleType]:
+    """Yield the loaded modules of a package, or all, without triggering a lazy module."""
+    for name, module in list(sys.modules.items()):
+        if within and name != within and not name.startswith(f"{within}."):
+            continue
+        if issubclass(type(module), ModuleType):
+            yield module
+
+
 def _candidates(by_id: Mapping[int, Any], within: str) -> Iterator[tuple[ModuleType, str, Any]]:
     partial = functools.partial
-    for module_name, module in list(sys.modules.items()):
-        # Use type() and the raw __dict__: attribute access could trigger a lazy module or run
-        # foreign code.
-        if not issubclass(type(module), ModuleType):
-            continue
-        if within and module_name != within and not module_name.startswith(within + "."):
-            continue
-        names = list(_dict_of(module).items())
+    for module in loaded_modules(within):
+        # The raw __dict__: attribute access could trigger a lazy module or run foreign code.
+        names = list(dict_of(module).items())
         for name, value in names:  # Tens of thousands: call nothing for most of them.
             if id(value) in by_id or type(value) is partial:
                 yield module, name, value

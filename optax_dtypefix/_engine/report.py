@@ -30,7 +30,7 @@ class State(str, enum.Enum):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class PatchStatus:
-    """State of one patch. ``==`` ignores ``reached`` and ``changed``.
+    """State of one patch. ``==`` ignores ``held``, ``reached`` and ``changed``.
 
     Attributes:
       id: the patch.
@@ -41,6 +41,8 @@ class PatchStatus:
       upstream: links of the upstream issues.
       fixed_in: the first release of optax that does not need the patch; empty if there is none yet.
       opt_in: whether the patch must be enabled by name.
+      held: the objects that still hold a stock function since before the patch, as
+        ``function in module.name (type)``: tuples, for example, cannot be changed.
       reached: how often this process called a function that the patch replaces: while it built,
         traced, or took eager steps. A compiled step calls none.
       changed: what the patch did otherwise than stock, by kind, with the number of times: casts, as
@@ -56,6 +58,7 @@ class PatchStatus:
     upstream: tuple[str, ...] = ()
     fixed_in: str = ""
     opt_in: bool = False
+    held: tuple[str, ...] = dataclasses.field(default=(), compare=False)
     reached: int = dataclasses.field(default=0, compare=False)
     changed: Mapping[str, int] = dataclasses.field(default_factory=dict, compare=False)
 
@@ -71,6 +74,7 @@ class PatchStatus:
             ("effect", self.effect if self.state is State.APPLIED else ""),
             ("changed", changed),
             ("targets", ", ".join(self.targets)),
+            ("still stock", ", ".join(self.held)),
             ("upstream", ", ".join(self.upstream)),
             ("fixed in", self.fixed_in_text),
         ]
@@ -109,6 +113,7 @@ class PatchStatus:
             "upstream": list(self.upstream),
             "fixed_in": self.fixed_in,
             "opt_in": self.opt_in,
+            "held": list(self.held),
             "reached": self.reached,
             "changed": dict(self.changed),
         }
@@ -215,6 +220,13 @@ class Report:
         paint: Callable[[str], str] = str,
     ) -> str:
         lines = [self.headline, "", *table(rows, width, paint)]
+        held = [name for patch in self.patches for name in patch.held]
+        if held:
+            lines += [
+                "",
+                "Still stock, as they cannot be replaced there:",
+                *(f"  {h}" for h in held),
+            ]
         if not any(patch.has_work for patch in self.patches):
             lines += ["", "This optax needs no patches; you can remove `import optax_dtypefix`."]
         return "\n".join(lines)

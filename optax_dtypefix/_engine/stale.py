@@ -7,14 +7,18 @@
 from __future__ import annotations
 
 import gc
-import sys
 import weakref
 from collections import Counter
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from .rebinding import dict_of, loaded_modules
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+RECORDS: weakref.WeakSet[Any] = weakref.WeakSet()
+"""What holds stock functions on purpose."""
 
 
 class BuiltBefore:
@@ -24,6 +28,7 @@ class BuiltBefore:
         self._package = package
         self._done: dict[int, Any] = {}  # Holds the functions, so that no id is used again.
         self._builders: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+        RECORDS.add(self)
 
     def leave_out(self, stock: Iterable[Any]) -> None:
         """Never search for what these functions build: they were patched in time."""
@@ -42,8 +47,8 @@ class BuiltBefore:
         builders.update((id(function), function.__qualname__) for function in new)
         found = _made_of(builders) if new else []
         if found:
-            package = [vars(m) for name, m in list(sys.modules.items()) if self._owns(name)]
-            own = {id(value) for value in _held_by(*package)}
+            package = map(dict_of, loaded_modules(self._package))
+            own = {id(value) for value in held_by(*package)}
             found = [value for value in found if id(value) not in own]
         self._builders.update((value, builders[id(_source_of(value))]) for value in found)
         live = Counter(id(_source_of(value)) for value in found)
@@ -54,11 +59,8 @@ class BuiltBefore:
         """Return the names of the functions that built parts of a value before the patch."""
         if not self._builders:
             return []
-        parts = [part for part in _held_by(value) if type(part) in (FunctionType, MethodType)]
+        parts = [part for part in held_by(value) if type(part) in (FunctionType, MethodType)]
         return sorted({self._builders[part] for part in parts if part in self._builders})
-
-    def _owns(self, module: str) -> bool:
-        return module == self._package or module.startswith(f"{self._package}.")
 
 
 def _made_of(sources: dict[int, str]) -> list[Any]:
@@ -102,7 +104,7 @@ def _calls(code: CodeType | None, live: Counter[int]) -> int:
     return max((live[id(c)] or _calls(c, live) for c in _children(code)), default=0)
 
 
-def _held_by(*roots: Any) -> Iterator[Any]:
+def held_by(*roots: Any, into_functions: bool = True) -> Iterator[Any]:
     """Yield what these objects hold, directly or not, without classes, modules and globals."""
     seen: dict[int, Any] = {}
     pending = list(roots)
@@ -114,6 +116,12 @@ def _held_by(*roots: Any) -> Iterator[Any]:
         seen[id(value)] = value  # Holds it, so that no id is used again.
         yield value
         if kind is FunctionType:  # Not its globals.
-            pending += (value.__closure__, value.__defaults__, value.__kwdefaults__, vars(value))
+            if into_functions:
+                pending += (
+                    value.__closure__,
+                    value.__defaults__,
+                    value.__kwdefaults__,
+                    vars(value),
+                )
         else:
             pending += gc.get_referents(value)

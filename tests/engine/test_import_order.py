@@ -88,13 +88,13 @@ def test_shim_first(tmp_path: Path) -> None:
 def test_shim_last(tmp_path: Path) -> None:
     (tmp_path / "user.py").write_text(USER_MODULE)
     script = """
-        import functools
+        import functools, weakref
         import user, optax
         from optax import MultiSteps, fromage
         main_partial = functools.partial(fromage, 0.1)
         names = [dict(vars(m)) for m in (optax, optax._src.alias, user)]
-        held = [fromage, vars(MultiSteps)["update"]]  # In a list: names would be rebound.
-        assert stock(held[0]) and stock(held[1])
+        held = [weakref.ref(fromage), weakref.ref(vars(MultiSteps)["update"])]
+        assert stock(held[0]()) and stock(held[1]())
         held_partials = [main_partial, user.partial]
 
         import optax_dtypefix as shim
@@ -105,12 +105,13 @@ def test_shim_last(tmp_path: Path) -> None:
             assert not stock(fromage) and not stock(MultiSteps.update)
             assert main_partial.func is user.partial.func is fromage
             assert (main_partial.args, user.partial.keywords) == ((0.1,), {"min_norm": 1e-3})
-            assert [shim.original(fromage), shim.original(MultiSteps.update)] == held
+            assert shim.original(fromage) is held[0]()
+            assert shim.original(MultiSteps.update) is held[1]()
 
             shim.revert()
-            assert fromage is user.fromage is held[0]
+            assert fromage is user.fromage is held[0]()
             assert [main_partial, user.partial] == held_partials
-            assert vars(MultiSteps)["update"] is held[1]
+            assert vars(MultiSteps)["update"] is held[1]()
             assert names == [dict(vars(m)) for m in (optax, optax._src.alias, user)]
             assert {s.state.value for s in shim.status()} == {"disabled"}
             shim.apply()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import sys
@@ -103,6 +102,15 @@ def test_a_mock_and_its_removal_are_respected(package: FakePackage) -> None:
         assert pkg.core.scale(5) == 10
 
 
+def test_a_mock_that_came_first_puts_the_patched_function_back(package: FakePackage) -> None:
+    pkg = package.load()
+    engine = engine_of(patch("a", on("scale")))
+    with unittest.mock.patch(f"{NAME}.scale"):
+        engine.apply()
+    assert engine.is_applied("a")
+    assert pkg.scale(5) == -10
+
+
 def test_a_stock_function_restored_by_hand_is_noticed(package: FakePackage) -> None:
     pkg = package.load()
     stock = pkg.scale
@@ -115,20 +123,19 @@ def test_a_stock_function_restored_by_hand_is_noticed(package: FakePackage) -> N
     assert pkg.core.scale(5) == -10
 
 
-def test_a_mock_that_puts_stock_back_at_a_public_name_is_noticed(
+def test_a_public_name_that_is_set_back_to_stock_is_noticed(
     package: FakePackage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pkg = package.load()
     stock, triple = pkg.scale, pkg.triple
     user = types.ModuleType("user_code")
-    user.scale = stock  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "user_code", user)
     engine = engine_of(patch("a", on("scale")), patch("b", on("shift")))
-    with contextlib.ExitStack() as mocks:
-        for name in (f"{NAME}.scale", f"{NAME}.triple", "user_code.scale"):
-            mocks.enter_context(unittest.mock.patch(name))
-        engine.apply()
-        assert engine.is_applied("a")
+    pkg.scale = pkg.triple = len
+    engine.apply()
+    assert engine.is_applied("a")
+    pkg.scale = user.scale = stock  # type: ignore[attr-defined]
+    pkg.triple = triple
     assert (pkg.scale, pkg.core.scale(5), pkg.triple) == (stock, -10, triple)
     assert not engine.is_applied("a")
     assert engine.is_applied("b")

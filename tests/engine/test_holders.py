@@ -1,0 +1,350 @@
+"""A late import replaces functions wherever they are held, and names the places where it cannot."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import gc
+import logging
+import sys
+import types
+import warnings
+import weakref
+from typing import TYPE_CHECKING, Any, Callable
+
+import pytest
+
+from optax_dtypefix import OptaxDtypeFixError, OptaxDtypeFixWarning
+from optax_dtypefix._settings import Settings
+from support.fakepackage import FakePackage, engine_of, on, patch, start
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    Read = Callable[[], Any]
+
+
+def in_dict(f: Any) -> Read:
+    held = {"scale": f}
+    return lambda: held["scale"]
+
+
+def in_nested_dict(f: Any) -> Read:
+    held = {"a": [{"b": f}]}
+    return lambda: held["a"][0]["b"]
+
+
+def in_ordered_dict(f: Any) -> Read:
+    held = collections.OrderedDict(first=1, scale=f, last=2)
+    return lambda: held["scale"] if list(held) == ["first", "scale", "last"] else None
+
+
+def in_default_dict(f: Any) -> Read:
+    held = collections.defaultdict(list, scale=f)
+    return lambda: held["scale"]
+
+
+def in_list(f: Any) -> Read:
+    held = [1, f, f]
+    return lambda: held[1] if held[1] is held[2] else None
+
+
+def in_set(f: Any) -> Read:
+    held = {f, 1}
+    return lambda: next(value for value in held if value != 1)
+
+
+def in_deque(f: Any) -> Read:
+    held = collections.deque([f])
+    return lambda: held[0]
+
+
+def in_closure(f: Any) -> Read:
+    return lambda: f
+
+
+def in_default(f: Any) -> Read:
+    def use(_: int = 1, given: Any = f) -> Any:
+        return given
+
+    return use
+
+
+def in_keyword_default(f: Any) -> Read:
+    def use(*, given: Any = f) -> Any:
+        return given
+
+    return use
+
+
+def in_class_attribute(f: Any) -> Read:
+    class Trainer:
+        factory = f
+
+        def use(self) -> Any:
+            return self.factory.__func__
+
+    Trainer().use()  # Python keeps what it found in a cache.
+    return lambda: Trainer.factory if Trainer().use() is Trainer.factory else None
+
+
+def in_static_method(f: Any) -> Read:
+    class Trainer:
+        factory = staticmethod(f)
+
+    class Child(Trainer): ...
+
+    assert Child().factory is f
+    return lambda: Child().factory
+
+
+def in_attribute(f: Any) -> Read:
+    holder = types.SimpleNamespace(factory=f)
+    return lambda: holder.factory
+
+
+def in_object(f: Any) -> Read:
+    class Trainer:
+        def __init__(self) -> None:
+            self.factory = f
+
+    trainer = Trainer()
+    return lambda: trainer.factory
+
+
+def in_slot(f: Any) -> Read:
+    class Trainer:
+        __slots__ = ("empty", "factory")
+
+    trainer = Trainer()
+    trainer.factory = f  # type: ignore[attr-defined]
+    return lambda: trainer.factory  # type: ignore[attr-defined]
+
+
+def in_dataclass(f: Any) -> Read:
+    @dataclasses.dataclass
+    class Config:
+        factory: Any = f
+
+    config = Config()
+    (field,) = dataclasses.fields(Config)
+
+    def read() -> Any:
+        found = {config.factory, Config().factory, Config.factory, field.default}
+        return found.pop() if len(found) == 1 else found
+
+    return read
+
+
+def in_partial(f: Any) -> Read:
+    held = [functools.partial(f, factor=3)]
+    held[0].tag = "mine"  # type: ignore[attr-defined]
+    return lambda: held[0].func if (held[0].tag, held[0].keywords) == ("mine", {"factor": 3}) else 0  # type: ignore[attr-defined]
+
+
+def in_arguments_of_partial(f: Any) -> Read:
+    held = functools.partial(map, f, key=f)
+    return lambda: held.args[0] if held.keywords["key"] is held.args[0] else None
+
+
+def in_partial_method(f: Any) -> Read:
+    class Trainer:
+        factory = functools.partialmethod(f, factor=3)
+
+    return lambda: vars(Trainer)["factory"].func
+
+
+def in_function_attribute(f: Any) -> Read:
+    @functools.wraps(f)
+    def mine(x: int) -> Any:
+        return f(x)
+
+    return lambda: mine.__wrapped__
+
+
+HOLDERS = [holder for name, holder in sorted(globals().items()) if name.startswith("in_")]
+
+
+@pytest.mark.parametrize("holder", HOLDERS, ids=lambda holder: holder.__name__)
+def test_what_holds_a_function_follows(package: FakePackage, holder: Callable[[Any], Read]) -> None:
+    pkg = package.load()
+    stock = pkg.scale
+    read = holder(stock)
+    assert read() is stock
+    engine = engine_of(patch("a", on("scale")))
+    for _ in range(2):
+        engine.apply()
+        assert read() is pkg.scale is not stock
+        assert engine.status()["a"].held == ()
+        engine.revert()
+        assert read() is stock
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    factory: Any
+
+
+class Trainer:
+    pass
+
+
+@pytest.fixture
+def user(monkeypatch: pytest.MonkeyPatch) -> Any:
+    module = types.ModuleType("train")
+    monkeypatch.setitem(sys.modules, "train", module)
+    monkeypatch.setattr(Trainer, "__module__", "train")
+    return module
+
+
+def test_what_cannot_be_changed_is_named(package: FakePackage, user: Any) -> None:
+    pkg = package.load()
+    scale, shift = pkg.scale, pkg.shift
+    user.CHOICES = (scale, shift)
+    user.REGISTRY = {"scale": (scale, {}), "list": [(scale,)]}
+    user.NAMES = {scale: "scale"}
+    user.CONFIG = Frozen(scale)
+    user.SET = frozenset({scale})
+    user.Trainer, user.trainer = Trainer, Trainer()
+    Trainer.choices = (shift,)  # type: ignore[attr-defined]
+    user.trainer.choices = (shift,)
+    engine = engine_of(patch("a", on("scale")), patch("b", on("shift")))
+    with pytest.warns(OptaxDtypeFixWarning) as caught:
+        engine.apply()
+    (warning,) = caught
+    text = str(warning.message)
+    assert text.startswith("Held where they cannot be replaced, and still stock: ")
+    assert " and 3 more. Make these objects again, or import" in text
+    assert warning.filename == __file__
+    report = engine.status()
+    assert set(report["a"].held) == {
+        "scale in train.CHOICES (tuple)",
+        "scale in train.REGISTRY['scale'] (tuple)",
+        "scale in train.REGISTRY['list'] (tuple)",
+        "scale in train.NAMES (dict)",
+        "scale in train.CONFIG (Frozen)",
+        "scale in train.SET (frozenset)",
+    }
+    assert {name for name in report["b"].held if "CHOICES" not in name} == {
+        "shift in train.Trainer.choices (tuple)",
+        "shift in <Trainer object>.choices (tuple)",
+    }
+    assert "  scale in train.NAMES (dict)" in str(report).splitlines()
+    assert report.as_dict()["patches"][0]["held"] == list(report["a"].held)
+    assert hash(user.CONFIG) == hash(Frozen(scale))
+    assert user.NAMES[scale] == "scale"
+    engine.apply()  # Warns once.
+    engine.revert()
+    assert engine.status()["a"].held == ()
+    assert user.CHOICES[0] is scale
+    del Trainer.choices  # type: ignore[attr-defined]
+
+
+def test_in_strict_mode_that_is_an_error_and_the_patches_stay(
+    package: FakePackage, user: Any
+) -> None:
+    pkg = package.load()
+    user.CHOICES = (pkg.scale,)
+    engine = engine_of(patch("a", on("scale")), settings=Settings(strict=True))
+    with pytest.raises(OptaxDtypeFixError, match=r"scale in train.CHOICES \(tuple\)"):
+        engine.apply()
+    assert engine.is_applied("a")
+
+
+def test_what_runs_or_has_no_name_is_not_reported(package: FakePackage) -> None:
+    pkg = package.load()
+    unnamed = (pkg.scale,)
+
+    def generate() -> Iterator[Any]:
+        mine = pkg.core.scale
+        yield 1
+        yield mine
+
+    running = generate()
+    next(running)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        engine_of(patch("a", on("scale"))).apply()
+    assert unnamed[0](1) == 2
+    assert next(running)(1) == 2
+
+
+def test_the_package_itself_is_left_to_the_search_by_name(package: FakePackage) -> None:
+    pkg = package.load()
+    pkg.core.registry = {"scale": pkg.core.scale}
+    stock = pkg.scale
+    engine_of(patch("a", on("scale"))).apply()
+    assert pkg.core.registry["scale"] is stock  # As if the patch had come first.
+
+
+def test_one_that_refuses_does_not_keep_the_others_stale(package: FakePackage) -> None:
+    pkg = package.load()
+
+    class Odd:
+        __slots__ = ("factory",)
+
+        @property
+        def __dict__(self) -> Any:  # type: ignore[override]
+            raise AssertionError("triggered")
+
+    class Closed(type):
+        def __setattr__(cls, name: str, value: object) -> None:
+            raise AssertionError("triggered")
+
+    class Fixed(metaclass=Closed):
+        factory = pkg.scale
+
+    odd, held = Odd(), [pkg.scale]
+    odd.factory = pkg.scale
+    engine_of(patch("a", on("scale"))).apply()
+    assert odd.factory is held[0] is Fixed.factory is pkg.scale
+
+
+def test_a_search_that_fails_costs_no_patch(
+    package: FakePackage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pkg = package.load()
+
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("no objects")
+
+    monkeypatch.setattr(gc, "get_referrers", fail)
+    engine = engine_of(patch("a", on("scale")))
+    with caplog.at_level(logging.DEBUG):
+        engine.apply()
+    assert engine.is_applied("a")
+    assert pkg.scale(5) == -10
+    assert "no objects" in caplog.text
+    engine.revert()
+    assert pkg.scale(5) == 10
+
+
+def test_a_shim_that_comes_first_searches_nothing(
+    package: FakePackage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gc, "get_referrers", lambda *_: pytest.fail("searched"))
+    engine = engine_of(patch("a", on("scale")))
+    start(engine)
+    pkg = package.load()
+    for _ in range(2):
+        assert pkg.scale(5) == -10
+        engine.revert()
+        engine.apply()
+
+
+def test_it_keeps_nothing_alive(package: FakePackage) -> None:
+    pkg = package.load()
+
+    class Holder:
+        def __init__(self) -> None:
+            self.factory, self.choices = pkg.scale, (pkg.scale,)
+
+    holder = Holder()
+    gone = weakref.ref(holder)
+    engine = engine_of(patch("a", on("scale")))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        engine.apply()
+    del holder
+    assert gone() is None
