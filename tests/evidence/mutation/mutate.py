@@ -1,0 +1,174 @@
+"""Change the code in one place at a time, and see whether a test fails.
+
+In a clone that may be changed, in ``tests/``, run
+``python -m evidence.mutation.mutate COUNT [--seed N] [FILE...]``. It takes ``COUNT`` of all mutants at random, of the engine and the patches or of the
+named files, and runs the tests of the file that each changes. It prints one line for each mutant
+that survives, and the score. Exits with 1 if a mutant survives that ``EXPLAINED`` does not have.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+import random
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Callable, NamedTuple
+
+from evidence.mutation.explained import EXPLAINED
+from support.processes import environment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parents[3]
+LIMIT = 600.0
+"""Seconds after which a test run counts as failed: a mutant may loop forever."""
+
+
+class Mutant(NamedTuple):
+    """One change: where, what, and the whole text of the file with it."""
+
+    file: str
+    line: int
+    what: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.what}"
+
+
+def mutants(file: str) -> Iterator[Mutant]:
+    """Yield all mutants of a file."""
+    tree = ast.parse((ROOT / file).read_text("utf-8"))
+    for index, node in enumerate(_running(tree)):
+        for number in range(len(_changes(node))):
+            changed = copy.deepcopy(tree)
+            place = next(n for i, n in enumerate(_running(changed)) if i == index)
+            before = ast.unparse(place).splitlines()[0]
+            _changes(place)[number]()
+            after = ast.unparse(place).splitlines()[0]
+            yield Mutant(file, place.lineno, f"{before}  ->  {after}", ast.unparse(changed))
+
+
+def _running(tree: ast.AST) -> Iterator[ast.expr | ast.stmt]:
+    """Yield the nodes that run: no annotations, no code for type checkers, no reproducers."""
+    pending: list[ast.AST] = [tree]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, (ast.expr, ast.stmt)):
+            yield node
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        if isinstance(node, ast.FunctionDef):
+            if not any("fault" in ast.unparse(decorator) for decorator in node.decorator_list):
+                pending += node.body
+        elif isinstance(node, ast.AnnAssign):
+            pending += [node.value] if node.value else []
+        else:
+            pending += ast.iter_child_nodes(node)
+
+
+_COMPARE = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
+    ast.In: ast.NotIn, ast.NotIn: ast.In,
+}  # fmt: skip
+_ARITHMETIC = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult}
+_DTYPES = {"float32": "bfloat16", "bfloat16": "float32", "float16": "float32", "float64": "float32"}
+
+
+def _changes(node: ast.expr | ast.stmt) -> list[Callable[[], None]]:
+    """List the changes of one node; each makes its change in place."""
+    found: list[Callable[[], None]] = []
+    if isinstance(node, ast.Compare) and type(node.ops[0]) in _COMPARE:
+        found.append(lambda: node.ops.__setitem__(0, _COMPARE[type(node.ops[0])]()))
+    elif isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
+        found.append(lambda: setattr(node, "op", _ARITHMETIC[type(node.op)]()))
+    elif isinstance(node, ast.BoolOp):
+        other = ast.Or if isinstance(node.op, ast.And) else ast.And
+        found.append(lambda: setattr(node, "op", other()))
+    elif isinstance(node, (ast.If, ast.IfExp)):
+        found += [partial(setattr, node, "test", ast.Constant(value)) for value in (True, False)]
+    elif isinstance(node, ast.Attribute) and node.attr in _DTYPES:
+        found.append(lambda: setattr(node, "attr", _DTYPES[node.attr]))
+    elif isinstance(node, ast.Call) and "cast" in _name(node.func) and node.args:
+        found.append(lambda: setattr(node, "func", _FIRST))
+    elif isinstance(node, ast.Call) and _name(node.func) == "astype":
+        found.append(lambda: vars(node).update(func=_FIRST, args=[node.func.value, *node.args]))
+    return found
+
+
+_FIRST = ast.parse("lambda first, *_, **__: first", mode="eval").body
+
+
+def _name(function: ast.expr) -> str:
+    return ast.unparse(function).rpartition(".")[2]
+
+
+def tests_of(file: str) -> list[list[str]]:
+    """List the arguments of pytest that test a file, the quickest first."""
+    path = Path(file)
+    if path.parts[0] != "patches":
+        return [["tests/engine"]]
+    name = path.parts[1].removesuffix(".py")
+    own = sorted(str(p.relative_to(ROOT)) for p in ROOT.glob(f"tests/patches/test_{name}*.py"))
+    shared = ["tests/patches/test_faults.py", "tests/patches/test_programs.py"]
+    if not own:  # What patches share.
+        return [shared, ["tests/patches"]]
+    by_name = [*shared, "tests/patches/test_reached.py", "tests/patches/test_properties.py"]
+    return [[*shared[:1], "-k", name], own, [*by_name[1:], "-k", name]]
+
+
+def survives(mutant: Mutant) -> bool:
+    """Run the tests on a mutant, and put the file back."""
+    path = ROOT / mutant.file
+    before = path.read_text("utf-8")
+    path.write_text(mutant.text, encoding="utf-8")
+    try:
+        return all(_passes(tests) for tests in tests_of(mutant.file))
+    finally:
+        path.write_text(before, encoding="utf-8")
+
+
+def _passes(tests: list[str]) -> bool:
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    try:
+        code = subprocess.call(command, cwd=ROOT, env=environment(), timeout=LIMIT, **quiet)
+    except subprocess.TimeoutExpired:
+        return False
+    return code in (0, 5)  # Passed, or this release has nothing to test.
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("count", type=int)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("files", nargs="*")
+    asked = parser.parse_args()
+    folders = (ROOT / "patches", ROOT / "optax_dtypefix" / "_engine")
+    every = sorted(str(p.relative_to(ROOT)) for f in folders for p in f.rglob("*.py"))
+    found = [mutant for file in asked.files or every for mutant in mutants(file)]
+    chosen = random.Random(asked.seed).sample(found, min(asked.count, len(found)))
+    survivors = []
+    for number, mutant in enumerate(chosen, 1):
+        start = time.monotonic()
+        if survives(mutant):
+            survivors.append(mutant)
+        outcome = "SURVIVED" if mutant in survivors else "killed"
+        seconds = time.monotonic() - start
+        print(f"{number}/{len(chosen)} {outcome} after {seconds:.0f} s: {mutant}", flush=True)
+    unexplained = [m for m in survivors if (m.file, m.what) not in EXPLAINED]
+    killed = len(chosen) - len(survivors)
+    print(f"{len(found)} mutants, {len(chosen)} run, {killed} killed, {len(survivors)} survived,")
+    print(f"of these {len(unexplained)} without an explanation:", *unexplained, sep="\n  ")
+    return int(bool(unexplained))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
