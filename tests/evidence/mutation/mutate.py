@@ -1,9 +1,9 @@
 """Change the code in one place at a time, and see whether a test fails.
 
 In a clone that may be changed, in ``tests/``, run
-``python -m evidence.mutation.mutate COUNT [--seed N] [FILE...]``. It takes ``COUNT`` of all mutants at random, of the engine and the patches or of the
-named files, and runs the tests of the file that each changes. It prints one line for each mutant
-that survives, and the score. Exits with 1 if a mutant survives that ``EXPLAINED`` does not have.
+``python -m evidence.mutation.mutate COUNT [--seed N] [FILE...]``. It takes ``COUNT`` mutants at
+random, of the engine and the patches or of the named files, and runs the tests of the file that
+each changes. Exits with 1 if one survives that ``EXPLAINED`` does not have.
 """
 
 from __future__ import annotations
