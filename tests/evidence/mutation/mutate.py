@@ -150,7 +150,7 @@ def main() -> int:
     parser.add_argument("count", type=int)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("files", nargs="*")
-    asked = parser.parse_args()
+    asked = parser.parse_intermixed_args()
     folders = (ROOT / "patches", ROOT / "optax_dtypefix" / "_engine")
     every = sorted(str(p.relative_to(ROOT)) for f in folders for p in f.rglob("*.py"))
     found = [mutant for file in asked.files or every for mutant in mutants(file)]
