@@ -80,6 +80,7 @@ _COMPLEX = ("optax.contrib._complex_valued", "optax.contrib.complex_valued")
 
 _IN_32_BITS = KeepDtypes(in_32_bits=True)
 _IN_ONE_DTYPE = KeepDtypes(in_32_bits=True, in_one_dtype=True)
+_IN_ONE_DTYPE_NO_INTEGERS = KeepDtypes(in_32_bits=True, in_one_dtype=True, no_integers=True)
 _WITH_ANY_GRADIENTS = KeepDtypes(in_32_bits=True, in_one_dtype=True, any_gradients=True)
 
 
@@ -184,7 +185,8 @@ _wrap(
     " centralize",
 )
 _wrap(_TRANSFORM, ">=0.1.2", "scale_by_schedule", _NO_INTEGERS)
-_wrap(_TRANSFORM, ">=0.1.4", "scale_by_adamax scale_by_amsgrad scale_by_optimistic_gradient")
+_wrap(_TRANSFORM, ">=0.1.4", "scale_by_adamax scale_by_amsgrad")
+_wrap(_TRANSFORM, ">=0.1.4", "scale_by_optimistic_gradient", _NO_INTEGERS)
 _wrap(_TRANSFORM, ">=0.1.4,<0.2.4", "scale_by_novograd", _WITH_ANY_GRADIENTS)
 _wrap(_TRANSFORM, ">=0.2.4", "scale_by_novograd", KeepDtypes(in_one_dtype=True, any_gradients=True))
 _wrap(_TRANSFORM, ">=0.1.5", "scale_by_lion")
@@ -210,9 +212,10 @@ _wrap(("optax.transforms._monitoring",), ">=0.2.7", "measure_with_ema")
 _wrap(_SAM, ">=0.1.8", "sam", _AROUND)
 _wrap(_SAM, ">=0.1.8", "normalize")
 _wrap(_COMPLEX, ">=0.1.8", "split_real_and_imaginary", _AROUND)
-_wrap(_COCOB, ">=0.1.8,<0.2.3", "cocob", _IN_ONE_DTYPE)
-_wrap(_COCOB, "==0.2.3", "scale_by_cocob", _IN_ONE_DTYPE)
-_wrap(_COCOB, ">=0.2.4", "scale_by_cocob")
+# Its gradients are updates of another transformation: floats for an integer param too.
+_wrap(_COCOB, ">=0.1.8,<0.2.3", "cocob", _IN_ONE_DTYPE_NO_INTEGERS)
+_wrap(_COCOB, "==0.2.3", "scale_by_cocob", _IN_ONE_DTYPE_NO_INTEGERS)
+_wrap(_COCOB, ">=0.2.4", "scale_by_cocob", _NO_INTEGERS)
 _wrap(("optax.contrib._acprop",), ">=0.2.3", "scale_by_acprop")
 _wrap(_ADEMAMIX, ">=0.2.5", "scale_by_ademamix")
 _wrap(_ADEMAMIX, ">=0.2.5,<0.2.7", "scale_by_simplified_ademamix", _Counting())
@@ -237,6 +240,17 @@ def integer_leaf(optax: Any) -> str | None:
     mu = b1 * mu + (1 - b1) * g: an int32 times a Python float is float32.
     """
     return demo.one_step(optax.scale_by_adam(), demo.shapes(jnp.float32, jnp.int32))
+
+
+@PATCH.fault(">=0.1.4", issue=1207)
+def integer_chain(optax: Any) -> str | None:
+    """State that a later part of a chain keeps for an integer leaf changes to float32.
+
+    ``scale_by_optimistic_gradient`` and ``cocob`` store updates of the parts before them.
+    """
+    later = demo.public(optax, "scale_by_optimistic_gradient")()
+    tx = optax.chain(optax.scale(0.5), later)
+    return demo.one_step(tx, demo.shapes(jnp.float32, jnp.int32))
 
 
 @PATCH.fault(">=0.1.2")

@@ -82,11 +82,6 @@ KNOWN_EXCEPTIONS = (
         ("integer leaf", "integer matrix"),
     ),
     KnownException(
-        ("cocob", "optimistic_adam_v2"),
-        "stores updates of another transformation, which are floats, but init cannot see that",
-        ("integer leaf", "integer matrix"),
-    ),
-    KnownException(
         ("lbfgs", "scale_by_backtracking_linesearch", "scale_by_zoom_linesearch"),
         "searches along a line, and integers cannot move along it",
         ("integer leaf", "integer matrix"),
