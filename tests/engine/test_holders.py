@@ -9,10 +9,12 @@ import gc
 import logging
 import sys
 import types
+import unittest.mock
 import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Callable
 
+import jax
 import pytest
 
 from optax_dtypefix import OptaxDtypeFixError, OptaxDtypeFixWarning
@@ -331,6 +333,153 @@ def test_a_shim_that_comes_first_searches_nothing(
         assert pkg.scale(5) == -10
         engine.revert()
         engine.apply()
+
+
+class Value:
+    """Compares by what it holds."""
+
+    def __init__(self, factory: Any) -> None:
+        self.items = {"a": [factory]}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Value) and self.items == other.items
+
+    def __hash__(self) -> int:
+        return hash(self.items["a"][0])
+
+
+class HashableDict(dict):  # type: ignore[type-arg]
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+
+class TwoWays(dict):  # type: ignore[type-arg]
+    """Keeps the keys by value too."""
+
+    def __init__(self) -> None:
+        self.key_of: dict[Any, Any] = {}
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(key, value)
+        self.key_of[value] = key
+
+
+def test_the_parts_of_a_value_stay(package: FakePackage, user: Any) -> None:
+    pkg = package.load()
+    stock = pkg.scale
+    user.VALUE, user.DICT, user.WAYS = Value(stock), HashableDict(a=stock), TwoWays()
+    user.WAYS["scale"] = stock
+    found = {user.VALUE: 1, user.DICT: 2}
+    engine = engine_of(patch("a", on("scale")))
+    with pytest.warns(OptaxDtypeFixWarning, match="Held where"):
+        engine.apply()
+    assert (found[user.VALUE], found[user.DICT]) == (1, 2)
+    assert user.WAYS.key_of[user.WAYS["scale"]] == "scale"
+    held = " ".join(engine.status()["a"].held)
+    assert "train.DICT (HashableDict)" in held
+    assert "train.WAYS (TwoWays)" in held
+
+
+def test_what_calls_a_function_out_of_reach_keeps_the_attribute(
+    package: FakePackage, user: Any
+) -> None:
+    pkg = package.load()
+    stock = pkg.scale
+    user.cached = functools.lru_cache(stock)
+    vars(user.cached)["mine"] = 1
+    engine = engine_of(patch("a", on("scale")))
+    with pytest.warns(OptaxDtypeFixWarning, match="scale in train.cached"):
+        engine.apply()
+    assert user.cached(5) == 10
+    assert user.cached.__wrapped__ is stock
+
+
+def test_what_jax_compiled_follows_and_is_not_reported(package: FakePackage, user: Any) -> None:
+    pkg = package.load()
+    user.compiled = jax.jit(pkg.scale)
+    assert user.compiled(5) == 10
+    engine = engine_of(patch("a", on("scale")))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        engine.apply()
+    assert user.compiled(5) == -10
+    engine.revert()
+    assert user.compiled(5) == 10
+
+
+def test_a_tuple_that_is_being_filled_is_left_alone(package: FakePackage) -> None:
+    pkg = package.load()
+    stock = pkg.scale
+    engine = engine_of(patch("a", on("scale")))
+
+    def fill() -> Iterator[Any]:
+        yield stock
+        engine.apply()  # The tuple exists, with empty places, which crash who reads them.
+        yield 1
+
+    filled = tuple(fill())
+    assert filled[0](5) == 10
+    assert filled[1:] == (1,)
+
+
+def test_an_entry_that_goes_meanwhile_does_not_come_back(package: FakePackage) -> None:
+    class Key:
+        def __hash__(self) -> int:
+            held.pop("b", None)
+            return 1
+
+    pkg = package.load()
+    held: dict[Any, Any] = {}
+    held.update({Key(): pkg.scale})
+    held["b"] = pkg.scale
+    engine_of(patch("a", on("scale"))).apply()
+    assert list(held.values()) == [pkg.scale]
+
+
+def test_nothing_of_a_mock_or_a_proxy_is_called(package: FakePackage, user: Any) -> None:
+    class Proxy:
+        @property
+        def __class__(self) -> Any:
+            return called.append("class")
+
+    class NoAttributes:
+        __slots__ = ("held",)
+
+        @property
+        def __dict__(self) -> Any:  # type: ignore[override]
+            return called.append("dict")
+
+    called: list[str] = []
+    pkg = package.load()
+    user.mock, user.proxy, user.other = unittest.mock.MagicMock(), Proxy(), NoAttributes()
+    user.mock.held, user.proxy.held = (pkg.scale,), {"a": pkg.scale}
+    user.other.held = (pkg.scale,)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        engine_of(patch("a", on("scale"))).apply()
+    assert user.proxy.held["a"] is pkg.scale
+    assert called == user.mock.mock_calls == []
+    assert "__hash__" not in vars(user.mock)
+
+
+def test_many_holders_take_one_look_at_each_object(
+    package: FakePackage, user: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pkg = package.load()
+    user.MANY = {i: (pkg.scale, i) for i in range(1000)}
+    user.DICTS = [{"factory": pkg.scale} for _ in range(1000)]
+    look = gc.get_referrers
+
+    def few(*held: Any) -> list[Any]:
+        assert len(held) < 1000  # Each object that exists is compared with all of these.
+        return look(*held)
+
+    monkeypatch.setattr(gc, "get_referrers", few)
+    engine = engine_of(patch("a", on("scale")))
+    with pytest.warns(OptaxDtypeFixWarning, match="and 994 more"):
+        engine.apply()
+    assert "scale in train.MANY[999] (tuple)" in engine.status()["a"].held
+    assert all(held["factory"] is pkg.scale for held in user.DICTS)
 
 
 def test_it_keeps_nothing_alive(package: FakePackage) -> None:
