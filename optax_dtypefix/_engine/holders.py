@@ -73,35 +73,43 @@ class _Search:
         for holder in holders:
             _try(self._replace, holder)
         left = [holder for holder in holders if any(self._olds_in(holder))]
-        owners = self._find_owners(left, holders)  # Not in all programs: it takes as long again.
-        dicts = {id(holder) for holder in left}
-        nested = [o for o in owners if type(o) in (dict, list, tuple) or id(_vars(o)) in dicts]
-        self._find_owners(nested, holders, left, owners)
+        self._find_owners(left, left, holders)
         for holder in left:
             _try(self._replace_by_owner, holder)
+        # What ``jax.jit`` returns calls the function in a closure, which follows, or in a PjitInfo.
+        infos = [holder for holder in left if type(holder).__name__ == "PjitInfo"]
+        jitted = {id(old) for info in infos for old in self._olds_in(info)}
         kept: dict[int, dict[str, None]] = {}
         for holder in left:
+            kind = self._kind_of(holder)
             for old in self._olds_in(holder):
-                if name := _try(self._describe, holder):
-                    kept.setdefault(id(old), {})[name] = None
+                if kind != "PjitFunction" or id(old) in jitted:
+                    name = _try(self._name_of, holder)
+                    if name:
+                        kept.setdefault(id(old), {})[f"{name} ({kind})"] = None
         return {old: list(names) for old, names in kept.items()}
 
     def _olds_in(self, holder: Any) -> Iterator[Any]:
         return (held for held in gc.get_referents(holder) if id(held) in self._new)
 
-    def _find_owners(self, holders: list[Any], *ours: list[Any]) -> list[Any]:
+    def _find_owners(self, holders: list[Any], *ours: list[Any], depth: int = 3) -> None:
+        """Find what holds these, and the variables that lead there: it takes as long each time."""
         known = self._modules.keys() | self._owners.keys()
-        searched = [holder for holder in holders if id(holder) not in known]
-        wanted = {id(holder) for holder in searched}
-        skip = {id(holders), id(searched), *map(id, ours), *map(id, self._owners.values())}
-        owners = []
-        for owner in _referrers(searched):
+        holders = [holder for holder in holders if id(holder) not in known]
+        if not holders or not depth:
+            return
+        wanted = {id(holder) for holder in holders}
+        skip = {id(holders), *map(id, ours), *map(id, self._owners.values())}
+        nested = []
+        for owner in _referrers(holders):
             held = wanted.intersection(map(id, gc.get_referents(owner)))
-            if held and id(owner) not in skip and type(owner) not in _LEFT_OUT:
-                owners.append(owner)
-                for holder in held:
-                    self._owners.setdefault(holder, []).append(owner)
-        return owners
+            if not held or id(owner) in skip or type(owner) in _LEFT_OUT:
+                continue
+            for holder in held:
+                self._owners.setdefault(holder, []).append(owner)
+            if type(owner) in (dict, list, tuple) or id(_vars(owner)) in wanted:
+                nested.append(owner)
+        self._find_owners(nested, holders, *ours, depth=depth - 1)
 
     def _replace(self, holder: Any) -> None:
         """Replace functions in a holder that shows what it holds, unless it compares by value."""
@@ -165,7 +173,7 @@ class _Search:
     def _class_of(self, names: dict[str, Any]) -> Any:
         return next((o for o in self._owners.get(id(names), []) if issubclass(type(o), type)), None)
 
-    def _is_in_a_value(self, held: Any, depth: int = 3) -> bool:
+    def _is_in_a_value(self, held: Any, depth: int = 4) -> bool:
         """Say whether a container is part of an object that compares by value."""
         for owner in self._owners.get(id(held), []) if depth else ():
             if type(owner) in (dict, list):
@@ -177,12 +185,9 @@ class _Search:
                 return True
         return False
 
-    def _describe(self, holder: Any) -> str:
+    def _kind_of(self, holder: Any) -> str:
         user = _user_of(holder, self._owners.get(id(holder), []))
-        kind = type(holder if user is None else user).__name__
-        # What ``jax.jit`` returns calls the function in a closure, which follows.
-        name = self._name_of(holder) if kind != "PjitFunction" else ""
-        return name and f"{name} ({kind})"
+        return type(holder if user is None else user).__name__
 
     def _name_of(self, held: Any, depth: int = 3) -> str:
         """Name the variable that leads to an object; empty if none is found."""
