@@ -282,7 +282,8 @@ def _attributes(holder: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _slots(kind: type[Any]) -> Iterator[MemberDescriptorType]:
-    found = (member for base in kind.__mro__ for member in vars(base).values())
+    classes = () if kind is FunctionType else kind.__mro__  # Its globals are no attribute.
+    found = (member for base in classes for member in vars(base).values())
     return (member for member in found if type(member) is MemberDescriptorType)
 
 

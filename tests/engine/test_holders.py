@@ -512,6 +512,25 @@ def test_a_module_that_comes_later_leaves_what_was_late(package: FakePackage) ->
     assert held[0] is stock
 
 
+def test_a_function_that_two_patches_share_is_listed_once(package: FakePackage, user: Any) -> None:
+    pkg = package.load()
+    user.CHOICES = (pkg.scale,)
+    engine = engine_of(patch("a", on("scale")), patch("b", on("scale")))
+    with pytest.warns(OptaxDtypeFixWarning, match="Held where"):
+        engine.apply()
+    assert str(engine.status()).count("train.CHOICES") == 1
+
+
+def test_the_globals_of_a_function_are_no_variable(package: FakePackage) -> None:
+    pkg = package.load()
+    names = {"inner": {"made": (pkg.scale,)}}
+    exec("def use(): ...", names)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        engine_of(patch("a", on("scale"))).apply()
+    assert names["inner"]["made"][0](5) == 10
+
+
 def test_it_keeps_nothing_alive(package: FakePackage) -> None:
     pkg = package.load()
 
