@@ -192,6 +192,8 @@ class _Search:
     def _name_of(self, held: Any, depth: int = 3) -> str:
         """Name the variable that leads to an object; empty if none is found."""
         for owner in self._owners.get(id(held), []) if depth else ():
+            if _is_of_jax(owner):
+                continue
             if type(owner) in (list, tuple) or _vars(owner) is held:
                 name = self._name_of(owner, depth - 1)
             elif type(owner) is dict:
@@ -200,6 +202,8 @@ class _Search:
                     continue
                 owners = self._owners.get(id(owner), [])
                 user = self._class_of(owner) or _user_of(owner, owners)
+                if _is_of_jax(user):
+                    continue
                 prefix = self._modules.get(id(owner)) or (_text(user) if user is not None else "")
                 within = "" if prefix else self._name_of(owner, depth - 1)
                 name = f"{prefix}.{key}" if prefix else within and f"{within}[{_shown(key)}]"
@@ -310,6 +314,11 @@ def _compares_by_identity(holder: Any) -> bool:
 
 def _static(kind: type[Any], name: str) -> Any:
     return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
+
+
+def _is_of_jax(owner: Any) -> bool:
+    """Say whether JAX made an object, for its caches, which are dropped."""
+    return str(type(owner).__module__).startswith(("jax.", "jaxlib."))
 
 
 def _text(owner: Any) -> str:

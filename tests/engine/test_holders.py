@@ -409,6 +409,18 @@ def test_what_jax_compiled_follows_or_is_reported(package: FakePackage, user: An
     assert user.compiled(5) == 10
 
 
+def test_the_caches_of_jax_are_not_reported(package: FakePackage) -> None:
+    class Key:
+        __module__ = "jax._src.util"
+
+    pkg = package.load()
+    key = Key()
+    key.value = (pkg.scale,)  # type: ignore[attr-defined]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        engine_of(patch("a", on("scale"))).apply()
+
+
 def test_a_tuple_that_is_being_filled_is_left_alone(package: FakePackage) -> None:
     pkg = package.load()
     stock = pkg.scale
