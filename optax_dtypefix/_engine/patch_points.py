@@ -33,6 +33,7 @@ class PatchPoint:
         self.layers: dict[str, Replacement] = {}
         self.active: list[PatchedFunction] = []  # More than one if the module was reloaded.
         self.held: list[str] = []
+        self.searched = False  # Or known to need no search.
         self._where = (module, qualname)
         self._known: list[PatchedFunction] = []
         self._foreign_layer: tuple[Any, PatchedFunction | None] = (None, None)
@@ -68,6 +69,7 @@ class PatchPoint:
             self._known.append(wrapper)
         wrapper._self_called = True  # Until now it did not see the calls.
         self.active.append(wrapper)
+        self.searched = False
         return True
 
     def _wrapper_of(self, stock: Any) -> PatchedFunction | None:
@@ -162,19 +164,20 @@ class PatchPoints:
         return tuple(wrapper._self_stock for wrapper in self.wrappers(self._order))
 
     def in_time(self) -> None:
-        """Note that nobody can hold the functions that are patched now: they were just defined."""
-        for wrapper in self.wrappers(self._order):
-            wrapper._self_late = False
+        """Note that nobody can hold the functions just patched: they were just defined."""
+        for point in self._unsearched():
+            for wrapper in point.active:
+                wrapper._self_late = False
 
     def replace_in_holders(self) -> list[str]:
-        """Replace the functions that were patched late in all objects that hold them.
+        """Replace the functions that were just patched late in all objects that hold them.
 
         Returns:
           The functions that are still held somewhere, with the names of the holders.
         """
         points = {
             id(wrapper.__wrapped__): (point, wrapper)
-            for point in self._points.values()
+            for point in self._unsearched()
             for wrapper in point.active
             if wrapper._self_late
         }
@@ -183,6 +186,13 @@ class PatchPoints:
         for stock, (point, _) in points.items():
             point.held = [f"{point.name} in {name}" for name in kept.get(stock, [])]
         return [name for point, _ in points.values() for name in point.held]
+
+    def _unsearched(self) -> list[PatchPoint]:
+        """Return each point once after it was bound: who keeps stock later does so on purpose."""
+        points = [point for point in self._points.values() if not point.searched]
+        for point in points:
+            point.searched = True
+        return points
 
     def held(self, patch_id: str) -> list[str]:
         """Name the objects in which the functions of a patch could not be replaced."""

@@ -220,7 +220,7 @@ class Report:
         paint: Callable[[str], str] = str,
     ) -> str:
         lines = [self.headline, "", *table(rows, width, paint)]
-        held = [name for patch in self.patches for name in patch.held]
+        held = dict.fromkeys(name for patch in self.patches for name in patch.held)
         if held:
             lines += [
                 "",
