@@ -114,9 +114,10 @@ def _eager(case: Case, regime: Regime) -> Iterator[Violation]:
     shapes, grad_shapes = _trees(case, regime)
     params = tree_map(lambda leaf: jnp.full(leaf.shape, 2, leaf.dtype), shapes)
     grads = tree_map(lambda leaf: jnp.full(leaf.shape, 1, leaf.dtype), grad_shapes)
-    state = tx.init(params)
-    extra_args = _extra_args(case, params, grads)
-    updates, new_state = tx.update(grads, state, params, **extra_args)
+    with jax.disable_jit():  # One primitive at a time: nothing compiles but the primitives.
+        state = tx.init(params)
+        extra_args = _extra_args(case, params, grads)
+        updates, new_state = tx.update(grads, state, params, **extra_args)
     bounded = update_dtypes(updates, grads, params, None)
     state_dtypes = list(map(dtype_of, leaves(state)))
     for what, tree, wanted in (("updates", updates, bounded), ("state", new_state, state_dtypes)):
