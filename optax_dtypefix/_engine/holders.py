@@ -10,25 +10,27 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections import OrderedDict, deque
-from types import (
-    CellType,
-    CoroutineType,
-    FrameType,
-    FunctionType,
-    GeneratorType,
-    GetSetDescriptorType,
-    MemberDescriptorType,
-    MethodType,
-)
+from collections import deque
+from types import CellType, CoroutineType, FrameType, FunctionType, GeneratorType, MethodType
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
 from .._logging import LOGGER
+from .attributes import (
+    attributes,
+    compares_by_identity,
+    is_plain_dict,
+    replace_in_attributes,
+    replace_in_class,
+    replace_in_dict,
+    set_partial,
+    user_of,
+    vars_of,
+)
 from .rebinding import dict_of, loaded_modules
 from .stale import RECORDS, held_by
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     _T = TypeVar("_T")
 
@@ -107,7 +109,7 @@ class _Search:
                 continue
             for holder in held:
                 self._owners.setdefault(holder, []).append(owner)
-            if type(owner) in (dict, list, tuple) or id(_vars(owner)) in wanted:
+            if type(owner) in (dict, list, tuple) or id(vars_of(owner)) in wanted:
                 nested.append(owner)
         self._find_owners(nested, holders, *ours, depth=depth - 1)
 
@@ -118,16 +120,16 @@ class _Search:
             holder.cell_contents = self._new[id(holder.cell_contents)]
         elif kind is functools.partial:
             func = self._new.get(id(holder.func), holder.func)
-            _set_partial(holder, func, holder.args)
+            set_partial(holder, func, holder.args)
         elif not issubclass(kind, (dict, list, set, deque, tuple, FunctionType)):
             self._replace_attributes(holder)
 
     def _replace_attributes(self, user: Any) -> None:
-        if not _compares_by_identity(user):
+        if not compares_by_identity(user):
             return
-        _set_attributes(user, self._new)
+        replace_in_attributes(user, self._new)
         if any(self._olds_in(user)):  # Out of reach, as in ``lru_cache``: that one is called.
-            _set_attributes(user, self._old)
+            replace_in_attributes(user, self._old)
 
     def _replace_by_owner(self, holder: Any) -> None:
         """Replace functions in a container, and in what only the owner can replace."""
@@ -138,12 +140,12 @@ class _Search:
                 if type(owner) is FunctionType and holder is owner.__defaults__:
                     owner.__defaults__ = self._in_tuple(holder)
                 elif type(owner) is functools.partial and owner.args is holder:
-                    _set_partial(owner, owner.func, self._in_tuple(holder))
+                    set_partial(owner, owner.func, self._in_tuple(holder))
         elif kind is staticmethod:
             new = {id(holder): staticmethod(self._new[id(holder.__func__)])}
             for owner in owners:
                 if type(owner) is dict and self._class_of(owner) is not None:
-                    _replace_in_class(self._class_of(owner), owner, new)
+                    replace_in_class(self._class_of(owner), owner, new)
         elif id(holder) not in self._modules and not self._is_in_a_value(holder):
             self._replace_in_container(holder)
 
@@ -156,15 +158,15 @@ class _Search:
             for value in [value for value in holder if id(value) in self._new]:
                 holder.remove(value)
                 holder.add(self._new[id(value)])
-        elif issubclass(type(holder), dict) and _is_plain(type(holder)):
+        elif issubclass(type(holder), dict) and is_plain_dict(type(holder)):
             owner = self._class_of(holder)
-            user = _user_of(holder, self._owners.get(id(holder), []))
+            user = user_of(holder, self._owners.get(id(holder), []))
             if owner is not None:
-                _replace_in_class(owner, holder, self._new)
+                replace_in_class(owner, holder, self._new)
             elif user is not None:
                 self._replace_attributes(user)
             else:
-                _replace_in_dict(holder, self._new)
+                replace_in_dict(holder, self._new)
 
     def _in_tuple(self, values: Any) -> tuple[Any, ...]:
         """Copy a tuple. Never read one that ``tuple(...)`` may still be filling: that crashes."""
@@ -179,14 +181,14 @@ class _Search:
             if type(owner) in (dict, list):
                 if self._is_in_a_value(owner, depth - 1):
                     return True
-            elif not _compares_by_identity(owner) and (
-                _vars(owner) is held or any(value is held for _, value in _attributes(owner))
+            elif not compares_by_identity(owner) and (
+                vars_of(owner) is held or any(value is held for _, value in attributes(owner))
             ):
                 return True
         return False
 
     def _kind_of(self, holder: Any) -> str:
-        user = _user_of(holder, self._owners.get(id(holder), []))
+        user = user_of(holder, self._owners.get(id(holder), []))
         return type(holder if user is None else user).__name__
 
     def _name_of(self, held: Any, depth: int = 3) -> str:
@@ -194,21 +196,21 @@ class _Search:
         for owner in self._owners.get(id(held), []) if depth else ():
             if _is_of_jax(owner):
                 continue
-            if type(owner) in (list, tuple) or _vars(owner) is held:
+            if type(owner) in (list, tuple) or vars_of(owner) is held:
                 name = self._name_of(owner, depth - 1)
             elif type(owner) is dict:
                 key = self._key_of(owner, held)
                 if key is _MISSING:  # Replaced.
                     continue
                 owners = self._owners.get(id(owner), [])
-                user = self._class_of(owner) or _user_of(owner, owners)
+                user = self._class_of(owner) or user_of(owner, owners)
                 if _is_of_jax(user):
                     continue
                 prefix = self._modules.get(id(owner)) or (_text(user) if user is not None else "")
                 within = "" if prefix else self._name_of(owner, depth - 1)
                 name = f"{prefix}.{key}" if prefix else within and f"{within}[{_shown(key)}]"
             else:  # Since Python 3.11 most objects have no dict until somebody asks for it.
-                names = [name for name, value in _attributes(owner) if value is held]
+                names = [name for name, value in attributes(owner) if value is held]
                 name = f"{_text(owner)}.{names[0]}" if names else ""
             if name:
                 return name
@@ -239,81 +241,6 @@ def _try(change: Callable[[Any], _T], holder: Any) -> _T | None:
     except Exception:  # One holder that refuses must not keep the others stale.
         LOGGER.debug("cannot replace a function in a %s", type(holder), exc_info=True)
         return None
-
-
-def _set_partial(partial: Any, function: Any, args: tuple[Any, ...]) -> None:
-    partial.__setstate__((function, args, partial.keywords, vars(partial)))
-
-
-def _set_attributes(user: Any, new: Mapping[int, Any]) -> None:
-    for slot in _slots(type(user)):
-        if (old := id(_get(slot, user))) in new:
-            slot.__set__(user, new[old])
-    _replace_in_dict(_vars(user), new)
-
-
-def _replace_in_class(owner: Any, names: dict[str, Any], new: Mapping[int, Any]) -> None:
-    for key, value in list(names.items()):
-        if id(value) in new:
-            type.__setattr__(owner, key, new[id(value)])  # Also clears the cache of methods.
-
-
-def _replace_in_dict(holder: dict[Any, Any], new: Mapping[int, Any]) -> None:
-    try:
-        found = [(key, value) for key, value in dict.items(holder) if id(value) in new]
-    except RuntimeError:  # Another thread changed its size.
-        found = [(key, value) for key, value in list(dict.items(holder)) if id(value) in new]
-    for key, value in found:
-        if dict.get(holder, key) is value:
-            dict.__setitem__(holder, key, new[id(value)])
-
-
-def _is_plain(kind: type[Any]) -> bool:
-    """Say whether a kind of dict compares as a dict, and keeps nothing else when one sets a key."""
-    sets: Any = kind.__setitem__
-    return kind.__hash__ is None and sets in (dict.__setitem__, OrderedDict.__setitem__)
-
-
-def _user_of(held: Any, owners: list[Any]) -> Any:
-    """Return the object whose attributes a dict has; None if it is a plain dict."""
-    return next((owner for owner in owners if _vars(owner) is held), None)
-
-
-def _attributes(holder: Any) -> Iterator[tuple[str, Any]]:
-    for slot in _slots(type(holder)):
-        yield slot.__name__, _get(slot, holder)
-    yield from list(_vars(holder).items())
-
-
-def _slots(kind: type[Any]) -> Iterator[MemberDescriptorType]:
-    classes = () if kind is FunctionType else kind.__mro__  # Its globals are no attribute.
-    found = (member for base in classes for member in vars(base).values())
-    return (member for member in found if type(member) is MemberDescriptorType)
-
-
-def _vars(holder: Any) -> dict[str, Any]:
-    """Return the attributes of an object, without running a property of its class."""
-    found = _static(type(holder), "__dict__")
-    if type(found) not in (GetSetDescriptorType, MemberDescriptorType):
-        return {}
-    names = found.__get__(holder)
-    return names if type(names) is dict else {}
-
-
-def _get(slot: MemberDescriptorType, holder: Any) -> Any:
-    try:
-        return slot.__get__(holder)
-    except AttributeError:  # Not set.
-        return None
-
-
-def _compares_by_identity(holder: Any) -> bool:
-    # Not ``type(holder).__hash__``: a mock would make one.
-    return _static(type(holder), "__hash__") in (None, object.__hash__)
-
-
-def _static(kind: type[Any], name: str) -> Any:
-    return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
 
 
 def _is_of_jax(owner: Any) -> bool:
