@@ -119,7 +119,8 @@ def tests_of(file: str) -> list[list[str]]:
     own = sorted(str(p.relative_to(ROOT)) for p in ROOT.glob(f"tests/patches/test_{name}*.py"))
     shared = ["tests/patches/test_faults.py", "tests/patches/test_programs.py"]
     if not own:  # What patches share.
-        return [shared, ["tests/patches"]]
+        names = ("properties", "user_trees", "calls", "counts")
+        return [shared, [f"tests/patches/test_{name}.py" for name in names]]
     by_name = [*shared, "tests/patches/test_reached.py", "tests/patches/test_properties.py"]
     return [[*shared[:1], "-k", name], own, [*by_name[1:], "-k", name]]
 
