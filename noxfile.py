@@ -140,6 +140,19 @@ def newest_jax(session: nox.Session, optax: str) -> None:
 
 
 @nox.session
+def next_optax(session: nox.Session) -> None:
+    """Test the next optax: a path or a requirement after ``--``, or the newest pre-release."""
+    # This bound admits pre-releases of optax, and of no other package.
+    session.install("-e", ".[test]", *(session.posargs or ("optax>=0.1.2.dev0",)))
+    strict = {"OPTAX_DTYPEFIX_STRICT": "1"}
+    session.run("python", "-m", "optax_dtypefix", "status", "-v", env=strict)
+    session.run("python", "-m", "optax_dtypefix", "doctor", "-v")
+    # The other tests of faults hold the tables against the release: they know tested releases only.
+    files = ("tests/patches/test_faults.py", "tests/engine/test_untested_release.py")
+    session.run("python", "-m", "pytest", *files, "-k", "fix or untested")
+
+
+@nox.session
 @nox.parametrize("optax", [nox.param(optax, id=optax) for optax in AUDITED])
 def audit(session: nox.Session, optax: str) -> None:
     """Check the contract, and unchanged programs, on every transformation. Takes minutes."""
