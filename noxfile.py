@@ -15,6 +15,7 @@ import nox
 nox.needs_version = ">=2024.3.2"
 nox.options.default_venv_backend = "uv"
 nox.options.sessions = ["lint", "tests"]
+nox.options.error_on_missing_interpreters = True
 
 _BEFORE_NUMPY_2 = ("numpy<2", "scipy<1.13")
 
@@ -47,6 +48,9 @@ ALL_PATCHES_ON = ("0.1.9", "0.2.3", "0.2.5")
 
 All tests run in the session ``lowest``, on 0.1.2, and in ``tests``, on the newest release.
 """
+
+OLD_ON_PYTHON = {"3.9": "0.1.9", "3.10": "0.1.9", "3.12": "0.2.2", "3.13": "0.2.4", "3.14": "0.2.6"}
+"""For each Python besides that of the other sessions: an old release of optax that runs there."""
 
 FAULTS = ("tests/patches/test_faults.py", "tests/patches/test_programs.py")
 """Tests whose result may depend on the release of optax or jax."""
@@ -137,6 +141,30 @@ def newest_jax(session: nox.Session, optax: str) -> None:
     """Test one release of optax with the newest jax, for users who pin only optax."""
     _install(session, optax, NEWEST_JAX)
     _test(session, *FAULTS)
+
+
+@nox.session(python=list(OLD_ON_PYTHON))
+def python(session: nox.Session) -> None:
+    """Test another Python, with the newest optax that it installs and with an old one."""
+    session.install("-e", ".[test]")
+    _test_python(session)
+    optax = OLD_ON_PYTHON[str(session.python)]
+    jax, *held_back = MATCHING_JAX[optax]
+    _install(session, optax, jax, *held_back)
+    _test_python(session)
+
+
+@nox.session
+def next_optax(session: nox.Session) -> None:
+    """Test the next optax: a path or a requirement after ``--``, or the newest pre-release."""
+    # This bound admits pre-releases of optax, and of no other package.
+    session.install("-e", ".[test]", *(session.posargs or ("optax>=0.1.2.dev0",)))
+    strict = {"OPTAX_DTYPEFIX_STRICT": "1"}
+    session.run("python", "-m", "optax_dtypefix", "status", "-v", env=strict)
+    session.run("python", "-m", "optax_dtypefix", "doctor", "-v")
+    # The other tests of faults hold the tables against the release: they know tested releases only.
+    files = ("tests/patches/test_faults.py", "tests/engine/test_untested_release.py")
+    session.run("python", "-m", "pytest", *files, "-k", "fix or untested")
 
 
 @nox.session
@@ -275,6 +303,12 @@ def package(session: nox.Session) -> None:
 def _install(session: nox.Session, optax: str, jax: str, *more: str, extras: str = "test") -> None:
     pins = (f"optax=={optax}", f"jax=={jax}", f"jaxlib=={jax}", *more)
     session.install("-e", f".[{extras}]", *pins)
+
+
+def _test_python(session: nox.Session) -> None:
+    tests = session.posargs or ("tests/engine", "tests/patches/test_faults.py")
+    session.run("python", "-m", "pytest", *tests)
+    session.run("python", "-m", "optax_dtypefix", "doctor")
 
 
 def _test(session: nox.Session, *paths: str) -> None:
