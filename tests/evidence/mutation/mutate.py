@@ -60,10 +60,10 @@ def _running(tree: ast.AST) -> Iterator[ast.expr | ast.stmt]:
     pending: list[ast.AST] = [tree]
     while pending:
         node = pending.pop()
-        if isinstance(node, (ast.expr, ast.stmt)):
-            yield node
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             continue
+        if isinstance(node, (ast.expr, ast.stmt)):
+            yield node
         if isinstance(node, ast.FunctionDef):
             if not any("fault" in ast.unparse(decorator) for decorator in node.decorator_list):
                 pending += node.body
