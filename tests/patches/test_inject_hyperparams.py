@@ -311,6 +311,21 @@ def test_the_user_may_set_a_hyperparameter(jit: Any, dtype: Any, setting: Any) -
     assert {*dtypes_of(state.inner_state)} == {jnp.dtype(dtype)}
 
 
+def test_wide_updates_of_an_inner_transformation_are_cast_back() -> None:
+    def wide(learning_rate: Any) -> Any:
+        def update(grads: Any, state: Any, params: Any = None) -> Any:
+            del params
+            return tree_map(lambda g: (learning_rate * g).astype(jnp.float32), grads), state
+
+        return optax.GradientTransformation(lambda _: optax.EmptyState(), update)
+
+    params = jnp.ones(3, jnp.bfloat16)
+    tx = optax.inject_hyperparams(wide)(learning_rate=0.5)
+    updates, _ = tx.update(params, tx.init(params), params)
+    assert updates.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(np.asarray(updates, np.float32), 0.5)
+
+
 def test_update_works_without_params() -> None:
     params = tree_of(jnp.bfloat16)
     tx = inject(optax.sgd)(0.5)
