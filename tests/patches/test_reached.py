@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import optax
 import pytest
 
 import optax_dtypefix
+from optax_dtypefix.patches import TESTED
 from support.reached import RUNS
 
 APPLIED = {row.id for row in optax_dtypefix.status() if row.state is optax_dtypefix.State.APPLIED}
@@ -24,6 +26,7 @@ def report(outcome_of: Any) -> Any:
 @pytest.mark.parametrize("name", RUNS)
 def test_the_report_names_the_patches_that_a_run_needs(name: str, report: Any) -> None:
     if name not in report["changed"]:
+        assert optax.__version__ != TESTED[-1], f"{name} is misspelt"
         pytest.skip("this release has no such function")
     assert set(report["changed"][name]) == RUNS[name].changes & APPLIED
 
