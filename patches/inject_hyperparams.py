@@ -32,6 +32,7 @@ from .._contract.dtypes import (
     PyTree,
     cast,
     cast_back,
+    cast_leaf_back,
     compute_dtype,
     dtype_of,
     half_to_float32,
@@ -171,14 +172,13 @@ def _kept_hyperparams(
     new_state: Any, state: Any, widest: Any, asked: Any, *, as_stock: bool
 ) -> dict[str, Any]:
     """Cast hyperparameters back to their dtypes in the state, or keep those of stock."""
-    schedules = getattr(state, "hyperparams_states", {})  # From 0.1.5 on.
 
     def kept(name: str, value: Any) -> Any:
         value = _keep(value, widest, asked)
         before = jnp.asarray(state.hyperparams.get(name, value))
         if as_stock and is_real(value) and is_real(before):
             before = value
-        return _cast_back(value, before, stateful=_is_stateful(schedules.get(name)))
+        return value if is_weak(before) else cast_leaf_back(value, before)
 
     return {name: kept(name, value) for name, value in new_state.hyperparams.items()}
 
@@ -266,20 +266,6 @@ def _keep(value: Any, widest: Any, asked: Any) -> Any:
         return cast(value, jax.dtypes.canonicalize_dtype(asked))
     value = half_to_float32(value)
     return cast(value, widest) if value.dtype.itemsize > widest.itemsize else value
-
-
-def _cast_back(value: Any, before: Any, *, stateful: bool) -> Any:
-    """Cast a hyperparameter back to its dtype in the state, unless that dtype is weak.
-
-    A stateful schedule may start with an integer and go on with floats: such a value is left alone.
-    """
-    grown = jnp.issubdtype(before.dtype, jnp.integer) and is_real(value)
-    return value if is_weak(before) or (stateful and grown) else cast(value, before.dtype)
-
-
-def _is_stateful(state: Any) -> bool:
-    """Check whether a state belongs to a user-defined schedule, not to one that counts steps."""
-    return state is not None and type(state).__name__ != "WrappedScheduleState"
 
 
 def _inject(optax: Any, factory: str, *args: Any, **hyperparams: Any) -> Any:

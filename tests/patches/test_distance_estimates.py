@@ -411,6 +411,13 @@ def test_narrow_gradients_of_float32_params_give_the_results_of_float32_gradient
         np.testing.assert_allclose(leaf, other, rtol=1e-6)
 
 
+@pytest.mark.parametrize("name", sorted({*NAMES} - {"dog", "dowg"}))
+def test_gradients_under_other_keys_raise(name: str) -> None:
+    tx, params = build(name), {"w": jnp.ones(3)}
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        tx.update({"v": jnp.ones(3)}, tx.init(params), params, **values(name))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_an_integer_param_has_float_updates(name: str) -> None:
     params = tree_of(jnp.float32, jnp.int32)

@@ -56,6 +56,16 @@ def test_a_stateful_schedule_keeps_its_state_and_gets_the_users_dtypes() -> None
     assert state.hyperparams_states["learning_rate"].dtype == jnp.bfloat16
 
 
+def test_a_hyperparameter_may_start_as_an_integer_and_become_a_fraction() -> None:
+    """Eager stock gives the fraction."""
+    tx, params = inject(optax.sgd)(lambda _: jnp.float32(0.25)), tree_of(jnp.float32)
+    state = tx.init(params)
+    state = state._replace(hyperparams={"learning_rate": jnp.asarray(1, jnp.int32)})
+    updates, state = tx.update(params, state, params)
+    np.testing.assert_array_equal(updates["w"], -0.25 * params["w"])
+    assert state.hyperparams["learning_rate"] == 0.25
+
+
 @pytest.mark.skipif(not HAS_EXTRA_ARGS, reason="there are no extra arguments before optax 0.1.8")
 def test_a_function_in_the_extra_arguments_gets_the_users_dtypes() -> None:
     seen: list[Any] = []

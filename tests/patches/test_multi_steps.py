@@ -199,6 +199,25 @@ def test_an_int64_schedule_in_64_bit_mode() -> None:
         assert state.mini_step.dtype == state.gradient_step.dtype == jnp.int32
 
 
+@pytest.mark.skipif(Version("0.1.8") > RELEASE, reason="the counter of 0.1.7 is an integer")
+def test_a_fractional_schedule_is_not_rounded() -> None:
+    """Its counter would become a float, which stock does not accept in a loop."""
+    tx, params = optax.MultiSteps(optax.sgd(1.0), lambda _: jnp.float32(2.5)), {"w": jnp.ones(3)}
+    with pytest.raises(TypeError):
+        jax.lax.scan(lambda s, _: tx.update(params, s, params)[::-1], tx.init(params), None, 3)
+
+
+def test_an_inner_state_of_another_structure_raises() -> None:
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        del params
+        return grads, {"only": state[0]}
+
+    inner = optax.GradientTransformation(lambda _: (jnp.zeros(2),), update)
+    tx, params = optax.MultiSteps(inner, 2), {"w": jnp.ones(3)}
+    with pytest.raises((TypeError, ValueError)):
+        jax.jit(tx.update)(params, tx.init(params), params)
+
+
 @pytest.mark.skipif(not HAS_EXTRA_ARGS, reason="extra arguments came with optax 0.1.5")
 def test_extra_arguments_may_be_functions_and_arrays() -> None:
     def update(
