@@ -41,6 +41,12 @@ regimes some state changes its dtypes unless you enable the opt-in patch `every_
 | optax | jax | cells | stock | patched | with `every_transform` | by design |
 |---|---|---|---|---|---|---|"""
 
+_STILL_BROKEN = """
+## Still broken
+
+With both the default patches and `every_transform`, these cells are broken:
+"""
+
 _BY_DESIGN = """
 ## Broken by design
 
@@ -68,6 +74,13 @@ def _page(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         ]
         row = (record["optax_version"], record["jax_version"], str(record["cells"]), *broken)
         yield f"| {' | '.join((*row, str(len(record['by_design']))))} |"
+    still_broken: dict[str, list[str]] = {}
+    for record in records:
+        for cell, message in record["still_broken"].items():
+            still_broken.setdefault(f"`{cell}`: {message}", []).append(record["optax_version"])
+    if still_broken:
+        yield _STILL_BROKEN
+        yield from (f"- {line} ({', '.join(of)})." for line, of in still_broken.items())
     yield _BY_DESIGN
     reasons: dict[str, set[str]] = {}
     for record in records:

@@ -109,6 +109,12 @@ KNOWN_EXCEPTIONS = (
         ("nodes",),
     ),
     KnownException(
+        ("scale_by_muon",),
+        "puts more than arrays into user-defined nodes",
+        ("nodes",),
+        releases="==0.2.6",
+    ),
+    KnownException(
         ("measure_with_ema",),
         "returns a measurement in place of updates",
     ),
