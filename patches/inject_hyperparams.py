@@ -32,10 +32,10 @@ from .._contract.dtypes import (
     PyTree,
     cast,
     cast_back,
-    cast_leaf_back,
     compute_dtype,
     dtype_of,
     half_to_float32,
+    is_half,
     is_inexact,
     is_real,
     is_weak,
@@ -51,7 +51,7 @@ from .._engine.patch import Patch, Stock
 from .._tally import counting
 from ._support import reproduce as demo
 from ._support.arguments import arguments_of
-from ._support.keep_dtypes import same_dtypes
+from ._support.keep_dtypes import promotes_half, same_dtypes
 from ._support.representation import number_for
 from ._support.weak_scalars import weak
 
@@ -72,10 +72,7 @@ def _inject_hyperparams(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     another dtype, because it was restored or set by the user, keeps its dtype.
     """
     arguments = arguments_of(stock, args, kwargs)
-    names = arguments["static_args"]
-    # An iterator can be read only once, and a set has no hash.
-    static = frozenset([names] if isinstance(names, str) else names)
-    arguments["static_args"] = static
+    static = arguments["static_args"] = _names(arguments["static_args"])
     inner_factory = arguments["inner_factory"]
     signature = _Signature(inspect.signature(inner_factory))
     asked = arguments.get("hyperparam_dtype")  # From 0.1.4 on.
@@ -84,30 +81,28 @@ def _inject_hyperparams(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     @functools.wraps(inner_factory)
     def wrapped_transform(*args: Any, **kwargs: Any) -> Any:
         tx = built(*args, **kwargs)  # Checks the arguments, and has the right type.
+        strong = _strong_names(signature.of.bind(*args, **kwargs), asked)
 
         def stock_around(
             like: PyTree,
             init: Callable[..., Any],
             update: Callable[..., Any] = lambda _: None,
-            convert: Callable[..., Any] = weak,
+            convert: Callable[..., Any] | None = None,
         ) -> Any:
             """Build stock's transformation around two functions that take the inner transformation.
 
-            ``convert`` makes a hyperparameter weakly typed where it would promote a leaf.
+            ``convert`` is applied to a hyperparameter that would promote a leaf. By default Python
+            numbers become weakly typed again.
             """
             import optax
 
             dtype, promotes = compute_dtype(like), _would_promote(like, asked)
+            halves = any(map(is_half, leaves(like)))
 
             def hand(name: str, value: Any) -> Any:
-                if name in static:
-                    return value
-                if promotes and isinstance(value, np.generic) and is_real(value):
-                    return float(value)
-                if not isinstance(value, jax.Array):
-                    return value
-                value = half_to_float32(_keep(value, dtype, asked))
-                return convert(value) if promotes and is_real(value) else value
+                default = None if halves and name in strong else weak
+                used = (convert or default) if promotes else None
+                return value if name in static else _handed(value, dtype, asked, used)
 
             def factory(**hyperparams: Any) -> Any:
                 inner = inner_factory(**{k: hand(k, value) for k, value in hyperparams.items()})
@@ -132,7 +127,9 @@ def _inject_hyperparams(stock: Stock, *args: Any, **kwargs: Any) -> Any:
                 updates, after = update_fn(updates, state._replace(inner_state=inner), params)
                 return updates, after.inner_state
 
-            return state._replace(inner_state=start_in_kind(step, state.inner_state, params))
+            promotes = not strong.isdisjoint(kept)
+            inner_state = start_in_kind(step, state.inner_state, params, promotes=promotes)
+            return state._replace(inner_state=inner_state)
 
         def update_fn(
             updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
@@ -172,13 +169,14 @@ def _kept_hyperparams(
     new_state: Any, state: Any, widest: Any, asked: Any, *, as_stock: bool
 ) -> dict[str, Any]:
     """Cast hyperparameters back to their dtypes in the state, or keep those of stock."""
+    schedules = getattr(state, "hyperparams_states", {})  # From 0.1.5 on.
 
     def kept(name: str, value: Any) -> Any:
         value = _keep(value, widest, asked)
         before = jnp.asarray(state.hyperparams.get(name, value))
         if as_stock and is_real(value) and is_real(before):
             before = value
-        return value if is_weak(before) else cast_leaf_back(value, before)
+        return _cast_back(value, before, stateful=_is_stateful(schedules.get(name)))
 
     return {name: kept(name, value) for name, value in new_state.hyperparams.items()}
 
@@ -206,6 +204,37 @@ class _Signature:
 
     def __init__(self, of: inspect.Signature) -> None:
         self.of = of
+
+
+def _names(static_args: Any) -> frozenset[str]:
+    """List the names: an iterator can be read only once, and a set has no hash."""
+    return frozenset([static_args] if isinstance(static_args, str) else static_args)
+
+
+def _strong_names(bound: inspect.BoundArguments, asked: Any) -> frozenset[str]:
+    """Name the hyperparameters that are arrays or schedules; all with ``hyperparam_dtype``.
+
+    Without the wrapper an array promotes half precision, and a Python number does not. So stock's
+    moments are float32 and right, from 0.2.8 on; before, with ``hyperparam_dtype``.
+    """
+    bound.apply_defaults()
+    given = dict(bound.arguments)
+    for name, parameter in bound.signature.parameters.items():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            given.update(given.pop(name))
+    if asked is not None and not is_half(jax.ShapeDtypeStruct((), asked)):
+        return frozenset(given)
+    return frozenset(n for n, value in given.items() if callable(value) or promotes_half(value))
+
+
+def _handed(value: Any, dtype: Any, asked: Any, convert: Callable[..., Any] | None) -> Any:
+    """Prepare a hyperparameter for the inner factory; ``convert`` takes the real ones."""
+    if convert is not None and isinstance(value, np.generic) and is_real(value):
+        return float(value)
+    if not isinstance(value, jax.Array):
+        return value
+    value = half_to_float32(_keep(value, dtype, asked))
+    return convert(value) if convert is not None and is_real(value) else value
 
 
 def _taking_extra_args(tx: Any) -> Any:
@@ -266,6 +295,21 @@ def _keep(value: Any, widest: Any, asked: Any) -> Any:
         return cast(value, jax.dtypes.canonicalize_dtype(asked))
     value = half_to_float32(value)
     return cast(value, widest) if value.dtype.itemsize > widest.itemsize else value
+
+
+def _cast_back(value: Any, before: Any, *, stateful: bool) -> Any:
+    """Cast a hyperparameter back to its dtype in the state, unless that dtype is weak.
+
+    A stateful schedule may start with an integer and go on with floats: such a value is left alone.
+    A state from stock may have an integer for a float, and the float is what the step uses.
+    """
+    grown = jnp.issubdtype(before.dtype, jnp.integer) and is_real(value)
+    return value if is_weak(before) or (stateful and grown) else cast(value, before.dtype)
+
+
+def _is_stateful(state: Any) -> bool:
+    """Check whether a state belongs to a user-defined schedule, not to one that counts steps."""
+    return state is not None and type(state).__name__ != "WrappedScheduleState"
 
 
 def _inject(optax: Any, factory: str, *args: Any, **hyperparams: Any) -> Any:

@@ -14,6 +14,7 @@ from .dtypes import (
     PyTree,
     cast,
     dtype_of,
+    is_half,
     is_number,
     kind_of,
     leaves,
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def start_in_kind(update: Callable[..., Any], state: PyTree, params: PyTree) -> PyTree:
+def start_in_kind(
+    update: Callable[..., Any], state: PyTree, params: PyTree, *, promotes: bool = False
+) -> PyTree:
     """Start each leaf of a state in the kind of number that one step makes of it.
 
     A moment of an integer param starts as an integer 0, and the first step makes it a float. To
@@ -35,8 +38,11 @@ def start_in_kind(update: Callable[..., Any], state: PyTree, params: PyTree) -> 
       update: of the transformation: takes gradients, state and params; returns the state second.
       state: from ``init``.
       params: arrays or ``jax.ShapeDtypeStruct``.
+      promotes: whether a hyperparameter is an array that promotes half precision. A leaf that the
+        step makes wider then starts in float32: on stock it loses no digits from there on.
     """
-    if not _may_change_kind(state, params):
+    promotes = promotes and any(map(is_half, leaves(state)))
+    if not promotes and not _may_change_kind(state, params):
         return state
     structures: list[Any] = []
 
@@ -59,11 +65,14 @@ def start_in_kind(update: Callable[..., Any], state: PyTree, params: PyTree) -> 
         if is_number(leaf)
     )
     return structure.unflatten(
-        _start(leaf, new.dtype, double=double) for leaf, new in zip(leaves(state), after)
+        _start(leaf, new.dtype, double=double, promotes=promotes)
+        for leaf, new in zip(leaves(state), after)
     )
 
 
-def _start(leaf: Any, after: Any, *, double: bool) -> Any:
+def _start(leaf: Any, after: Any, *, double: bool, promotes: bool) -> Any:
+    if promotes and is_half(leaf) and kind_of(after) == REAL and jnp.finfo(after).bits > 16:
+        return cast(leaf, jnp.float32)
     if not is_number(leaf) or kind_of(after) <= kind_of(dtype_of(leaf)):
         return leaf
     if kind_of(after) >= REAL and not double and jnp.finfo(after).bits == 64:  # By 64-bit mode.

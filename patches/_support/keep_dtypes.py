@@ -23,8 +23,11 @@ from ..._contract.dtypes import (
     cast_back,
     compute_dtype,
     dtype_of,
+    is_half,
     is_inexact,
+    is_number,
     is_real,
+    is_weak,
     leaves,
     numbers,
     strip_weak_type,
@@ -65,14 +68,18 @@ class KeepDtypes:
 
     def __call__(self, stock: Stock, *args: Any, **kwargs: Any) -> Any:
         """Build stock's transformation, made to keep its dtypes."""
-        return self.wrap(stock(*args, **kwargs), asked_dtypes(stock, args, kwargs))
+        promotes = any(map(promotes_half, (*args, *kwargs.values())))
+        return self.wrap(
+            stock(*args, **kwargs), asked_dtypes(stock, args, kwargs), promotes=promotes
+        )
 
-    def wrap(self, tx: Any, asked: tuple[Any, ...] = ()) -> Any:
+    def wrap(self, tx: Any, asked: tuple[Any, ...] = (), *, promotes: bool = False) -> Any:
         """Return the same transformation with an ``init`` and an ``update`` that keep dtypes."""
 
         @functools.wraps(tx.init)
         def init_fn(params: PyTree) -> PyTree:
-            return strip_weak_type(start_in_kind(step, self._start(tx, params), params))
+            state = self._start(tx, params)
+            return strip_weak_type(start_in_kind(step, state, params, promotes=promotes))
 
         def step(
             updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
@@ -150,6 +157,16 @@ class KeepDtypes:
     def _in_its_mode(self, function: Callable[..., Any], *args: PyTree) -> Any:
         with standard_promotion():
             return without_x64(function, *args) if self.in_32_bits else function(*args)
+
+
+def promotes_half(argument: Any) -> bool:
+    """Check whether a hyperparameter is an array that promotes half precision, as ``0.9`` is not.
+
+    Stock's moments are then wide from the first step on, and lose no digits.
+    """
+    return (
+        is_number(argument) and is_real(argument) and not (is_weak(argument) or is_half(argument))
+    )
 
 
 @contextlib.contextmanager

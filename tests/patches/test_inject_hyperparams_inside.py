@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import warnings
 from typing import Any
 
@@ -56,12 +58,22 @@ def test_a_stateful_schedule_keeps_its_state_and_gets_the_users_dtypes() -> None
     assert state.hyperparams_states["learning_rate"].dtype == jnp.bfloat16
 
 
-def test_a_hyperparameter_may_start_as_an_integer_and_become_a_fraction() -> None:
-    """Eager stock gives the fraction."""
-    tx, params = inject(optax.sgd)(lambda _: jnp.float32(0.25)), tree_of(jnp.float32)
-    state = tx.init(params)
-    state = state._replace(hyperparams={"learning_rate": jnp.asarray(1, jnp.int32)})
-    updates, state = tx.update(params, state, params)
+@pytest.mark.skipif(not HAS_EXTRA_ARGS, reason="stateful schedules came with optax 0.1.8")
+def test_a_stateful_schedule_may_start_with_an_integer() -> None:
+    from optax._src import base
+
+    class Follow(base.StatefulSchedule):
+        def init(self) -> Any:
+            return jnp.zeros((), jnp.int32)
+
+        def update(self, state: Any, **_: Any) -> Any:
+            return state + 1
+
+        def __call__(self, state: Any, **extra_args: Any) -> Any:
+            return extra_args.get("value", state)  # There is none in `init`.
+
+    tx, params = inject_stateful(optax.sgd)(Follow()), tree_of(jnp.float32)
+    updates, state = tx.update(params, tx.init(params), params, value=jnp.float32(0.25))
     np.testing.assert_array_equal(updates["w"], -0.25 * params["w"])
     assert state.hyperparams["learning_rate"] == 0.25
 
@@ -258,6 +270,28 @@ def test_an_inner_state_may_become_fractional_or_complex(
     for factor in (0.5, 0.75):
         updates, state = jax.jit(tx.update)(params, state, params)
         np.testing.assert_array_equal(updates, factor * params)
+
+
+HAS_DTYPE = "hyperparam_dtype" in inspect.signature(optax.inject_hyperparams).parameters
+WIDE: dict[str, Any] = {
+    "array": lambda: inject(optax.scale_by_rms)(jnp.float32(0.999)),
+    "schedule": lambda: inject(optax.scale_by_rms)(lambda _: jnp.float32(0.999)),
+}
+if HAS_DTYPE:
+    wide = functools.partial(inject, hyperparam_dtype=jnp.float32)
+    WIDE["hyperparam_dtype"] = lambda: wide(optax.scale_by_rms)(0.999)
+
+
+@pytest.mark.parametrize("build", WIDE.values(), ids=WIDE)
+def test_an_array_as_decay_gives_moments_in_float32(build: Any) -> None:
+    """As in ``optax.scale_by_rms(array)``. On stock 0.2.8 the first step promotes them."""
+    tx, ones = build(), jnp.ones(4, jnp.bfloat16)
+    state, updates = jax.lax.scan(
+        lambda state, _: tx.update(ones, state, ones)[::-1], tx.init(ones), None, 1500
+    )
+    assert updates.dtype == jnp.bfloat16
+    assert state.inner_state.nu.dtype == jnp.float32
+    np.testing.assert_allclose(state.inner_state.nu, 1 - 0.999**1500, rtol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])

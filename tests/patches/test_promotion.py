@@ -171,6 +171,32 @@ def test_radam_in_bfloat16_is_right(steps: int) -> None:
     np.testing.assert_allclose(np.asarray(updates["w"], np.float64), expected, rtol=0.05)
 
 
+DECAYS: dict[str, tuple[Any, float]] = {
+    "rms": (lambda decay: optax.scale_by_rms(decay(0.999)), 1 - 0.999**1500),
+    "ema": (lambda decay: optax.ema(decay(0.999)), 1 - 0.999**1500),
+    "trace": (lambda decay: optax.trace(decay(0.99)), 100 * (1 - 0.99**1500)),
+}
+
+
+@pytest.mark.parametrize("decay", [jnp.float32, np.float32], ids=["JAX", "NumPy"])
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16], ids=["bfloat16", "float16"])
+@pytest.mark.parametrize(("build", "exact"), DECAYS.values(), ids=DECAYS)
+def test_an_array_as_decay_gives_moments_in_float32(
+    build: Any, exact: float, dtype: Any, decay: Any
+) -> None:
+    """On stock the first step promotes them, so they do not stall."""
+    tx, ones = build(decay), jnp.ones(4, dtype)
+    state, updates = jax.lax.scan(
+        lambda state, _: tx.update(ones, state, ones)[::-1], tx.init(ones), None, 1500
+    )
+    assert updates.dtype == dtype
+    moment = leaves(state)[-1]
+    assert moment.dtype == jnp.float32
+    np.testing.assert_allclose(moment, exact, rtol=1e-4)
+    narrow = tree_map(lambda m: m.astype(dtype) if m.dtype == jnp.float32 else m, state)
+    assert dtypes_of(tx.update(ones, narrow, ones)[1]) == dtypes_of(narrow)
+
+
 @pytest.mark.skipif(Version("0.1.4") > RELEASE, reason="novograd came with optax 0.1.4")
 def test_the_second_moment_of_novograd_does_not_stall_in_bfloat16() -> None:
     tx = optax.scale_by_novograd(b2=0.999)
