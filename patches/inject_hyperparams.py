@@ -97,7 +97,8 @@ def _inject_hyperparams(stock: Stock, *args: Any, **kwargs: Any) -> Any:
             import optax
 
             dtype, promotes = compute_dtype(like), _would_promote(like, asked)
-            halves = any(map(is_half, leaves(like)))
+            # JAX promotes float8 with nothing else.
+            halves = {dtype_of(leaf).itemsize for leaf in leaves(like) if is_half(leaf)} == {2}
 
             def hand(name: str, value: Any) -> Any:
                 default = None if halves and name in strong else weak
