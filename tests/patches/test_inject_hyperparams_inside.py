@@ -294,6 +294,22 @@ def test_an_array_as_decay_gives_moments_in_float32(build: Any) -> None:
     np.testing.assert_allclose(state.inner_state.nu, 1 - 0.999**1500, rtol=1e-4)
 
 
+def test_the_derivative_by_a_decay_in_bfloat16_is_that_in_float32() -> None:
+    """Weakly typed, the decay is rounded at each leaf: the derivative has the wrong sign."""
+    start = jnp.asarray([0.2, -1.6, 0.7, 1.1, -0.4, 0.9, -0.1, 1.5, -0.8])
+
+    def loss(decay: Any, dtype: Any) -> Any:
+        params, tx = start.astype(dtype), inject(optax.adam)(0.1, b1=decay, b2=0.99)
+        state = tx.init(params)
+        for _ in range(3):
+            updates, state = tx.update((params - 0.3).astype(dtype), state, params)
+            params = optax.apply_updates(params, updates)
+        return (params.astype(jnp.float32) ** 2).sum()
+
+    got, exact = (jax.grad(loss)(jnp.float32(0.9), d) for d in (jnp.bfloat16, jnp.float32))
+    np.testing.assert_allclose(got, exact, atol=0.01)
+
+
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
 def test_functions_without_promotion_accept_a_hyperparameter(dtype: Any) -> None:
     """In stock a hyperparameter has the dtype of the params, so ``jax.lax.mul`` accepts both."""
