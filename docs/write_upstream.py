@@ -21,9 +21,9 @@ COLUMNS = ("tests", "patched", "opt-ins", "stock")
 HEAD = """\
 # The tests of optax itself
 
-Every wheel of optax contains its own tests. We ran them twice on each release: with the default
-patches, and with both opt-in patches, too. Tests that failed ran again on stock optax. No test that
-passes on stock may fail with the patches, unless this page lists it.
+Every wheel of optax contains its own tests. We ran those of the releases below twice: with the
+default patches, and with both opt-in patches, too. Tests that failed ran again on stock optax. No
+test that passes on stock may fail with the patches, unless this page lists it.
 
 | optax | jax | tests | fail patched | fail with both opt-in patches | fail on stock, too |
 |---|---|---|---|---|---|"""
