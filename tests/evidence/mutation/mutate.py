@@ -58,7 +58,7 @@ def mutants(file: str) -> Iterator[Mutant]:
 
 def _running(tree: ast.AST) -> Iterator[ast.expr | ast.stmt]:
     """Yield the nodes that run: no annotations, no code for type checkers, no reproducers."""
-    reproducers = set(_reproducers(tree))
+    reproducers = _reproducers(tree)
     pending: list[ast.AST] = [tree]
     while pending:
         node = pending.pop()
@@ -75,8 +75,8 @@ def _running(tree: ast.AST) -> Iterator[ast.expr | ast.stmt]:
             pending += ast.iter_child_nodes(node)
 
 
-def _reproducers(module: ast.AST) -> Iterator[str]:
-    """Yield the names of functions that reproduce a fault, or that only such a function calls."""
+def _reproducers(module: ast.AST) -> set[str]:
+    """Name the functions that reproduce a fault, or that only such a function calls."""
     called: set[str] = set()
     pending = list(ast.iter_child_nodes(module))
     functions = {node.name: node for node in pending if isinstance(node, ast.FunctionDef)}
@@ -87,7 +87,7 @@ def _reproducers(module: ast.AST) -> Iterator[str]:
         names = {node.id for node in ast.walk(pending.pop()) if isinstance(node, ast.Name)}
         pending += [functions[name] for name in (names & private) - called]
         called |= names
-    yield from faults | (private - called)
+    return faults | (private - called)
 
 
 def _decorators(function: ast.FunctionDef) -> list[str]:
