@@ -39,8 +39,9 @@ EXAMPLE_SHOWS = "int64_schedule"
 STOCK_PRINTS = "TypeError: cond branches must have equal output types but they differ."
 PATCHED_PRINTS = "[-0.1 -0.1 -0.1]"
 NUMBERS_CHANGE = (
-    "Yes, on optax 0.2.8 for complex and float64 gradients: stock loses imaginary parts and "
-    "digits. Otherwise only dtypes and compilation change."
+    "Yes. Up to optax 0.2.7, half-precision gradients are accumulated in float32, as in 0.2.8. On "
+    "0.2.8, complex and float64 gradients keep their imaginary parts and digits. Otherwise only "
+    "dtypes and compilation change."
 )
 
 RELEASE = Version(optax.__version__)
@@ -65,9 +66,13 @@ def mean_of_two(inner: Any, **options: Any) -> Any:
 
 PROGRAMS = {
     "adam": Program(lambda: mean_of_two(optax.adam(1e-2))),
-    "adam bfloat16": Program(lambda: mean_of_two(optax.adam(1e-2)), jnp.bfloat16),
+    "adam bfloat16": Program(
+        lambda: mean_of_two(optax.adam(1e-2)), jnp.bfloat16, releases=">=0.2.8"
+    ),
     "momentum": Program(lambda: mean_of_two(optax.sgd(0.1, momentum=0.9))),
-    "momentum float16": Program(lambda: mean_of_two(optax.sgd(0.1, momentum=0.9)), jnp.float16),
+    "momentum float16": Program(
+        lambda: mean_of_two(optax.sgd(0.1, momentum=0.9)), jnp.float16, releases=">=0.2.8"
+    ),
     "sum": Program(lambda: mean_of_two(optax.sgd(0.1), use_grad_mean=False)),
     "schedule": Program(lambda: optax.MultiSteps(optax.sgd(0.1), lambda _: 2)),
     "adafactor": Program(lambda: mean_of_two(optax.adafactor(1e-3)), jnp.bfloat16, same="state"),
@@ -152,6 +157,22 @@ def test_gradients_are_accumulated(
     expected = -total / 3 if mean else -total
     got = np.asarray(updates["w"]).astype(wide)
     np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("mean", [True, False])
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("count", [16, 512])
+def test_half_precision_is_accumulated_in_float32(dtype: Any, count: int, mean: bool) -> None:
+    random = np.random.default_rng(0)
+    grads = jnp.asarray(random.normal(1.0, 1.0, size=(count, 5)), dtype)
+    tx, params = optax.MultiSteps(optax.sgd(1.0), count, use_grad_mean=mean), grads[0]
+    state = tx.init(params)
+    state, updates = jax.lax.scan(lambda s, g: tx.update(g, s, params)[::-1], state, grads)
+    assert state.acc_grads.dtype == jnp.float32
+    assert updates.dtype == dtype
+    exact = np.asarray(grads).astype(np.float64).sum(axis=0) / (count if mean else 1)
+    rounding = float(jnp.finfo(dtype).eps)
+    np.testing.assert_allclose(-np.asarray(updates[-1], np.float64), exact, rtol=rounding)
 
 
 def test_float64_is_accumulated_in_float64() -> None:
