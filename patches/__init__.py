@@ -28,6 +28,7 @@ IDS = (
     "global_norm",
     "distance_estimates",
     "reduce_on_plateau",
+    "sums",
 )
 
 TESTED = (

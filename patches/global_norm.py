@@ -22,7 +22,6 @@ import functools
 import warnings
 from typing import TYPE_CHECKING, Any, Callable
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -39,7 +38,6 @@ from .._contract.dtypes import (
     tree_map,
     unflatten_like,
 )
-from .._contract.jaxpr import equations
 from .._contract.updates import cast_updates, update_dtype
 from .._engine.patch import Patch, Stock
 from .._tally import counting
@@ -194,11 +192,11 @@ def _wrong(what: str, got: Any, expected: float) -> str | None:
 
 def _probe_sum(optax: Any) -> str | None:
     with _no_warnings():
-        return _in_half(optax.global_norm, demo.shapes(jnp.bfloat16))
+        return demo.in_half(optax.global_norm, demo.shapes(jnp.bfloat16))
 
 
 def _probe_tree_norms(optax: Any) -> str | None:
-    outcomes = (_in_half(norm, demo.shapes(jnp.bfloat16)) for _, norm in _tree_norms(optax))
+    outcomes = (demo.in_half(norm, demo.shapes(jnp.bfloat16)) for _, norm in _tree_norms(optax))
     return next(filter(None, outcomes), None)
 
 
@@ -361,16 +359,6 @@ def array_max_norm(optax: Any) -> str | None:
     (t / norm) * max_norm is float32, and ``lax.select`` takes one dtype only.
     """
     return demo.one_step(optax.clip_by_global_norm(np.float32(1)), demo.shapes(jnp.bfloat16))
-
-
-def _in_half(norm: Callable[..., Any], tree: PyTree) -> str | None:
-    """Describe the first operation of a norm that is done in half precision."""
-    operations = ("add", "mul", "square", "integer_pow", "sqrt")
-    for equation in equations(jax.make_jaxpr(norm)(tree).jaxpr):
-        name, out = equation.primitive.name, equation.outvars[0].aval
-        if name in operations and is_half(out):
-            return f"{name} in {out.dtype}"
-    return None
 
 
 @contextlib.contextmanager

@@ -10,11 +10,12 @@ import jax
 import jax.numpy as jnp
 
 from ..._contract.check import TracedStep
-from ..._contract.dtypes import tree_map
+from ..._contract.dtypes import is_half, tree_map
+from ..._contract.jaxpr import equations
 from ..._engine.patch import NotInReleaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 PyTree = Any
 
@@ -100,3 +101,13 @@ def one_step(
     problem = TracedStep(tx, params, grads, extra_args, state_asks=state_asks)
     found = (str(v) for v in problem.step() if inside or v.kind != "float64")
     return next(found, None)
+
+
+def in_half(function: Callable[..., Any], tree: PyTree) -> str | None:
+    """Describe the first operation of a function that is done in half precision."""
+    operations = ("add", "mul", "square", "integer_pow", "sqrt")
+    for equation in equations(jax.make_jaxpr(function)(tree).jaxpr):
+        name, out = equation.primitive.name, equation.outvars[0].aval
+        if name in operations and is_half(out):
+            return f"{name} in {out.dtype}"
+    return None
