@@ -29,7 +29,7 @@ print(optax.cosine_similarity(vector, vector))
 EXAMPLE_SHOWS = "cosine_similarity"
 STOCK_PRINTS = "0.0"
 PATCHED_PRINTS = "1.0"
-NUMBERS_CHANGE = "Yes, in bfloat16 and float16. No result changes its dtype."
+NUMBERS_CHANGE = "Yes, in bfloat16 and float16."
 
 HAS_SKIP = hasattr(optax, "skip_large_updates")
 
