@@ -23,6 +23,7 @@ IDS = (
     "conditional",
     "float16_eps",
     "float32_moments",
+    "float32_averages",
     "promotion",
     "inject_hyperparams",
     "global_norm",
