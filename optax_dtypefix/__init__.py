@@ -38,6 +38,11 @@ if TYPE_CHECKING:
         check as check,
     )
     from ._contract.compare import ValueProblem as ValueProblem
+    from ._contract.master_weights import (
+        MasterWeightsState as MasterWeightsState,
+        StochasticRoundingState as StochasticRoundingState,
+        master_weights as master_weights,
+    )
     from ._contract.preserve import preserve_dtypes as preserve_dtypes
     from ._contract.values import (
         ValueCheck as ValueCheck,
@@ -55,6 +60,10 @@ else:
     # Imported on first use: some of these import jax, and few programs use them.
     _LATER = {
         **dict.fromkeys(("Check", "Violation", "check"), "_contract.check"),
+        **dict.fromkeys(
+            ("MasterWeightsState", "StochasticRoundingState", "master_weights"),
+            "_contract.master_weights",
+        ),
         "preserve_dtypes": "_contract.preserve",
         **dict.fromkeys(("ValueCheck", "check_values"), "_contract.values"),
         "ValueProblem": "_contract.compare",
@@ -75,11 +84,13 @@ else:
 
 __all__ = (
     "Check",
+    "MasterWeightsState",
     "OptaxDtypeFixError",
     "OptaxDtypeFixWarning",
     "PatchStatus",
     "Report",
     "State",
+    "StochasticRoundingState",
     "ValueCheck",
     "ValueProblem",
     "Violation",
@@ -89,6 +100,7 @@ __all__ = (
     "check_values",
     "disabled",
     "is_applied",
+    "master_weights",
     "original",
     "preserve_dtypes",
     "revert",

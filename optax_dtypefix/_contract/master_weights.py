@@ -1,0 +1,190 @@
+"""Train half-precision params as well as float32 ones: master weights, or stochastic rounding."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from .dtypes import (
+    PyTree,
+    cast,
+    dtype_of,
+    is_half,
+    leaves,
+    same_structure,
+    tree_map,
+    unflatten_like,
+)
+
+
+class MasterWeightsState(NamedTuple):
+    """The state of :func:`master_weights`.
+
+    Attributes:
+      master: the params, in float32 where the user's are in half precision.
+      inner_state: of the wrapped transformation.
+    """
+
+    master: PyTree
+    inner_state: PyTree
+
+
+class StochasticRoundingState(NamedTuple):
+    """The state of :func:`master_weights` with a ``rounding_key``.
+
+    Attributes:
+      key: for the random bits of the next step.
+      inner_state: of the wrapped transformation.
+    """
+
+    key: Any
+    inner_state: PyTree
+
+
+def master_weights(tx: Any, *, dtype: Any = jnp.float32, rounding_key: Any = None) -> Any:
+    """Keep a float32 copy of half-precision params, so that small updates are not rounded away.
+
+    ``tx`` sees the copy, and half-precision gradients in its dtype. The updates are such that
+    ``optax.apply_updates`` gives the copy, rounded to the dtypes of the params: wrap the whole
+    optimizer. If the params were changed in another way, as by clipping them, the copy follows,
+    element by element.
+
+    With ``rounding_key``, no copy is kept. The new params are rounded up or down at random, so that
+    they are right on average (Gupta et al., 2015, https://arxiv.org/abs/1502.02551).
+
+    Args:
+      tx: anything with ``init`` and ``update``.
+      dtype: of the copy: float32 or float64.
+      rounding_key: a key of ``jax.random``.
+
+    Returns:
+      An ``optax.GradientTransformationExtraArgs``; before optax 0.1.5 an
+      ``optax.GradientTransformation``. Its updates have the dtype of the copy where params are in
+      half precision; other leaves get the updates of ``tx``. ``update`` needs the params, and
+      raises ``ValueError`` without them. The state is a ``MasterWeightsState``, which takes 4 bytes
+      a param, or a ``StochasticRoundingState``.
+    """
+    import optax
+
+    kind = getattr(optax, "GradientTransformationExtraArgs", optax.GradientTransformation)
+    inner = tx
+    if isinstance(tx, optax.GradientTransformation) and kind is not optax.GradientTransformation:
+        inner = optax.with_extra_args_support(tx)
+
+    def widen(tree: PyTree) -> PyTree:
+        return tree_map(lambda leaf: cast(leaf, dtype) if is_half(leaf) else leaf, tree)
+
+    def init_fn(params: PyTree) -> Any:
+        master = widen(params)
+        inner_state = inner.init(master)
+        if rounding_key is not None:
+            return StochasticRoundingState(rounding_key, inner_state)
+        # A copy, so that params and state can both be donated.
+        return MasterWeightsState(tree_map(_copy, master), inner_state)
+
+    def update_fn(
+        updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
+    ) -> tuple[PyTree, Any]:
+        if params is None:
+            raise ValueError(
+                "master_weights compares its copy with the params, and got none. "
+                "Call tx.update(grads, state, params)."
+            )
+        stochastic = isinstance(state, StochasticRoundingState)
+        master = widen(params) if stochastic else tree_map(_follow, state.master, params)
+        new_updates, inner_state = inner.update(
+            widen(updates), state.inner_state, master, **extra_args
+        )
+        if not same_structure(new_updates, params):
+            raise ValueError(
+                "master_weights: the updates do not have the structure of the params. "
+                "Wrap the whole optimizer, and pass it the params that it was built for."
+            )
+        round_leaf: Callable[..., Any] = _round_to_nearest
+        if stochastic:
+            key, random = jax.random.split(state.key)
+            keys = iter(jax.random.split(random, max(len(leaves(params)), 1)))
+            round_leaf = lambda leaf, dtype: round_stochastically(leaf, dtype, next(keys))  # noqa: E731
+        moved = [
+            _move(*same_place, round_leaf)
+            for same_place in zip(leaves(params), leaves(master), leaves(new_updates))
+        ]
+        new_updates = unflatten_like(new_updates, [update for update, _ in moved])
+        if stochastic:
+            return new_updates, StochasticRoundingState(key, inner_state)
+        new_master = unflatten_like(state.master, [leaf for _, leaf in moved])
+        return new_updates, MasterWeightsState(new_master, inner_state)
+
+    return kind(init_fn, update_fn)
+
+
+def _copy(leaf: Any) -> Any:
+    return jnp.array(leaf) if isinstance(leaf, jax.Array) else leaf
+
+
+def _follow(master: Any, param: Any) -> Any:
+    """Take the param where it is not the rounded copy."""
+    if not is_half(param):
+        return param
+    is_rounded = _bits(cast(master, param.dtype)) == _bits(param)
+    return jnp.where(is_rounded, master, cast(param, master.dtype))
+
+
+def _bits(leaf: Any) -> Any:
+    """Return the bits of a half-precision array: XLA may skip its rounding in a comparison."""
+    return jax.lax.bitcast_convert_type(leaf, jnp.uint16)
+
+
+def _move(param: Any, master: Any, update: Any, round_leaf: Callable[..., Any]) -> tuple[Any, Any]:
+    """Return the update of a param, and its copy after the step."""
+    if not is_half(param):
+        return update, _apply(param, update)
+    wide = cast(param, master.dtype)
+    moved = master + cast(update, master.dtype)
+    rounded = round_leaf(moved, param.dtype)
+    update = cast(rounded, master.dtype) - wide
+    # ``apply_updates`` misses a param that is tiny beside the one before: 1 + (1e-30 - 1) is 0.
+    landed = cast(wide + update, param.dtype)
+    exact = _bits(landed) == _bits(rounded)
+    return update, jnp.where(exact, moved, cast(landed, master.dtype))
+
+
+def _apply(param: Any, update: Any) -> Any:
+    """Return a param after its update, as ``optax.apply_updates`` does."""
+    if not isinstance(param, jax.Array) or not hasattr(update, "dtype"):
+        return param
+    return jnp.asarray(param + update).astype(dtype_of(param))
+
+
+def _round_to_nearest(leaf: Any, dtype: Any) -> Any:
+    return cast(leaf, dtype)
+
+
+def round_stochastically(leaf: Any, dtype: Any, key: Any) -> Any:
+    """Round up or down to a neighbour in half precision, each as likely as it is near.
+
+    Args:
+      leaf: an array of floats, of any shape.
+      dtype: bfloat16 or float16.
+      key: a key of ``jax.random``.
+
+    Returns:
+      An array of ``dtype``. What it has exactly stays; no finite number becomes infinite.
+    """
+    leaf = cast(leaf, jnp.float32)
+    random = jax.random.bits(key, leaf.shape, jnp.uint16).astype(jnp.uint32)
+    dropped = 23 - jnp.finfo(dtype).nmant  # Bits of the mantissa.
+    random >>= 16 - dropped
+    mask = jnp.uint32(2**dropped - 1)
+    bits = jax.lax.bitcast_convert_type(leaf, jnp.uint32)
+    rounded = jax.lax.bitcast_convert_type((bits + random) & ~mask, jnp.float32)
+    if jnp.finfo(dtype).minexp > jnp.finfo(jnp.float32).minexp:
+        # Below the normal numbers of float16, neighbours are 2^-24 apart.
+        steps = jnp.floor(leaf * 2.0**24 + random * 2.0**-dropped)
+        rounded = jnp.where(jnp.abs(leaf) < 2.0**-14, steps * 2.0**-24, rounded)
+    truncated = jax.lax.bitcast_convert_type(bits & ~mask, jnp.float32)
+    largest = float(jnp.finfo(dtype).max)
+    rounded = jnp.where(jnp.abs(rounded) <= largest, rounded, truncated)
+    return jnp.where(jnp.isfinite(leaf), rounded, leaf).astype(dtype)

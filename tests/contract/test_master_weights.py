@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import optax_dtypefix
+from optax_dtypefix import MasterWeightsState, master_weights
+from optax_dtypefix._contract.master_weights import round_stochastically
+from optax_dtypefix._contract.x64 import x64
+from support.moments import adam_step
+from support.nodes import Converting
+from support.trees import dtypes_of, in_float64, leaves, tree_map, tree_of
+
+HALVES = pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16], ids=["bf16", "f16"])
+KEY = jax.random.PRNGKey(0)
+
+
+def train(tx: Any, params: Any, steps: int, grads_of: Any = lambda p: tree_map(jnp.ones_like, p)):
+    """Run steps in a scan."""
+
+    def step(carry: Any, _: Any) -> Any:
+        params, state = carry
+        updates, state = tx.update(grads_of(params), state, params)
+        return (optax.apply_updates(params, updates), state), None
+
+    run = jax.jit(lambda p, s: jax.lax.scan(step, (p, s), None, steps)[0])
+    return run(params, tx.init(params))
+
+
+WRAPPED: dict[str, Any] = {
+    "alone": master_weights,
+    "inside MultiSteps": lambda tx: optax.MultiSteps(master_weights(tx), 1),
+    "around MultiSteps": lambda tx: master_weights(optax.MultiSteps(tx, 1)),
+    "inside masked": lambda tx: optax.masked(master_weights(tx), True),
+    "around masked": lambda tx: master_weights(optax.masked(tx, True)),
+    "inside apply_if_finite": lambda tx: optax.apply_if_finite(master_weights(tx), 3),
+    "after a clip": lambda tx: optax.chain(optax.clip(1e3), master_weights(tx)),
+}
+
+
+@HALVES
+@pytest.mark.parametrize("wrap", WRAPPED.values(), ids=WRAPPED)
+def test_small_steps_add_up(wrap: Any, dtype: Any) -> None:
+    params = {"w": jnp.ones((3,), dtype)}
+    end, _ = train(wrap(optax.sgd(1e-3)), params, 1000)
+    assert end["w"].dtype == dtype
+    np.testing.assert_allclose(np.asarray(end["w"], float), 0, atol=1e-4)
+
+
+def test_without_a_copy_they_are_rounded_away() -> None:
+    end, _ = train(optax.sgd(1e-3), jnp.ones((3,), jnp.bfloat16), 1000)
+    np.testing.assert_array_equal(end, 1)
+
+
+def test_an_injected_learning_rate_reaches_the_copy() -> None:
+    tx = optax.inject_hyperparams(lambda rate: master_weights(optax.sgd(rate)))(1e-3)
+    end, _ = train(tx, jnp.ones((3,), jnp.bfloat16), 1000)
+    np.testing.assert_allclose(np.asarray(end, float), 0, atol=1e-4)
+
+
+@HALVES
+def test_adam_follows_float64(dtype: Any) -> None:
+    params, goal = tree_of(dtype), in_float64(tree_of(jnp.float32, seed=1))
+    wide = tree_map(jnp.asarray, tree_map(lambda leaf: leaf.astype(np.float32), goal))
+    tx = master_weights(optax.adam(1e-3))
+    _, state = train(
+        tx, params, 300, lambda p: tree_map(lambda x, y: x.astype(jnp.float32) - y, p, wide)
+    )
+    exact = in_float64(params)
+    for name in params:
+        m = v = 0.0
+        for count in range(1, 301):
+            # The model computes with rounded params.
+            rounded = np.asarray(jnp.asarray(exact[name], dtype)).astype(float)
+            direction, m, v = adam_step(rounded - goal[name], m, v, count)
+            exact[name] = exact[name] - 1e-3 * direction
+        np.testing.assert_allclose(state.master[name], exact[name], atol=2e-4)
+
+
+@HALVES
+@pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
+def test_apply_updates_gives_the_rounded_copy(dtype: Any, jit: bool) -> None:
+    """Also across 60 orders of magnitude, where one float32 update cannot reach every number."""
+    random = np.random.default_rng(0)
+    scale = 30 if dtype == jnp.bfloat16 else 4
+    before, after = (10.0 ** random.uniform(-scale, scale, 5000) for _ in range(2))
+    signs = random.choice([-1, 0, 1], 5000)
+    params = jnp.asarray(before, dtype)
+    before = np.asarray(params, float)
+    grads = jnp.asarray(before - signs * after, jnp.float32)
+    tx = master_weights(optax.sgd(1.0))
+
+    def step(params: Any, state: Any) -> Any:
+        updates, state = tx.update(grads, state, params)
+        return optax.apply_updates(params, updates), state
+
+    landed, state = (jax.jit(step) if jit else step)(params, tx.init(params))
+    bits = functools.partial(jax.lax.bitcast_convert_type, new_dtype=jnp.uint16)
+    np.testing.assert_array_equal(bits(landed), bits(state.master.astype(dtype)))
+    near = np.asarray(jnp.asarray(signs * after, dtype), float)
+    error = np.abs(np.asarray(landed, float) - near)
+    assert (error <= 2.0**-7 * np.maximum(np.abs(near), 2.0**-16 * before)).all()
+
+
+def test_a_param_that_was_changed_elsewhere_is_followed() -> None:
+    params = {"w": jnp.ones((4,), jnp.bfloat16)}
+    tx = master_weights(optax.sgd(1e-3))
+    params, state = train(tx, params, 1)
+    clipped = {"w": params["w"].at[1].set(0.5)}
+    _, state = tx.update({"w": jnp.ones((4,), jnp.bfloat16)}, state, clipped)
+    np.testing.assert_allclose(state.master["w"], [0.998, 0.499, 0.998, 0.998], rtol=1e-6)
+
+
+def test_leaves_that_are_not_in_half_precision_get_the_updates_of_stock() -> None:
+    params = {"f": jnp.ones(3) / 3, "c": jnp.ones(2, jnp.complex64), "n": jnp.arange(3)}
+    grads = tree_map(lambda p: p * 0.1, params)
+    tx, inner = master_weights(optax.sgd(0.1)), optax.sgd(0.1)
+    updates, state = tx.update(grads, tx.init(params), params)
+    expected, _ = inner.update(grads, inner.init(params), params)
+    for got, stock in zip(leaves(updates), leaves(expected)):
+        assert got.dtype == stock.dtype
+        np.testing.assert_array_equal(got, stock)
+    for got, moved in zip(leaves(state.master), leaves(optax.apply_updates(params, expected))):
+        np.testing.assert_array_equal(got, moved)
+
+
+def test_params_and_state_may_be_donated() -> None:
+    params = tree_of(jnp.bfloat16, jnp.float32)
+    tx = master_weights(optax.adam(1e-3))
+
+    @functools.partial(jax.jit, donate_argnums=(0, 1))
+    def step(params: Any, state: Any) -> Any:
+        updates, state = tx.update(params, state, params)
+        return optax.apply_updates(params, updates), state
+
+    state = tx.init(params)
+    for _ in range(2):
+        params, state = step(params, state)
+    assert all(np.isfinite(leaf).all() for leaf in leaves(in_float64(params)))
+
+
+@pytest.mark.parametrize("rounding_key", [None, KEY], ids=["copy", "stochastic"])
+def test_the_state_keeps_its_dtypes(rounding_key: Any) -> None:
+    for wide in (False, True):
+        with x64(wide):
+            params = tree_of(jnp.bfloat16, jnp.float32)
+            tx = master_weights(optax.adam(1e-3), rounding_key=rounding_key)
+            state = tx.init(params)
+            updates, after = jax.jit(tx.update)(params, state, params)
+            assert dtypes_of(after) == dtypes_of(state)
+            assert {*dtypes_of(updates)} == {jnp.dtype(jnp.float32)}
+
+
+def test_a_copy_may_be_float64() -> None:
+    with x64():
+        tx = master_weights(optax.sgd(1e-3), dtype=jnp.float64)
+        end, state = train(tx, jnp.ones((3,), jnp.bfloat16), 10)
+        assert state.master.dtype == jnp.float64
+        np.testing.assert_allclose(state.master, 0.99, rtol=1e-12)
+        assert end.dtype == jnp.bfloat16
+
+
+def test_the_inner_transformation_sees_float32() -> None:
+    seen = []
+
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        seen.append((grads["w"].dtype, params["w"].dtype))
+        return grads, state
+
+    inner = optax.GradientTransformation(lambda _: (), update)
+    params = {"w": jnp.ones(3, jnp.bfloat16)}
+    tx = master_weights(inner)
+    tx.update(params, tx.init(params), params)
+    assert seen == [(jnp.float32, jnp.float32)]
+
+
+def test_nodes_only_receive_arrays() -> None:
+    params = Converting(jnp.ones(3, jnp.bfloat16))
+    end, state = train(master_weights(optax.sgd(1e-3)), params, 10)
+    assert isinstance(end, Converting)
+    np.testing.assert_allclose(state.master.child, 0.99, rtol=1e-6)
+
+
+def test_wrong_calls_are_refused_with_advice() -> None:
+    tx, params = master_weights(optax.sgd(0.1)), {"w": jnp.ones(3, jnp.bfloat16)}
+    with pytest.raises(ValueError, match=r"tx\.update\(grads, state, params\)"):
+        tx.update(params, tx.init(params))
+    with pytest.raises(ValueError, match="structure of the params"):
+        tx.update({"v": params["w"]}, tx.init(params), params)
+
+
+def test_check_accepts_it() -> None:
+    params = tree_of(jnp.bfloat16)
+    assert isinstance(master_weights(optax.adam(1e-3)).init(params), MasterWeightsState)
+    assert optax_dtypefix.check(master_weights(optax.adam(1e-3)), params).ok
+
+
+@HALVES
+def test_stochastic_rounding_is_right_on_average(dtype: Any) -> None:
+    """The mean of 4,096 params is the float32 one, and no copy is kept."""
+    params = {"w": jnp.ones((4096,), dtype)}
+    tx = master_weights(optax.sgd(1e-4), rounding_key=KEY)
+    end, state = train(tx, params, 1000)
+    assert [leaf.shape for leaf in leaves(state)] == [KEY.shape]
+    np.testing.assert_allclose(np.asarray(end["w"], float).mean(), 0.9, atol=1e-3)
+
+
+@HALVES
+@pytest.mark.parametrize("size", [1.0, 3e-3, 1e-5, 3e-7, 60000.0])
+def test_a_number_is_rounded_to_its_neighbours_in_proportion(dtype: Any, size: float) -> None:
+    exact = np.float32(size * (1 + 1e-3))
+    many = jnp.full((100_000,), exact)
+    for sign in (1, -1):
+        found = np.asarray(round_stochastically(sign * many, dtype, KEY), float)
+        values = np.unique(found)
+        assert len(values) <= 2
+        gap = values.max() - values.min()
+        assert values.min() <= sign * exact <= values.max() or len(values) == 1
+        spread = gap / 2 / np.sqrt(many.size)
+        np.testing.assert_allclose(found.mean(), sign * exact, rtol=1e-6, atol=5 * spread + 1e-12)
+
+
+@HALVES
+def test_exact_and_infinite_numbers_stay(dtype: Any) -> None:
+    info = jnp.finfo(dtype)
+    numbers = [0.0, -0.0, 1.5, -3.0, float(info.max), float(-info.max), np.inf, -np.inf, np.nan]
+    exact = jnp.asarray(numbers, dtype)
+    for seed in range(10):
+        key = jax.random.PRNGKey(seed)
+        found = round_stochastically(exact.astype(jnp.float32), dtype, key)
+        np.testing.assert_array_equal(np.asarray(found, float), np.asarray(exact, float))
+        above = jnp.float32(float(info.max)) * (1 + 2.0**-12)
+        assert jnp.isfinite(round_stochastically(above, dtype, key))
