@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Callable, NamedTuple
 
 import jax
@@ -102,15 +103,13 @@ def master_weights(tx: Any, *, dtype: Any = jnp.float32, rounding_key: Any = Non
                 "master_weights: the updates do not have the structure of the params. "
                 "Wrap the whole optimizer, and pass it the params that it was built for."
             )
-        round_leaf: Callable[..., Any] = _round_to_nearest
+        count = len(leaves(params))
+        rounds: list[Callable[..., Any]] = [cast] * count
         if stochastic:
             key, random = jax.random.split(state.key)
-            keys = iter(jax.random.split(random, max(len(leaves(params)), 1)))
-            round_leaf = lambda leaf, dtype: round_stochastically(leaf, dtype, next(keys))  # noqa: E731
-        moved = [
-            _move(*same_place, round_leaf)
-            for same_place in zip(leaves(params), leaves(master), leaves(new_updates))
-        ]
+            keys = jax.random.split(random, max(count, 1))
+            rounds = [functools.partial(round_stochastically, key=bits) for bits in keys]
+        moved = list(map(_move, leaves(params), leaves(master), leaves(new_updates), rounds))
         new_updates = unflatten_like(new_updates, [update for update, _ in moved])
         if stochastic:
             return new_updates, StochasticRoundingState(key, inner_state)
@@ -156,10 +155,6 @@ def _apply(param: Any, update: Any) -> Any:
     if not isinstance(param, jax.Array) or not hasattr(update, "dtype"):
         return param
     return jnp.asarray(param + update).astype(dtype_of(param))
-
-
-def _round_to_nearest(leaf: Any, dtype: Any) -> Any:
-    return cast(leaf, dtype)
 
 
 def round_stochastically(leaf: Any, dtype: Any, key: Any) -> Any:
