@@ -22,10 +22,10 @@ HEAD = """\
 # The tests of optax itself
 
 Every wheel of optax contains its own tests. We ran those of the releases below twice: with the
-default patches, and with both opt-in patches, too. Tests that failed ran again on stock optax. No
+default patches, and with all opt-in patches, too. Tests that failed ran again on stock optax. No
 test that passes on stock may fail with the patches, unless this page lists it.
 
-| optax | jax | tests | fail patched | fail with both opt-in patches | fail on stock, too |
+| optax | jax | tests | fail patched | fail with all opt-in patches | fail on stock, too |
 |---|---|---|---|---|---|"""
 
 KNOWN = """
@@ -36,7 +36,7 @@ These tests fail only with the patches, because they assert what a patch changes
 TAIL = """
 A test that fails on stock, too, says nothing about the patches: we count such tests, and did not
 examine their causes. The tests of `assignment`, `perturbations` and the segmentation losses did not
-run: that code calls no patched function.
+run: that code calls no patched function but `tree.sum`.
 
 `nox -s upstream` runs the tests again and writes this page. It fails if another test fails only
 with the patches, or if one of the listed tests passes."""

@@ -25,11 +25,12 @@ from support.processes import environment
 
 SETTINGS = {
     "patched": {},
-    "opt-ins": {"OPTAX_DTYPEFIX_ENABLE": "every_transform,float32_moments"},
+    "opt-ins": {"OPTAX_DTYPEFIX_ENABLE": "every_transform,float32_moments,float32_averages"},
 }
 
 LEFT_OUT = ("assignment/", "losses/_segmentation_test.py", "perturbations/")
-"""Tests of code that calls no patched function. They take as long as all others."""
+"""Tests of code that calls no patched function, but ``tree.sum`` in perturbations. They take as
+long as all others."""
 
 
 def package() -> Path:
