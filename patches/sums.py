@@ -109,8 +109,9 @@ def _accumulator(stock: Stock, *args: Any) -> Any:
     @counting
     def init(value: PyTree) -> PyTree:
         like[:] = leaves(value)
-        wide = [jax.ShapeDtypeStruct(v.shape, jnp.float32) if is_half(v) else v for v in like]
-        return accumulator.init(unflatten_like(value, wide))
+        if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in like):  # From 0.2.8 on.
+            return accumulator.init(jax.eval_shape(half_to_float32, value))
+        return accumulator.init(half_to_float32(value))
 
     @counting
     def finalize(carry: PyTree) -> PyTree:
