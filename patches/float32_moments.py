@@ -2,9 +2,10 @@
 
 v += (1 - b2) (g^2 - v) does not move v by less than half a unit in its last place. bfloat16 has 8
 bits. So with b2 = 0.999, v stalls as soon as g^2 / v is below 1 + 2^-9 / 0.001, about 3. For unit
-gradients v stalls at 0.5, and updates are 1.4 times too large. float16 has 11 bits, but no small
-numbers. optax has ``mu_dtype`` for the first moment and nothing for the second
-(https://github.com/google-deepmind/optax/issues/1552).
+gradients v stalls at 0.5, and updates are 1.4 times too large. v never falls: 0.999 v rounds to v.
+After 200 gradients of 1, updates for 8,000 gradients of 0.001 are 60 times too small. float16 has
+11 bits, but no small numbers. optax has ``mu_dtype`` for the first moment and nothing for the
+second (https://github.com/google-deepmind/optax/issues/1552).
 
 Here new states have second moments in float32, which take twice the memory, and stock runs on
 float32 copies of the narrower leaves. A moment restored from a checkpoint keeps its dtype.
@@ -24,7 +25,7 @@ from ._support.in_float32 import MOMENT_TRANSFORMS, InFloat32, available
 PATCH = Patch(
     "float32_moments",
     summary="second moments in half precision stall: in bfloat16, updates of adam are 1.4 times "
-    "too large",
+    "too large with steady gradients, and far too small after large ones",
     opt_in=True,
     allow_missing_targets=True,
 )
@@ -69,6 +70,19 @@ def stalled_moment(optax: Any) -> str | None:
     got = _last_update(optax.scale_by_adam(mu_dtype=jnp.float32), jnp.ones(5000))
     if not 0.99 < got < 1.01:
         return f"after 5000 gradients of 1 the update is {got:.3g}, not 1"
+    return None
+
+
+@PATCH.fault(">=0.1.2", issue=1552, abstract=False)
+def stalled_decay(optax: Any) -> str | None:
+    """In bfloat16, after large gradients, updates of adam for small ones are 60 times too small.
+
+    0.999 v rounds to v, so v never falls.
+    """
+    gradients = jnp.where(jnp.arange(8200) < 200, 1.0, 0.001)
+    got = _last_update(optax.scale_by_adam(mu_dtype=jnp.float32), gradients)
+    if not 0.98 < got / 0.1274 < 1.02:
+        return f"after 200 gradients of 1 and 8000 of 0.001 the update is {got:.3g}, not 0.127"
     return None
 
 
