@@ -1,0 +1,148 @@
+"""Train each problem in each way to keep precision, and print JSON.
+
+``python -m evidence.long_runs.ways WAY...`` runs with the patches that the environment asks for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import sys
+from typing import TYPE_CHECKING, Any, Callable
+
+import optax_dtypefix  # isort: skip  # First, as in a training script.
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from evidence.long_runs import digits, runs, text
+from evidence.long_runs.cases import CASES, HALVES, Case
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LAST = 300
+"""The number of steps over which the final loss is averaged."""
+
+
+def unwrapped(tx: Any) -> Any:
+    return tx
+
+
+def rounded_at_random(tx: Any) -> Any:
+    return optax_dtypefix.master_weights(tx, rounding_key=jax.random.PRNGKey(0))
+
+
+WAYS: dict[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = {
+    "half": (unwrapped, HALVES),
+    "master_weights": (optax_dtypefix.master_weights, HALVES),
+    "stochastic_rounding": (rounded_at_random, HALVES),
+    "float32": (unwrapped, ("float32",)),
+    "float64": (unwrapped, ("float64",)),
+}
+"""For each way: what wraps the optimizer, and the dtypes of the params."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """What a way trains.
+
+    Attributes:
+      name: the optimizer.
+      dtypes: half-precision dtypes of the params that are of interest.
+      build: builds the transformation.
+      start: returns the params in a dtype.
+      loss: maps params and a batch to the loss.
+      batches: an array, with one batch a step.
+      with_value: whether the update takes the loss.
+      scale: the loss scale.
+    """
+
+    name: str
+    dtypes: tuple[str, ...]
+    build: Callable[[], Any]
+    start: Callable[[Any], Any]
+    loss: Callable[[Any, Any], Any]
+    batches: Callable[[], Any]
+    with_value: bool = False
+    scale: float = 1.0
+
+
+def of_case(case: Case) -> Problem:
+    """Return the problem of one long run."""
+    images, labels = (np.asarray(part, np.float32) for part in digits.images())
+
+    def loss(params: Any, batch: Any) -> Any:
+        x, y = jnp.asarray(images)[batch], jnp.asarray(labels)[batch]
+        return runs.loss_of(params, x, y, case.scale)
+
+    # In float16 a case of an opt-in patch is the case of ``float16_eps`` again.
+    dtypes = ("bfloat16",) if case.opt_in else case.dtypes
+    return Problem(
+        case.name.partition(", float32_moments")[0],
+        dtypes,
+        case.build,
+        lambda dtype: runs.params_of(case, dtype),
+        loss,
+        digits.batches,
+        case.with_value,
+        case.scale,
+    )
+
+
+def adamw() -> Any:
+    return optax.adamw(optax.warmup_cosine_decay_schedule(0, 3e-3, 100, text.STEPS, 3e-5))
+
+
+TRANSFORMER = Problem(
+    "transformer, adamw", ("bfloat16",), adamw, text.start, text.loss_of, text.batches
+)
+
+
+def problems() -> Iterator[Problem]:
+    """Yield all problems."""
+    yield from map(of_case, CASES)
+    yield TRANSFORMER
+
+
+def train(problem: Problem, wrap: Callable[[Any], Any], dtype: str) -> dict[str, Any]:
+    """Train, and return the final loss, and the bytes a param of params and state."""
+    tx, params = wrap(problem.build()), problem.start(jnp.dtype(dtype))
+
+    def step(carry: Any, batch: Any) -> Any:
+        params, state = carry
+        loss, grads = jax.value_and_grad(problem.loss)(params, batch)
+        value = {"value": loss} if problem.with_value else {}
+        updates, state = tx.update(grads, state, params, **value)
+        return (optax.apply_updates(params, updates), state), loss / problem.scale
+
+    start = (params, tx.init(params))
+    scan = jax.jit(lambda carry, batches: jax.lax.scan(step, carry, batches)[1])
+    losses = np.asarray(scan(start, jnp.asarray(problem.batches())), np.float64)
+    final = float(losses[-LAST:].mean())
+    count = sum(leaf.size for leaf in jax.tree_util.tree_leaves(params))
+    size = sum(leaf.nbytes for leaf in jax.tree_util.tree_leaves(start))
+    return {"loss": final if math.isfinite(final) else None, "bytes": size / count}
+
+
+def main(names: list[str]) -> None:
+    found = []
+    for problem in problems():
+        for name in names:
+            wrap, dtypes = WAYS[name]
+            for dtype in dtypes:
+                if dtype in problem.dtypes or dtype not in HALVES:
+                    try:
+                        result = train(problem, wrap, dtype)
+                    except TypeError as error:
+                        result = {"error": str(error)[:200]}
+                    found.append({"case": problem.name, "dtype": dtype, "way": name, **result})
+                    print(found[-1], file=sys.stderr)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
