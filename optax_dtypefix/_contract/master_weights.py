@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any, Callable, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .dtypes import (
     PyTree,
@@ -103,12 +105,12 @@ def master_weights(tx: Any, *, dtype: Any = jnp.float32, rounding_key: Any = Non
                 "master_weights: the updates do not have the structure of the params. "
                 "Wrap the whole optimizer, and pass it the params that it was built for."
             )
-        count = len(leaves(params))
-        rounds: list[Callable[..., Any]] = [cast] * count
+        rounds: list[Callable[..., Any]] = [cast] * len(leaves(params))
         if stochastic:
             key, random = jax.random.split(state.key)
-            keys = jax.random.split(random, max(count, 1))
-            rounds = [functools.partial(round_stochastically, key=bits) for bits in keys]
+            shapes = [np.shape(leaf) if is_half(leaf) else () for leaf in leaves(params)]
+            bits = random_bits(random, shapes)
+            rounds = [functools.partial(round_stochastically, bits=of_leaf) for of_leaf in bits]
         moved = list(map(_move, leaves(params), leaves(master), leaves(new_updates), rounds))
         new_updates = unflatten_like(new_updates, [update for update, _ in moved])
         if stochastic:
@@ -157,29 +159,46 @@ def _apply(param: Any, update: Any) -> Any:
     return jnp.asarray(param + update).astype(dtype_of(param))
 
 
-def round_stochastically(leaf: Any, dtype: Any, key: Any) -> Any:
+def random_bits(key: Any, shapes: list[tuple[int, ...]]) -> list[Any]:
+    """Draw 16 bits for each element of arrays of these shapes.
+
+    Small arrays share a draw: a draw takes XLA a tenth of a second to compile.
+    """
+    key_of_small, *keys = jax.random.split(key, len(shapes) + 1)
+    sizes = [math.prod(shape) for shape in shapes]
+    small = [size if size <= _SMALL else 0 for size in sizes]
+    pieces = jnp.split(jax.random.bits(key_of_small, (sum(small),), jnp.uint16), np.cumsum(small))
+    return [
+        piece.reshape(shape) if size <= _SMALL else jax.random.bits(own, shape, jnp.uint16)
+        for piece, shape, size, own in zip(pieces, shapes, sizes, keys)
+    ]
+
+
+_SMALL = 4096
+
+
+def round_stochastically(leaf: Any, dtype: Any, bits: Any) -> Any:
     """Round up or down to a neighbour in half precision, each as likely as it is near.
 
     Args:
       leaf: an array of floats, of any shape.
       dtype: bfloat16 or float16.
-      key: a key of ``jax.random``.
+      bits: an array of random uint16, of the same shape.
 
     Returns:
       An array of ``dtype``. What it has exactly stays; no finite number becomes infinite.
     """
     leaf = cast(leaf, jnp.float32)
-    random = jax.random.bits(key, leaf.shape, jnp.uint16).astype(jnp.uint32)
     dropped = 23 - jnp.finfo(dtype).nmant  # Bits of the mantissa.
-    random >>= 16 - dropped
+    random = bits.astype(jnp.uint32) >> (16 - dropped)
     mask = jnp.uint32(2**dropped - 1)
-    bits = jax.lax.bitcast_convert_type(leaf, jnp.uint32)
-    rounded = jax.lax.bitcast_convert_type((bits + random) & ~mask, jnp.float32)
+    exact = jax.lax.bitcast_convert_type(leaf, jnp.uint32)
+    rounded = jax.lax.bitcast_convert_type((exact + random) & ~mask, jnp.float32)
     if jnp.finfo(dtype).minexp > jnp.finfo(jnp.float32).minexp:
         # Below the normal numbers of float16, neighbours are 2^-24 apart.
         steps = jnp.floor(leaf * 2.0**24 + random * 2.0**-dropped)
         rounded = jnp.where(jnp.abs(leaf) < 2.0**-14, steps * 2.0**-24, rounded)
-    truncated = jax.lax.bitcast_convert_type(bits & ~mask, jnp.float32)
+    truncated = jax.lax.bitcast_convert_type(exact & ~mask, jnp.float32)
     largest = float(jnp.finfo(dtype).max)
     rounded = jnp.where(jnp.abs(rounded) <= largest, rounded, truncated)
     return jnp.where(jnp.isfinite(leaf), rounded, leaf).astype(dtype)

@@ -11,7 +11,8 @@ import pytest
 
 import optax_dtypefix
 from optax_dtypefix import MasterWeightsState, master_weights
-from optax_dtypefix._contract.master_weights import round_stochastically
+from optax_dtypefix._contract.jaxpr import equations
+from optax_dtypefix._contract.master_weights import random_bits, round_stochastically
 from optax_dtypefix._contract.x64 import x64
 from support.moments import adam_step
 from support.nodes import Converting
@@ -217,7 +218,8 @@ def test_a_number_is_rounded_to_its_neighbours_in_proportion(dtype: Any, size: f
     exact = np.float32(size * (1 + 1e-3))
     many = jnp.full((100_000,), exact)
     for sign in (1, -1):
-        found = np.asarray(round_stochastically(sign * many, dtype, KEY), float)
+        bits = jax.random.bits(KEY, many.shape, jnp.uint16)
+        found = np.asarray(round_stochastically(sign * many, dtype, bits), float)
         values = np.unique(found)
         assert len(values) <= 2
         gap = values.max() - values.min()
@@ -232,8 +234,23 @@ def test_exact_and_infinite_numbers_stay(dtype: Any) -> None:
     numbers = [0.0, -0.0, 1.5, -3.0, float(info.max), float(-info.max), np.inf, -np.inf, np.nan]
     exact = jnp.asarray(numbers, dtype)
     for seed in range(10):
-        key = jax.random.PRNGKey(seed)
-        found = round_stochastically(exact.astype(jnp.float32), dtype, key)
+        bits = jax.random.bits(jax.random.PRNGKey(seed), exact.shape, jnp.uint16)
+        found = round_stochastically(exact.astype(jnp.float32), dtype, bits)
         np.testing.assert_array_equal(np.asarray(found, float), np.asarray(exact, float))
         above = jnp.float32(float(info.max)) * (1 + 2.0**-12)
-        assert jnp.isfinite(round_stochastically(above, dtype, key))
+        assert jnp.isfinite(round_stochastically(above, dtype, bits[0]))
+
+
+def test_small_params_share_a_draw() -> None:
+    params = [jnp.ones(shape, jnp.bfloat16) for shape in [(), (4096,), (0,), (65, 64), (3, 4)]]
+    tx = master_weights(optax.sgd(0.1), rounding_key=KEY)
+    program = jax.make_jaxpr(tx.update)(params, tx.init(params), params)
+    draws = [eqn.outvars[0].aval.shape for eqn in equations(program.jaxpr) if is_draw(eqn)]
+    assert draws == [(1 + 4096 + 12,), (65, 64)]
+    both = random_bits(KEY, [(5000,), (2,), (3, 5)])
+    assert [bits.shape for bits in both] == [(5000,), (2,), (3, 5)]
+    assert len(np.unique(np.concatenate([np.ravel(bits)[:15] for bits in both[1:]]))) > 10
+
+
+def is_draw(equation: Any) -> bool:
+    return equation.primitive.name == "random_bits" and equation.outvars[0].aval.dtype == jnp.uint16
