@@ -1,6 +1,6 @@
 """Record the long runs: stock and patched optax, and the float64 reference.
 
-Run ``python -m evidence.long_runs.record FILE.json`` in ``tests/``. It takes some minutes.
+Run ``python -m evidence.long_runs.record FILE.json`` in ``tests/``. It takes half an hour.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import optax
 
-from evidence.long_runs.cases import CASES
+from evidence.long_runs.cases import CASES, HALVES
 from evidence.long_runs.reference_run import WINDOW, losses_in
-from support.processes import stock_and_patched
+from support.processes import STOCK, finish, start, stdout_of, stock_and_patched
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,6 +35,40 @@ def run_of(found: Mapping[str, Any]) -> dict[str, Any]:
     return {"losses": curve(found["losses"]), "errors": errors}
 
 
+OPT_INS = {"OPTAX_DTYPEFIX_ENABLE": "float32_moments,float32_averages"}
+
+PROCESSES: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
+    "stock": (("half",), STOCK),
+    "patched": (("half", "master_weights", "stochastic_rounding", "float32"), {}),
+    "opt-ins": (("half",), OPT_INS),
+    "float64": (("float64",), {"JAX_ENABLE_X64": "1"}),
+}
+"""For each process: the ways that it trains, and its environment."""
+
+
+def in_each_way() -> list[dict[str, Any]]:
+    """Return final losses and bytes a param of each case, in each way."""
+    module = "evidence.long_runs.ways"
+    started = [start("-m", module, "--ways", *ways, **env) for ways, env in PROCESSES.values()]
+    cases: dict[tuple[str, str], dict[str, Any]] = {}
+    for process, done in zip(PROCESSES, finish(started)):
+        for found in json.loads(stdout_of(done).splitlines()[-1]):
+            way = process if found["way"] == "half" else found["way"]
+            case = cases.setdefault((found["case"], found["dtype"]), {})
+            case[way] = [rounded(found["loss"]), rounded(found["bytes"])]
+    return [
+        {
+            "case": name,
+            "dtype": dtype,
+            **ways,
+            **cases[name, "float32"],
+            **cases[name, "float64"],
+        }
+        for (name, dtype), ways in cases.items()
+        if dtype in HALVES
+    ]
+
+
 def main(path: str) -> None:
     stock, patched = stock_and_patched("evidence.long_runs.runs")
     runs = [
@@ -49,9 +83,10 @@ def main(path: str) -> None:
         for case in CASES
         for dtype in case.dtypes
     ]
-    lines = ",\n".join(map(json.dumps, runs))
     head = json.dumps({"optax": optax.__version__, "steps_a_point": WINDOW})[:-1]
-    Path(path).write_text(f'{head}, "runs": [\n{lines}\n]}}\n', encoding="utf-8")
+    runs_, ways = (",\n".join(map(json.dumps, rows)) for rows in (runs, in_each_way()))
+    text = f'{head}, "runs": [\n{runs_}\n], "ways": [\n{ways}\n]}}\n'
+    Path(path).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
