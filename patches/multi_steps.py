@@ -19,6 +19,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
+import weakref
 from typing import Any, Callable
 
 import jax
@@ -45,6 +46,7 @@ from .._tally import count, counting
 from ._support import reproduce as demo
 from ._support.branches import fit, in_agreement, promoted
 from ._support.keep_dtypes import standard_promotion
+from ._support.seen import SeenParams
 
 _LAYOUTS = ("optax.transforms._accumulation", "optax._src.wrappers")
 
@@ -60,6 +62,7 @@ PATCH = Patch(
 def _init(stock: Stock, self: Any, params: PyTree) -> Any:
     """Run stock without weak types, with accumulators that are wide enough for their gradients."""
     state = stock(self, params)
+    _seen_by(self).add(params)
 
     def inner_update(grads: PyTree, *args: PyTree) -> Any:
         return self._opt.update(tree_map(_in_float, grads), *args)
@@ -106,7 +109,7 @@ def _update(
         return stock(self, updates, state, params, **extra_args)  # type: ignore[no-any-return]
     # Stock shows the inner transformation the promoted dtype of gradient and accumulator, which has
     # the dtype of the param.
-    shown = _accumulated(updates, _params_like(updates, state, params))
+    shown = _accumulated(updates, _params_like(self, updates, state, params))
     needed = map(promoted, shown, _accumulated(updates, leaves(state.acc_grads)))
 
     def run(dtypes: list[Any]) -> tuple[PyTree, Any]:
@@ -117,11 +120,22 @@ def _update(
         return in_agreement(run, list(needed))
 
 
-def _params_like(grads: PyTree, state: Any, params: PyTree) -> list[Any]:
+def _params_like(multi_steps: Any, grads: PyTree, state: Any, params: PyTree) -> list[Any]:
     """List the params, or what has their dtypes: moments of the inner transformation, if any."""
     if params is not None and same_structure(grads, params):
         return leaves(params)
-    return next(iter(kept_like(state.inner_opt_state, grads)), leaves(state.acc_grads))
+    moments = kept_like(state.inner_opt_state, grads)
+    return next(iter(moments), None) or _seen_by(multi_steps).like(grads)
+
+
+_SEEN: weakref.WeakKeyDictionary[Any, SeenParams] = weakref.WeakKeyDictionary()
+
+
+def _seen_by(multi_steps: Any) -> SeenParams:
+    try:
+        return _SEEN.setdefault(multi_steps, SeenParams())
+    except TypeError:  # A subclass without a hash.
+        return SeenParams()
 
 
 @PATCH.wraps("MultiSteps.update", _LAYOUTS, ">=0.1.5,<0.1.8")

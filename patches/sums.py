@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from typing import Any
+from typing import Any, Callable
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,9 @@ from .._contract.dtypes import (
     half_to_float32,
     is_half,
     is_real,
+    is_weak,
     leaves,
+    same_structure,
     tree_map,
     unflatten_like,
 )
@@ -37,6 +39,7 @@ from .._engine.patch import Patch, Stock
 from .._tally import counting
 from ._support import reproduce as demo
 from ._support.branches import promoted
+from ._support.keep_dtypes import standard_promotion
 
 _ACCUMULATION = ("optax.transforms._accumulation", "optax._src.wrappers")
 _MICROBATCHING = ("optax.microbatching._microbatching",)
@@ -56,16 +59,24 @@ PATCH = Patch(
 )
 
 
-@PATCH.wraps("tree_sum", _TREE_MATH, ">=0.1.8")
-@PATCH.wraps("tree_vdot", _TREE_MATH, ">=0.1.8")
 @PATCH.wraps("cosine_similarity", ("optax.losses._regression", "optax._src.loss"))
-def _in_float32(stock: Stock, *args: Any, **kwargs: Any) -> Any:
-    """Replace a function of trees or arrays; the results keep their dtypes."""
+def _cosine_similarity(stock: Stock, *args: Any, **kwargs: Any) -> Any:
+    """Replace a function of arrays; the result keeps its dtype."""
     if not any(map(is_half, leaves((args, kwargs)))):
         return stock(*args, **kwargs)
     like = jax.eval_shape(lambda: stock(*args, **kwargs))
-    result = stock(*half_to_float32(args), **half_to_float32(kwargs))
-    return _cast_like(result, like)
+    return cast(stock(*half_to_float32(args), **half_to_float32(kwargs)), like.dtype)
+
+
+@PATCH.wraps("tree_sum", _TREE_MATH, ">=0.1.8")
+@PATCH.wraps("tree_vdot", _TREE_MATH, ">=0.1.8")
+def _tree_sum(stock: Stock, *args: Any, **kwargs: Any) -> Any:
+    """Replace a sum over trees; the result keeps its dtype."""
+    call = _Call(stock, args, kwargs)
+    if not call.sums_half:
+        return stock(*args, **kwargs)
+    like = jax.eval_shape(lambda: call(_one_of_each(*call.lists)))
+    return cast(call(call.lists, half_to_float32), like.dtype)
 
 
 @PATCH.wraps("projection_simplex", _PROJECTIONS, ">=0.2.3")
@@ -75,22 +86,66 @@ def _in_float32(stock: Stock, *args: Any, **kwargs: Any) -> Any:
 @PATCH.wraps("projection_halfspace", _PROJECTIONS, ">=0.2.6")
 def _projection(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace a projection; its leaves are no wider than those of the trees that it is given."""
-    projected = _in_float32(stock, *args, **kwargs)
-    shapes = [leaf.shape for leaf in leaves(projected)]
-    given = [leaves(tree) for tree in (*args, *kwargs.values())]
-    trees = [tree for tree in given if [np.shape(leaf) for leaf in tree] == shapes]
-    inputs = (map(dtype_of, same_place) for same_place in zip(*trees))
-    dtypes = (update_dtype(leaf.dtype, *of) for leaf, of in zip(leaves(projected), inputs))
-    return unflatten_like(projected, map(cast, leaves(projected), dtypes))
+    call = _Call(stock, args, kwargs)
+    if not call.sums_half:
+        return stock(*args, **kwargs)
+    like = leaves(jax.eval_shape(lambda: call(call.lists)))
+    projected = leaves(call(call.lists, half_to_float32))
+    shapes = [leaf.shape for leaf in projected]
+    given = [flat for flat in map(leaves, call.values) if list(map(np.shape, flat)) == shapes]
+    inputs = [tuple(map(dtype_of, same_place)) for same_place in zip(*given)]
+    dtypes = [dtype_of(leaf) for leaf in like]
+    if inputs:
+        dtypes = [update_dtype(dtype, *of) for dtype, of in zip(dtypes, inputs)]
+    tree = call.trees[0] if call.trees else call.values[0]  # The first one is projected.
+    return unflatten_like(tree, map(cast, projected, dtypes))
+
+
+class _Call:
+    """A call of stock with lists in place of trees: a user's node need not accept other dtypes.
+
+    Attributes:
+      values: of all arguments.
+      trees: among the values.
+      lists: the leaves of each tree.
+    """
+
+    def __init__(self, stock: Stock, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._stock, self._names, self.values = stock, tuple(kwargs), [*args, *kwargs.values()]
+        self._are_trees = [not jax.tree_util.all_leaves([value]) for value in self.values]
+        self.trees = [value for value, is_tree in zip(self.values, self._are_trees) if is_tree]
+        self.lists = list(map(leaves, self.trees))
+
+    @property
+    def sums_half(self) -> bool:
+        """Whether an argument is in half precision, and stock does not raise an error."""
+        same = not self.trees or same_structure(*self.trees)
+        return same and any(map(is_half, leaves(self.values)))
+
+    def __call__(self, lists: list[Any], convert: Callable[[Any], Any] = lambda x: x) -> Any:
+        """Call stock with other lists."""
+        rest = iter(lists)
+        pairs = zip(self.values, self._are_trees)
+        given = [convert(next(rest) if is_tree else value) for value, is_tree in pairs]
+        count = len(given) - len(self._names)
+        return self._stock(*given[:count], **dict(zip(self._names, given[count:])))
+
+
+def _one_of_each(*lists: list[Any]) -> list[list[Any]]:
+    """Keep one place for each combination of types: the others do not change the dtype of a sum."""
+    places = {tuple((dtype_of(x), is_weak(x)) for x in place): place for place in zip(*lists)}
+    return [list(column) for column in zip(*places.values())]
 
 
 @PATCH.wraps("skip_large_updates", _ACCUMULATION, ">=0.1.3")
 def _skip_large_updates(stock: Stock, updates: PyTree, *args: Any, **kwargs: Any) -> Any:
     """Replace a function that decides by a norm; the norm that it returns keeps its dtype."""
-    if not any(map(is_half, leaves(updates))):
+    flat = leaves(updates)
+    if not any(map(is_half, flat)):
         return stock(updates, *args, **kwargs)
-    skip, state = stock(half_to_float32(updates), *args, **kwargs)
-    dtype = promoted(*map(dtype_of, leaves(updates)))
+    with standard_promotion():  # The limit may be in half precision.
+        skip, state = stock(half_to_float32(flat), *args, **kwargs)
+    dtype = promoted(*map(dtype_of, flat))
     return skip, {**state, "norm_squared": cast(state["norm_squared"], dtype)}
 
 
@@ -102,22 +157,31 @@ def _cast_like(tree: PyTree, like: PyTree) -> PyTree:
 @PATCH.wraps("_mean", _MICROBATCHING, ">=0.2.7")
 @PATCH.wraps("_running_mean", _MICROBATCHING, ">=0.2.7")
 def _accumulator(stock: Stock, *args: Any) -> Any:
-    """Replace an accumulator of ``microbatch``: what it carries is float32 or wider."""
+    """Replace an accumulator of ``microbatch``: it carries a list, in float32 or wider."""
     accumulator = stock(*args)
-    like: list[Any] = []
+    first: list[PyTree] = []
 
     @counting
     def init(value: PyTree) -> PyTree:
-        like[:] = leaves(value)
-        if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in like):  # From 0.2.8 on.
-            return accumulator.init(jax.eval_shape(half_to_float32, value))
-        return accumulator.init(half_to_float32(value))
+        first[:] = [value]  # A value up to 0.2.7, then its shapes and dtypes.
+        abstract = any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves(value))
+        wide = jax.eval_shape(half_to_float32, leaves(value)) if abstract else _wide_leaves(value)
+        return accumulator.init(wide)
+
+    @counting
+    def update(carry: PyTree, value: PyTree, index: Any) -> PyTree:
+        return accumulator.update(carry, _wide_leaves(value), index)
 
     @counting
     def finalize(carry: PyTree) -> PyTree:
-        return _cast_like(accumulator.finalize(carry), like)
+        (like,) = first
+        return unflatten_like(like, _cast_like(accumulator.finalize(carry), leaves(like)))
 
-    return dataclasses.replace(accumulator, init=init, finalize=finalize)
+    return dataclasses.replace(accumulator, init=init, update=update, finalize=finalize)
+
+
+def _wide_leaves(tree: PyTree) -> list[Any]:
+    return list(map(half_to_float32, leaves(tree)))
 
 
 @PATCH.wraps("hessian_diag", _SECOND_ORDER)
@@ -133,7 +197,7 @@ def _hessian_diag(stock: Stock, loss: Any, params: PyTree, *args: Any, **kwargs:
         return cast(loss(_cast_like(params_, params), *args), default)
 
     diagonal = stock(loss_of_wide, wide, *args, **kwargs)
-    return cast(diagonal, jnp.result_type(*leaves(params)))
+    return cast(diagonal, promoted(*map(dtype_of, leaves(params))))
 
 
 def _wrong(what: str, got: Any, expected: float) -> str | None:

@@ -51,8 +51,11 @@ def master_weights(tx: Any, *, dtype: Any = jnp.float32, rounding_key: Any = Non
 
     ``tx`` sees the copy, and half-precision gradients in its dtype. The updates are such that
     ``optax.apply_updates`` gives the copy, rounded to the dtypes of the params: wrap the whole
-    optimizer. If the params were changed in another way, as by clipping them, the copy follows,
-    element by element.
+    optimizer. ``eqx.apply_updates`` would make the params float32. If the params were changed in
+    another way, as by clipping them, the copy follows, element by element.
+
+    A line search evaluates its ``value_fn`` at the copy, so ``optax.value_and_grad_from_state``,
+    which evaluates at the params, does not go with it. float8 params have no copy.
 
     With ``rounding_key``, no copy is kept. The new params are rounded up or down at random, so that
     they are right on average (Gupta et al., 2015, https://arxiv.org/abs/1502.02551).
@@ -66,7 +69,8 @@ def master_weights(tx: Any, *, dtype: Any = jnp.float32, rounding_key: Any = Non
       An ``optax.GradientTransformationExtraArgs``; before optax 0.1.5 an
       ``optax.GradientTransformation``. Its updates have the dtype of the copy where params are in
       half precision; other leaves get the updates of ``tx``. ``update`` needs the params, and
-      raises ``ValueError`` without them. The state is a ``MasterWeightsState``, which takes 4 bytes
+      raises ``ValueError`` without them; ``init`` raises it if a pytree node casts the copy to half
+      precision. The state is a ``MasterWeightsState``, which takes 4 bytes
       a param, or a ``StochasticRoundingState``.
     """
     import optax
@@ -77,14 +81,19 @@ def master_weights(tx: Any, *, dtype: Any = jnp.float32, rounding_key: Any = Non
         inner = optax.with_extra_args_support(tx)
 
     def widen(tree: PyTree) -> PyTree:
-        return tree_map(lambda leaf: cast(leaf, dtype) if is_half(leaf) else leaf, tree)
+        return tree_map(lambda leaf: cast(leaf, dtype) if _has_16_bits(leaf) else leaf, tree)
 
     def init_fn(params: PyTree) -> Any:
         master = widen(params)
+        if any(map(_has_16_bits, leaves(master))):
+            raise ValueError(
+                "master_weights cannot keep a float32 copy: a pytree node among the params casts "
+                "its leaves. Wrap the optimizer of the other params only, with optax.masked."
+            )
         inner_state = inner.init(master)
+        # Copies, so that params, key and state can all be donated.
         if rounding_key is not None:
-            return StochasticRoundingState(rounding_key, inner_state)
-        # A copy, so that params and state can both be donated.
+            return StochasticRoundingState(_copy(rounding_key), inner_state)
         return MasterWeightsState(tree_map(_copy, master), inner_state)
 
     def update_fn(
@@ -105,10 +114,10 @@ def master_weights(tx: Any, *, dtype: Any = jnp.float32, rounding_key: Any = Non
                 "master_weights: the updates do not have the structure of the params. "
                 "Wrap the whole optimizer, and pass it the params that it was built for."
             )
-        rounds: list[Callable[..., Any]] = [cast] * len(leaves(params))
+        rounds: list[Callable[..., Any]] = [_nearest] * len(leaves(params))
         if stochastic:
             key, random = jax.random.split(state.key)
-            shapes = [np.shape(leaf) if is_half(leaf) else () for leaf in leaves(params)]
+            shapes = [np.shape(leaf) if _has_16_bits(leaf) else () for leaf in leaves(params)]
             bits = random_bits(random, shapes)
             rounds = [functools.partial(round_stochastically, bits=of_leaf) for of_leaf in bits]
         moved = list(map(_move, leaves(params), leaves(master), leaves(new_updates), rounds))
@@ -125,12 +134,23 @@ def _copy(leaf: Any) -> Any:
     return jnp.array(leaf) if isinstance(leaf, jax.Array) else leaf
 
 
+def _has_16_bits(leaf: Any) -> bool:
+    """Check for bfloat16 and float16; float8 params are left alone, as JAX adds nothing to them."""
+    return is_half(leaf) and bool(dtype_of(leaf).itemsize == 2)
+
+
 def _follow(master: Any, param: Any) -> Any:
     """Take the param where it is not the rounded copy."""
-    if not is_half(param):
+    if not _has_16_bits(param):
         return param
-    is_rounded = _bits(cast(master, param.dtype)) == _bits(param)
+    is_rounded = _bits(_nearest(master, param.dtype)) == _bits(param)
     return jnp.where(is_rounded, master, cast(param, master.dtype))
+
+
+def _nearest(leaf: Any, dtype: Any) -> Any:
+    """Round to nearest. A finite number stays so: an infinite param would never move again."""
+    largest = float(jnp.finfo(dtype).max)
+    return cast(jnp.where(jnp.isfinite(leaf), jnp.clip(leaf, -largest, largest), leaf), dtype)
 
 
 def _bits(leaf: Any) -> Any:
@@ -140,12 +160,15 @@ def _bits(leaf: Any) -> Any:
 
 def _move(param: Any, master: Any, update: Any, round_leaf: Callable[..., Any]) -> tuple[Any, Any]:
     """Return the update of a param, and its copy after the step."""
-    if not is_half(param):
+    if not _has_16_bits(param):
         return update, _apply(param, update)
     wide = cast(param, master.dtype)
     moved = master + cast(update, master.dtype)
     rounded = round_leaf(moved, param.dtype)
-    update = cast(rounded, master.dtype) - wide
+    # In this order a param that stays has the update -0, which changes no number, not even -0.
+    update = -(wide - cast(rounded, master.dtype))
+    stays_infinite = jnp.isinf(wide) & (_bits(rounded) == _bits(param))
+    update = jnp.where(stays_infinite, -0.0, update)
     # ``apply_updates`` misses a param that is tiny beside the one before: 1 + (1e-30 - 1) is 0.
     landed = cast(wide + update, param.dtype)
     exact = _bits(landed) == _bits(rounded)
@@ -177,6 +200,7 @@ def random_bits(key: Any, shapes: list[tuple[int, ...]]) -> list[Any]:
 _SMALL = 4096
 
 
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def round_stochastically(leaf: Any, dtype: Any, bits: Any) -> Any:
     """Round up or down to a neighbour in half precision, each as likely as it is near.
 
@@ -186,19 +210,27 @@ def round_stochastically(leaf: Any, dtype: Any, bits: Any) -> Any:
       bits: an array of random uint16, of the same shape.
 
     Returns:
-      An array of ``dtype``. What it has exactly stays; no finite number becomes infinite.
+      An array of ``dtype``. What it has exactly stays; no finite number becomes infinite. The
+      derivative is that of a cast.
     """
     leaf = cast(leaf, jnp.float32)
     dropped = 23 - jnp.finfo(dtype).nmant  # Bits of the mantissa.
-    random = bits.astype(jnp.uint32) >> (16 - dropped)
     mask = jnp.uint32(2**dropped - 1)
+    random = bits.astype(jnp.uint32) >> (16 - dropped)
     exact = jax.lax.bitcast_convert_type(leaf, jnp.uint32)
     rounded = jax.lax.bitcast_convert_type((exact + random) & ~mask, jnp.float32)
     if jnp.finfo(dtype).minexp > jnp.finfo(jnp.float32).minexp:
         # Below the normal numbers of float16, neighbours are 2^-24 apart.
-        steps = jnp.floor(leaf * 2.0**24 + random * 2.0**-dropped)
+        steps = leaf * 2.0**24
+        below = jnp.floor(steps)
+        up = steps - below > (bits.astype(jnp.float32) + 0.5) * 2.0**-16
+        steps = jnp.where(up, below + 1, below)  # -0 stays -0.
         rounded = jnp.where(jnp.abs(leaf) < 2.0**-14, steps * 2.0**-24, rounded)
-    truncated = jax.lax.bitcast_convert_type(exact & ~mask, jnp.float32)
     largest = float(jnp.finfo(dtype).max)
-    rounded = jnp.where(jnp.abs(rounded) <= largest, rounded, truncated)
+    rounded = jnp.clip(rounded, -largest, largest)
     return jnp.where(jnp.isfinite(leaf), rounded, leaf).astype(dtype)
+
+
+@round_stochastically.defjvp
+def _straight_through(dtype: Any, primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> Any:
+    return round_stochastically(primals[0], dtype, primals[1]), tangents[0].astype(dtype)

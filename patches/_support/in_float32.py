@@ -34,6 +34,7 @@ from ..._tally import counting, paused
 from .calls import accept_signature_of
 from .keep_dtypes import same_dtypes
 from .reproduce import all_public
+from .seen import SeenParams
 
 _TINY, _HUGE = 2.0**-24, 65504.0  # The smallest number above zero in float16, and the largest.
 
@@ -185,9 +186,11 @@ class InFloat32:
     def __call__(self, stock: Stock, *args: Any, **kwargs: Any) -> Any:
         """Build stock's transformation, to be run in float32."""
         tx, asked = stock(*args, **kwargs), asked_dtypes(stock, args, kwargs)
+        seen = SeenParams()
 
         def init_fn(params: PyTree) -> Any:
             state = tx.init(params)
+            seen.add(params)
             if not self._concerns(state, params):
                 return state
             exact = tx.init(self._wide(params))
@@ -209,8 +212,10 @@ class InFloat32:
             new_updates, new_state = tx.update(
                 self._wide(updates), self._wide(state), self._wide(params), **extra_args
             )
-            kept = None if params is not None else self._kept(state, updates)
-            dtypes = update_dtypes(new_updates, updates, params, kept, asked)
+            like, kept = params, None if params is not None else self._kept(state)
+            if kept is not None and self.wide_moments and not kept_like(kept, updates):
+                like, kept = seen.like(updates), None
+            dtypes = update_dtypes(new_updates, updates, like, kept, asked)
             if dtypes is not None:
                 rounded = map(_round_leaf, leaves(new_updates), dtypes)
                 new_updates = unflatten_like(new_updates, rounded)
@@ -220,11 +225,11 @@ class InFloat32:
         update = accept_signature_of(tx.update, update_fn)
         return tx._replace(init=counting(init_fn), update=counting(update))
 
-    def _kept(self, state: Any, updates: PyTree) -> Any:
-        """Return a state that tells the dtypes of the params, where the user passes in none."""
-        bare = state._replace(**dict.fromkeys(self.transform.moments, ()))
-        # A moment that is wide by this patch alone tells nothing, unless there is no other.
-        return bare if self.wide_moments and kept_like(bare, updates) else state
+    def _kept(self, state: Any) -> Any:
+        """Return what tells the dtypes of the params, where the user passes in none."""
+        # A moment that is wide by this patch alone tells nothing.
+        wide = self.transform.moments if self.wide_moments else ()
+        return state._replace(**dict.fromkeys(wide, ()))
 
     def _wide(self, tree: PyTree) -> PyTree:
         return tree_map(

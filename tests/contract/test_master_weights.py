@@ -254,3 +254,81 @@ def test_small_params_share_a_draw() -> None:
 
 def is_draw(equation: Any) -> bool:
     return equation.primitive.name == "random_bits" and equation.outvars[0].aval.dtype == jnp.uint16
+
+
+@HALVES
+@pytest.mark.parametrize("key", [None, KEY], ids=["copy", "stochastic"])
+def test_frozen_params_keep_their_bits(key: Any, dtype: Any) -> None:
+    labels = {"w": "sgd", "mask": "frozen"}
+    tx = optax.multi_transform({"sgd": optax.sgd(0.1), "frozen": optax.set_to_zero()}, labels)
+    tx = master_weights(tx, rounding_key=key)
+    mask = jnp.asarray([0.0, jnp.inf, -jnp.inf, 1e-3], dtype)
+    params = {"w": jnp.ones(2, dtype), "mask": mask}
+    trained = train(tx, params, 3)[0]
+    bits = [jax.lax.bitcast_convert_type(x, jnp.uint16) for x in (trained["mask"], mask)]
+    np.testing.assert_array_equal(*bits)
+    assert (trained["w"] < 1).all()
+
+
+def test_params_come_back_from_the_largest_number() -> None:
+    tx, params = master_weights(optax.sgd(1.0)), jnp.asarray([65000.0], jnp.float16)
+    state = tx.init(params)
+    for grad, expected in [(-1000.0, 65504.0), (30000.0, 36000.0)]:
+        updates, state = tx.update(jnp.asarray([grad], jnp.float16), state, params)
+        params = optax.apply_updates(params, updates)
+        np.testing.assert_array_equal(np.asarray(params, float), [expected])
+
+
+def test_state_and_key_can_be_donated() -> None:
+    params = jnp.ones(3, jnp.bfloat16)
+    for key in (jax.random.PRNGKey(0), jax.random.key(0)):
+        tx = master_weights(optax.sgd(0.1), rounding_key=key)
+        step = jax.jit(lambda state, tx=tx: tx.update(params, state, params)[1], donate_argnums=0)
+        step(tx.init(params))
+        step(tx.init(params))
+        jax.random.split(key)
+
+
+@pytest.mark.parametrize("key", [None, KEY], ids=["copy", "stochastic"])
+def test_derivative_is_that_of_a_cast(key: Any) -> None:
+    params = jnp.asarray([1.0, 2.0], jnp.bfloat16)
+
+    def total(grads: Any) -> Any:
+        tx = master_weights(optax.sgd(1.0), rounding_key=key)
+        updates, _ = tx.update(grads, tx.init(params), params)
+        return optax.apply_updates(params, updates).astype(jnp.float32).sum()
+
+    for size in (0.1, 1e-6):
+        found = jax.grad(total)(jnp.full(2, size))
+        np.testing.assert_array_equal(found, [-1.0, -1.0])
+
+
+def test_float8_params_are_left_alone() -> None:
+    params = {"w": jnp.ones(2, jnp.bfloat16), "scale": jnp.ones(2, jnp.float8_e5m2)}
+    tx = master_weights(optax.identity())
+    updates, state = tx.update(params, tx.init(params), params)
+    assert state.master["scale"].dtype == updates["scale"].dtype == jnp.float8_e5m2
+
+
+def test_a_node_that_casts_the_copy_is_refused() -> None:
+    @jax.tree_util.register_pytree_node_class
+    class Narrow(Converting):
+        def __init__(self, child: Any) -> None:
+            super().__init__(jnp.asarray(child, jnp.bfloat16))
+
+    with pytest.raises(ValueError, match="casts"):
+        master_weights(optax.sgd(0.1)).init(Narrow(jnp.ones(2)))
+
+
+def test_rounding_to_float16_is_right_on_average_and_finite() -> None:
+    every = jnp.arange(2**16, dtype=jnp.uint16)
+    for number in (1e-12, -1e-12, 5e-11, -5e-11, 1e-9, 1.3e-7, -3e-5, 5.9e-5, 0.3):
+        many = jnp.full(every.shape, number, jnp.float32)
+        found = np.asarray(round_stochastically(many, jnp.float16, every), float).mean()
+        np.testing.assert_allclose(found, np.float32(number), rtol=1e-4, atol=2.0**-41)
+    for number in (65510.0, 65536.0, 7e4, 1e6, 3.3e38):
+        both = jnp.asarray([number, -number], jnp.float32)
+        found = round_stochastically(both, jnp.float16, jnp.full(2, 2**16 - 1, jnp.uint16))
+        np.testing.assert_array_equal(np.asarray(found, float), [65504.0, -65504.0])
+    with jax.numpy_dtype_promotion("strict"):
+        round_stochastically(jnp.ones(2), jnp.float16, every[:2])

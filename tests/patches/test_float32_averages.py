@@ -182,3 +182,15 @@ def test_momentum_of_sgd_is_float32() -> None:
     params = tree_of(jnp.bfloat16)
     tx = optax.sgd(0.1, momentum=0.99)
     assert {*dtypes_of(tx.init(params))} >= {jnp.dtype(jnp.float32)}
+
+
+@by_build
+def test_without_params_updates_are_as_wide_as_on_stock(build: Any) -> None:
+    halves, singles = tree_of(jnp.bfloat16), tree_of(jnp.float32)
+    for params, grads in ((halves, halves), (singles, halves), (singles, singles)):
+        tx = build()
+        updates, _ = jax.jit(tx.update)(grads, tx.init(params))
+        assert types(updates) == types(params)
+    tx = build()
+    for params in (halves, singles, halves):  # One transformation may train both.
+        assert types(tx.update(params, tx.init(params))[0]) == types(params)

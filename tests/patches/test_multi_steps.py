@@ -175,6 +175,44 @@ def test_half_precision_is_accumulated_in_float32(dtype: Any, count: int, mean: 
     np.testing.assert_allclose(-np.asarray(updates[-1], np.float64), exact, rtol=rounding)
 
 
+INNER: dict[str, Any] = {
+    "sgd": lambda: optax.sgd(0.1),
+    "clip": lambda: optax.clip_by_global_norm(1.0),
+    "masked adam": lambda: optax.masked(optax.adam(0.1), {"w": True, "b": False}),
+    "multi_transform": lambda: optax.multi_transform(
+        {"a": optax.adam(0.1), "b": optax.sgd(0.1)}, {"w": "a", "b": "b"}
+    ),
+}
+
+
+@pytest.mark.parametrize("inner", INNER.values(), ids=INNER)
+def test_without_params_updates_are_as_wide_as_on_stock(inner: Any) -> None:
+    tx = optax.MultiSteps(inner(), 2)
+    halves = {"w": jnp.ones(3, jnp.bfloat16), "b": jnp.ones((), jnp.float16)}
+    state = tx.init(halves)
+    for _ in range(2):
+        updates, state = jax.jit(tx.update)(halves, state)
+        assert dtypes_of(updates) == dtypes_of(halves)
+
+
+def test_without_params_float32_params_keep_their_precision() -> None:
+    tx, halves = optax.MultiSteps(optax.sgd(0.1), 2), jnp.ones(3, jnp.bfloat16)
+    updates, _ = jax.jit(tx.update)(halves, tx.init(jnp.ones(3)))
+    # From 0.2.8 on, stock shows the inner transformation the dtypes of the gradients.
+    assert updates.dtype == (jnp.float32 if Version("0.2.8") > RELEASE else jnp.bfloat16)
+    # One object may train params of both dtypes.
+    assert tx.update(halves, tx.init(halves))[0].dtype == jnp.bfloat16
+
+
+def test_a_multi_steps_without_a_hash_runs_without_params() -> None:
+    class Unhashable(optax.MultiSteps):
+        __hash__ = None  # type: ignore[assignment]
+
+    tx, grads = Unhashable(optax.sgd(0.1), 1), jnp.ones(3, jnp.bfloat16)
+    updates, _ = tx.update(grads, tx.init(grads))
+    assert updates.dtype == jnp.bfloat16
+
+
 def test_float64_is_accumulated_in_float64() -> None:
     with x64():
         tx = optax.MultiSteps(optax.sgd(1.0), 2)

@@ -11,7 +11,8 @@ import optax
 import pytest
 
 from optax_dtypefix._contract.x64 import x64
-from support.nodes import Converting
+from optax_dtypefix.patches.sums import _one_of_each
+from support.nodes import Bfloat16Only, Converting
 from support.patch_cases import FuzzCase, Program
 from support.trees import in_float64, leaves, tree_map, tree_of
 
@@ -139,6 +140,13 @@ def test_microbatch_adds_up_in_float32(kind: str, dtype: Any) -> None:
 
 
 @since("microbatching")
+def test_microbatch_gives_nodes_their_dtypes() -> None:
+    halves = jnp.full(3, 0.5, jnp.bfloat16)
+    total = optax.microbatching.microbatch(lambda x: Bfloat16Only(x.sum()), 0, 1)(halves)
+    assert total.child == 1.5
+
+
+@since("microbatching")
 def test_microbatch_combines_kinds() -> None:
     kinds = optax.microbatching.AccumulationType
     function = optax.microbatching.microbatch(
@@ -203,6 +211,69 @@ def test_cosine_similarity_is_right(dtype: Any, scale: float) -> None:
     np.testing.assert_allclose(np.asarray(found, np.float64), exact, rtol=2 * EPS[dtype])
 
 
+@since("projections.projection_hyperplane")
+def test_a_hyperplane_may_be_given_by_a_larger_array() -> None:
+    ones = jnp.ones(3, jnp.bfloat16)
+    for project in (
+        optax.projections.projection_hyperplane,
+        optax.projections.projection_halfspace,
+    ):
+        for dtype in (jnp.float32, jnp.bfloat16):
+            found = project(ones, ones, jnp.ones((5, 1), dtype))
+            assert (found.shape, found.dtype) == ((5, 3), dtype)
+
+
+@since("projections.projection_hyperplane")
+@pytest.mark.parametrize("node", [Converting, Bfloat16Only])
+def test_nodes_may_convert_or_check_their_children(node: Any) -> None:
+    tree = node(jnp.full(3, 0.5, jnp.bfloat16))
+    trees, projections = optax.tree_utils, optax.projections
+    assert trees.tree_sum(tree) == 1.5
+    assert trees.tree_vdot(tree, tree) == 0.75
+    skip, _ = optax.skip_large_updates(tree, 0, tree, 1.0)
+    assert not skip
+    vectors = [projections.projection_vector(tree, tree)]
+    vectors += [projections.projection_hyperplane(tree, tree, 0.75)]
+    vectors += [projections.projection_simplex(tree=tree, scale=1.5)]
+    for found in vectors:
+        assert isinstance(found, node)
+        np.testing.assert_array_equal(found.child, tree.child)
+        assert found.child.dtype == jnp.bfloat16
+
+
+@since("tree_utils.tree_vdot")
+def test_trees_of_different_structures_are_still_refused() -> None:
+    one = jnp.ones(3, jnp.bfloat16)
+    with pytest.raises(ValueError, match=r"mismatch|different"):
+        optax.tree_utils.tree_vdot({"a": one}, {"b": one})
+
+
+def test_the_dtype_of_a_sum_takes_one_place_of_each_type() -> None:
+    halves = [jnp.ones((), jnp.bfloat16)] * 50
+    places = _one_of_each(halves, [1.0, *halves[1:]])
+    assert places == [halves[:2], [1.0, halves[0]]]
+
+
+@since("microbatching")
+def test_microbatch_runs_in_strict_promotion_and_with_float8() -> None:
+    numbers = jnp.arange(8, dtype=jnp.bfloat16)
+    kinds = optax.microbatching.AccumulationType
+    for kind, expected in ((kinds.SUM, 28), (kinds.MEAN, 7), (kinds.RUNNING_MEAN, 7)):
+        with jax.numpy_dtype_promotion("strict"):
+            found = optax.microbatching.microbatch(lambda x: x.sum(), 0, 2, kind)(numbers)
+        assert (found.dtype, found) == (jnp.bfloat16, expected)
+    total = optax.microbatching.microbatch(lambda x: x.sum().astype(jnp.float8_e5m2), 0, 2)
+    assert total(numbers).dtype == jnp.float8_e5m2
+
+
+@since("skip_large_updates")
+def test_a_limit_in_half_precision_runs_in_strict_promotion() -> None:
+    ones = jnp.ones(3, jnp.bfloat16)
+    with jax.numpy_dtype_promotion("strict"):
+        skip, _ = optax.skip_large_updates(ones, 0, ones, jnp.ones((), jnp.bfloat16))
+    assert skip
+
+
 def hessian_diag(*args: Any) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # From 0.2.7 on.
@@ -225,3 +296,10 @@ def test_hessian_diag_takes_any_float(dtype: Any, in_x64: bool) -> None:
     assert found.dtype == dtype
     assert {*seen} == {jnp.dtype(dtype)}
     np.testing.assert_allclose(np.asarray(found, float), [3, 3, 0, 2, 4], rtol=2**-7)
+
+
+def test_hessian_diag_is_as_wide_as_the_params() -> None:
+    params = {"a": jnp.ones(2, jnp.bfloat16), "b": 2.1}
+    found = hessian_diag(lambda p, *_: (p["a"] ** 2).sum() + p["b"] ** 3, params, 0.0, 0.0)
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, [2, 2, 12.6], rtol=1e-5)

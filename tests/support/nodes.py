@@ -55,3 +55,13 @@ class NoScalars(Node):
         super().__init__(*children)
         if any(len(child.shape) < 1 for child in children):
             raise ValueError("a child has no axis")
+
+
+@jax.tree_util.register_pytree_node_class
+class Bfloat16Only(Node):
+    """A node that refuses arrays of any other dtype."""
+
+    def __init__(self, *children: Any) -> None:
+        super().__init__(*children)
+        if any(getattr(child, "dtype", jnp.bfloat16) != jnp.bfloat16 for child in children):
+            raise TypeError("a child is not bfloat16")

@@ -39,7 +39,7 @@ OPT_INS = {"OPTAX_DTYPEFIX_ENABLE": "float32_moments,float32_averages"}
 
 PROCESSES: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     "stock": (("half",), STOCK),
-    "patched": (("half", "master_weights", "stochastic_rounding", "float32"), {}),
+    "patched": (("half", "master_weights", "stochastic_rounding", "float32", "perturbed"), {}),
     "opt-ins": (("half",), OPT_INS),
     "float64": (("float64",), {"JAX_ENABLE_X64": "1"}),
 }

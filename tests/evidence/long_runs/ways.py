@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 import optax_dtypefix  # isort: skip  # First, as in a training script.
 
@@ -36,14 +36,36 @@ def rounded_at_random(tx: Any) -> Any:
     return optax_dtypefix.master_weights(tx, rounding_key=jax.random.PRNGKey(0))
 
 
-WAYS: dict[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = {
-    "half": (unwrapped, HALVES),
-    "master_weights": (optax_dtypefix.master_weights, HALVES),
-    "stochastic_rounding": (rounded_at_random, HALVES),
-    "float32": (unwrapped, ("float32",)),
-    "float64": (unwrapped, ("float64",)),
+class Way(NamedTuple):
+    """A way to train.
+
+    Attributes:
+      dtypes: of the params.
+      wrap: what wraps the optimizer.
+      scale: what the initial params are multiplied by.
+    """
+
+    dtypes: tuple[str, ...]
+    wrap: Callable[[Any], Any] = unwrapped
+    scale: float = 1.0
+
+
+WAYS = {
+    "half": Way(HALVES),
+    "master_weights": Way(HALVES, optax_dtypefix.master_weights),
+    "stochastic_rounding": Way(HALVES, rounded_at_random),
+    "float32": Way(("float32",)),
+    "perturbed": Way(("float32",), scale=1 + 1e-6),
+    "float64": Way(("float64",)),
 }
-"""For each way: what wraps the optimizer, and the dtypes of the params."""
+
+
+NAMES = {
+    "adam, float32_moments": "adam(mu_dtype=float32)",
+    "rmsprop, float32_moments": "rmsprop(decay=0.999)",
+    "adafactor, float32_moments": "adafactor",
+}
+"""Names of cases that are trained without their patch, too."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +104,7 @@ def of_case(case: Case) -> Problem:
     # In float16 a case of an opt-in patch is the case of ``float16_eps`` again.
     dtypes = ("bfloat16",) if case.opt_in else case.dtypes
     return Problem(
-        case.name.partition(", float32_moments")[0],
+        NAMES.get(case.name, case.name),
         dtypes,
         case.build,
         lambda dtype: runs.params_of(case, dtype),
@@ -108,9 +130,10 @@ def problems() -> Iterator[Problem]:
     yield TRANSFORMER
 
 
-def train(problem: Problem, wrap: Callable[[Any], Any], dtype: str) -> dict[str, Any]:
+def train(problem: Problem, way: Way, dtype: str) -> dict[str, Any]:
     """Train, and return the final loss, and the bytes a param of params and state."""
-    tx, params = wrap(problem.build()), problem.start(jnp.dtype(dtype))
+    tx, params = way.wrap(problem.build()), problem.start(jnp.dtype(dtype))
+    params = jax.tree_util.tree_map(lambda leaf: leaf * way.scale, params)
 
     def step(carry: Any, batch: Any) -> Any:
         params, state = carry
@@ -137,10 +160,9 @@ def main() -> None:
         if asked.cases and problem.name not in asked.cases:
             continue
         for name in asked.ways:
-            wrap, dtypes = WAYS[name]
-            for dtype in dtypes:
+            for dtype in WAYS[name].dtypes:
                 if dtype in (*problem.dtypes, "float32", "float64"):
-                    result = train(problem, wrap, dtype)
+                    result = train(problem, WAYS[name], dtype)
                     found.append({"case": problem.name, "dtype": dtype, "way": name, **result})
     print(json.dumps(found))
 
