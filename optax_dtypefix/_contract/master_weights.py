@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any, Callable, NamedTuple
 
 import jax
@@ -20,6 +19,7 @@ from .dtypes import (
     tree_map,
     unflatten_like,
 )
+from .rounding import random_bits, round_stochastically, round_to_nearest
 
 
 class MasterWeightsState(NamedTuple):
@@ -70,8 +70,8 @@ def master_weights(tx: Any, *, dtype: Any = jnp.float32, rounding_key: Any = Non
       ``optax.GradientTransformation``. Its updates have the dtype of the copy where params are in
       half precision; other leaves get the updates of ``tx``. ``update`` needs the params, and
       raises ``ValueError`` without them; ``init`` raises it if a pytree node casts the copy to half
-      precision. The state is a ``MasterWeightsState``, which takes 4 bytes
-      a param, or a ``StochasticRoundingState``.
+      precision. The state is a ``MasterWeightsState``, which takes 4 bytes a param, or a
+      ``StochasticRoundingState``.
     """
     import optax
 
@@ -114,7 +114,7 @@ def master_weights(tx: Any, *, dtype: Any = jnp.float32, rounding_key: Any = Non
                 "master_weights: the updates do not have the structure of the params. "
                 "Wrap the whole optimizer, and pass it the params that it was built for."
             )
-        rounds: list[Callable[..., Any]] = [_nearest] * len(leaves(params))
+        rounds: list[Callable[..., Any]] = [round_to_nearest] * len(leaves(params))
         if stochastic:
             key, random = jax.random.split(state.key)
             shapes = [np.shape(leaf) if _has_16_bits(leaf) else () for leaf in leaves(params)]
@@ -143,14 +143,8 @@ def _follow(master: Any, param: Any) -> Any:
     """Take the param where it is not the rounded copy."""
     if not _has_16_bits(param):
         return param
-    is_rounded = _bits(_nearest(master, param.dtype)) == _bits(param)
+    is_rounded = _bits(round_to_nearest(master, param.dtype)) == _bits(param)
     return jnp.where(is_rounded, master, cast(param, master.dtype))
-
-
-def _nearest(leaf: Any, dtype: Any) -> Any:
-    """Round to nearest. A finite number stays so: an infinite param would never move again."""
-    largest = float(jnp.finfo(dtype).max)
-    return cast(jnp.where(jnp.isfinite(leaf), jnp.clip(leaf, -largest, largest), leaf), dtype)
 
 
 def _bits(leaf: Any) -> Any:
@@ -180,57 +174,3 @@ def _apply(param: Any, update: Any) -> Any:
     if not isinstance(param, jax.Array) or not hasattr(update, "dtype"):
         return param
     return jnp.asarray(param + update).astype(dtype_of(param))
-
-
-def random_bits(key: Any, shapes: list[tuple[int, ...]]) -> list[Any]:
-    """Draw 16 bits for each element of arrays of these shapes.
-
-    Small arrays share a draw: a draw takes XLA a tenth of a second to compile.
-    """
-    key_of_small, *keys = jax.random.split(key, len(shapes) + 1)
-    sizes = [math.prod(shape) for shape in shapes]
-    small = [size if size <= _SMALL else 0 for size in sizes]
-    pieces = jnp.split(jax.random.bits(key_of_small, (sum(small),), jnp.uint16), np.cumsum(small))
-    return [
-        piece.reshape(shape) if size <= _SMALL else jax.random.bits(own, shape, jnp.uint16)
-        for piece, shape, size, own in zip(pieces, shapes, sizes, keys)
-    ]
-
-
-_SMALL = 4096
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def round_stochastically(leaf: Any, dtype: Any, bits: Any) -> Any:
-    """Round up or down to a neighbour in half precision, each as likely as it is near.
-
-    Args:
-      leaf: an array of floats, of any shape.
-      dtype: bfloat16 or float16.
-      bits: an array of random uint16, of the same shape.
-
-    Returns:
-      An array of ``dtype``. What it has exactly stays; no finite number becomes infinite. The
-      derivative is that of a cast.
-    """
-    leaf = cast(leaf, jnp.float32)
-    dropped = 23 - jnp.finfo(dtype).nmant  # Bits of the mantissa.
-    mask = jnp.uint32(2**dropped - 1)
-    random = bits.astype(jnp.uint32) >> (16 - dropped)
-    exact = jax.lax.bitcast_convert_type(leaf, jnp.uint32)
-    rounded = jax.lax.bitcast_convert_type((exact + random) & ~mask, jnp.float32)
-    if jnp.finfo(dtype).minexp > jnp.finfo(jnp.float32).minexp:
-        # Below the normal numbers of float16, neighbours are 2^-24 apart.
-        steps = leaf * 2.0**24
-        below = jnp.floor(steps)
-        up = steps - below > (bits.astype(jnp.float32) + 0.5) * 2.0**-16
-        steps = jnp.where(up, below + 1, below)  # -0 stays -0.
-        rounded = jnp.where(jnp.abs(leaf) < 2.0**-14, steps * 2.0**-24, rounded)
-    largest = float(jnp.finfo(dtype).max)
-    rounded = jnp.clip(rounded, -largest, largest)
-    return jnp.where(jnp.isfinite(leaf), rounded, leaf).astype(dtype)
-
-
-@round_stochastically.defjvp
-def _straight_through(dtype: Any, primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> Any:
-    return round_stochastically(primals[0], dtype, primals[1]), tangents[0].astype(dtype)
