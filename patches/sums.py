@@ -36,7 +36,7 @@ from .._contract.dtypes import (
 )
 from .._contract.updates import update_dtype
 from .._engine.patch import Patch, Stock
-from .._tally import counting
+from .._tally import counting, paused
 from ._support import reproduce as demo
 from ._support.branches import promoted
 from ._support.keep_dtypes import standard_promotion
@@ -64,7 +64,7 @@ def _cosine_similarity(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace a function of arrays; the result keeps its dtype."""
     if not any(map(is_half, leaves((args, kwargs)))):
         return stock(*args, **kwargs)
-    like = jax.eval_shape(lambda: stock(*args, **kwargs))
+    like = _shapes_of(lambda: stock(*args, **kwargs))
     return cast(stock(*half_to_float32(args), **half_to_float32(kwargs)), like.dtype)
 
 
@@ -75,7 +75,7 @@ def _tree_sum(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     call = _Call(stock, args, kwargs)
     if not call.sums_half:
         return stock(*args, **kwargs)
-    like = jax.eval_shape(lambda: call(_one_of_each(*call.lists)))
+    like = _shapes_of(lambda: call(_one_of_each(*call.lists)))
     return cast(call(call.lists, half_to_float32), like.dtype)
 
 
@@ -89,7 +89,7 @@ def _projection(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     call = _Call(stock, args, kwargs)
     if not call.sums_half:
         return stock(*args, **kwargs)
-    like = leaves(jax.eval_shape(lambda: call(call.lists)))
+    like = leaves(_shapes_of(lambda: call(call.lists)))
     projected = leaves(call(call.lists, half_to_float32))
     shapes = [leaf.shape for leaf in projected]
     given = [flat for flat in map(leaves, call.values) if list(map(np.shape, flat)) == shapes]
@@ -99,6 +99,12 @@ def _projection(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         dtypes = [update_dtype(dtype, *of) for dtype, of in zip(dtypes, inputs)]
     tree = call.trees[0] if call.trees else call.values[0]  # The first one is projected.
     return unflatten_like(tree, map(cast, projected, dtypes))
+
+
+def _shapes_of(call: Callable[[], Any]) -> Any:
+    """Return the shapes and dtypes of stock's results."""
+    with paused():  # Other patches change nothing that stays.
+        return jax.eval_shape(call)
 
 
 class _Call:

@@ -17,6 +17,9 @@ from support.moments import adam_step
 from support.nodes import Converting
 from support.trees import dtypes_of, in_float64, leaves, tree_map, tree_of
 
+# optax 0.1.2 calls jax.tree_leaves.
+pytestmark = pytest.mark.filterwarnings("ignore:jax.tree_leaves is deprecated:FutureWarning")
+
 HALVES = pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16], ids=["bf16", "f16"])
 KEY = jax.random.PRNGKey(0)
 

@@ -8,9 +8,11 @@ from typing import Any
 
 import optax
 import pytest
+from packaging.version import Version
 
 from support.processes import finish, start, stdout_of
 
+RELEASE = Version(optax.__version__)
 SCALARS = 64
 """Bytes that float32 scalars may take in addition to half-precision scalars of stock."""
 
@@ -46,9 +48,12 @@ def test_no_array_is_computed_in_float64(patched: dict[str, Any]) -> None:
 
 def test_the_state_does_not_grow(stock: dict[str, Any], patched: dict[str, Any]) -> None:
     for name, found in patched.items():
+        # Up to 0.2.7, stock accumulates 1,000 half-precision gradients in half precision.
+        narrow = name.startswith("MultiSteps") and name.endswith("float16")
+        wider = 2000 if narrow and Version("0.2.8") > RELEASE else 0
         assert found["state_bytes_later"] == found["state_bytes"], name
         stocks = stock[name].get("state_bytes_later", found["state_bytes"])
-        assert found["state_bytes_later"] <= stocks + SCALARS, name
+        assert found["state_bytes_later"] <= stocks + wider + SCALARS, name
 
 
 @pytest.mark.skipif(not hasattr(optax, "lbfgs"), reason="this release has none")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from support.fuzzing import Draw
 
-HEADLINE = "In bfloat16, an average of ones ends at 0.5"
+HEADLINE = "In bfloat16, averages of gradients stall"
 EXAMPLE = """\
 import jax
 import optax

@@ -185,6 +185,7 @@ INNER: dict[str, Any] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:jax.tree_leaves is deprecated:FutureWarning")  # In 0.1.2.
 @pytest.mark.parametrize("inner", INNER.values(), ids=INNER)
 def test_without_params_updates_are_as_wide_as_on_stock(inner: Any) -> None:
     tx = optax.MultiSteps(inner(), 2)
