@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._contract.dtypes import PyTree, cast, compute_dtype, is_inexact, is_weak
+from .._contract.signatures import parameters_of
 from .._contract.updates import asked_dtypes
 from .._contract.x64 import is_x64, x64
 from .._engine.patch import Patch, Stock
@@ -47,11 +48,12 @@ class _Scaled(KeepDtypes):
     """Fit the first argument of stock's function to the leaves."""
 
     def __call__(self, stock: Stock, *args: Any, **kwargs: Any) -> Any:
-        arguments = arguments_of(stock, args, kwargs)
-        name, rate = next(iter(arguments.items()))
         tx, asked = stock(*args, **kwargs), asked_dtypes(stock, args, kwargs)
+        name, *_ = parameters_of(stock).positional
+        rate = args[0] if args else kwargs.get(name)
         if not (callable(rate) or hasattr(rate, "dtype")):
             return self.wrap(tx, asked)
+        arguments = arguments_of(stock, args, kwargs)
 
         @functools.wraps(tx.update)
         def update_fn(

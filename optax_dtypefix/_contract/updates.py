@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from typing import Any, Callable
 
 import jax
@@ -21,6 +20,7 @@ from .dtypes import (
     same_structure,
     unflatten_like,
 )
+from .signatures import parameters_of
 
 
 @functools.cache
@@ -151,9 +151,9 @@ def asked_dtypes(
     stock: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, ...]:
     """List the dtypes that a call asks for, as in ``mu_dtype=jnp.float32``; defaults do not ask."""
-    given = inspect.signature(stock).bind(*args, **kwargs).arguments
-    return tuple(
-        jax.dtypes.canonicalize_dtype(value)
-        for name, value in given.items()
-        if "dtype" in name.split("_") and value is not None
-    )
+    parameters = parameters_of(stock)
+    if not parameters.of_dtypes:
+        return ()
+    given = {**dict(zip(parameters.positional, args)), **kwargs}
+    values = (given.get(name) for name in parameters.of_dtypes)
+    return tuple(jax.dtypes.canonicalize_dtype(value) for value in values if value is not None)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from typing import Any, Callable
 
+from ..._contract.signatures import positional_names
 from ..._engine.patch import Stock
 
 
@@ -14,8 +14,7 @@ def accept_signature_of(stock: Stock, update_fn: Callable[..., Any]) -> Callable
 
     adafactor calls its gradients ``grads``, and an estimator takes its objective by position.
     """
-    parameters = inspect.signature(stock).parameters.values()
-    names = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    names = positional_names(stock)
     if len(names) <= 3 and names[:1] == ["updates"]:
         return update_fn
 

@@ -25,7 +25,6 @@ from ..._contract.dtypes import (
     dtype_of,
     is_half,
     is_inexact,
-    is_number,
     is_real,
     is_weak,
     leaves,
@@ -164,9 +163,7 @@ def promotes_half(argument: Any) -> bool:
 
     Stock's moments are then wide from the first step on, and lose no digits.
     """
-    return (
-        is_number(argument) and is_real(argument) and not (is_weak(argument) or is_half(argument))
-    )
+    return not is_weak(argument) and is_real(argument) and not is_half(argument)
 
 
 @contextlib.contextmanager
