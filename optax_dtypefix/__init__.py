@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from ._engine.report import (
         PatchStatus as PatchStatus,
         Report as Report,
-        State as State,
     )
+    from ._engine.state import State as State
     from ._multihost import (
         assert_same_on_all_processes as assert_same_on_all_processes,
     )
@@ -68,7 +68,8 @@ else:
         **dict.fromkeys(("ValueCheck", "check_values"), "_contract.values"),
         "ValueProblem": "_contract.compare",
         "assert_same_on_all_processes": "_multihost",
-        **dict.fromkeys(("PatchStatus", "Report", "State"), "_engine.report"),
+        **dict.fromkeys(("PatchStatus", "Report"), "_engine.report"),
+        "State": "_engine.state",
     }
 
     def __getattr__(name):

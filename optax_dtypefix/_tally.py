@@ -75,14 +75,18 @@ def count(kind: str, times: int = 1) -> None:
         changed[kind] = changed.get(kind, 0) + times
 
 
-def counting(function: _F) -> _F:
+def counting(function: _F, like: Callable[..., Any] | None = None) -> _F:
     """Let a function that a patch builds count for that patch, whenever it is called.
 
     A callback that the patch hands to stock needs it, too: "stock" may be the next patch.
+
+    Args:
+      function: to be called.
+      like: the function whose name and signature the result shows, if not those of ``function``.
     """
     tally = current()
 
-    @functools.wraps(function)
+    @functools.wraps(like or function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         with tally:
             return function(*args, **kwargs)

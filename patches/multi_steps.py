@@ -173,7 +173,7 @@ def _accumulated(grads: PyTree, accumulators: list[Any]) -> list[Any]:
     return [_float_dtype(promoted(dtype_of(grad), dtype_of(acc))) for grad, acc in pairs]
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, repr=False)
 class _PatchedCopy:
     """A copy of a MultiSteps for one step, on lists of leaves.
 

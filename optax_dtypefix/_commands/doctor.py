@@ -11,8 +11,8 @@ import tempfile
 import time
 from typing import TYPE_CHECKING, Any
 
-from .._engine.report import State
 from .._engine.selection import NOT_OPTED_IN
+from .._engine.state import State
 from .._text import cut, table
 from .worker import Worker
 

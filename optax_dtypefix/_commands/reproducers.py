@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._api import disabled, status
 from .._engine.release import Release, installed
-from .._engine.report import State
+from .._engine.state import State
 from ..patches import IDS, TESTED, load
 from .import_optax import import_optax
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import weakref
+from types import FunctionType
 from typing import Any, Callable, NamedTuple
 
 _KNOWN: weakref.WeakKeyDictionary[Any, Parameters] = weakref.WeakKeyDictionary()
@@ -26,8 +27,10 @@ class Parameters(NamedTuple):
 
 def parameters_of(function: Callable[..., Any]) -> Parameters:
     """Return the parameters of a function that lives long, such as one of stock."""
-    with contextlib.suppress(KeyError, TypeError):  # Not known, or cannot be a key.
+    try:
         return _KNOWN[function]
+    except (KeyError, TypeError):  # Not known, or cannot be a key.
+        pass
     signature = inspect.signature(function)
     found = Parameters(
         signature,
@@ -45,8 +48,10 @@ def parameters_of(function: Callable[..., Any]) -> Parameters:
 
 def positional_names(function: Callable[..., Any]) -> list[str]:
     """List the names of the parameters that may be given by position or by name."""
-    plain = inspect.unwrap(function, stop=lambda f: hasattr(f, "__signature__"))
-    if inspect.isfunction(plain) and not hasattr(plain, "__signature__"):
+    plain = function
+    while hasattr(plain, "__wrapped__") and not hasattr(plain, "__signature__"):
+        plain = plain.__wrapped__
+    if type(plain) is FunctionType and not hasattr(plain, "__signature__"):
         code = plain.__code__
         return list(code.co_varnames[code.co_posonlyargcount : code.co_argcount])
     parameters = inspect.signature(function).parameters.values()

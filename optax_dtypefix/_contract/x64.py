@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from packaging.version import Version
 
 from .._tally import count
 from .dtypes import PyTree, cast, leaves
@@ -56,7 +55,7 @@ def without_x64(function: Callable[..., Any], *args: PyTree) -> PyTree:
     if wide or not is_x64():
         return function(*args)
     count("run in 32-bit mode")
-    if Version(jax.__version__) >= Version("0.7.2"):
+    if jax.__version_info__ >= (0, 7, 2):
         with x64(False):
             return function(*args)
     # Older jax compiles the constants of a trace in the mode at the end of the trace, and then they

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import sys
 from typing import TYPE_CHECKING, Any, Callable
@@ -16,9 +15,9 @@ from . import release as _release
 from .import_hook import after_import, is_imported, loaded_module
 from .lock import locked
 from .patch_points import PatchPoints
-from .report import PatchStatus, Report, State
 from .selection import Decision, decide, verify_fix
 from .stale import BuiltBefore
+from .state import State
 from .wrapper import stock_only
 
 if TYPE_CHECKING:
@@ -27,21 +26,22 @@ if TYPE_CHECKING:
 
     from .._settings import Settings
     from .patch import Patch, Target
+    from .report import Report
 
 REVERTED = "reverted by the program"
 SUSPENDED = "inside a disabled() block"
 
 
-@dataclasses.dataclass
 class _Slot:
     """What the engine records of one patch."""
 
-    decision: Decision | None = None
-    targets: tuple[str, ...] = ()
-    requested: bool = False  # The program named the patch in ``apply``.
-    reverted: bool = False
-    tally: Tally = dataclasses.field(default_factory=Tally)
-    suspended: set[object] = dataclasses.field(default_factory=set)  # By open ``disabled`` blocks.
+    def __init__(self) -> None:
+        self.decision: Decision | None = None
+        self.targets: tuple[str, ...] = ()
+        self.requested = False  # The program named the patch in ``apply``.
+        self.reverted = False
+        self.tally = Tally()
+        self.suspended: set[object] = set()  # By open ``disabled`` blocks.
 
     @property
     def is_applied(self) -> bool:
@@ -174,6 +174,8 @@ class Engine:
 
     def status(self) -> Report:
         """Report the state of every patch."""
+        from .report import PatchStatus, Report  # Few programs ask.
+
         package = loaded_module(self._package)
         # Loading a patch imports JAX, which a pending package does not justify.
         declared = {i: self._declared(i) if package else ((), "", False) for i in self._ids}

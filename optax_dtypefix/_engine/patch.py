@@ -6,7 +6,6 @@ know how patches are applied. The engine applies patches, and does not know the 
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, TypeVar
 
 if TYPE_CHECKING:
@@ -51,20 +50,27 @@ class Fault(NamedTuple):
       id: short name, unique within the patch.
       summary: what a user sees, in one line.
       releases: PEP 440 specifiers of the affected releases, among the tested ones.
-      reproduce: reproduces the fault on the current functions of the package, stock or patched.
+      reproducer: reproduces the fault on the current functions of the package, stock or patched.
       upstream: link of the upstream issue or pull request; empty if there is none.
-      abstract: whether ``reproduce`` only evaluates shapes and dtypes: no FLOPs, no backend.
-        Then ``reproduce`` is also the probe on untested releases.
-      probe: an abstract reproducer for stock functions, if ``reproduce`` must compute.
+      abstract: whether the reproducer only evaluates shapes and dtypes: no FLOPs, no backend.
+        Then the reproducer is also the probe on untested releases.
+      probe: an abstract reproducer for stock functions, if the reproducer must compute.
     """
 
     id: str
     summary: str
     releases: str
-    reproduce: Reproducer
+    reproducer: Reproducer
     upstream: str = ""
     abstract: bool = True
     probe: Reproducer | None = None
+
+    def reproduce(self, package: Any) -> str | None:
+        """Run the reproducer. A release without the function that it needs has no fault."""
+        try:
+            return self.reproducer(package)
+        except NotInReleaseError:
+            return None
 
 
 class Target(NamedTuple):
@@ -162,10 +168,10 @@ class Patch:
                 reproduce.__name__.rstrip("_"),
                 summary[:-1] if summary.endswith(".") else summary,
                 releases,
-                _none_if_not_in_release(reproduce),
+                reproduce,
                 f"{_ISSUES}{issue}" if issue else "",
                 abstract,
-                _none_if_not_in_release(probe) if probe else None,
+                probe,
             )
             self.faults += (fault,)
             return reproduce
@@ -189,14 +195,3 @@ class Patch:
         affected = [i for i, release in enumerate(tested) if self.faults_on(release)]
         after = tested[affected[-1] + 1 :] if affected else tested
         return str(after[0]) if after else ""
-
-
-def _none_if_not_in_release(reproduce: Reproducer) -> Reproducer:
-    @functools.wraps(reproduce)
-    def run(package: Any) -> str | None:
-        try:
-            return reproduce(package)
-        except NotInReleaseError:
-            return None
-
-    return run

@@ -45,7 +45,9 @@ class PatchPoint:
 
         A wrapper that other code put around ours is assumed to call ours.
         """
-        current = find(*self._where)
+        return self._misses(find(*self._where))
+
+    def _misses(self, current: Any) -> bool:
         return current is None or (bool(self.active) and _was_reloaded(current, self.active[-1]))
 
     def bind(self) -> bool:
@@ -54,9 +56,8 @@ class PatchPoint:
         Returns:
           Whether a wrapper is in place whose aliases are not rebound yet.
         """
-        owner, name = owner_of(*self._where)
         current = find(*self._where)
-        if current is None or (self.active and not self.lost):
+        if current is None or (self.active and not self._misses(current)):
             return False
         layer, below = self._foreign_layer
         existing = below if current is layer else patched_in(current)
@@ -64,7 +65,7 @@ class PatchPoint:
         # from the wrapper must follow a second ``apply``.
         wrapper = existing or self._wrapper_of(current) or PatchedFunction(current)
         if existing is None:
-            self._ledger.append(bind(owner, name, wrapper))
+            self._ledger.append(bind(*owner_of(*self._where), wrapper))
         if wrapper not in self._known:
             self._known.append(wrapper)
         wrapper._self_called = True  # Until now it did not see the calls.

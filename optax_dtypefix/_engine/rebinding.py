@@ -7,11 +7,10 @@ leaves the copy stale. The sweep finds the copies in every loaded module, also i
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._logging import LOGGER
 from .wrapper import patched_in
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
     from .wrapper import PatchedFunction
 
 
-@dataclasses.dataclass(frozen=True)
-class Rebinding:
+class Rebinding(NamedTuple):
     """One name in one module or class: its value before, and the value that we set."""
 
     owner: Any

@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
 from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from .._text import cut, html_table, suggest, table
+from .state import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-
-
-class State(str, enum.Enum):
-    """The closed set of states of a patch."""
-
-    PENDING = "pending"
-    APPLIED = "applied"
-    NOT_NEEDED = "not-needed"
-    DISABLED = "disabled"
-    UNSUPPORTED = "unsupported"
-    MISSING = "missing"
-    FAILED = "failed"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._errors import warn_or_raise
 from .._text import summarize
 from .locate import defining_module, parameters_of, unloaded_module
-from .report import State
+from .patch import NotInReleaseError
+from .state import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 NOT_OPTED_IN = "opt-in: add it to OPTAX_DTYPEFIX_ENABLE"
 
 
-@dataclasses.dataclass(frozen=True)
-class Decision:
+class Decision(NamedTuple):
     """What to do with a patch, and why.
 
     Attributes:
@@ -172,6 +171,8 @@ def _unsupported(reason: str) -> Decision:
 def _shows(probe: Reproducer, package: ModuleType) -> bool:
     try:
         return probe(package) is not None
+    except NotInReleaseError:
+        return False
     except (AttributeError, ImportError):
         raise
     except Exception:  # Many faults show by raising.

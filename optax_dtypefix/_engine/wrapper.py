@@ -74,8 +74,10 @@ class PatchedFunction(_FunctionWrapper):
         """Stack the replacements on the stock function, the first one outermost."""
         call = self._self_stock
         for replacement in reversed(tuple(replacements)):
-            # Each layer sees the layer below it with the name and signature of the stock function.
-            call = functools.update_wrapper(functools.partial(replacement, call), self._self_stock)
+            if call is not self._self_stock:
+                # A layer sees the layer below it with the name and signature of the stock function.
+                functools.update_wrapper(call, self._self_stock)
+            call = functools.partial(replacement, call)
         self._self_call = call  # One assignment: a concurrent call sees the old or the new stack.
 
     def _self_dispatch(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any, Callable
 
 from ..._contract.signatures import positional_names
@@ -18,7 +17,6 @@ def accept_signature_of(stock: Stock, update_fn: Callable[..., Any]) -> Callable
     if len(names) <= 3 and names[:1] == ["updates"]:
         return update_fn
 
-    @functools.wraps(update_fn)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if len(args) <= len(names):  # Else update_fn raises.
             kwargs.update(zip(names[3:], args[3:]))

@@ -7,9 +7,8 @@ round states to nearest.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -102,8 +101,7 @@ ROUNDINGS: dict[str, dict[str, Callable[[Any], Any]]] = {
 """How fields of a state, by the name of its class, are rounded to float16, if not to nearest."""
 
 
-@dataclasses.dataclass(frozen=True)
-class MomentTransform:
+class MomentTransform(NamedTuple):
     """A transformation to run in float32.
 
     Attributes:
@@ -161,8 +159,7 @@ def is_float16(leaf: Any) -> bool:
     return is_half(leaf) and bool(dtype_of(leaf) == jnp.float16)
 
 
-@dataclasses.dataclass(frozen=True)
-class InFloat32:
+class InFloat32(NamedTuple):
     """A replacement that runs stock in float32 where the dtypes are too narrow.
 
     The state keeps its dtypes. An update is as wide as its gradient, its param and what the user
@@ -223,7 +220,9 @@ class InFloat32:
             return new_updates, store(new_state, _as_stock_promotes(step, updates, state, params))
 
         update = accept_signature_of(tx.update, update_fn)
-        return tx._replace(init=counting(init_fn), update=counting(update))
+        return tx._replace(
+            init=counting(init_fn, like=tx.init), update=counting(update, like=tx.update)
+        )
 
     def _kept(self, state: Any) -> Any:
         """Return what tells the dtypes of the params, where the user passes in none."""

@@ -10,9 +10,8 @@ there is the user's choice (https://github.com/google-deepmind/optax/issues/1098
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -43,8 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-@dataclasses.dataclass(frozen=True)
-class KeepDtypes:
+class KeepDtypes(NamedTuple):
     """A replacement for a function that builds a transformation.
 
     Attributes:
@@ -75,7 +73,6 @@ class KeepDtypes:
     def wrap(self, tx: Any, asked: tuple[Any, ...] = (), *, promotes: bool = False) -> Any:
         """Return the same transformation with an ``init`` and an ``update`` that keep dtypes."""
 
-        @functools.wraps(tx.init)
         def init_fn(params: PyTree) -> PyTree:
             state = self._start(tx, params)
             return strip_weak_type(start_in_kind(step, state, params, promotes=promotes))
@@ -101,7 +98,6 @@ class KeepDtypes:
                 cast_inputs = in_one_dtype(*given)
             return (*run(*cast_inputs), True)
 
-        @functools.wraps(tx.update)
         def update_fn(
             updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
         ) -> tuple[PyTree, PyTree]:
@@ -110,7 +106,9 @@ class KeepDtypes:
             return bounded, cast_back(new_state, state) if keep else new_state
 
         update = accept_signature_of(tx.update, update_fn)
-        return tx._replace(init=counting(init_fn), update=counting(update))
+        return tx._replace(
+            init=counting(init_fn, like=tx.init), update=counting(update, like=tx.update)
+        )
 
     def _start(self, tx: Any, params: PyTree) -> PyTree:
         if self.no_integers:  # As each step is given them.

@@ -8,9 +8,8 @@ compares complex slopes, which have no order; there, a complex leaf becomes its 
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -54,8 +53,7 @@ def number_for(tree: PyTree, dtype: Any) -> Any:
     return np.zeros((), dtype)
 
 
-@dataclasses.dataclass(frozen=True)
-class Representation:
+class Representation(NamedTuple):
     """Trees in one real dtype, as lists: a user-defined node need not accept a pair for a leaf.
 
     Attributes:

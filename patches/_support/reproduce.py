@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from ..._contract.check import TracedStep
 from ..._contract.dtypes import is_half, tree_map
-from ..._contract.jaxpr import equations
 from ..._engine.patch import NotInReleaseError
 
 if TYPE_CHECKING:
@@ -97,6 +95,8 @@ def one_step(
     Returns:
       None if state and updates keep their shapes, dtypes and weak types.
     """
+    from ..._contract.check import TracedStep
+
     grads = params if grads is None else grads
     problem = TracedStep(tx, params, grads, extra_args, state_asks=state_asks)
     found = (str(v) for v in problem.step() if inside or v.kind != "float64")
@@ -105,6 +105,8 @@ def one_step(
 
 def in_half(function: Callable[..., Any], tree: PyTree) -> str | None:
     """Describe the first operation of a function that is done in half precision."""
+    from ..._contract.jaxpr import equations
+
     operations = ("add", "mul", "square", "integer_pow", "sqrt")
     for equation in equations(jax.make_jaxpr(function)(tree).jaxpr):
         name, out = equation.primitive.name, equation.outvars[0].aval

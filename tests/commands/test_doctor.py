@@ -74,7 +74,7 @@ TAMPERED = f"""
             return "shown"
 
         def fault(name, reproduce, releases=""):
-            return inner_drift._replace(id=name, reproduce=reproduce, releases=releases)
+            return inner_drift._replace(id=name, reproducer=reproduce, releases=releases)
 
         patch.faults = (
             inner_drift,
@@ -299,7 +299,7 @@ OTHERS = """
                 fixed = (all if together else any)(states)
                 return None if fixed else "wrong"
 
-            return inner_drift._replace(id=name, reproduce=reproduce, releases="")
+            return inner_drift._replace(id=name, reproducer=reproduce, releases="")
 
         module.PATCH.faults = (
             fault("by_one", "fromage"),

@@ -85,7 +85,7 @@ def test_the_engines_own_calls_do_not_count(package: FakePackage) -> None:
         return -stock(*args)
 
     made = patch("a", on("scale", replacement))
-    made.faults = (made.faults[0]._replace(reproduce=probe, abstract=True, probe=None),)
+    made.faults = (made.faults[0]._replace(reproducer=probe, abstract=True, probe=None),)
     engine = engine_of(made)
     package.release("9.0")
     pkg = package.load()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..._engine.report import State
+from ..._engine.state import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -9,8 +9,8 @@ import json
 import tempfile
 from typing import TYPE_CHECKING, Any
 
-from ..._engine.report import State
 from ..._engine.selection import NOT_OPTED_IN
+from ..._engine.state import State
 from ..._text import cut
 from .needs import Needs, find_needs
 from .runs import Result, Runner
