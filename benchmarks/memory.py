@@ -1,0 +1,89 @@
+"""Print what compiled train steps need of the memory, in bytes a param, as JSON.
+
+Run as ``memory.py DTYPE``. The state and the params are donated. Nothing is computed.
+"""
+
+from __future__ import annotations
+
+import optax_dtypefix  # noqa: F401  # isort: skip  # First, as in a training script.
+
+import json
+import math
+import sys
+from typing import Any, Callable
+
+import jax
+import jax.numpy as jnp
+import optax
+
+SHAPE = (2000, 1000)
+ALIASES = (
+    "adafactor adagrad adamw amsgrad dadapt_adamw dog fromage lamb lion nadam novograd prodigy"
+    " radam rmsprop schedule_free_adamw schedule_free_sgd sgd sm3"
+)
+
+
+def _functions() -> dict[str, Callable[..., Any]]:
+    contrib = getattr(optax, "contrib", optax)
+    found = {name: getattr(optax, name, getattr(contrib, name, None)) for name in ALIASES.split()}
+    return {name: function for name, function in found.items() if function is not None}
+
+
+def _cases() -> dict[str, Callable[[], Any]]:
+    """Build each optimizer with a learning rate, if it has none by default."""
+    alone = ("adafactor", "dadapt_adamw", "dog", "prodigy")
+    cases = {
+        name: (lambda f=function, rate=() if name in alone else (0.01,): f(*rate))
+        for name, function in _functions().items()
+    }
+    clip = optax.clip_by_global_norm(1.0)
+    wrapped = {
+        "adamw, array as rate": lambda: optax.adamw(jnp.asarray(0.01, jnp.float32)),
+        "adamw, schedule": lambda: optax.adamw(optax.cosine_decay_schedule(0.01, 100)),
+        "apply_if_finite(adamw)": lambda: optax.apply_if_finite(optax.adamw(0.01), 3),
+        "clip_by_global_norm, adamw": lambda: optax.chain(clip, optax.adamw(0.01)),
+        "inject_hyperparams(adamw)": lambda: optax.inject_hyperparams(optax.adamw)(0.01),
+        "MultiSteps(adamw)": lambda: optax.MultiSteps(optax.adamw(0.01), 4),
+        "zero_nans, adamw": lambda: optax.chain(optax.zero_nans(), optax.adamw(0.01)),
+    }
+    return {**cases, **wrapped}
+
+
+def memory(tx: Any, dtype: str) -> dict[str, float]:
+    """Count the bytes a param of a train step.
+
+    Returns:
+      ``temporaries``; ``traffic``: what it reads and writes; ``state``: what the optimizer keeps.
+    """
+    params = dict.fromkeys(("v", "w"), jax.ShapeDtypeStruct(SHAPE, jnp.dtype(dtype)))
+    state = jax.eval_shape(tx.init, params)
+
+    def step(params: Any, state: Any, grads: Any) -> Any:
+        updates, state = tx.update(grads, state, params)
+        return optax.apply_updates(params, updates), state
+
+    compiled = jax.jit(step, donate_argnums=(0, 1)).lower(params, state, params).compile()
+    cost = compiled.cost_analysis()
+    cost = cost[0] if isinstance(cost, list) else cost
+    state_bytes = sum(x.size * x.dtype.itemsize for x in jax.tree_util.tree_leaves(state))
+    total = {
+        "temporaries": getattr(compiled.memory_analysis(), "temp_size_in_bytes", 0),
+        "traffic": cost["bytes accessed"],
+        "state": state_bytes,
+    }
+    return {name: round(size / (2 * math.prod(SHAPE)), 1) for name, size in total.items()}
+
+
+def main(dtype: str) -> None:
+    """Count for all optimizers of the installed optax; leave out those that raise."""
+    found = {}
+    for name, build in _cases().items():
+        try:
+            found[name] = memory(build(), dtype)
+        except (TypeError, ValueError):  # Stock raises.
+            continue
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
