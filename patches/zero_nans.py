@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from .._contract.dtypes import PyTree, is_inexact, leaves, same_structure, tree_map
 from .._contract.jaxpr import equations
@@ -58,8 +59,9 @@ def _update(
 
 def _zero_where_nan(leaf: Any, meant_to_be_zero: Any) -> Any:
     count("guard against NaN")
-    is_nan = leaf != leaf  # noqa: PLR0124  # isnan, also for integers and custom floats.
-    return jnp.where(meant_to_be_zero & is_nan, jnp.zeros_like(leaf), leaf)
+    is_nan = lax.ne(leaf, leaf)  # isnan, also for integers and custom floats.
+    mask = lax.bitwise_and(is_nan, lax.broadcast(meant_to_be_zero, jnp.shape(leaf)))
+    return lax.select(mask, lax.full_like(leaf, 0), leaf)  # jnp.where traces three times as long.
 
 
 @PATCH.wraps("MultiSteps.update", ("optax._src.wrappers",), ">=0.1.8,<0.2.0")
