@@ -1,4 +1,4 @@
-"""Measure steps, imports and calls on the installed optax, and write one JSON file.
+"""Measure steps, imports, calls, memory and large trees on the installed optax, as JSON.
 
 Run as ``python benchmarks FILE [--upgraded PYTHON] [--only NAME...] [--sizes N...] [--regimes
 NAME...]``. PYTHON belongs to an environment with the newest optax, to compare with upgrading.
@@ -18,7 +18,9 @@ from typing import Any
 import calls
 import imports
 import jax
+import memory
 import optax
+import scale
 from cases import CASES
 from steps import REGIMES, STEPS, measure
 
@@ -48,6 +50,8 @@ def main() -> None:
             write(record, asked.file)
     record["imports"] = imports.measure()
     record["calls"] = calls.measure()
+    record["memory"] = memory.measure()
+    record["scale"] = scale.measure()
     write(record, asked.file)
 
 

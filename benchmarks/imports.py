@@ -1,14 +1,17 @@
-"""Measure the import with and without the shim, and late ``apply()`` and ``revert()``.
+"""Measure what the shim adds to ``import optax``, and late ``apply()`` and ``revert()``.
 
-Processes with and without the shim take turns. Python collects garbage after some number of new
-objects, which takes 30 ms once all of jax is loaded. Chance decides whether that happens inside the
-import of the shim, so each figure is measured with and without garbage collection.
+Processes with and without the shim take turns, with bytecode, as users have it. CPU seconds count,
+and instructions where valgrind is installed: other load on the machine disturbs the former little,
+and the latter not at all. No garbage is collected: a collection takes 30 ms once all of jax is
+loaded, and chance decides in which import that happens.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,16 +21,22 @@ import numpy as np
 from steps import quartiles
 
 REPEATS = 10
+STOCK, WITH_WRAPT, PATCHED = "import optax", "import optax, wrapt", "import optax_dtypefix, optax"
 
 IMPORT = """
+import gc, time
+gc.disable()
+start = time.process_time()
+{statement}
+print([time.process_time() - start])
+"""
+
+ALONE = """
 import gc, sys, time
-{collecting}
-before = set(sys.modules)
-start = time.perf_counter()
-{shim}
-alone, modules = time.perf_counter() - start, len(set(sys.modules) - before)
-import optax
-print([time.perf_counter() - start, alone, modules])
+gc.disable()
+before, start = set(sys.modules), time.process_time()
+import optax_dtypefix
+print([time.process_time() - start, len(set(sys.modules) - before)])
 """
 
 LATE = """
@@ -37,55 +46,67 @@ for index in range({modules} - len(sys.modules)):
     module = types.ModuleType(f"module_{{index}}")
     vars(module).update((f"name_{{n}}", object()) for n in range(50))
     sys.modules[module.__name__] = module
-{collecting}
+gc.disable()
 times = []
-start = time.perf_counter()
+start = time.process_time()
 import optax_dtypefix
-times.append(time.perf_counter() - start)
-for verb in (optax_dtypefix.revert, optax_dtypefix.apply, optax_dtypefix.revert):
-    start = time.perf_counter()
+times.append(time.process_time() - start)
+for verb in (optax_dtypefix.revert, optax_dtypefix.apply):
+    start = time.process_time()
     verb()
-    times.append(time.perf_counter() - start)
+    times.append(time.process_time() - start)
 print(times)
 """
 
-COLLECTING = {"": "", ", no garbage collected": "gc.disable()"}
-
 
 def measure() -> dict[str, Any]:
-    """Return seconds and ratios."""
+    """Return CPU seconds, and instructions where they can be counted."""
     with tempfile.TemporaryDirectory() as cache:
-        bytecode = {**os.environ, "PYTHONPYCACHEPREFIX": cache}
-        bytecode.pop("PYTHONDONTWRITEBYTECODE", None)
+        environment = {**os.environ, "PYTHONPYCACHEPREFIX": cache, "PYTHONHASHSEED": "0"}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
 
         def run(script: str, **values: Any) -> list[float]:
-            """Return the output of a script in a new process, with bytecode as users have it."""
+            """Return the output of a script in a new process."""
             command = [sys.executable, "-c", script.format(**values)]
-            done = subprocess.run(command, capture_output=True, text=True, check=True, env=bytecode)
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=True, env=environment
+            )
             found: list[float] = json.loads(done.stdout)
             return found
 
-        found: dict[str, Any] = {}
-        for words, collecting in COLLECTING.items():
-            stock, patched = ([], [])
-            for _ in range(REPEATS + 1):  # The first one writes the bytecode.
-                stock.append(run(IMPORT, shim="", collecting=collecting))
-                patched.append(run(IMPORT, shim="import optax_dtypefix", collecting=collecting))
-            off, on = np.asarray(stock[1:]), np.asarray(patched[1:])
-            found["import optax" + words] = {
-                "stock_s": quartiles(off[:, 0]),
-                "patched_s": quartiles(on[:, 0]),
-                "more_s": quartiles(on[:, 0] - off[:, 0]),
-                "ratio": quartiles(on[:, 0] / off[:, 0]),
-                "the statement alone_s": quartiles(on[:, 1]),
-                "modules before optax": int(on[0, 2]),
+        statements = (STOCK, WITH_WRAPT, PATCHED)
+        turns = [
+            [run(IMPORT, statement=statement)[0] for statement in statements]
+            for _ in range(REPEATS + 1)  # The first one writes the bytecode.
+        ]
+        stock, with_wrapt, patched = np.asarray(turns[1:]).T
+        alone = np.asarray([run(ALONE) for _ in range(REPEATS)])
+        found: dict[str, Any] = {
+            "stock_s": quartiles(stock),
+            "wrapt more_s": quartiles(with_wrapt - stock),
+            "more_s": quartiles(patched - stock),
+            "the statement alone_s": quartiles(alone[:, 0]),
+            "modules before optax": int(alone[0, 1]),
+            "instructions": {name: instructions(name, environment) for name in statements},
+            "late": {},
+        }
+        for modules in (1000, 2000, 4000):
+            runs = np.asarray([run(LATE, modules=modules) for _ in range(REPEATS // 2)])
+            verbs = ("import and apply", "revert", "apply")
+            found["late"][str(modules)] = {
+                verb: quartiles(runs[:, column]) for column, verb in enumerate(verbs)
             }
-            for modules in (1000, 2000, 4000):
-                runs = np.asarray(
-                    [run(LATE, modules=modules, collecting=collecting) for _ in range(REPEATS // 2)]
-                )
-                verbs = ("import and apply", "revert", "apply", "revert again")
-                found[f"{modules} modules loaded{words}"] = {
-                    verb: quartiles(runs[:, column]) for column, verb in enumerate(verbs)
-                }
         return found
+
+
+def instructions(statement: str, environment: dict[str, str]) -> int | None:
+    """Count the instructions of a process; None without valgrind."""
+    valgrind = shutil.which("valgrind")
+    if valgrind is None:
+        return None
+    tool = [valgrind, "--tool=callgrind", "--callgrind-out-file=/dev/null"]
+    script = f"import gc; gc.disable(); {statement}"
+    command = [*tool, sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    collected = re.search(r"Collected : (\d+)", done.stderr)
+    return int(collected[1]) if collected else None

@@ -1,6 +1,7 @@
 """Print what compiled train steps need of the memory, in bytes a param, as JSON.
 
-Run as ``memory.py DTYPE``. The state and the params are donated. Nothing is computed.
+Run as ``memory.py DTYPE``, with ``OPTAX_DTYPEFIX=off`` for stock. The state and the params are
+donated. Nothing is computed.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import optax_dtypefix  # noqa: F401  # isort: skip  # First, as in a training sc
 
 import json
 import math
+import os
+import subprocess
 import sys
 from typing import Any, Callable
 
@@ -72,6 +75,25 @@ def memory(tx: Any, dtype: str) -> dict[str, float]:
         "state": state_bytes,
     }
     return {name: round(size / (2 * math.prod(SHAPE)), 1) for name, size in total.items()}
+
+
+def measure() -> dict[str, Any]:
+    """Return the counts of stock and patched processes, by dtype and mode."""
+    found: dict[str, Any] = {}
+    for regime in ("bfloat16", "float16", "float32", "float32 x64"):
+        dtype, _, x64 = regime.partition(" ")
+        found[regime] = {}
+        for way, switch in {"stock": "off", "patched": "on"}.items():
+            variables = {"OPTAX_DTYPEFIX": switch, **({"JAX_ENABLE_X64": "1"} if x64 else {})}
+            done = subprocess.run(
+                [sys.executable, __file__, dtype],
+                capture_output=True,
+                text=True,
+                check=True,
+                env={**os.environ, **variables},
+            )
+            found[regime][way] = json.loads(done.stdout)
+    return found
 
 
 def main(dtype: str) -> None:

@@ -1,0 +1,81 @@
+"""Measure large trees: abstract ``init``, tracing and ``check``, in CPU seconds.
+
+Run as ``scale.py``, with ``OPTAX_DTYPEFIX=off`` for stock. Prints JSON.
+"""
+
+from __future__ import annotations
+
+import optax_dtypefix  # isort: skip  # First, as in a training script.
+
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import Any, Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+TREES = ("10,000 leaves", "80 layers")
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "adamw": lambda: optax.adamw(0.01),
+    "clip_by_global_norm, adamw": lambda: optax.chain(
+        optax.clip_by_global_norm(1.0), optax.adamw(0.01)
+    ),
+    "MultiSteps(adamw)": lambda: optax.MultiSteps(optax.adamw(0.01), 4),
+}
+
+
+def params_of(tree: str) -> Any:
+    """Return the shapes of one of the trees, in bfloat16; the layers are those of a transformer."""
+    if tree == "10,000 leaves":
+        return {f"leaf {n}": jax.ShapeDtypeStruct((8, 8), jnp.bfloat16) for n in range(10_000)}
+    width, shapes = 8192, {"attention": (4, 1), "mlp": (3, 4)}
+    layer = {
+        name: jax.ShapeDtypeStruct((copies, width, width * wider), jnp.bfloat16)
+        for name, (copies, wider) in shapes.items()
+    }
+    norms = {name: jax.ShapeDtypeStruct((width,), jnp.bfloat16) for name in ("before", "after")}
+    return [{**layer, **norms} for _ in range(80)]
+
+
+def seconds() -> dict[str, float]:
+    """Return CPU seconds in this process."""
+    found = {}
+    for tree in TREES:
+        params = params_of(tree)
+        for name, build in OPTIMIZERS.items():
+            tx = build()
+
+            def step(params: Any, state: Any, grads: Any, tx: Any = tx) -> Any:
+                updates, state = tx.update(grads, state, params)
+                return optax.apply_updates(params, updates), state
+
+            times = [time.process_time()]
+            state = jax.eval_shape(tx.init, params)
+            times.append(time.process_time())
+            jax.make_jaxpr(step)(params, state, params)
+            times.append(time.process_time())
+            optax_dtypefix.check(tx, params)
+            times.append(time.process_time())
+            for verb, spent in zip(("init", "trace", "check"), np.diff(times)):
+                found[f"{tree}, {name}, {verb}"] = float(f"{spent:.4g}")
+    return found
+
+
+def measure() -> dict[str, dict[str, float]]:
+    """Return CPU seconds of a stock and of a patched process, which run one after the other."""
+    found = {}
+    for way, switch in {"stock": "off", "patched": "on"}.items():
+        environment = {**os.environ, "OPTAX_DTYPEFIX": switch}
+        command = [sys.executable, __file__]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+        found[way] = json.loads(done.stdout)
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(seconds()))
