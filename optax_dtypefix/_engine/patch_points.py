@@ -221,8 +221,10 @@ class PatchPoints:
           them.
         """
         attached = [point for point in self._points.values() if point.layers]
+        just_bound = set(self._fresh)
         for point in attached:
-            self._bind(point)
+            if point not in just_bound:
+                self._bind(point)
         self.stack(suspended)
         fresh = [point for point in self._fresh if point.layers]
         self._fresh = []
