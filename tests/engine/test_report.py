@@ -14,6 +14,7 @@ import pytest
 
 import optax_dtypefix
 from optax_dtypefix import OptaxDtypeFixWarning, State
+from optax_dtypefix.patches import TESTED
 from support.fakepackage import FakePackage, engine_of, fault, on, patch, start
 
 if TYPE_CHECKING:
@@ -161,10 +162,11 @@ def test_a_notebook_shows_tables_and_short_lines(package: FakePackage) -> None:
 def test_fixed_in_names_the_first_release_without_the_faults(package: FakePackage) -> None:
     early = patch("early", on("scale"), faults=[fault(releases="<0.2.4"), fault(releases="<0.2")])
     late = patch("late", on("scale"), faults=[fault()])
-    engine = engine_of(early, late)
+    never = patch("never", on("scale"), faults=[fault(releases=">=99")])
+    engine = engine_of(early, late, never)
     package.load()
     engine.apply()
-    assert [p.fixed_in for p in engine.status()] == ["0.2.4", ""]
+    assert [p.fixed_in for p in engine.status()] == ["0.2.4", "", TESTED[0]]
     assert "needs no patches" not in str(engine.status())
 
 

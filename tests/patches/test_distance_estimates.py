@@ -325,6 +325,14 @@ def test_trees_have_the_dtypes_of_stock(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_copies_of_the_params_have_their_dtypes(name: str) -> None:
+    params = {"w": jnp.ones(3, jnp.float16), "n": jnp.ones(3, jnp.int8), "b": jnp.ones(3)}
+    copies = fields(jax.eval_shape(build(name).init, params), ("init_params", "x0"))
+    for copied in copies.values():
+        assert dtypes_of(copied) == dtypes_of(params)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_state_restored_from_stock_keeps_its_dtypes(name: str) -> None:
     tx, params = build(name), tree_of(jnp.bfloat16)
     state = tree_map(

@@ -481,3 +481,11 @@ def test_the_objective_of_sophia_runs_in_strict_promotion() -> None:
         tx, params = optax.contrib.sophia(0.1), {"w": jnp.ones(3)}
         tx.update(params, tx.init(params), params, obj_fn=objective)
     assert set(modes) == {"strict"}
+
+
+@pytest.mark.skipif(Version("0.2.3") > RELEASE, reason="no name of it is deprecated")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_deprecated_names_lead_to_what_they_were_renamed_to() -> None:
+    contrib = optax.contrib
+    assert optax.dpsgd is contrib.dpsgd
+    assert optax.differentially_private_aggregate is contrib.differentially_private_aggregate
