@@ -489,3 +489,23 @@ def test_a_weak_scalar_takes_the_dtype_of_the_other_operand(in_x64: bool) -> Non
         _, scanned = jax.lax.scan(lambda c, x: (c, times(x)), 0, jnp.ones(2, jnp.float32))
         assert scanned.dtype == jnp.bfloat16
         assert weak(scalar) == scalar
+
+
+def test_the_inner_transformation_gets_weakly_typed_gradients_as_from_stock() -> None:
+    weak = jnp.broadcast_to(jnp.asarray(2.0), (3,))
+    params = {"w": jnp.ones(3, jnp.bfloat16), "b": jnp.ones(3, jnp.float32)}
+    seen = []
+
+    def keep(learning_rate: Any) -> optax.GradientTransformation:
+        del learning_rate
+
+        def update(grads: Any, state: Any, params: Any = None) -> Any:
+            del params
+            seen.append(grads["b"].weak_type)
+            return grads, state
+
+        return optax.GradientTransformation(lambda _: (), update)
+
+    tx = inject(keep)(learning_rate=0.1)
+    tx.update({"w": params["w"], "b": weak}, tx.init(params), params)
+    assert seen[-1]
