@@ -224,6 +224,17 @@ def test_float64_is_accumulated_in_float64() -> None:
         np.testing.assert_allclose(np.asarray(updates["w"]) + 1.0, -5e-13, rtol=1e-3)
 
 
+@pytest.mark.skipif(
+    "accumulator_dtype" not in inspect.signature(optax.MultiSteps).parameters,
+    reason="accumulator_dtype came with optax 0.2.8",
+)
+def test_accumulators_have_the_dtype_that_was_asked_for() -> None:
+    tx = optax.MultiSteps(optax.sgd(1.0), 2, accumulator_dtype=jnp.bfloat16)
+    state = tx.init({"w": jnp.zeros(3, jnp.float32), "z": jnp.zeros(3, jnp.complex64)})
+    assert state.acc_grads["w"].dtype == jnp.bfloat16
+    assert state.acc_grads["z"].dtype == jnp.complex64
+
+
 @pytest.mark.parametrize("mean", [True, False])
 @pytest.mark.parametrize(
     ("params_dtype", "grads_dtype"),
