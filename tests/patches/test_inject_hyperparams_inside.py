@@ -364,3 +364,12 @@ def test_a_gradient_after_a_frozen_param_keeps_its_dtype() -> None:
     updates, _ = tx.update(grads, tx.init(params), params)
     assert seen[-1] == updates["b"].dtype == jnp.bfloat16
     np.testing.assert_array_equal(np.asarray(updates["b"], np.float32), 0.125)
+
+
+def test_an_integer_param_beside_bfloat16_may_have_a_float_gradient() -> None:
+    tx = inject(optax.sgd)(0.125)
+    params = {"n": jnp.asarray([1, 2], jnp.int32), "w": jnp.ones(2, jnp.bfloat16)}
+    grads = {"n": jnp.asarray([1.5, -3.0]), "w": jnp.ones(2, jnp.bfloat16)}
+    updates, _ = tx.update(grads, tx.init(params), params)
+    np.testing.assert_array_equal(updates["n"], [-0.1875, 0.375])
+    assert updates["w"].dtype == jnp.bfloat16
