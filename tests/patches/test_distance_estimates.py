@@ -390,6 +390,16 @@ def test_weight_decay_may_follow_a_schedule(name: str, rate: Any) -> None:
         np.testing.assert_allclose(leaf, other, rtol=1e-6)
 
 
+@pytest.mark.skipif("momo" not in NAMES, reason="momo came with optax 0.2.3")
+def test_a_flag_may_be_an_int64_array() -> None:
+    """Stock reads the flag while a step is traced."""
+    params = tree_of(jnp.float32)
+    with x64():
+        tx = contrib.momo(adapt_lower_bound=jnp.asarray(1, jnp.int64))
+        updates, _ = jax.jit(tx.update)(params, tx.init(params), params, **values("momo"))
+    assert {*dtypes_of(updates)} == {jnp.dtype(jnp.float32)}
+
+
 @pytest.mark.skipif("dowg" not in NAMES, reason="dowg came with optax 0.2.3")
 def test_a_complex_learning_rate_keeps_its_imaginary_part() -> None:
     params = tree_of(jnp.float32)
