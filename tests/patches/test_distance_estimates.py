@@ -474,6 +474,13 @@ def test_an_integer_param_has_float_updates(name: str) -> None:
         assert all(leaf.dtype == jnp.float32 for leaf in averages)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_the_copy_of_an_integer_param_is_an_integer(name: str) -> None:
+    params = tree_of(jnp.float32, jnp.int32)
+    for copy in fields(build(name).init(params), ("init_params", "x0")).values():
+        assert dtypes_of(copy) == dtypes_of(params)
+
+
 @pytest.mark.skipif("dog" not in NAMES, reason="dog came with optax 0.2.3")
 def test_dog_trains_on_float16_gradients() -> None:
     """The first updates on |x - 3|^2 / 2 are below the smallest float16 number."""

@@ -99,3 +99,10 @@ def test_float32_updates_of_a_base_optimizer_without_a_state_are_narrowed() -> N
 
     base = optax.GradientTransformation(lambda _: optax.EmptyState(), update)
     assert_keeps_the_contract(contrib.mechanize(base), tree_of(jnp.bfloat16))
+
+
+def test_updates_of_a_base_optimizer_under_other_keys_raise() -> None:
+    base = optax.identity()._replace(update=lambda grads, state, _=None: ({"v": grads["w"]}, state))
+    tx, params = contrib.mechanize(base), {"w": jnp.ones(3)}
+    with pytest.raises((TypeError, ValueError)):
+        tx.update(params, tx.init(params), params)

@@ -278,6 +278,18 @@ def test_a_fractional_schedule_is_not_rounded() -> None:
         jax.lax.scan(lambda s, _: tx.update(params, s, params)[::-1], tx.init(params), None, 3)
 
 
+def test_an_inner_sum_of_integer_gradients_is_a_float_from_the_start() -> None:
+    """MultiSteps shows the inner transformation the mean of the gradients."""
+
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        del params
+        total = tree_map(lambda g, t: g + t, grads, state)
+        return total, total
+
+    inner = optax.GradientTransformation(lambda params: tree_map(jnp.zeros_like, params), update)
+    assert_keeps_the_contract(optax.MultiSteps(inner, 2), {"n": jnp.asarray([1, 4], jnp.int32)})
+
+
 def test_an_inner_state_of_another_structure_raises() -> None:
     def update(grads: Any, state: Any, params: Any = None) -> Any:
         del params

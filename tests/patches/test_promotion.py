@@ -111,6 +111,15 @@ def test_the_function_is_patched_under_its_deprecated_name() -> None:
     assert {*dtypes_of(updates)} == {jnp.dtype(jnp.float32)}
 
 
+DEPRECATED = [name for name, (_, f) in getattr(optax, "_deprecations", {}).items() if f is not None]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", DEPRECATED)
+def test_a_deprecated_name_is_the_function_of_that_name(name: str) -> None:
+    assert getattr(optax, name).__name__ == optax._deprecations[name][1].__name__
+
+
 @pytest.mark.parametrize("name", AVAILABLE)
 def test_float32_in_64_bit_mode_has_no_float64_array_inside(name: str) -> None:
     with x64():

@@ -240,7 +240,7 @@ def test_a_narrow_state_dtype_does_not_round_the_averages_of_integer_params() ->
 
 
 def test_the_state_of_another_optimizer_raises_as_on_stock() -> None:
-    with pytest.raises(AttributeError, match="'(b1|z)'"):
+    with pytest.raises(AttributeError, match=r"'(b1|z)'"):
         contrib.schedule_free_eval_params((), {"w": jnp.ones(3)})
 
 
