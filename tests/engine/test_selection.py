@@ -209,6 +209,16 @@ def test_a_call_with_an_unknown_parameter_goes_to_stock(package: FakePackage) ->
     assert pkg.scale(5, 3) == -15
 
 
+def test_a_function_without_a_signature_is_patched_on_an_untested_release(
+    package: FakePackage,
+) -> None:
+    package.release("0.9.0")
+    core = package.load().core
+    core.place = "abc".find
+    engine_of(patch("a", on("place"))).apply()
+    assert core.place("c") == -2
+
+
 def test_a_function_without_a_parameter_is_not_patched_on_an_untested_release(
     package: FakePackage,
 ) -> None:

@@ -209,10 +209,3 @@ def test_original_returns_the_stock_function(package: FakePackage) -> None:
     assert optax_dtypefix.original(len) is len
     assert pickle.loads(pickle.dumps(pkg.scale)) is pkg.scale
     assert pkg.scale.__module__ == f"{NAME}.core"
-
-
-def test_a_function_of_c_without_a_signature_can_be_patched(package: FakePackage) -> None:
-    core = package.load().core
-    core.place = "abc".find
-    engine_of(patch("a", on("place"))).apply()
-    assert core.place("c") == -2

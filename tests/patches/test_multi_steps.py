@@ -287,7 +287,12 @@ def test_an_inner_sum_of_integer_gradients_is_a_float_from_the_start() -> None:
         return total, total
 
     inner = optax.GradientTransformation(lambda params: tree_map(jnp.zeros_like, params), update)
-    assert_keeps_the_contract(optax.MultiSteps(inner, 2), {"n": jnp.asarray([1, 4], jnp.int32)})
+    tx, params = optax.MultiSteps(inner, 2), {"n": jnp.asarray([1, 4], jnp.int32)}
+    assert_keeps_the_contract(tx, params)
+    state = tx.init(params)
+    for grad in ([1, 4], [2, 8]):
+        _, state = tx.update({"n": jnp.asarray(grad, jnp.int32)}, state, params)
+    np.testing.assert_array_equal(state.inner_opt_state["n"], [1.5, 6])
 
 
 def test_an_inner_state_of_another_structure_raises() -> None:
