@@ -347,3 +347,8 @@ def test_the_summary_of_a_fault_is_its_first_paragraph() -> None:
     made.fault("")(sums_stall)
     (registered,) = made.faults
     assert registered.summary == "Sums stall"
+
+
+def test_a_patch_without_a_fault_on_a_tested_release_was_fixed_in_the_first() -> None:
+    old = patch("a", on("scale"), faults=[fault(releases="<0.0.1")])
+    assert old.fixed_in([Release("0.2.7"), Release("0.2.8")]) == "0.2.7"
