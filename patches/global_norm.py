@@ -151,7 +151,7 @@ def _deprecated_name(stock: Stock, name: str) -> Any:
     import optax
 
     found = deprecated_attribute(stock, "optax.tree_utils", name)
-    if name in ("tree_l1_norm", "tree_l2_norm") and isinstance(found, functools.partial):
+    if isinstance(found, functools.partial):
         return functools.partial(optax.tree_utils.tree_norm, **found.keywords)
     return found
 

@@ -133,8 +133,7 @@ def _unless_asked(stock: Stock, *args: Any, **kwargs: Any) -> Any:
 @PATCH.wraps("schedule_free_eval_params", _MODULES, ">=0.2.4")
 def _eval_params(stock: Stock, state: Any, params: PyTree) -> PyTree:
     """Evaluate in float32 arithmetic, then cast to stock's dtypes."""
-    evaluated = _eval_in_float32(stock, state, params)
-    return _in_stocks_dtypes(evaluated, state, params) if hasattr(state, "z") else evaluated
+    return _in_stocks_dtypes(_eval_in_float32(stock, state, params), state, params)
 
 
 @PATCH.wraps("schedule_free_eval_params", _MODULES, "<0.2.4")

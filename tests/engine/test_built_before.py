@@ -94,6 +94,16 @@ def test_it_counts_calls_by_function_and_names_the_line(core: Any) -> None:
     del first, second, steps, inner, lam, untouched
 
 
+def test_a_patched_function_without_python_code_does_not_hide_the_others(core: Any) -> None:
+    core.number_of = [1, 1].count
+    built = core.build(1)
+    found = engine("build", "number_of")
+    with pytest.warns(OptaxDtypeFixWarning, match=r"build \(1\)"):
+        found.apply()
+    assert found.is_applied("a")
+    assert found.built_before(built) == ["build"]
+
+
 def test_it_finds_the_parts_of_a_value(core: Any) -> None:
     stock, inner = Pair(*core.build(1)), core.curried(1)(2)
     steps = core.Steps(stock.update)

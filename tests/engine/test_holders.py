@@ -101,6 +101,32 @@ def test_what_cannot_be_changed_is_named(package: FakePackage, user: Any) -> Non
     del Trainer.choices  # type: ignore[attr-defined]
 
 
+def in_list(value: Any) -> Any:
+    loop = [value]
+    loop.append(loop)
+    return loop
+
+
+def in_dict(value: Any) -> Any:
+    loop = {"a": value}
+    loop["loop"] = loop
+    return loop
+
+
+@pytest.mark.parametrize("build", [in_list, in_dict])
+def test_what_holds_itself_is_named(
+    package: FakePackage, build: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pkg = package.load()
+    loop = build((pkg.scale,))
+    module = types.ModuleType("train")  # Comes later: the search meets the loop first.
+    monkeypatch.setitem(sys.modules, "train", module)
+    module.LOOP = loop  # type: ignore[attr-defined]
+    gc.collect()
+    with pytest.warns(OptaxDtypeFixWarning, match="scale in train.LOOP"):
+        engine_of(patch("a", on("scale"))).apply()
+
+
 def test_in_strict_mode_that_is_an_error_and_the_patches_stay(
     package: FakePackage, user: Any
 ) -> None:

@@ -373,6 +373,52 @@ def test_a_schedule_runs_in_the_users_64_bit_mode() -> None:
     assert updates["w"].dtype == jnp.float32
 
 
+WEIGHT_DECAY = inspect.signature(optax.add_decayed_weights).parameters["weight_decay"]
+
+
+@pytest.mark.skipif(
+    "Callable" not in str(WEIGHT_DECAY.annotation), reason="this release takes a number"
+)
+@pytest.mark.parametrize("name", ["dog", "dowg"])
+@pytest.mark.parametrize("rate", [1.0, optax.linear_schedule(1.0, 0.5, 2)], ids=["1", "schedule"])
+def test_weight_decay_may_follow_a_schedule(name: str, rate: Any) -> None:
+    """Compare with two steps of a constant weight decay; a step with a zero gradient shows it."""
+    params = {"w": jnp.ones(2)}
+    grads = [{"w": jnp.full(2, 1.0)}, {"w": jnp.zeros(2)}]
+
+    def updates_of(weight_decay: Any) -> list[Any]:
+        tx = build(name, learning_rate=rate, weight_decay=weight_decay)
+        return [updates["w"] for updates, _ in steps_of(tx, params, grads)]
+
+    expected = updates_of(lambda count: 0.5 / (1 + count))
+    with x64():
+        found = updates_of(lambda count: jnp.asarray(0.5, jnp.float64) / (1 + count))
+    for leaf, other in zip(found, expected):
+        assert leaf.dtype == jnp.float32
+        np.testing.assert_allclose(leaf, other, rtol=1e-6)
+
+
+@pytest.mark.skipif("momo" not in NAMES, reason="momo came with optax 0.2.3")
+def test_a_flag_may_be_an_int64_array() -> None:
+    """Stock reads the flag while a step is traced."""
+    params = tree_of(jnp.float32)
+    with x64():
+        tx = contrib.momo(adapt_lower_bound=jnp.asarray(1, jnp.int64))
+        updates, _ = jax.jit(tx.update)(params, tx.init(params), params, **values("momo"))
+    assert {*dtypes_of(updates)} == {jnp.dtype(jnp.float32)}
+
+
+@pytest.mark.skipif("dowg" not in NAMES, reason="dowg came with optax 0.2.3")
+def test_a_complex_learning_rate_keeps_its_imaginary_part() -> None:
+    params = tree_of(jnp.float32)
+    real, rotated = (
+        tx.update(params, tx.init(params), params)[0]
+        for tx in (build("dowg", learning_rate=jnp.asarray(rate)) for rate in (1.0, 1 + 2j))
+    )
+    for name, leaf in real.items():
+        np.testing.assert_allclose(rotated[name], (1 + 2j) * leaf, rtol=1e-6)
+
+
 @pytest.mark.skipif("dog" not in NAMES, reason="dog came with optax 0.2.3")
 @pytest.mark.parametrize("name", ["dog", "dowg"])
 def test_weight_decay_with_a_mask(name: str) -> None:
@@ -434,6 +480,13 @@ def test_an_integer_param_has_float_updates(name: str) -> None:
         assert {*dtypes_of(updates)} == {jnp.dtype(jnp.float32)}
         averages = leaves(fields(state, AVERAGES))
         assert all(leaf.dtype == jnp.float32 for leaf in averages)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_copy_of_an_integer_param_is_an_integer(name: str) -> None:
+    params = tree_of(jnp.float32, jnp.int32)
+    for copy in fields(build(name).init(params), ("init_params", "x0")).values():
+        assert dtypes_of(copy) == dtypes_of(params)
 
 
 @pytest.mark.skipif("dog" not in NAMES, reason="dog came with optax 0.2.3")

@@ -11,6 +11,8 @@ import optax
 import pytest
 
 from optax_dtypefix._contract.x64 import is_x64, x64
+from support.contract import assert_keeps_the_contract
+from support.transformations import drifting
 from support.trees import dtypes_of, tree_map, tree_of
 
 contrib = getattr(optax, "contrib", None)
@@ -83,3 +85,24 @@ def test_mechanize_gives_updates_of_the_dtype_that_the_base_optimizer_is_asked_f
         tx = contrib.mechanize(optax.adam(0.1, mu_dtype=dtype))
         updates, _ = tx.update(params, tx.init(params), params)
         assert {*dtypes_of(updates)} == {jnp.dtype(dtype)}
+
+
+def test_a_base_optimizer_that_changes_dtypes_keeps_those_of_the_params() -> None:
+    params = tree_of(jnp.bfloat16)
+    assert_keeps_the_contract(contrib.mechanize(drifting()), params)
+
+
+def test_float32_updates_of_a_base_optimizer_without_a_state_are_narrowed() -> None:
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        del params
+        return tree_map(lambda u: -0.1 * u.astype(jnp.float32), updates), state
+
+    base = optax.GradientTransformation(lambda _: optax.EmptyState(), update)
+    assert_keeps_the_contract(contrib.mechanize(base), tree_of(jnp.bfloat16))
+
+
+def test_updates_of_a_base_optimizer_under_other_keys_raise() -> None:
+    base = optax.identity()._replace(update=lambda grads, state, _=None: ({"v": grads["w"]}, state))
+    tx, params = contrib.mechanize(base), {"w": jnp.ones(3)}
+    with pytest.raises((TypeError, ValueError)):
+        tx.update(params, tx.init(params), params)

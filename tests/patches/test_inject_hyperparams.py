@@ -204,6 +204,15 @@ def test_64_bit_mode_adds_no_float64(rate: Any, dtype: Any) -> None:
         assert {*float64_in(lambda p: tx.update(p, tx.init(p), p), params)} <= allowed
 
 
+def test_a_float64_array_is_kept_in_float32_for_float32_params() -> None:
+    with x64():
+        params = tree_of(jnp.float32)
+        tx = inject(optax.adam)(jnp.asarray(RATE, jnp.float64))
+        assert_keeps_the_contract(tx, params)
+        assert tx.init(params).hyperparams["learning_rate"].dtype == jnp.float32
+        assert not float64_in(lambda p: tx.update(p, tx.init(p), p), params)
+
+
 def test_a_float64_schedule_keeps_float32_params_in_float32() -> None:
     with x64():
         params = tree_of(jnp.float32)

@@ -326,3 +326,50 @@ def test_functions_without_promotion_accept_a_hyperparameter(dtype: Any) -> None
     updates, _ = tx.update(params, tx.init(params), params)
     assert updates.dtype == dtype
     np.testing.assert_allclose(np.asarray(updates, float), 0.1, rtol=4e-3)
+
+
+STATIC: dict[str, Any] = {
+    "NumPy scalar": np.float32(0.5),
+    "array": jnp.asarray(0.5, jnp.bfloat16),
+}
+
+
+@pytest.mark.parametrize("value", STATIC.values(), ids=STATIC)
+def test_a_static_argument_is_passed_on_as_it_is(value: Any) -> None:
+    given = []
+
+    def build(rate: Any, limit: Any) -> Any:
+        given.append(limit)
+        return optax.sgd(rate)
+
+    tx, params = inject(build, static_args="limit")(rate=0.1, limit=value), tree_of(jnp.bfloat16)
+    tx.update(params, tx.init(params), params)
+    assert given
+    assert all(limit is value for limit in given)
+
+
+def test_a_gradient_after_a_frozen_param_keeps_its_dtype() -> None:
+    """The gradient of a frozen param is None."""
+    seen = []
+
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        del params
+        seen.append(grads["b"].dtype)
+        return grads, state
+
+    inner = optax.GradientTransformation(lambda _: optax.EmptyState(), update)
+    tx = inject(lambda rate: optax.chain(inner, optax.scale(rate)))(rate=0.125)
+    params = {"a": jnp.ones(2, jnp.float32), "b": jnp.ones(3, jnp.bfloat16)}
+    grads = {"a": None, "b": jnp.ones(3, jnp.bfloat16)}
+    updates, _ = tx.update(grads, tx.init(params), params)
+    assert seen[-1] == updates["b"].dtype == jnp.bfloat16
+    np.testing.assert_array_equal(np.asarray(updates["b"], np.float32), 0.125)
+
+
+def test_an_integer_param_beside_bfloat16_may_have_a_float_gradient() -> None:
+    tx = inject(optax.sgd)(0.125)
+    params = {"n": jnp.asarray([1, 2], jnp.int32), "w": jnp.ones(2, jnp.bfloat16)}
+    grads = {"n": jnp.asarray([1.5, -3.0]), "w": jnp.ones(2, jnp.bfloat16)}
+    updates, _ = tx.update(grads, tx.init(params), params)
+    np.testing.assert_array_equal(updates["n"], [-0.1875, 0.375])
+    assert updates["w"].dtype == jnp.bfloat16

@@ -174,3 +174,37 @@ def test_a_float32_rate_of_float32_params_keeps_its_bits() -> None:
     tx = optax.sgd(rate)
     updates, _ = tx.update(params, tx.init(params), params)
     np.testing.assert_array_equal(updates["w"], -rate * np.asarray(params["w"]))
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_an_integer_array_as_learning_rate_scales_the_gradients(wide: bool) -> None:
+    with x64(wide):
+        tx, params = optax.sgd(jnp.asarray(2, jnp.int32)), tree_of(jnp.float32)
+        updates, _ = tx.update(params, tx.init(params), params)
+        np.testing.assert_array_equal(updates["w"], -2 * np.asarray(params["w"]))
+
+
+def takes_a_schedule(build: Any) -> bool:
+    try:
+        tx, params = build(halving), tree_of("float32")
+        jax.eval_shape(tx.update, params, tx.init(params), params)
+    except TypeError:
+        return False
+    return True
+
+
+MADGRAD = getattr(getattr(optax, "contrib", None), "madgrad", None)
+SCHEDULED = {"weight decay": optax.add_decayed_weights, "madgrad": MADGRAD}
+SCHEDULED = {name: build for name, build in SCHEDULED.items() if build and takes_a_schedule(build)}
+
+
+@pytest.mark.parametrize("build", SCHEDULED.values(), ids=SCHEDULED)
+def test_a_float64_schedule_of_float32_params_is_used_in_float32(build: Any) -> None:
+    with x64():
+        tx = build(lambda count: jnp.asarray(0.1, jnp.float64) / (count + 1))
+        params = tree_of("float32")
+        assert {*float64_in(tx.update, params, tx.init(params), params)} <= {()}
+        plain = build(halving)
+        updates, _ = tx.update(params, tx.init(params), params)
+        expected, _ = plain.update(params, plain.init(params), params)
+        np.testing.assert_allclose(updates["w"], expected["w"], rtol=1e-6)

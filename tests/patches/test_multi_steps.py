@@ -224,6 +224,17 @@ def test_float64_is_accumulated_in_float64() -> None:
         np.testing.assert_allclose(np.asarray(updates["w"]) + 1.0, -5e-13, rtol=1e-3)
 
 
+@pytest.mark.skipif(
+    "accumulator_dtype" not in inspect.signature(optax.MultiSteps).parameters,
+    reason="accumulator_dtype came with optax 0.2.8",
+)
+def test_accumulators_have_the_dtype_that_was_asked_for() -> None:
+    tx = optax.MultiSteps(optax.sgd(1.0), 2, accumulator_dtype=jnp.bfloat16)
+    state = tx.init({"w": jnp.zeros(3, jnp.float32), "z": jnp.zeros(3, jnp.complex64)})
+    assert state.acc_grads["w"].dtype == jnp.bfloat16
+    assert state.acc_grads["z"].dtype == jnp.complex64
+
+
 @pytest.mark.parametrize("mean", [True, False])
 @pytest.mark.parametrize(
     ("params_dtype", "grads_dtype"),
@@ -276,6 +287,23 @@ def test_a_fractional_schedule_is_not_rounded() -> None:
     tx, params = optax.MultiSteps(optax.sgd(1.0), lambda _: jnp.float32(2.5)), {"w": jnp.ones(3)}
     with pytest.raises(TypeError):
         jax.lax.scan(lambda s, _: tx.update(params, s, params)[::-1], tx.init(params), None, 3)
+
+
+def test_an_inner_sum_of_integer_gradients_is_a_float_from_the_start() -> None:
+    """MultiSteps shows the inner transformation the mean of the gradients."""
+
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        del params
+        total = tree_map(lambda g, t: g + t, grads, state)
+        return total, total
+
+    inner = optax.GradientTransformation(lambda params: tree_map(jnp.zeros_like, params), update)
+    tx, params = optax.MultiSteps(inner, 2), {"n": jnp.asarray([1, 4], jnp.int32)}
+    assert_keeps_the_contract(tx, params)
+    state = tx.init(params)
+    for grad in ([1, 4], [2, 8]):
+        _, state = tx.update({"n": jnp.asarray(grad, jnp.int32)}, state, params)
+    np.testing.assert_array_equal(state.inner_opt_state["n"], [1.5, 6])
 
 
 def test_an_inner_state_of_another_structure_raises() -> None:

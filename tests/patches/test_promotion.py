@@ -111,6 +111,15 @@ def test_the_function_is_patched_under_its_deprecated_name() -> None:
     assert {*dtypes_of(updates)} == {jnp.dtype(jnp.float32)}
 
 
+DEPRECATED = [name for name, (_, f) in getattr(optax, "_deprecations", {}).items() if f is not None]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", DEPRECATED)
+def test_a_deprecated_name_is_the_function_of_that_name(name: str) -> None:
+    assert getattr(optax, name).__name__ == optax._deprecations[name][1].__name__
+
+
 @pytest.mark.parametrize("name", AVAILABLE)
 def test_float32_in_64_bit_mode_has_no_float64_array_inside(name: str) -> None:
     with x64():
@@ -140,6 +149,17 @@ def test_float_leaves_beside_an_integer_leaf_are_right() -> None:
     np.testing.assert_allclose(updates["w"], directions[-1], rtol=1e-5)
     assert updates["b"].dtype == jnp.float32
     assert types(state) == types(tx.init(params))
+
+
+def test_adam_in_float64_is_right_to_float64() -> None:
+    with x64():
+        tx, params = optax.scale_by_adam(), tree_of(jnp.float64)
+        state, grads = tx.init(params), [tree_of(jnp.float64, seed=seed) for seed in range(5)]
+        for grad in grads:
+            updates, state = tx.update(grad, state, params)
+        directions, _ = adam([np.asarray(grad["w"]) for grad in grads])
+        assert updates["w"].dtype == jnp.float64
+        np.testing.assert_allclose(updates["w"], directions[-1], rtol=1e-9)
 
 
 def rectified_adam_in_numpy(grads: list[Any], *, b1: float = 0.9, b2: float = 0.999) -> Any:
@@ -445,6 +465,20 @@ def test_the_objective_of_sophia_runs_in_the_users_64_bit_mode() -> None:
         assert wide
         assert {*dtypes_of(updates)} == {jnp.dtype(jnp.float32)}
         np.testing.assert_allclose(state[0].nu["w"], 0.01 * 12, rtol=1e-5)
+
+
+@needs_sophia
+def test_the_objective_of_sophia_gets_params_of_several_dtypes() -> None:
+    seen = []
+
+    def objective(params: Any) -> Any:
+        seen.append(dtypes_of(params))
+        return sum(jnp.sum(leaf.astype(jnp.float32) ** 2) for leaf in leaves(params))
+
+    tx, params = optax.contrib.sophia(0.1), tree_of(jnp.float32, jnp.bfloat16)
+    tx.update(params, tx.init(params), params, obj_fn=objective)
+    assert seen
+    assert all(dtypes == dtypes_of(params) for dtypes in seen)
 
 
 @needs_sophia

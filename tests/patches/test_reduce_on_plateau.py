@@ -207,14 +207,26 @@ def test_an_integer_leaf_does_not_stop_the_scale() -> None:
     np.testing.assert_allclose(scale_of(states), [1, 0.1, 0.01], rtol=1e-6)
 
 
+def as_from_stock(state: Any) -> Any:
+    return tree_map(
+        lambda leaf: leaf.astype(jnp.bfloat16) if leaf.dtype == jnp.float32 else leaf, state
+    )
+
+
 def test_a_state_restored_from_stock_keeps_its_dtypes() -> None:
     tx, params = reduce_on_plateau(), tree_of(jnp.bfloat16)
-    state = tree_map(
-        lambda leaf: leaf.astype(jnp.bfloat16) if leaf.dtype == jnp.float32 else leaf,
-        tx.init(params),
-    )
+    state = as_from_stock(tx.init(params))
     _, new_state = tx.update(params, state, params, **{LOSS: 1.5})
     assert dtypes_of(new_state) == dtypes_of(state)
+
+
+def test_a_loss_is_compared_in_float32_with_a_state_restored_from_stock() -> None:
+    """In bfloat16, 0.9985 is 1."""
+    tx, params = reduce_on_plateau(), tree_of(jnp.bfloat16)
+    state = as_from_stock(tx.init(params))
+    for loss in (1.0, 0.9985):
+        _, state = tx.update(params, state, params, **{LOSS: loss})
+    assert int(state.plateau_count) == 0
 
 
 def test_the_loss_is_required() -> None:

@@ -229,6 +229,21 @@ def test_integer_params_have_float_averages() -> None:
         y = in_float64(params["n"])
 
 
+def test_a_narrow_state_dtype_does_not_round_the_averages_of_integer_params() -> None:
+    tx = contrib.schedule_free_sgd(0.25, state_dtype=jnp.bfloat16)
+    params = {"n": jnp.asarray([257, -1001], jnp.int32)}
+    state = tx.init(params)
+    evaluated = contrib.schedule_free_eval_params(state, params)["n"]
+    y, z = (in_float64(tree["n"]) for tree in (params, state.z))
+    assert evaluated.dtype == jnp.float32
+    np.testing.assert_allclose(evaluated, (y - 0.1 * z) / 0.9, rtol=1e-6)
+
+
+def test_the_state_of_another_optimizer_raises_as_on_stock() -> None:
+    with pytest.raises(AttributeError, match=r"'(b1|z)'"):
+        contrib.schedule_free_eval_params((), {"w": jnp.ones(3)})
+
+
 def test_a_base_state_that_starts_as_an_integer_can_become_a_mean() -> None:
     tx = contrib.schedule_free(averaging(np.int32(0)), 0.1)
     params = {"w": jnp.ones(3)}

@@ -303,3 +303,11 @@ def test_hessian_diag_is_as_wide_as_the_params() -> None:
     found = hessian_diag(lambda p, *_: (p["a"] ** 2).sum() + p["b"] ** 3, params, 0.0, 0.0)
     assert found.dtype == jnp.float32
     np.testing.assert_allclose(found, [2, 2, 12.6], rtol=1e-5)
+
+
+@since("projections.projection_hyperplane")
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_a_normal_under_other_keys_raises(dtype: Any) -> None:
+    ones = jnp.ones(3, dtype)
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        optax.projections.projection_hyperplane({"a": ones}, {"b": ones}, 1.0)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -220,6 +220,22 @@ def test_bfloat16_params_may_have_a_float32_loss() -> None:
 
     params, _ = found_from_state(jnp.bfloat16, wide_loss)
     assert_found(params)
+
+
+class Search(NamedTuple):
+    """The state of a user-defined line search."""
+
+    value: Any
+    grad: Any
+
+
+@needs_backtracking
+def test_value_and_grad_from_state_reads_the_state_of_any_search() -> None:
+    params, state = jnp.ones(2, jnp.bfloat16), Search(jnp.float32(7), jnp.ones(2, jnp.bfloat16))
+    value, grads = jax.jit(optax.value_and_grad_from_state(jnp.sum))(params, state=state)
+    assert value.dtype == jnp.float32
+    assert float(value) == 7
+    np.testing.assert_array_equal(grads, state.grad)
 
 
 @needs_lbfgs

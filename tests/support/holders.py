@@ -149,5 +149,21 @@ def in_function_attribute(f: Any) -> Read:
     return lambda: mine.__wrapped__
 
 
+def in_attribute_of_the_function(f: Any) -> Read:
+    f.variants = [f]
+    return lambda: f.variants[0]
+
+
+def in_static_method_and_dict(f: Any) -> Read:
+    method = staticmethod(f)
+    before = {"factory": method}
+
+    class Trainer:
+        factory = method
+
+    after = {"factory": method}
+    return lambda: Trainer.factory if before == after else None
+
+
 HOLDERS = [holder for name, holder in sorted(globals().items()) if name.startswith("in_")]
 """All builders."""

@@ -2,5 +2,40 @@
 
 from __future__ import annotations
 
-EXPLAINED: dict[tuple[str, str], str] = {}
+EXPLAINED: dict[tuple[str, str], str] = {
+    (
+        "patches/learning_rate.py",
+        "jnp.finfo(rate.dtype).bits > jnp.finfo(widest).bits  ->  "
+        "jnp.finfo(rate.dtype).bits >= jnp.finfo(widest).bits",
+    ): "A real, strong rate with the bits of float32 or float64 has that dtype: cast returns it.",
+    (
+        "patches/learning_rate.py",
+        "if callable(rate):  ->  if False:",
+    ): "In 0.2.3 no function of the patch takes a schedule. A test of 0.2.8 fails.",
+    (
+        "patches/distance_estimates.py",
+        "0 if name == 'weight_decay' else -1  ->  0 if False else -1",
+    ): "In 0.2.3 weight decay cannot be a schedule. A test of 0.2.8 fails.",
+    (
+        "patches/distance_estimates.py",
+        "if extra_args.get('value') is not None:  ->  if False:",
+    ): "In 0.2.8 stock casts the loss itself. A test of 0.2.3 fails.",
+    (
+        "patches/inject_hyperparams.py",
+        "cast(value, jax.dtypes.canonicalize_dtype(asked))  ->  "
+        "(lambda first, *_, **__: first)(value, jax.dtypes.canonicalize_dtype(asked))",
+    ): "In 0.2.3 stock has cast every real hyperparameter to this dtype.",
+    (
+        "patches/multi_steps.py",
+        "if jnp.issubdtype(param, jnp.complexfloating) or asked == jnp.float32:  ->  if True:",
+    ): "Before 0.2.8 there is no accumulator_dtype to ask for. A test of 0.2.8 fails.",
+    (
+        "patches/conditional.py",
+        "if hasattr(optax, 'GradientTransformationExtraArgs'):  ->  if True:",
+    ): "Only releases before 0.1.5 lack it.",
+    (
+        "patches/zoom_linesearch/lbfgs.py",
+        "found.keys() >= set(cells.values())  ->  found.keys() > set(cells.values())",
+    ): "Stock's search has inner functions in its cells too, so these are never all.",
+}
 """By file and change: why no test can fail."""

@@ -139,13 +139,28 @@ def tests_of(file: str) -> list[list[str]]:
     if path.parts[0] != "patches":
         return [["tests/engine"]]
     name = path.parts[1].removesuffix(".py")
-    own = sorted(str(p.relative_to(ROOT)) for p in ROOT.glob(f"tests/patches/test_{name}*.py"))
     shared = ["tests/patches/test_faults.py", "tests/patches/test_programs.py"]
-    if not own:  # What patches share.
+    if name in ("_support", "__init__"):
         names = ("properties", "user_trees", "calls", "counts")
-        return [shared, [f"tests/patches/test_{name}.py" for name in names]]
+        by_all = [f"tests/patches/test_{name}.py" for name in names]
+        return [shared, by_all, *map(_own_tests, _importers(path.stem))]
     by_name = [*shared, "tests/patches/test_reached.py", "tests/patches/test_properties.py"]
-    return [[*shared[:1], "-k", name], own, [*by_name[1:], "-k", name]]
+    return [[*shared[:1], "-k", name], _own_tests(name), [*by_name[1:], "-k", name]]
+
+
+def _own_tests(name: str) -> list[str]:
+    return sorted(str(p.relative_to(ROOT)) for p in ROOT.glob(f"tests/patches/test_{name}*.py"))
+
+
+def _importers(module: str) -> list[str]:
+    """Name the patches that import a module of ``patches/_support`` by its name."""
+    folder = ROOT / "patches"
+    importers = [
+        path.relative_to(folder).parts[0].removesuffix(".py")
+        for path in folder.rglob("*.py")
+        if f"_support.{module} import" in path.read_text("utf-8")
+    ]
+    return sorted({*importers} - {"_support"})
 
 
 def survives(file: str, text: str) -> bool:
