@@ -161,6 +161,16 @@ def test_one_that_refuses_does_not_keep_the_others_stale(package: FakePackage) -
     assert odd.factory is held[0] is Fixed.factory is pkg.scale
 
 
+def test_a_static_method_that_is_also_in_a_dict_follows(package: FakePackage) -> None:
+    pkg = package.load()
+    method = staticmethod(pkg.scale)
+    held = {"method": method}
+    trainer = type("Trainer", (), {"factory": method})
+    engine_of(patch("a", on("scale"))).apply()
+    assert trainer.factory is pkg.scale  # type: ignore[attr-defined]
+    assert held == {"method": method}
+
+
 def test_a_search_that_fails_costs_no_patch(
     package: FakePackage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -11,6 +11,8 @@ import optax
 import pytest
 
 from optax_dtypefix._contract.x64 import is_x64, x64
+from support.contract import assert_keeps_the_contract
+from support.transformations import drifting
 from support.trees import dtypes_of, tree_map, tree_of
 
 contrib = getattr(optax, "contrib", None)
@@ -83,3 +85,16 @@ def test_mechanize_gives_updates_of_the_dtype_that_the_base_optimizer_is_asked_f
         tx = contrib.mechanize(optax.adam(0.1, mu_dtype=dtype))
         updates, _ = tx.update(params, tx.init(params), params)
         assert {*dtypes_of(updates)} == {jnp.dtype(dtype)}
+
+
+def test_a_base_optimizer_that_changes_dtypes_is_cast_back() -> None:
+    assert_keeps_the_contract(contrib.mechanize(drifting()), tree_of(jnp.bfloat16))
+
+
+def test_a_base_optimizer_that_changes_the_structure_raises() -> None:
+    base = optax.GradientTransformation(
+        lambda _: optax.EmptyState(), lambda grads, state, _: (list(grads.values()), state)
+    )
+    tx, params = contrib.mechanize(base), tree_of(jnp.float32)
+    with pytest.raises((TypeError, ValueError)):
+        tx.update(params, tx.init(params), params)

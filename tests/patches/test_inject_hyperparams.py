@@ -464,6 +464,16 @@ def test_an_update_is_as_wide_as_its_param(dtypes: Any, narrow: Any) -> None:
         np.testing.assert_allclose(update, -1e-9 * grad, rtol=2.0**-8)
 
 
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
+def test_an_integer_param_may_have_a_float_gradient(dtype: Any) -> None:
+    params = {"w": jnp.ones(2, jnp.bfloat16), "b": jnp.ones(3, jnp.int32)}
+    grads = {"w": jnp.ones(2, jnp.bfloat16), "b": jnp.full(3, 0.5, dtype)}
+    tx = inject(optax.sgd)(0.5)
+    updates, _ = tx.update(grads, tx.init(params), params)
+    assert updates["b"].dtype == dtype
+    np.testing.assert_array_equal(updates["b"], np.full(3, -0.25))
+
+
 @pytest.mark.skipif(optax.__version__ != "0.2.8", reason="one compiler to count with")
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_no_memory_is_added(dtype: Any) -> None:

@@ -239,6 +239,28 @@ def test_the_inner_transformation_gets_the_users_dtypes(build: Any) -> None:
         )
 
 
+@pytest.mark.parametrize("frozen", [jnp.float32, jnp.int32])
+def test_the_inner_transformation_gets_the_users_gradients_beside_a_frozen_param(
+    frozen: Any,
+) -> None:
+    seen = []
+
+    def build(learning_rate: Any) -> Any:
+        def update(grads: Any, state: Any, params: Any = None) -> Any:
+            del params
+            seen.append(dtypes_of(grads))
+            return tree_map(lambda g: -learning_rate * g, grads), state
+
+        return optax.GradientTransformation(lambda _: optax.EmptyState(), update)
+
+    params = {"a": jnp.ones((), frozen), "b": jnp.ones((2, 2), jnp.bfloat16)}
+    grads = {"a": None, "b": jnp.ones((2, 2), jnp.bfloat16)}
+    tx = inject(build)(RATE)
+    updates, _ = tx.update(grads, tx.init(params), params)
+    assert dtypes_of(updates) == [jnp.bfloat16]
+    assert seen[-1] == [jnp.bfloat16]
+
+
 def averaging(start: Any) -> Any:
     """Return a factory of transformations that emit a running mean of the gradients."""
 

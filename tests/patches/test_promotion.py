@@ -383,6 +383,15 @@ def test_a_state_that_starts_real_keeps_an_imaginary_part() -> None:
     assert any(np.allclose(leaf, 1.5 + 3j) for leaf in leaves(state))
 
 
+@pytest.mark.skipif(Version("0.2.3") > RELEASE, reason="it came with optax 0.2.3")
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32])
+def test_a_moment_that_is_corrected_keeps_its_dtype(dtype: Any) -> None:
+    moment = jnp.asarray([0.25, -1.5], dtype)
+    corrected = optax.tree_utils.tree_bias_correction(moment, 0.5, jnp.asarray(1, jnp.int32))
+    assert corrected.dtype == dtype
+    np.testing.assert_array_equal(corrected, np.asarray([0.5, -3.0]))
+
+
 @pytest.mark.parametrize("grads", ["bfloat16", "float32"])
 def test_flatten_without_params_gives_the_dtypes_of_stock(grads: str) -> None:
     """float32 params with half-precision gradients, and the other way round: stock's float32."""
@@ -467,6 +476,20 @@ def test_the_estimator_draws_the_directions_of_stock(enabled: bool) -> None:
 
         expected = estimate(optax_dtypefix.original(build))
         np.testing.assert_array_equal(estimate(build), expected)
+
+
+@needs_sophia
+def test_the_objective_of_sophia_gets_params_in_the_users_dtypes() -> None:
+    seen = []
+
+    def objective(params: Any) -> Any:
+        seen.append(dtypes_of(params))
+        return sum(jnp.sum(leaf.astype(jnp.float32) ** 2) for leaf in leaves(params))
+
+    tx, params = optax.contrib.sophia(0.1), tree_of(jnp.bfloat16, jnp.float32)
+    tx.update(params, tx.init(params), params, obj_fn=objective)
+    assert seen
+    assert all(dtypes == dtypes_of(params) for dtypes in seen)
 
 
 @needs_sophia

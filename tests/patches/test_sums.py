@@ -248,6 +248,15 @@ def test_trees_of_different_structures_are_still_refused() -> None:
         optax.tree_utils.tree_vdot({"a": one}, {"b": one})
 
 
+@since("projections.projection_hyperplane")
+@pytest.mark.parametrize("dtype", [*HALVES, jnp.float32])
+@pytest.mark.parametrize("name", ["projection_hyperplane", "projection_halfspace"])
+def test_a_projection_refuses_trees_of_different_structures(name: str, dtype: Any) -> None:
+    one = jnp.ones(3, dtype)
+    with pytest.raises(ValueError, match=r"mismatch|different"):
+        getattr(optax.projections, name)({"a": one}, {"b": one}, 0.0)
+
+
 def test_the_dtype_of_a_sum_takes_one_place_of_each_type() -> None:
     halves = [jnp.ones((), jnp.bfloat16)] * 50
     places = _one_of_each(halves, [1.0, *halves[1:]])
