@@ -230,7 +230,7 @@ _MISSING = object()
 def _referrers(held: list[Any]) -> list[Any]:
     """Do what ``gc.get_referrers`` does, which takes too long for many objects."""
     if len(held) < 300:
-        return gc.get_referrers(*held) if held else []
+        return gc.get_referrers(*held)
     wanted = {id(value) for value in held}
     return [o for o in gc.get_objects() if not wanted.isdisjoint(map(id, gc.get_referents(o)))]
 

@@ -101,6 +101,24 @@ def test_what_cannot_be_changed_is_named(package: FakePackage, user: Any) -> Non
     del Trainer.choices  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("kind", [list, dict])
+def test_a_name_is_found_through_a_container_that_holds_itself(
+    package: FakePackage, monkeypatch: pytest.MonkeyPatch, kind: Any
+) -> None:
+    pkg = package.load()
+    ring = kind([(0, (pkg.scale,))])
+    ring.append(ring) if kind is list else ring.update(itself=ring)
+    module = types.ModuleType("train")  # Younger than the ring, which is looked at first.
+    module.RING = ring  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "train", module)
+    gc.collect()
+    engine = engine_of(patch("a", on("scale")))
+    with pytest.warns(OptaxDtypeFixWarning):
+        engine.apply()
+    (held,) = engine.status()["a"].held
+    assert held.startswith("scale in train.RING")
+
+
 def test_in_strict_mode_that_is_an_error_and_the_patches_stay(
     package: FakePackage, user: Any
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 import optax_dtypefix
 from optax_dtypefix import OptaxDtypeFixWarning, State
+from optax_dtypefix.patches import TESTED
 from support.fakepackage import FakePackage, engine_of, fault, on, patch, start
 
 if TYPE_CHECKING:
@@ -166,6 +167,13 @@ def test_fixed_in_names_the_first_release_without_the_faults(package: FakePackag
     engine.apply()
     assert [p.fixed_in for p in engine.status()] == ["0.2.4", ""]
     assert "needs no patches" not in str(engine.status())
+
+
+def test_a_fault_of_no_tested_release_is_fixed_in_the_first(package: FakePackage) -> None:
+    engine = engine_of(patch("never", on("scale"), faults=[fault(releases="<0.0.1")]))
+    package.load()
+    engine.apply()
+    assert engine.status()["never"].fixed_in == str(TESTED[0])
 
 
 def test_the_report_says_when_no_patch_is_needed(package: FakePackage) -> None:

@@ -209,6 +209,15 @@ def test_a_call_with_an_unknown_parameter_goes_to_stock(package: FakePackage) ->
     assert pkg.scale(5, 3) == -15
 
 
+def test_a_wrong_call_raises_the_error_of_stock(package: FakePackage) -> None:
+    package.release("99.0")
+    engine = engine_of(patch("a", on("scale")))
+    start(engine)
+    pkg = package.load()
+    with pytest.raises(TypeError, match=r"scale\(\) missing 1 required positional argument: 'x'"):
+        pkg.scale()
+
+
 def test_a_function_without_a_parameter_is_not_patched_on_an_untested_release(
     package: FakePackage,
 ) -> None:

@@ -555,3 +555,11 @@ def test_a_mask_gets_the_users_params(name: str) -> None:
         updates, _ = tx.update(zeros, tx.init(params), params)
         assert bool((updates["a"].child < 0).all())
         assert not updates["b"].any()
+
+
+@pytest.mark.parametrize("name", [name for name in ("dog", "dowg", "mechanize") if name in NAMES])
+def test_the_first_params_are_kept_in_their_own_dtypes(name: str) -> None:
+    params = tree_of(jnp.bfloat16, jnp.int32)
+    state = build(name).init(params)
+    (kept,) = fields(state, ("init_params", "x0")).values()
+    assert dtypes_of(kept) == dtypes_of(params)

@@ -213,6 +213,23 @@ def test_a_float64_schedule_keeps_float32_params_in_float32() -> None:
         assert set(float64_in(lambda p: tx.update(p, tx.init(p), p), params)) == {()}
 
 
+FLOAT64_RATES = {
+    "array": lambda: jnp.asarray(RATE, jnp.float64),
+    "schedule": lambda: lambda count: jnp.asarray(RATE, jnp.float64) / (count + 1),
+}
+
+
+@pytest.mark.parametrize("rate", FLOAT64_RATES.values(), ids=FLOAT64_RATES)
+def test_a_float64_rate_of_float32_params_is_kept_in_float32(rate: Any) -> None:
+    with x64():
+        params = tree_of(jnp.float32)
+        tx = inject(optax.sgd)(rate())
+        state = tx.init(params)
+        _, new_state = tx.update(params, state, params)
+        for each in (state, new_state):
+            assert each.hyperparams["learning_rate"].dtype == jnp.float32
+
+
 def test_float64_stays_float64() -> None:
     with x64():
         params = tree_of(jnp.float64)

@@ -261,6 +261,24 @@ def test_the_inner_transformation_gets_the_users_gradients_beside_a_frozen_param
     assert seen[-1] == [jnp.bfloat16]
 
 
+def test_the_inner_transformation_gets_a_weakly_typed_gradient_as_it_is() -> None:
+    seen = []
+
+    def build(learning_rate: Any) -> Any:
+        def update(grads: Any, state: Any, params: Any = None) -> Any:
+            del params
+            seen.append(grads)
+            return -learning_rate * grads, state
+
+        return optax.GradientTransformation(lambda _: optax.EmptyState(), update)
+
+    params = jnp.ones((), jnp.bfloat16)
+    grads, tx = jnp.asarray(0.5), inject(build)(RATE)
+    assert grads.weak_type
+    tx.update(grads, tx.init(params), params)
+    assert seen[-1] is grads
+
+
 def averaging(start: Any) -> Any:
     """Return a factory of transformations that emit a running mean of the gradients."""
 

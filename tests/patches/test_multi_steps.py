@@ -455,3 +455,16 @@ def test_strict_promotion_accepts_any_dtype(dtypes: Any) -> None:
 
 def in_complex(leaf: Any) -> Any:
     return np.asarray(leaf).astype(np.complex128)
+
+
+def test_an_inner_state_that_keeps_the_mean_of_integers_starts_as_a_float() -> None:
+    inner = optax.GradientTransformation(
+        lambda params: tree_map(jnp.zeros_like, params), lambda grads, *_: (grads, grads)
+    )
+    params = {"w": jnp.ones(2, jnp.int32)}
+    tx = optax.MultiSteps(inner, 2)
+    state = tx.init(params)
+    assert state.inner_opt_state["w"].dtype == jnp.float32
+    for gradient in (1, 2):
+        _, state = tx.update({"w": jnp.full(2, gradient, jnp.int32)}, state, params)
+    np.testing.assert_array_equal(state.inner_opt_state["w"], [1.5, 1.5])

@@ -111,6 +111,13 @@ def test_the_function_is_patched_under_its_deprecated_name() -> None:
     assert {*dtypes_of(updates)} == {jnp.dtype(jnp.float32)}
 
 
+@pytest.mark.skipif(Version("0.1.8") > RELEASE, reason="their new names came with optax 0.1.8")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", ["DifferentiallyPrivateAggregateState", "dpsgd"])
+def test_other_deprecated_names_mean_what_they_meant(name: str) -> None:
+    assert getattr(optax, name) is getattr(optax.contrib, name)
+
+
 @pytest.mark.parametrize("name", AVAILABLE)
 def test_float32_in_64_bit_mode_has_no_float64_array_inside(name: str) -> None:
     with x64():
@@ -381,6 +388,15 @@ def test_a_state_that_starts_real_keeps_an_imaginary_part() -> None:
     for _ in range(2):
         _, state = tx.update(params, state, params)
     assert any(np.allclose(leaf, 1.5 + 3j) for leaf in leaves(state))
+
+
+@pytest.mark.skipif(Version("0.1.8") > RELEASE, reason="it came with optax 0.1.8")
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_an_update_is_as_wide_as_the_moment_of_the_wrapped_optimizer(dtype: Any) -> None:
+    params = tree_of(jnp.bfloat16)
+    tx = optax.contrib.split_real_and_imaginary(optax.adam(0.1, mu_dtype=dtype))
+    updates, _ = tx.update(params, tx.init(params), params)
+    assert {*dtypes_of(updates)} == {jnp.dtype(dtype)}
 
 
 @pytest.mark.skipif(Version("0.2.3") > RELEASE, reason="it came with optax 0.2.3")
