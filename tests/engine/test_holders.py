@@ -108,8 +108,8 @@ def test_a_name_is_found_through_a_container_that_holds_itself(
     pkg = package.load()
     ring = kind([(0, (pkg.scale,))])
     ring.append(ring) if kind is list else ring.update(itself=ring)
-    module = types.ModuleType("train")  # Younger than the ring, which is looked at first.
-    module.RING = ring  # type: ignore[attr-defined]
+    module: Any = types.ModuleType("train")  # Younger than the ring, which is looked at first.
+    module.RING = ring
     monkeypatch.setitem(sys.modules, "train", module)
     gc.collect()
     engine = engine_of(patch("a", on("scale")))
