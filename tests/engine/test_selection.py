@@ -209,14 +209,13 @@ def test_a_call_with_an_unknown_parameter_goes_to_stock(package: FakePackage) ->
     assert pkg.scale(5, 3) == -15
 
 
-def test_a_function_without_a_signature_is_patched_on_an_untested_release(
-    package: FakePackage,
-) -> None:
-    package.release("0.9.0")
-    core = package.load().core
-    core.place = "abc".find
-    engine_of(patch("a", on("place"))).apply()
-    assert core.place("c") == -2
+def test_a_wrong_call_raises_the_error_of_stock(package: FakePackage) -> None:
+    package.release("99.0")
+    engine = engine_of(patch("a", on("scale")))
+    start(engine)
+    pkg = package.load()
+    with pytest.raises(TypeError, match=r"scale\(\) missing 1 required positional argument: 'x'"):
+        pkg.scale()
 
 
 def test_a_function_without_a_parameter_is_not_patched_on_an_untested_release(
@@ -347,8 +346,3 @@ def test_the_summary_of_a_fault_is_its_first_paragraph() -> None:
     made.fault("")(sums_stall)
     (registered,) = made.faults
     assert registered.summary == "Sums stall"
-
-
-def test_a_patch_without_a_fault_on_a_tested_release_was_fixed_in_the_first() -> None:
-    old = patch("a", on("scale"), faults=[fault(releases="<0.0.1")])
-    assert old.fixed_in([Release("0.2.7"), Release("0.2.8")]) == "0.2.7"

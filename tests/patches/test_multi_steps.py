@@ -256,17 +256,6 @@ def test_integers_are_accumulated_in_floats(
     np.testing.assert_array_equal(updates["n"], [-0.75, 0.25] if mean else [-1.5, 0.5])
 
 
-def test_an_inner_sum_of_integer_gradients_is_a_float_from_init_on() -> None:
-    def update(grads: Any, state: Any, params: Any = None) -> Any:
-        del params
-        return grads, tree_map(lambda grad, total: grad + total, grads, state)
-
-    sums = optax.GradientTransformation(lambda params: tree_map(jnp.zeros_like, params), update)
-    params = {"n": jnp.asarray([4, 6], jnp.int32)}
-    state = optax.MultiSteps(sums, 2).init(params)
-    assert state.inner_opt_state["n"].dtype == jnp.float32
-
-
 def test_an_int64_schedule_in_64_bit_mode() -> None:
     with x64():
         steps = jnp.asarray([2, 3], jnp.int64)

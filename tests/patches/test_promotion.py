@@ -403,6 +403,15 @@ def test_a_state_that_starts_real_keeps_an_imaginary_part() -> None:
     assert any(np.allclose(leaf, 1.5 + 3j) for leaf in leaves(state))
 
 
+@pytest.mark.skipif(Version("0.1.8") > RELEASE, reason="it came with optax 0.1.8")
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_an_update_is_as_wide_as_the_moment_of_the_wrapped_optimizer(dtype: Any) -> None:
+    params = tree_of(jnp.bfloat16)
+    tx = optax.contrib.split_real_and_imaginary(optax.adam(0.1, mu_dtype=dtype))
+    updates, _ = tx.update(params, tx.init(params), params)
+    assert {*dtypes_of(updates)} == {jnp.dtype(dtype)}
+
+
 @pytest.mark.parametrize("grads", ["bfloat16", "float32"])
 def test_flatten_without_params_gives_the_dtypes_of_stock(grads: str) -> None:
     """float32 params with half-precision gradients, and the other way round: stock's float32."""
@@ -515,11 +524,3 @@ def test_the_objective_of_sophia_runs_in_strict_promotion() -> None:
         tx, params = optax.contrib.sophia(0.1), {"w": jnp.ones(3)}
         tx.update(params, tx.init(params), params, obj_fn=objective)
     assert set(modes) == {"strict"}
-
-
-@pytest.mark.skipif(Version("0.2.3") > RELEASE, reason="no name of it is deprecated")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_deprecated_names_lead_to_what_they_were_renamed_to() -> None:
-    contrib = optax.contrib
-    assert optax.dpsgd is contrib.dpsgd
-    assert optax.differentially_private_aggregate is contrib.differentially_private_aggregate

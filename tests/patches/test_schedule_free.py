@@ -300,6 +300,18 @@ def test_a_state_restored_from_stock_keeps_its_dtypes() -> None:
     assert new_state.weight_sum.dtype == new_state.max_lr.dtype == jnp.bfloat16
 
 
+def test_averages_of_a_state_restored_from_stock_are_right_to_the_last_place() -> None:
+    params = tree_of(jnp.bfloat16)
+    state = contrib.schedule_free_sgd(0.1).init(params)
+    b1 = jnp.asarray(0.9, jnp.bfloat16)
+    state = state._replace(b1=b1, z=tree_of(jnp.bfloat16, seed=1))
+    found = contrib.schedule_free_eval_params(state, params)
+    beta, exact = float(b1), in_float64(state.z)
+    for name, param in in_float64(params).items():
+        average = (param - (1 - beta) * exact[name]) / beta
+        np.testing.assert_array_equal(found[name], jnp.asarray(average, jnp.bfloat16))
+
+
 def test_statistics_are_floats_beside_an_integer_leaf() -> None:
     tx = contrib.schedule_free_sgd(0.1)
     state = tx.init(tree_of(jnp.float32, jnp.int32))
