@@ -106,8 +106,10 @@ class Engine:
             self._built_before.leave_out(self._points.stock())
 
     def _is_waiting(self, decision: Decision) -> bool:
-        # In strict mode a failed patch aborts the import, so decide again on retry.
-        return decision.state is State.PENDING or (decision.warn and self._settings.strict)
+        # In strict mode a failed patch aborts the import, so decide again on retry. A function may
+        # have been missing only because another thread was importing its module.
+        waiting = decision.state in {State.PENDING, State.MISSING}
+        return waiting or (decision.warn and self._settings.strict)
 
     def apply(self, *ids: str) -> None:
         """Apply the named patches, or all that the settings want. Idempotent."""
