@@ -237,6 +237,7 @@ class Engine:
             slots = {patch_id: self._slots[patch_id] for patch_id in loaded}
             # Another thread may have settled some of them meanwhile.
             settled = {i: s for i, s in slots.items() if not (s.reverted or s.is_applied)}
+            known = {i for i, s in settled.items() if s.decision == decisions[i]}
             for patch_id, slot in settled.items():
                 slot.settle(*self._attach(patch_id, decisions[patch_id]))
             bound, _ = self._points.refresh(self._suspended(), sweep_within=sweep_within)
@@ -258,6 +259,8 @@ class Engine:
                 after_import(decision.waits_for, self.on_import, strict=self._settings.strict)
         if (active or sweep_within) and LOGGER.isEnabledFor(logging.INFO):
             LOGGER.info(self.status().headline)
+        if not (late or self._settings.strict):  # An import repeats no warning.
+            outcome = {i: decision for i, decision in outcome.items() if i not in known}
         self._report_problems(outcome)  # Late: in strict mode it may raise.
         if self.after_applying is not None:
             self.after_applying(self.status)
