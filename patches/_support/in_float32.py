@@ -7,6 +7,7 @@ round states to nearest.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any, Callable, NamedTuple
 
@@ -159,7 +160,8 @@ def is_float16(leaf: Any) -> bool:
     return is_half(leaf) and bool(dtype_of(leaf) == jnp.float16)
 
 
-class InFloat32(NamedTuple):
+@dataclasses.dataclass(eq=False, repr=False)  # Cheaper to import than a whole one.
+class InFloat32:
     """A replacement that runs stock in float32 where the dtypes are too narrow.
 
     The state keeps its dtypes. An update is as wide as its gradient, its param and what the user

@@ -10,8 +10,9 @@ there is the user's choice (https://github.com/google-deepmind/optax/issues/1098
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple
+from typing import TYPE_CHECKING, Any, Callable
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +43,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class KeepDtypes(NamedTuple):
+@dataclasses.dataclass(eq=False, repr=False)  # Cheaper to import than a whole one.
+class KeepDtypes:
     """A replacement for a function that builds a transformation.
 
     Attributes:
