@@ -151,7 +151,7 @@ def _deprecated_name(stock: Stock, name: str) -> Any:
     import optax
 
     found = deprecated_attribute(stock, "optax.tree_utils", name)
-    if isinstance(found, functools.partial):
+    if name in ("tree_l1_norm", "tree_l2_norm"):  # Partial objects in all these releases.
         return functools.partial(optax.tree_utils.tree_norm, **found.keywords)
     return found
 
