@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import optax_dtypefix  # noqa: F401  # isort: skip  # First, as in a training script.
 
+import functools
 import json
 import math
 import os
@@ -36,7 +37,7 @@ def _cases() -> dict[str, Callable[[], Any]]:
     """Build each optimizer with a learning rate, if it has none by default."""
     alone = ("adafactor", "dadapt_adamw", "dog", "prodigy")
     cases = {
-        name: (lambda f=function, rate=() if name in alone else (0.01,): f(*rate))
+        name: functools.partial(function, *(() if name in alone else (0.01,)))
         for name, function in _functions().items()
     }
     clip = optax.clip_by_global_norm(1.0)

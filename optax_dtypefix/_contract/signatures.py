@@ -48,9 +48,7 @@ def parameters_of(function: Callable[..., Any]) -> Parameters:
 
 def positional_names(function: Callable[..., Any]) -> list[str]:
     """List the names of the parameters that may be given by position or by name."""
-    plain = function
-    while hasattr(plain, "__wrapped__") and not hasattr(plain, "__signature__"):
-        plain = plain.__wrapped__
+    plain = inspect.unwrap(function, stop=lambda f: hasattr(f, "__signature__"))
     if type(plain) is FunctionType and not hasattr(plain, "__signature__"):
         code = plain.__code__
         return list(code.co_varnames[code.co_posonlyargcount : code.co_argcount])

@@ -94,6 +94,21 @@ def test_starting_waits_for_an_import_in_another_thread(
     assert pkg.scale(5) == -10
 
 
+def test_a_function_that_is_not_defined_yet_is_patched_when_its_module_is_imported(
+    package: FakePackage, recwarn: pytest.WarningsRecorder
+) -> None:
+    """As if another thread called ``apply`` while this one executes the module."""
+    late = f"{NAME}.extra.late"
+    package.sources[late] = "apply()\n" + textwrap.dedent(package.sources[late])
+    engine = engine_of(patch("a", on("late", modules=(late,))))
+    start(engine)
+    package.before_exec = lambda name: vars(sys.modules[name]).update(apply=engine.apply)
+    package.load()
+    assert package.load(late).late(5) == -5
+    assert engine.status()["a"].state is State.APPLIED
+    assert len(recwarn) == 1  # The call of apply() could not know.
+
+
 def test_a_probe_that_imports_does_not_deadlock_with_a_hook(package: FakePackage) -> None:
     """One thread probes and needs a module; another imports that module and runs our hook."""
     package.release("99.0")

@@ -222,12 +222,6 @@ def test_a_float64_schedule_keeps_float32_params_in_float32() -> None:
         assert set(float64_in(lambda p: tx.update(p, tx.init(p), p), params)) == {()}
 
 
-FLOAT64_RATES = {
-    "array": lambda: jnp.asarray(RATE, jnp.float64),
-    "schedule": lambda: lambda count: jnp.asarray(RATE, jnp.float64) / (count + 1),
-}
-
-
 def test_float64_stays_float64() -> None:
     with x64():
         params = tree_of(jnp.float64)
