@@ -22,9 +22,6 @@ import optax
 TREES = ("10,000 leaves", "80 layers")
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "adamw": lambda: optax.adamw(0.01),
-    "clip_by_global_norm, adamw": lambda: optax.chain(
-        optax.clip_by_global_norm(1.0), optax.adamw(0.01)
-    ),
     "MultiSteps(adamw)": lambda: optax.MultiSteps(optax.adamw(0.01), 4),
 }
 
@@ -67,14 +64,17 @@ def seconds() -> dict[str, float]:
 
 
 def measure() -> dict[str, dict[str, float]]:
-    """Return CPU seconds of a stock and of a patched process, which run one after the other."""
-    found = {}
-    for way, switch in {"stock": "off", "patched": "on"}.items():
-        environment = {**os.environ, "OPTAX_DTYPEFIX": switch}
-        command = [sys.executable, __file__]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-        found[way] = json.loads(done.stdout)
-    return found
+    """Return CPU seconds of a stock and of a patched process, which run at the same time."""
+    processes = {
+        way: subprocess.Popen(
+            [sys.executable, __file__],
+            env={**os.environ, "OPTAX_DTYPEFIX": switch},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for way, switch in {"stock": "off", "patched": "on"}.items()
+    }
+    return {way: json.loads(process.communicate()[0]) for way, process in processes.items()}
 
 
 if __name__ == "__main__":
