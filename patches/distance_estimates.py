@@ -352,9 +352,12 @@ def _count(name: str, state: Any) -> Any:
 
 def _value(value: Any, dtype: Any) -> Any:
     """Cast a loss to ``dtype``. 0.2.5 and 0.2.6 need a NumPy method, which Python numbers lack."""
+    import optax
+
     if hasattr(value, "dtype"):
         return array_in(value, dtype)
-    count("Python number accepted")
+    if optax.__version__ in ("0.2.5", "0.2.6"):
+        count("Python number accepted")
     return np.float64(value)
 
 
