@@ -139,7 +139,7 @@ def _start(stock: Stock, arguments: dict[str, Any], params: PyTree) -> Any:
 def _step(
     stock: Stock,
     arguments: dict[str, Any],
-    given: tuple[PyTree, Any, PyTree],
+    given: tuple[PyTree, ...],
     extra_args: dict[str, Any],
     base: Callable[[], PyTree] | None = None,
 ) -> tuple[PyTree, Any]:
@@ -148,16 +148,17 @@ def _step(
     Args:
       stock: builds the transformation.
       arguments: of ``stock``.
-      given: gradients, state and params, all trees of one structure.
+      given: gradients, state and params, all trees of one structure; for ``mechanize`` also the
+        updates of the base optimizer, if one is complex where gradient and param are real.
       extra_args: of the update.
       base: for ``mechanize``, returns the updates of the base optimizer.
 
     Returns:
-      Updates in that dtype, complex where a gradient or a param is, and the new state in the dtypes
-      of the old one.
+      Updates in that dtype, complex where a given tree is, and the new state in the dtypes of the
+      old one.
     """
-    updates, state, params = given
-    dtype, places = compute_dtype(given), complex_places(updates, params)
+    updates, state, params, *more = given
+    dtype, places = compute_dtype(given), complex_places(updates, params, *more)
     if extra_args.get("value") is not None:
         extra_args = {**extra_args, "value": _value(extra_args["value"], dtype)}
     hyperparameters = _hyperparameters(arguments, dtype, updates, state)
@@ -234,14 +235,17 @@ def _mechanize(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         @functools.cache
         def base_step() -> tuple[PyTree, PyTree]:
             result = base.update(updates, before, params, **extra_args)
-            wrong = complex_places(updates, params, result[0]) != complex_places(updates, params)
-            if wrong or not same_structure(result[0], params):
+            if not same_structure(result[0], params):
                 built.update(updates, state, params)  # It raises.
             return result  # type: ignore[no-any-return]
 
-        given = updates, bare, params
+        given: tuple[PyTree, ...] = updates, bare, params
         new_updates, new_state = _step(stock, arguments, given, {}, lambda: base_step()[0])
         base_updates, after = base_step()
+        complex_base = complex_places(updates, params, base_updates)
+        if complex_base != complex_places(updates, params):  # Not known before stock calls it.
+            given = updates, bare, params, base_updates
+            new_updates, new_state = _step(stock, arguments, given, {}, lambda: base_updates)
 
         # The state and the updates of the base optimizer show which dtypes the user asked for.
         bounded = cast_updates(base_updates, updates, params, before)
@@ -348,9 +352,12 @@ def _count(name: str, state: Any) -> Any:
 
 def _value(value: Any, dtype: Any) -> Any:
     """Cast a loss to ``dtype``. 0.2.5 and 0.2.6 need a NumPy method, which Python numbers lack."""
+    import optax
+
     if hasattr(value, "dtype"):
         return array_in(value, dtype)
-    count("Python number accepted")
+    if optax.__version__ in ("0.2.5", "0.2.6"):
+        count("Python number accepted")
     return np.float64(value)
 
 

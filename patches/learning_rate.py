@@ -54,6 +54,9 @@ class _Scaled(KeepDtypes):
         if not (callable(rate) or hasattr(rate, "dtype")):
             return self.wrap(tx, asked)
         arguments = arguments_of(stock, args, kwargs)
+        if name == "weight_decay" and isinstance(rate, float) and rate == 0:
+            # NumPy's float64 is a Python float. Stock skips such a decay, and 0 * inf is nan.
+            return self.wrap(stock(**{**arguments, name: float(rate)}), asked)
 
         @functools.wraps(tx.update)
         def update_fn(

@@ -98,10 +98,12 @@ class _Lookahead(KeepDtypes):
 class _Flatten(KeepDtypes):
     """Bound updates by the one vector that the state of flatten keeps for all params."""
 
-    def _like_params(self, params: PyTree, state: PyTree, grads: PyTree) -> list[Any]:
+    def _like_params(self, params: PyTree, state: PyTree, grads: PyTree) -> PyTree:
         like = super()._like_params(params, state, grads)
+        if params is not None or like:
+            return like
         flat = leaves(grads)
-        return like or self._vectors(state, flat)[:1] * len(flat)
+        return self._vectors(state, flat)[:1] * len(flat)
 
     def _bound(
         self, updates: PyTree, grads: PyTree, params: PyTree, state: PyTree, asked: tuple[Any, ...]

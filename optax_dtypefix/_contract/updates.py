@@ -118,13 +118,14 @@ def _aligned(tree: PyTree, updates: PyTree) -> list[Any]:
     """
     like, flat = leaves(updates), leaves(tree)
     if len(flat) != len(like):
-        pairs = zip(_leaves_and_none(updates), _leaves_and_none(tree))
+        pairs = zip(leaves_and_none(updates), leaves_and_none(tree))
         flat = [leaf for update, leaf in pairs if update is not None]
     same = len(flat) == len(like) and all(np.shape(a) == np.shape(b) for a, b in zip(flat, like))
     return flat if same else [None] * len(like)
 
 
-def _leaves_and_none(tree: PyTree) -> list[Any]:
+def leaves_and_none(tree: PyTree) -> list[Any]:
+    """List the leaves of a tree, with None where it has None."""
     found: list[Any] = jax.tree_util.tree_leaves(tree, is_leaf=lambda leaf: leaf is None)
     return found
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import weakref
 from collections import Counter
@@ -42,9 +43,9 @@ class BuiltBefore:
         """
         new = [function for function in stock if id(function) not in self._done]
         self.leave_out(new)
-        builders = {id(code): f.__qualname__ for f in new for code in _nested(_code_of(f))}
+        builders = {id(code): _name_of(f) for f in new for code in _nested(_code_of(f))}
         # The bound methods of a patched class hold the stock method.
-        builders.update((id(function), function.__qualname__) for function in new)
+        builders.update((id(function), _name_of(function)) for function in new)
         found = _made_of(builders) if new else []
         if found:
             package = map(dict_of, loaded_modules(self._package))
@@ -52,7 +53,7 @@ class BuiltBefore:
             found = [value for value in found if id(value) not in own]
         self._builders.update((value, builders[id(_source_of(value))]) for value in found)
         live = Counter(id(_source_of(value)) for value in found)
-        calls = Counter({f.__qualname__: live[id(f)] + _calls(_code_of(f), live) for f in new})
+        calls = Counter({_name_of(f): live[id(f)] + _calls(_code_of(f), live) for f in new})
         return +calls
 
     def within(self, value: Any) -> list[str]:
@@ -77,10 +78,21 @@ def _source_of(value: Any) -> Any:
     return value.__func__ if type(value) is MethodType else value.__code__
 
 
+def _name_of(function: Any) -> str:
+    """Name a function. A ``functools.partial`` has no name but that of the function inside."""
+    while type(function) is functools.partial and not hasattr(function, "__qualname__"):
+        function = function.func
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
+
+
 def _code_of(function: Any) -> CodeType | None:
-    while hasattr(function, "__wrapped__"):
-        function = function.__wrapped__
-    return getattr(function, "__code__", None)
+    while True:
+        if hasattr(function, "__wrapped__"):
+            function = function.__wrapped__
+        elif type(function) is functools.partial:
+            function = function.func
+        else:
+            return getattr(function, "__code__", None)
 
 
 def _nested(code: CodeType | None) -> Iterator[CodeType]:

@@ -25,6 +25,7 @@ from ..._contract.dtypes import (
     dtype_of,
     is_half,
     is_inexact,
+    is_number,
     is_real,
     is_weak,
     leaves,
@@ -33,7 +34,7 @@ from ..._contract.dtypes import (
     tree_map,
 )
 from ..._contract.kinds import start_in_kind
-from ..._contract.updates import asked_dtypes, cast_updates, kept_like
+from ..._contract.updates import asked_dtypes, cast_updates, kept_like, leaves_and_none
 from ..._contract.x64 import without_x64
 from ..._engine.patch import Stock
 from ..._tally import count, counting
@@ -125,9 +126,9 @@ class KeepDtypes:
             for name, value in extra_args.items()
         }
 
-    def _like_params(self, params: PyTree, state: PyTree, grads: PyTree) -> list[Any]:
-        """Return a leaf for each param. Without params, what the state keeps for them."""
-        return leaves(params) if params is not None else next(iter(kept_like(state, grads)), [])
+    def _like_params(self, params: PyTree, state: PyTree, grads: PyTree) -> PyTree:
+        """Return the params. Without params, what the state keeps for them."""
+        return params if params is not None else next(iter(kept_like(state, grads)), [])
 
     def _needs_one_dtype(self, params: PyTree) -> bool:
         del params
@@ -196,7 +197,12 @@ def in_the_present_mode(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def same_dtypes(grads: PyTree, params: PyTree) -> bool:
     """Check that each gradient has the dtype of its param, if there are params."""
-    pairs = zip(numbers(grads), numbers(params))
+    flat, like = numbers(grads), numbers(params)
+    if len(flat) != len(like):  # A gradient may be None where there is a param.
+        rows = zip(leaves_and_none(grads), leaves_and_none(params))
+        pairs = [row for row in rows if all(map(is_number, row))]
+    else:
+        pairs = list(zip(flat, like))
     return all(dtype_of(grad) == dtype_of(param) for grad, param in pairs)
 
 

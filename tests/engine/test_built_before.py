@@ -104,6 +104,26 @@ def test_a_patched_function_without_python_code_does_not_hide_the_others(core: A
     assert found.built_before(built) == ["build"]
 
 
+def test_what_a_partial_built_is_named_by_the_function_inside(core: Any) -> None:
+    core.tenth = functools.partial(core.build, rate=0.1)
+    built = core.tenth()
+    found = engine("tenth", "curried")
+    with pytest.warns(OptaxDtypeFixWarning, match=r"stock: build \(1\). Build"):
+        found.apply()
+    assert found.built_before(built) == ["build"]
+
+
+def test_a_patched_object_without_a_name_does_not_hide_the_others(core: Any) -> None:
+    class Nameless:
+        def __call__(self) -> None: ...
+
+    core.nameless = Nameless()
+    built = core.build(1)
+    with pytest.warns(OptaxDtypeFixWarning, match=r"stock: build \(1\). Build"):
+        engine("build", "nameless").apply()
+    del built
+
+
 def test_it_finds_the_parts_of_a_value(core: Any) -> None:
     stock, inner = Pair(*core.build(1)), core.curried(1)(2)
     steps = core.Steps(stock.update)

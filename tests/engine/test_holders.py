@@ -118,11 +118,16 @@ def test_what_holds_itself_is_named(
     package: FakePackage, build: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pkg = package.load()
-    loop = build((pkg.scale,))
-    module = types.ModuleType("train")  # Comes later: the search meets the loop first.
+    module = types.ModuleType("train")
     monkeypatch.setitem(sys.modules, "train", module)
-    module.LOOP = loop  # type: ignore[attr-defined]
-    gc.collect()
+    loop = module.LOOP = build((pkg.scale,))  # type: ignore[attr-defined]
+    found = gc.get_referrers
+
+    def loop_first(*held: Any) -> list[Any]:
+        # In any order. Met first, a loop is followed before what ends the search.
+        return sorted(found(*held), key=lambda owner: owner is not loop)
+
+    monkeypatch.setattr(gc, "get_referrers", loop_first)
     with pytest.warns(OptaxDtypeFixWarning, match="scale in train.LOOP"):
         engine_of(patch("a", on("scale"))).apply()
 

@@ -609,3 +609,15 @@ def test_a_mask_gets_the_users_params(name: str) -> None:
         updates, _ = tx.update(zeros, tx.init(params), params)
         assert bool((updates["a"].child < 0).all())
         assert not updates["b"].any()
+
+
+@pytest.mark.skipif("momo" not in NAMES, reason="momo came with optax 0.2.3")
+@pytest.mark.parametrize("name", ["momo", "momo_adam"])
+def test_a_python_number_counts_as_accepted_only_where_stock_refuses_it(name: str) -> None:
+    def counted() -> int:
+        changed = optax_dtypefix.status()["distance_estimates"].changed
+        return changed.get("Python number accepted", 0)
+
+    tx, params, before = build(name), {"w": jnp.ones(3)}, counted()
+    tx.update(params, tx.init(params), params, value=1.5)
+    assert counted() - before == int(optax.__version__ in {"0.2.5", "0.2.6"})

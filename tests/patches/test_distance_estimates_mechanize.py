@@ -106,3 +106,28 @@ def test_updates_of_a_base_optimizer_under_other_keys_raise() -> None:
     tx, params = contrib.mechanize(base), {"w": jnp.ones(3)}
     with pytest.raises((TypeError, ValueError)):
         tx.update(params, tx.init(params), params)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_complex_updates_of_real_params_keep_their_imaginary_part(dtype: Any) -> None:
+    def base(factor: complex) -> Any:
+        def update(grads: Any, state: Any, params: Any = None) -> Any:
+            del params
+            return tree_map(lambda g: factor * g, grads), state
+
+        return optax.identity()._replace(update=update)
+
+    txs = [contrib.mechanize(base(factor), s_init=0.1) for factor in (-0.1, -0.1 - 0.2j)]
+    params = {"w": jnp.asarray([1.5, -0.5], dtype)}
+    real_state, state = (tx.init(params) for tx in txs)
+    for k in range(3):
+        grads = tree_map(lambda p, k=k: p * (k + 0.5), params)
+        real, real_state = txs[0].update(grads, real_state, params)
+        updates, state = txs[1].update(grads, state, params)
+        assert updates["w"].dtype == jnp.complex64
+        np.testing.assert_allclose(updates["w"].real, real["w"].astype(float), rtol=1e-2)
+        # The scale of the base updates is the sum of s, and the param itself is real.
+        exact = -0.2 * np.sum(np.asarray(state.s, np.float64)) * np.asarray(grads["w"], np.float64)
+        np.testing.assert_allclose(updates["w"].imag, exact, rtol=1e-5)
+        assert [p.dtype for p in jax.tree_util.tree_leaves(state.x0)] == [dtype]
+        params = optax.apply_updates(params, real)

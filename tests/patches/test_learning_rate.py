@@ -78,6 +78,21 @@ def test_nothing_is_computed_in_float64(rate: Any) -> None:
         assert_keeps_the_contract(tx, params)
 
 
+@pytest.mark.parametrize("decay", [np.float64(0), np.float64(-0.0)], ids=str)
+def test_a_weight_decay_that_is_the_zero_of_numpy_is_as_one_of_python(decay: Any) -> None:
+    """optax 0.2.8 adds nothing then, where 0 * inf is nan. Older releases multiply."""
+    params, grads = {"w": jnp.asarray([1.0, jnp.inf])}, {"w": jnp.asarray([2.0, 3.0])}
+    exact = {"0.2.8": [2.0, 3.0], "0.2.3": [2.0, np.nan]}.get(optax.__version__)
+    with x64():
+        for rate in (decay, 0.0):
+            tx = optax.add_decayed_weights(rate)
+            assert not float64_in(tx.update, grads, tx.init(params), params)
+            updates, _ = tx.update(grads, tx.init(params), params)
+            exact = updates["w"] if exact is None else exact
+            assert updates["w"].dtype == jnp.float32
+            np.testing.assert_array_equal(updates["w"], exact)
+
+
 def test_float64_params_keep_a_float64_rate() -> None:
     with x64():
         params = tree_of(jnp.float64)

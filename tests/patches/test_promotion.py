@@ -273,6 +273,21 @@ def test_a_leaf_keeps_its_dtype_beside_one_with_a_wider_gradient(build: Any) -> 
     assert updates["b"].dtype in (jnp.float32, jnp.int32)
 
 
+@pytest.mark.parametrize("frozen", ["float32", "bfloat16", "int32"])
+def test_a_gradient_that_is_none_does_not_shift_the_others(frozen: str) -> None:
+    """The state of a trainable param is the same, whatever is frozen beside it."""
+    tx = optax.adam(0.1)
+    for grad, param in ((jnp.float32, jnp.bfloat16), (jnp.bfloat16, jnp.bfloat16)):
+        grads, trainable = tree_of(grad)["w"], tree_of(param)["w"]
+        _, alone = tx.update({"b": grads}, tx.init({"b": trainable}), {"b": trainable})
+        state = tx.init({"a": None, "b": trainable})
+        params = {"a": jnp.ones(2, frozen), "b": trainable}
+        _, beside = tx.update({"a": None, "b": grads}, state, params)
+        assert dtypes_of(beside) == dtypes_of(alone)
+        for leaf, other in zip(leaves(beside), leaves(alone)):
+            np.testing.assert_array_equal(np.asarray(leaf), np.asarray(other))
+
+
 def test_the_signature_is_that_of_stock() -> None:
     tx = optax.trace(0.9)
     with pytest.raises(TypeError, match="unexpected keyword"):
