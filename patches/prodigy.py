@@ -105,10 +105,12 @@ def _prodigy(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, Any]:
         trees = {name: getattr(state, name) for name in _TREES}
-        if params is None or not same_structure(updates, params, *trees.values()):
+        with_gradients = _with_gradients(params, updates)
+        if params is None or not same_structure(updates, with_gradients, *trees.values()):
             return built.update(updates, state, params)  # type: ignore[no-any-return]  # It raises.
         import optax
 
+        params = with_gradients
         count(_INSTEAD)
         del extra_args
         vdot = _widened_vdot if any(map(is_half, leaves(params))) else optax.tree_utils.tree_vdot
@@ -129,6 +131,18 @@ def _prodigy(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         return cast_updates(new_updates, updates, params), cast_back(new_state, state)
 
     return built._replace(init=counting(init_fn), update=counting(update_fn))
+
+
+def _with_gradients(params: PyTree, grads: PyTree) -> PyTree:
+    """Leave out the params whose gradient is None, as stock does up to 0.2.3."""
+    try:
+        return tree_map(lambda g, p: g if g is None else p, grads, params, is_leaf=_is_none)
+    except ValueError:  # The structures differ elsewhere too.
+        return params
+
+
+def _is_none(leaf: Any) -> bool:
+    return leaf is None
 
 
 def _array_dtype(param: Any) -> Any:

@@ -15,7 +15,7 @@ from support.contract import assert_keeps_the_contract, float64_in
 from support.nodes import Matrix
 from support.patch_cases import FuzzCase, Program
 from support.training import train
-from support.trees import dtypes_of, in_float64, leaves, tree_map, tree_of
+from support.trees import dtypes_of, in_float64, leaves, tree_map, tree_of, types
 
 if TYPE_CHECKING:
     from support.fuzzing import Draw
@@ -181,6 +181,18 @@ def test_a_state_restored_from_stock_keeps_its_dtypes() -> None:
     _, new_state = jax.jit(tx.update)(params, restored, params)
     assert new_state.grad_sum["w"].dtype == jnp.float32
     assert new_state.estim_lr.dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_a_param_without_a_gradient_changes_nothing(dtype: Any) -> None:
+    """Stock accepts such a param up to 0.2.3."""
+    tx, both = contrib.prodigy(), tree_of(dtype)
+    trainable, grads = {**both, "b": None}, {**both, "b": None}
+    state = tx.init(trainable)
+    expected, got = tx.update(grads, state, trainable), tx.update(grads, state, both)
+    assert types(got) == types(expected)
+    assert types(got[1]) == types(state)
+    tree_map(np.testing.assert_array_equal, got, expected)
 
 
 def walk_of(dtype: Any, params: Any, gradients: list[Any]) -> list[Any]:
