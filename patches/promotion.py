@@ -147,13 +147,6 @@ class _Hessian(KeepDtypes):
         return len({dtype_of(leaf) for leaf in leaves(params)}) > 1
 
 
-class _WideScalars(KeepDtypes):
-    """Keep the scalars in float32. Of the trees, only integers need it."""
-
-    def _needs_one_dtype(self, params: PyTree) -> bool:
-        return not all(map(is_inexact, leaves(params)))
-
-
 class _Sophia(KeepDtypes):
     """Replace the default estimator, which stock built when optax was imported.
 
@@ -197,12 +190,7 @@ _wrap(_TRANSFORM, ">=0.1.2", "scale_by_schedule", _NO_INTEGERS)
 _wrap(_TRANSFORM, ">=0.1.4", "scale_by_adamax scale_by_amsgrad")
 _wrap(_TRANSFORM, ">=0.1.4", "scale_by_optimistic_gradient", _NO_INTEGERS)
 _wrap(_TRANSFORM, ">=0.1.4,<0.2.4", "scale_by_novograd", _WITH_ANY_GRADIENTS)
-_wrap(
-    _TRANSFORM,
-    ">=0.2.4",
-    "scale_by_novograd",
-    _WideScalars(in_one_dtype=True, any_gradients=True),
-)
+_wrap(_TRANSFORM, ">=0.2.4", "scale_by_novograd", KeepDtypes(in_one_dtype=True, any_gradients=True))
 _wrap(_TRANSFORM, ">=0.1.5", "scale_by_lion")
 _wrap(_TRANSFORM, ">=0.1.8", "scale_by_distance_over_gradients", _IN_ONE_DTYPE)
 _wrap(_TRANSFORM, ">=0.2.0", "scale_by_adadelta")

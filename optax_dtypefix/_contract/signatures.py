@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
+import operator
 import weakref
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any, Callable, NamedTuple
 
-_KNOWN: weakref.WeakKeyDictionary[Any, Parameters] = weakref.WeakKeyDictionary()
+_KNOWN: weakref.WeakKeyDictionary[FunctionType, tuple[tuple[object, ...], Parameters]]
+_KNOWN = weakref.WeakKeyDictionary()
 
 
 class Parameters(NamedTuple):
@@ -26,29 +27,41 @@ class Parameters(NamedTuple):
 
 
 def parameters_of(function: Callable[..., Any]) -> Parameters:
-    """Return the parameters of a function that lives long, such as one of stock."""
-    try:
-        return _KNOWN[function]
-    except (KeyError, TypeError):  # Not known, or cannot be a key.
-        pass
-    signature = inspect.signature(function)
-    found = Parameters(
-        signature,
-        tuple(
-            name
-            for name, parameter in signature.parameters.items()
-            if parameter.kind in {parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD}
-        ),
-        tuple(name for name in signature.parameters if "dtype" in name.split("_")),
-    )
-    with contextlib.suppress(TypeError):
-        _KNOWN[function] = found
+    """Return the parameters of a function, such as one of stock."""
+    if type(function) is not FunctionType or hasattr(function, "__wrapped__"):
+        return _read(function)
+    made_of = _made_of(function)
+    before, found = _KNOWN.get(function, ((), None))
+    if found is None or len(before) != len(made_of) or not all(map(operator.is_, before, made_of)):
+        found = _read(function)
+        _KNOWN[function] = made_of, found
     return found
+
+
+def _made_of(function: FunctionType) -> tuple[object, ...]:
+    """List what a reload in IPython, or another patch, may replace in a function."""
+    keywords: dict[str, Any] = function.__kwdefaults__ or {}
+    signature = getattr(function, "__signature__", None)
+    return function.__code__, function.__defaults__, signature, *keywords.values()
+
+
+def _read(function: Callable[..., Any]) -> Parameters:
+    signature = inspect.signature(function)
+    parameters = signature.parameters
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return Parameters(
+        signature,
+        tuple(name for name, parameter in parameters.items() if parameter.kind in by_position),
+        tuple(name for name in parameters if "dtype" in name.split("_")),
+    )
 
 
 def positional_names(function: Callable[..., Any]) -> list[str]:
     """List the names of the parameters that may be given by position or by name."""
-    plain = inspect.unwrap(function, stop=lambda f: hasattr(f, "__signature__"))
+    # A bound method has the __wrapped__ of its function, which also takes self.
+    plain = inspect.unwrap(
+        function, stop=lambda f: type(f) is MethodType or hasattr(f, "__signature__")
+    )
     if type(plain) is FunctionType and not hasattr(plain, "__signature__"):
         code = plain.__code__
         return list(code.co_varnames[code.co_posonlyargcount : code.co_argcount])

@@ -51,6 +51,8 @@ def _holds(clause: str, found: tuple[int, ...]) -> bool:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
+    if not version.replace(".", "").isdecimal():  # int() accepts signs and underscores.
+        raise ValueError(version)
     numbers = [int(part) for part in version.split(".")]
     while numbers and not numbers[-1]:  # 0.2 is 0.2.0.
         numbers.pop()

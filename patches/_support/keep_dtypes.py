@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ..._contract.dtypes import (
     PyTree,
@@ -164,7 +165,9 @@ def promotes_half(argument: Any) -> bool:
 
     Stock's moments are then wide from the first step on, and lose no digits.
     """
-    return not is_weak(argument) and is_real(argument) and not is_half(argument)
+    # A dtype such as np.float32, or a schedule, may have an attribute ``dtype`` too.
+    is_array = isinstance(argument, (jax.Array, np.ndarray, np.generic))
+    return is_array and not is_weak(argument) and is_real(argument) and not is_half(argument)
 
 
 @contextlib.contextmanager

@@ -18,7 +18,17 @@ from support.fakepackage import NAME, FakePackage, engine_of, fault, negate, on,
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-UNTESTED = ["0.2.9.dev1", "0.2.8+local", "0.2.8.post1", "0.3", "99.0", "not a version", ""]
+UNTESTED = [
+    "0.2.9.dev1",
+    "0.2.8+local",
+    "0.2.8.post1",
+    "0.3",
+    "99.0",
+    "not a version",
+    "",
+    "0.-1",
+    "0_2",
+]
 
 
 def must_not_run() -> NoReturn:

@@ -42,6 +42,7 @@ NUMBERS_CHANGE = (
 )
 
 RELEASE = Version(optax.__version__)
+NARROW = [name for name in ("bfloat16", "float16", "float8_e4m3fn") if hasattr(jnp, name)]
 # optax 0.1.2 calls functions of jax by their deprecated names.
 pytestmark = pytest.mark.filterwarnings(
     "ignore:jax.tree_:FutureWarning", "ignore:jax.numpy.DeviceArray:DeprecationWarning"
@@ -232,6 +233,49 @@ def test_the_second_moment_of_novograd_does_not_stall_in_bfloat16() -> None:
     state, _ = jax.jit(lambda state: jax.lax.scan(step, state, None, length=1000))(state)
     expected = 0.999**1000 * 4 + (1 - 0.999**1000) * 16
     np.testing.assert_allclose(state.nu["w"], expected, rtol=1e-3)
+
+
+@pytest.mark.skipif(Version("0.1.4") > RELEASE, reason="novograd came with optax 0.1.4")
+@pytest.mark.parametrize("dtype", NARROW)
+def test_novograd_sums_the_squares_of_narrow_gradients_in_float32(dtype: str) -> None:
+    tx, params = optax.scale_by_novograd(), jnp.zeros(1000, dtype)
+    grads = jnp.full(1000, 1.0546875 if dtype == "bfloat16" else 14.0, dtype)
+    updates, state = tx.update(grads, tx.init(params), params)
+    g = np.asarray(grads, np.float64)
+    np.testing.assert_allclose(state.nu, np.sum(g**2), rtol=1e-5)
+    # A step of float8 is 1/8.
+    np.testing.assert_allclose(np.asarray(updates, float), g / np.sqrt(np.sum(g**2)), rtol=0.07)
+
+
+@pytest.mark.parametrize("asked", [np.float32, np.float16, np.dtype("float32"), "float32"], ids=str)
+def test_a_dtype_may_be_given_as_numpy_type(asked: Any) -> None:
+    params = {"w": jnp.ones(3, jnp.bfloat16)}
+    for build in (
+        lambda dtype: optax.adam(0.1, mu_dtype=dtype),
+        lambda dtype: optax.sgd(0.1, momentum=0.9, accumulator_dtype=dtype),
+        lambda dtype: optax.ema(0.9, accumulator_dtype=dtype),
+    ):
+        got, expected = (
+            tx.update(params, tx.init(params), params)
+            for tx in map(build, (asked, jnp.dtype(asked)))
+        )
+        assert types(got) == types(expected)
+        tree_map(np.testing.assert_array_equal, got, expected)
+
+
+@pytest.mark.parametrize("attribute", [None, "float32", np.float32, jnp.float32], ids=str)
+def test_a_schedule_may_have_an_attribute_that_is_called_dtype(attribute: Any) -> None:
+    class Schedule:
+        dtype = attribute
+
+        def __call__(self, count: Any) -> float:
+            del count
+            return 0.1
+
+    params = {"w": jnp.ones(3)}
+    tx = optax.scale_by_schedule(Schedule())
+    updates, _ = tx.update(params, tx.init(params), params)
+    np.testing.assert_allclose(updates["w"], 0.1, rtol=1e-6)
 
 
 @pytest.mark.skipif(Version("0.1.8") > RELEASE, reason="it came with optax 0.1.8")
