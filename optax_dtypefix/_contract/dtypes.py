@@ -53,6 +53,11 @@ def is_complex(leaf: Any) -> bool:
     return kind_of(dtype_of(leaf)) == COMPLEX
 
 
+def is_array(value: Any) -> bool:
+    """Check for an array or a NumPy scalar. ``np.float32`` itself has an attribute dtype too."""
+    return isinstance(value, (jax.Array, np.ndarray, np.generic))
+
+
 def is_weak(leaf: Any) -> bool:
     """Check whether a leaf is weakly typed, like Python numbers, and takes the dtype of others."""
     # A typed random key is an array without the attribute.

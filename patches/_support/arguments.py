@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..._contract.dtypes import cast, is_half
+from ..._contract.dtypes import cast, is_array, is_half
 from ..._contract.signatures import parameters_of
 from ..._engine.patch import Stock
 
@@ -25,7 +25,7 @@ def array_in(value: Any, dtype: Any) -> Any:
     Python and NumPy numbers promote nothing once all arrays have one dtype outside 64-bit mode.
     Rounding them first could change the last bit of a product of two of them.
     """
-    if hasattr(value, "dtype") and is_half(value):
+    if is_array(value) and is_half(value):
         return _cast_now(value, dtype)
     if not isinstance(value, jax.Array):
         return value

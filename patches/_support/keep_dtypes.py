@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from ..._contract.dtypes import (
     PyTree,
@@ -24,6 +23,7 @@ from ..._contract.dtypes import (
     cast_back,
     compute_dtype,
     dtype_of,
+    is_array,
     is_half,
     is_inexact,
     is_number,
@@ -165,9 +165,9 @@ def promotes_half(argument: Any) -> bool:
 
     Stock's moments are then wide from the first step on, and lose no digits.
     """
-    # A dtype such as np.float32, or a schedule, may have an attribute ``dtype`` too.
-    is_array = isinstance(argument, (jax.Array, np.ndarray, np.generic))
-    return is_array and not is_weak(argument) and is_real(argument) and not is_half(argument)
+    if not is_array(argument):
+        return False
+    return not is_weak(argument) and is_real(argument) and not is_half(argument)
 
 
 @contextlib.contextmanager

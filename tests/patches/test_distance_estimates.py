@@ -621,3 +621,21 @@ def test_a_python_number_counts_as_accepted_only_where_stock_refuses_it(name: st
     tx, params, before = build(name), {"w": jnp.ones(3)}, counted()
     tx.update(params, tx.init(params), params, value=1.5)
     assert counted() - before == int(optax.__version__ in {"0.2.5", "0.2.6"})
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "mechanize"])
+@pytest.mark.parametrize("attribute", [None, np.float32], ids=str)
+def test_a_schedule_may_have_an_attribute_that_is_called_dtype(name: str, attribute: Any) -> None:
+    class Schedule:
+        dtype = attribute
+
+        def __call__(self, count: Any) -> float:
+            del count
+            return 0.1
+
+    params = {"w": jnp.ones(3)}
+    got, expected = (
+        tx.update(params, tx.init(params), params, **values(name))
+        for tx in (build(name, learning_rate=rate) for rate in (Schedule(), lambda _: 0.1))
+    )
+    tree_map(np.testing.assert_array_equal, got, expected)
