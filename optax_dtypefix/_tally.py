@@ -2,8 +2,8 @@
 
 A patch has one :class:`Tally`. It is open, in this thread, while a replacement of the patch runs.
 Code that differs from stock calls :func:`count`, which adds to the innermost open tally. It need
-not know the patch, nor that there are any. A function that a replacement builds runs later:
-:func:`counting` opens the tally again whenever that function is called.
+not know the patch, nor that there are any. A function that a replacement builds runs later, and has
+to open the tally again: see :func:`counting`, and ``patches/_support/rebuild.py``.
 """
 
 from __future__ import annotations
@@ -37,14 +37,22 @@ class Tally:
     def __exit__(self, *_: object) -> None:
         _THREAD.open.pop()
 
+    def run(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call a function with this tally open."""
+        opened = _THREAD.open
+        opened.append(self)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            opened.pop()
+
     def layer(self, replacement: Callable[..., Any]) -> Callable[..., Any]:
         """Return the replacement, with its calls counted and this tally open while it runs."""
 
         def counted(*args: Any, **kwargs: Any) -> Any:
             if not _THREAD.paused:
                 self.reached += 1
-            with self:
-                return replacement(*args, **kwargs)
+            return self.run(replacement, *args, **kwargs)
 
         return counted
 
@@ -75,21 +83,13 @@ def count(kind: str, times: int = 1) -> None:
         changed[kind] = changed.get(kind, 0) + times
 
 
-def counting(function: _F, like: Callable[..., Any] | None = None) -> _F:
-    """Let a function that a patch builds count for that patch, whenever it is called.
-
-    A callback that the patch hands to stock needs it, too: "stock" may be the next patch.
-
-    Args:
-      function: to be called.
-      like: the function whose name and signature the result shows, if not those of ``function``.
-    """
+def counting(function: _F) -> _F:
+    """Let a callback that a patch hands to stock count for that patch: it may run another."""
     tally = current()
 
-    @functools.wraps(like or function)
+    @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        with tally:
-            return function(*args, **kwargs)
+        return tally.run(function, *args, **kwargs)
 
     return wrapper  # type: ignore[return-value]
 

@@ -29,10 +29,10 @@ from .._contract.dtypes import (
 from .._contract.kinds import start_in_kind
 from .._contract.updates import cast_updates
 from .._engine.patch import Patch, Stock
-from .._tally import counting
 from ._support import reproduce as demo
 from ._support.branches import fit, in_agreement
 from ._support.keep_dtypes import standard_promotion
+from ._support.rebuild import call_of, rebuild
 
 _MODULES = ("optax.transforms._conditionality", "optax._src.wrappers")
 
@@ -52,6 +52,7 @@ def _around(stock: Stock, inner: Any, *args: Any, **kwargs: Any) -> Any:
     """Replace a function whose first argument is the inner transformation."""
     import optax
 
+    call = call_of(stock, (inner, *args), kwargs)
     if hasattr(optax, "GradientTransformationExtraArgs"):  # From 0.1.5 on.
         kind: Any = optax.GradientTransformationExtraArgs
         inner = optax.with_extra_args_support(inner)
@@ -98,7 +99,7 @@ def _around(stock: Stock, inner: Any, *args: Any, **kwargs: Any) -> Any:
 
     name = getattr(stock, "__name__", "conditional")
     tx = stock_around(inner.update)
-    return tx._replace(init=counting(tx.init), update=counting(update_fn))
+    return rebuild(tx, call, update_fn, tx.init)
 
 
 def _within_kind(inner: Any, common: Any) -> Any:

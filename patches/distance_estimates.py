@@ -55,6 +55,7 @@ from .._tally import count, counting, paused
 from ._support import reproduce as demo
 from ._support.arguments import arguments_of, array_in
 from ._support.keep_dtypes import standard_promotion
+from ._support.rebuild import call_of, rebuild
 from ._support.representation import complex_places, in_parts, joined
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def _estimator(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         new_updates, new_state = _step(stock, arguments, (updates, state, params), extra_args)
         return cast_updates(new_updates, updates, params), new_state
 
-    return built._replace(init=counting(init_fn), update=counting(update_fn))
+    return rebuild(built, call_of(stock, args, kwargs), update_fn, init_fn)
 
 
 def _start(stock: Stock, arguments: dict[str, Any], params: PyTree) -> Any:
@@ -207,7 +208,7 @@ def _dadapt_adamw(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         distance = jnp.where(divisor == 0, state.estim_lr, new_state.estim_lr)
         return new_updates, new_state._replace(estim_lr=distance)
 
-    return tx._replace(update=counting(update_fn))
+    return rebuild(tx, call_of(stock, args, kwargs), update_fn)
 
 
 @PATCH.wraps("mechanize", _MECHANIC)
@@ -255,7 +256,7 @@ def _mechanize(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         held = cast_back(after, before, "mechanize: state of the base optimizer")
         return new_updates, new_state._replace(base_optimizer_state=held)
 
-    return built._replace(init=counting(init_fn), update=counting(update_fn))
+    return rebuild(built, call_of(stock, args, kwargs), update_fn, init_fn)
 
 
 def _base(updates: Callable[[], PyTree]) -> Any:

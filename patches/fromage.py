@@ -25,9 +25,10 @@ from .._contract.dtypes import (
 )
 from .._contract.updates import cast_updates
 from .._engine.patch import Patch, Stock
-from .._tally import count, counting
+from .._tally import count
 from ._support import reproduce as demo
 from ._support.arguments import arguments_of
+from ._support.rebuild import call_of, rebuild
 
 _MODULES = ("optax._src.alias",)
 _KNOWN = frozenset({"learning_rate", "min_norm"})
@@ -68,7 +69,7 @@ def _scheduled(
         )
         return cast_updates(new_updates, updates, params), state
 
-    return build(schedule, min_norm)._replace(update=counting(update_fn))
+    return rebuild(build(schedule, min_norm), call_of(stock, args, kwargs), update_fn)
 
 
 def _from_parts(schedule: Callable[[Any], Any], min_norm: Any) -> Any:

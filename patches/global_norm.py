@@ -40,9 +40,9 @@ from .._contract.dtypes import (
 )
 from .._contract.updates import cast_updates, update_dtype
 from .._engine.patch import Patch, Stock
-from .._tally import counting
 from ._support import reproduce as demo
 from ._support.deprecated import deprecated_attribute
+from ._support.rebuild import call_of, rebuild
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,7 +101,7 @@ def _run_on(
         like = params if params is not None and (by_params or promotes) else updates
         return cast_updates(new_updates, updates, like), new_state
 
-    return stock(*args, **kwargs)._replace(update=counting(update_fn))
+    return rebuild(stock(*args, **kwargs), call_of(stock, args, kwargs), update_fn)
 
 
 def _in_widest(tree: PyTree) -> PyTree:

@@ -48,10 +48,10 @@ from .._contract.kinds import start_in_kind
 from .._contract.updates import cast_updates, kept_like
 from .._contract.x64 import x64
 from .._engine.patch import Patch, Stock
-from .._tally import counting
 from ._support import reproduce as demo
 from ._support.arguments import arguments_of
 from ._support.keep_dtypes import promotes_half, same_dtypes
+from ._support.rebuild import Call, call_of, in_place_of, rebuild
 from ._support.representation import number_for
 from ._support.weak_scalars import weak
 
@@ -64,7 +64,7 @@ PATCH = Patch(
 
 @PATCH.wraps("inject_hyperparams", ("optax.schedules._inject", "optax._src.schedule"))
 @PATCH.wraps("inject_stateful_hyperparams", ("optax.schedules._stateful",), "==0.1.8")
-def _inject_hyperparams(stock: Stock, *args: Any, **kwargs: Any) -> Any:
+def _inject_hyperparams(stock: Stock, *args: Any, **kwargs: Any) -> Any:  # noqa: PLR0915
     """Replace ``inject_hyperparams``, with the arguments of the installed release.
 
     The state is stock's. Real hyperparameters are in ``hyperparam_dtype`` if the user gives one,
@@ -77,8 +77,8 @@ def _inject_hyperparams(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     signature = _Signature(inspect.signature(inner_factory))
     asked = arguments.get("hyperparam_dtype")  # From 0.1.4 on.
     built = stock(**arguments)  # Checks the arguments.
+    call = call_of(stock, (), arguments)
 
-    @functools.wraps(inner_factory)
     def wrapped_transform(*args: Any, **kwargs: Any) -> Any:
         tx = built(*args, **kwargs)  # Checks the arguments, and has the right type.
         strong = _strong_names(signature.of.bind(*args, **kwargs), asked)
@@ -161,9 +161,10 @@ def _inject_hyperparams(stock: Stock, *args: Any, **kwargs: Any) -> Any:
             after = _state_after(new_state, state, keep_inner=same_dtypes(updates, like))
             return bounded, after._replace(hyperparams=kept)
 
-        return tx._replace(init=counting(init_fn), update=counting(update_fn))
+        return rebuild(tx, Call(injected, *args, **kwargs), update_fn, init_fn)
 
-    return counting(wrapped_transform)
+    injected = in_place_of(inner_factory, wrapped_transform, call)
+    return injected
 
 
 def _kept_hyperparams(

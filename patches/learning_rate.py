@@ -14,7 +14,6 @@ is built from stock in each step with the rate of that step, so its state is sto
 
 from __future__ import annotations
 
-import functools
 import warnings
 from typing import Any
 
@@ -30,6 +29,7 @@ from .._tally import count, counting
 from ._support import reproduce as demo
 from ._support.arguments import arguments_of
 from ._support.keep_dtypes import KeepDtypes
+from ._support.rebuild import call_of, rebuild
 
 _ADDING = ("optax.transforms._adding", "optax._src.transform")
 
@@ -49,16 +49,16 @@ class _Scaled(KeepDtypes):
 
     def __call__(self, stock: Stock, *args: Any, **kwargs: Any) -> Any:
         tx, asked = stock(*args, **kwargs), asked_dtypes(stock, args, kwargs)
+        call = call_of(stock, args, kwargs)
         name, *_ = parameters_of(stock).positional
         rate = args[0] if args else kwargs.get(name)
         if not (callable(rate) or hasattr(rate, "dtype")):
-            return self.wrap(tx, asked)
+            return self.wrap(tx, call, asked)
         arguments = arguments_of(stock, args, kwargs)
         if name == "weight_decay" and isinstance(rate, float) and rate == 0:
             # NumPy's float64 is a Python float. Stock skips such a decay, and 0 * inf is nan.
-            return self.wrap(stock(**{**arguments, name: float(rate)}), asked)
+            return self.wrap(stock(**{**arguments, name: float(rate)}), call, asked)
 
-        @functools.wraps(tx.update)
         def update_fn(
             updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
         ) -> tuple[PyTree, PyTree]:
@@ -66,7 +66,7 @@ class _Scaled(KeepDtypes):
             result: tuple[PyTree, PyTree] = fitted.update(updates, state, params, **extra_args)
             return result
 
-        return self.wrap(tx._replace(update=update_fn), asked)
+        return self.wrap(rebuild(tx, call, update_fn), call, asked)
 
 
 class _OptimisticAdam(_Scaled):
@@ -80,7 +80,6 @@ class _OptimisticAdam(_Scaled):
         count(_ACCEPTED)
         tx = stock(**{**arguments, "learning_rate": 0.0})
 
-        @functools.wraps(tx.update)
         def update_fn(
             updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
         ) -> tuple[PyTree, PyTree]:
@@ -89,7 +88,9 @@ class _OptimisticAdam(_Scaled):
             result: tuple[PyTree, PyTree] = fitted.update(updates, state, params, **extra_args)
             return result
 
-        return self.wrap(tx._replace(update=update_fn), asked_dtypes(stock, args, kwargs))
+        call = call_of(stock, args, kwargs)
+        tx = rebuild(tx, call, update_fn)
+        return self.wrap(tx, call, asked_dtypes(stock, args, kwargs))
 
 
 @PATCH.wraps(

@@ -42,10 +42,11 @@ from .._contract.jaxpr import equations
 from .._contract.updates import cast_updates
 from .._contract.x64 import x64
 from .._engine.patch import Patch, Stock
-from .._tally import count, counting
+from .._tally import count
 from ._support import reproduce as demo
 from ._support.arguments import arguments_of
 from ._support.keep_dtypes import standard_promotion
+from ._support.rebuild import call_of, rebuild
 from ._support.representation import complex_places, in_parts, joined
 
 PATCH = Patch(
@@ -130,7 +131,7 @@ def _prodigy(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         new_updates = unflatten_like(updates, joined(new_updates))
         return cast_updates(new_updates, updates, params), cast_back(new_state, state)
 
-    return built._replace(init=counting(init_fn), update=counting(update_fn))
+    return rebuild(built, call_of(stock, args, kwargs), update_fn, init_fn)
 
 
 def _with_gradients(params: PyTree, grads: PyTree) -> PyTree:

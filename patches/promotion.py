@@ -8,7 +8,6 @@ Where stock keeps the dtypes of its inputs, nothing is cast and the program is s
 
 from __future__ import annotations
 
-import functools
 from typing import Any, Callable
 
 import jax
@@ -26,12 +25,12 @@ from .._contract.dtypes import (
 from .._contract.updates import cast_updates
 from .._contract.x64 import x64
 from .._engine.patch import Patch, Stock
-from .._tally import counting
 from ._support import reproduce as demo
 from ._support.arguments import arguments_of
 from ._support.deprecated import deprecated_attribute
 from ._support.in_float32 import with_params_cast_back
 from ._support.keep_dtypes import KeepDtypes, standard_promotion
+from ._support.rebuild import call_of, in_place_of
 from ._support.representation import real_dtype
 
 PATCH = Patch(
@@ -48,12 +47,11 @@ def _schedule(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace a function that builds a schedule; the other schedules are made of these."""
     schedule = stock(*args, **kwargs)
 
-    @functools.wraps(schedule)
     def in_standard_promotion(*args: Any, **kwargs: Any) -> Any:
         with standard_promotion():
             return schedule(*args, **kwargs)
 
-    return counting(in_standard_promotion)
+    return in_place_of(schedule, in_standard_promotion, call_of(stock, args, kwargs))
 
 
 def _wrap(
@@ -154,10 +152,12 @@ class _Sophia(KeepDtypes):
     """
 
     def __call__(self, stock: Stock, *args: Any, **kwargs: Any) -> Any:
+        import optax.contrib
+
         arguments = arguments_of(stock, args, kwargs)
         estimator = arguments["hessian_diagonal_fn"]
         if estimator.update.__module__ == stock.__module__:
-            arguments["hessian_diagonal_fn"] = _HESSIAN.wrap(estimator)
+            arguments["hessian_diagonal_fn"] = optax.contrib.hutchinson_estimator_diag_hessian()
         return super().__call__(stock, **arguments)
 
 

@@ -33,10 +33,10 @@ from .._contract.dtypes import (
 from .._contract.updates import cast_updates
 from .._contract.x64 import without_x64, x64
 from .._engine.patch import Patch, Stock
-from .._tally import counting
 from ._support import reproduce as demo
 from ._support.arguments import arguments_of, array_in
 from ._support.keep_dtypes import standard_promotion
+from ._support.rebuild import call_of, rebuild
 from ._support.representation import number_for
 
 _MODULES = ("optax.contrib._reduce_on_plateau", "optax.contrib.reduce_on_plateau")
@@ -84,7 +84,7 @@ def _reduce_on_plateau(stock: Stock, *args: Any, **kwargs: Any) -> Any:
             scaled = tree_map(lambda g: scale * half_to_float32(g), updates)
         return cast_updates(scaled, updates, params), cast_back(new_state, state)
 
-    return built._replace(init=counting(init_fn), update=counting(update_fn))
+    return rebuild(built, call_of(stock, args, kwargs), update_fn, init_fn)
 
 
 def _built(optax: Any, **arguments: Any) -> tuple[Any, str]:

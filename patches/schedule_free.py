@@ -37,10 +37,10 @@ from .._contract.dtypes import (
 from .._contract.kinds import start_in_kind
 from .._contract.updates import asked_dtypes, cast_updates
 from .._engine.patch import Patch, Stock
-from .._tally import counting
 from ._support import reproduce as demo
 from ._support.arguments import arguments_of
 from ._support.branches import promoted
+from ._support.rebuild import call_of, rebuild
 
 _MODULES = ("optax.contrib._schedule_free",)
 
@@ -117,7 +117,7 @@ def _schedule_free(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         updates, new_state = tx.update(grads, wide_state, half_to_float32(params), **extra_args)
         return cast_updates(updates, grads, params, asked=asked), cast_back(new_state, state)
 
-    return built._replace(init=counting(init_fn), update=counting(update_fn))
+    return rebuild(built, call_of(stock, args, kwargs), update_fn, init_fn)
 
 
 @PATCH.wraps("schedule_free_sgd", _MODULES, "<0.2.4")

@@ -28,14 +28,22 @@ class Parameters(NamedTuple):
 
 def parameters_of(function: Callable[..., Any]) -> Parameters:
     """Return the parameters of a function, such as one of stock."""
-    if type(function) is not FunctionType or hasattr(function, "__wrapped__"):
+    plain = _unwrapped(function)
+    if type(plain) is not FunctionType:
         return _read(function)
-    made_of = _made_of(function)
-    before, found = _KNOWN.get(function, ((), None))
+    made_of = _made_of(plain)
+    before, found = _KNOWN.get(plain, ((), None))
     if found is None or len(before) != len(made_of) or not all(map(operator.is_, before, made_of)):
-        found = _read(function)
-        _KNOWN[function] = made_of, found
+        found = _read(plain)
+        _KNOWN[plain] = made_of, found
     return found
+
+
+def _unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+    # A bound method has the __wrapped__ of its function, which also takes self.
+    return inspect.unwrap(
+        function, stop=lambda f: type(f) is MethodType or hasattr(f, "__signature__")
+    )
 
 
 def _made_of(function: FunctionType) -> tuple[object, ...]:
@@ -58,10 +66,7 @@ def _read(function: Callable[..., Any]) -> Parameters:
 
 def positional_names(function: Callable[..., Any]) -> list[str]:
     """List the names of the parameters that may be given by position or by name."""
-    # A bound method has the __wrapped__ of its function, which also takes self.
-    plain = inspect.unwrap(
-        function, stop=lambda f: type(f) is MethodType or hasattr(f, "__signature__")
-    )
+    plain = _unwrapped(function)
     if type(plain) is FunctionType and not hasattr(plain, "__signature__"):
         code = plain.__code__
         return list(code.co_varnames[code.co_posonlyargcount : code.co_argcount])

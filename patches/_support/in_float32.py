@@ -31,8 +31,8 @@ from ..._contract.dtypes import (
 from ..._contract.updates import asked_dtypes, kept_like, update_dtypes
 from ..._engine.patch import Patch, Stock
 from ..._tally import counting, paused
-from .calls import accept_signature_of
 from .keep_dtypes import same_dtypes
+from .rebuild import call_of, rebuild
 from .reproduce import all_public
 from .seen import SeenParams
 
@@ -221,10 +221,7 @@ class InFloat32:
             step = functools.partial(tx.update, **extra_args)
             return new_updates, store(new_state, _as_stock_promotes(step, updates, state, params))
 
-        update = accept_signature_of(tx.update, update_fn)
-        return tx._replace(
-            init=counting(init_fn, like=tx.init), update=counting(update, like=tx.update)
-        )
+        return rebuild(tx, call_of(stock, args, kwargs), update_fn, init_fn)
 
     def _kept(self, state: Any) -> Any:
         """Return what tells the dtypes of the params, where the user passes in none."""

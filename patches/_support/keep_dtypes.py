@@ -38,8 +38,8 @@ from ..._contract.kinds import start_in_kind
 from ..._contract.updates import asked_dtypes, cast_updates, kept_like, leaves_and_none
 from ..._contract.x64 import without_x64
 from ..._engine.patch import Stock
-from ..._tally import count, counting
-from .calls import accept_signature_of
+from ..._tally import count
+from .rebuild import Call, call_of, rebuild
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,11 +70,12 @@ class KeepDtypes:
     def __call__(self, stock: Stock, *args: Any, **kwargs: Any) -> Any:
         """Build stock's transformation, made to keep its dtypes."""
         promotes = any(map(promotes_half, (*args, *kwargs.values())))
-        return self.wrap(
-            stock(*args, **kwargs), asked_dtypes(stock, args, kwargs), promotes=promotes
-        )
+        tx, call = stock(*args, **kwargs), call_of(stock, args, kwargs)
+        return self.wrap(tx, call, asked_dtypes(stock, args, kwargs), promotes=promotes)
 
-    def wrap(self, tx: Any, asked: tuple[Any, ...] = (), *, promotes: bool = False) -> Any:
+    def wrap(
+        self, tx: Any, call: Call, asked: tuple[Any, ...] = (), *, promotes: bool = False
+    ) -> Any:
         """Return the same transformation with an ``init`` and an ``update`` that keep dtypes."""
 
         def init_fn(params: PyTree) -> PyTree:
@@ -109,10 +110,7 @@ class KeepDtypes:
             bounded = self._bound(new_updates, updates, params, state, asked)
             return bounded, cast_back(new_state, state) if keep else new_state
 
-        update = accept_signature_of(tx.update, update_fn)
-        return tx._replace(
-            init=counting(init_fn, like=tx.init), update=counting(update, like=tx.update)
-        )
+        return rebuild(tx, call, update_fn, init_fn)
 
     def _start(self, tx: Any, params: PyTree) -> PyTree:
         if self.no_integers:  # As each step is given them.

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 from typing import Any, Callable
 
 import jax
@@ -35,9 +36,9 @@ from ..._contract.dtypes import (
 from ..._contract.updates import cast_updates
 from ..._contract.x64 import x64
 from ..._engine.patch import Patch, Stock
-from ..._tally import counting
 from .._support import reproduce as demo
 from .._support.keep_dtypes import in_the_present_mode, standard_promotion
+from .._support.rebuild import Call, call_of, in_place_of, rebuild
 from .._support.representation import Representation, real_dtype
 from . import lbfgs
 
@@ -83,7 +84,8 @@ def _zoom(
         }
         return state._replace(**scalars)
 
-    return counting(steady_init), step_fn, step_cond_fn
+    call = call_of(stock, args, kwargs)
+    return in_place_of(init_fn, steady_init, call, operator.itemgetter(0)), step_fn, step_cond_fn
 
 
 def _counter(scalar: Any) -> Any:
@@ -94,12 +96,12 @@ def _counter(scalar: Any) -> Any:
 # Up to 0.2.4 stock compares complex slopes, so complex leaves become pairs of real ones.
 @PATCH.wraps("scale_by_zoom_linesearch", _MODULES, ">=0.2.3,<0.2.5")
 def _scale_by_zoom_split(stock: Stock, *args: Any, **kwargs: Any) -> Any:
-    return _scale_by_linesearch(stock(*args, **kwargs), split=True)
+    return _scale_by_linesearch(stock(*args, **kwargs), call_of(stock, args, kwargs), split=True)
 
 
 @PATCH.wraps("scale_by_zoom_linesearch", _MODULES, ">=0.2.5")
 def _scale_by_zoom(stock: Stock, *args: Any, **kwargs: Any) -> Any:
-    return _scale_by_linesearch(stock(*args, **kwargs), split=False)
+    return _scale_by_linesearch(stock(*args, **kwargs), call_of(stock, args, kwargs), split=False)
 
 
 @PATCH.wraps("scale_by_backtracking_linesearch", _MODULES, ">=0.2.0,<0.2.5")
@@ -118,18 +120,18 @@ def _backtracking(
     bound = inspect.signature(stock).bind(*args, **kwargs)
     stores_grad = bool(bound.arguments.get("store_grad", False))
     # This search takes JAX's gradient, zoom takes its conjugate.
-    return _scale_by_linesearch(
-        stock(*args, **kwargs), split=split, raw_grad=True, transposes=stores_grad
-    )
+    tx, call = stock(*args, **kwargs), call_of(stock, args, kwargs)
+    return _scale_by_linesearch(tx, call, split=split, raw_grad=True, transposes=stores_grad)
 
 
 def _scale_by_linesearch(
-    tx: Any, *, split: bool, raw_grad: bool = False, transposes: bool = False
+    tx: Any, call: Call, *, split: bool, raw_grad: bool = False, transposes: bool = False
 ) -> Any:
     """Build a line search that stock runs in one dtype, with a state that keeps its dtypes.
 
     Args:
       tx: stock's transformation.
+      call: of the function that returned it.
       split: whether complex leaves become pairs of real ones.
       raw_grad: whether ``grad`` is JAX's gradient of a complex leaf, not its conjugate.
       transposes: whether stock transposes ``value_fn`` with the cotangent 1.0. It has JAX's default
@@ -189,7 +191,7 @@ def _scale_by_linesearch(
                 new_state = new_state._replace(grad=new_grad)
         return cast_updates(new_updates, updates, params), cast_back(new_state, state)
 
-    return tx._replace(init=counting(init_fn), update=counting(update_fn))
+    return rebuild(tx, call, update_fn, init_fn)
 
 
 def _as_complex_as(params: PyTree, tree: PyTree) -> PyTree:
@@ -223,14 +225,13 @@ def _giving(dtype: Any, value_fn: Callable[..., Any]) -> Callable[..., Any]:
 def _value_and_grad_from_state(stock: Stock, value_fn: Callable[..., Any]) -> Callable[..., Any]:
     """Run stock, also if the value in the state has another dtype than the function."""
 
-    @functools.wraps(stock(value_fn))
     def value_and_grad(params: PyTree, *args: Any, state: Any, **kwargs: Any) -> Any:
         # The value in the state is float32 or wider, and cond needs one dtype.
         dtype = _value_dtype(state)
         function = value_fn if dtype is None else _giving(dtype, value_fn)
         return stock(function)(params, *args, state=state, **kwargs)
 
-    return counting(value_and_grad)
+    return in_place_of(stock(value_fn), value_and_grad, call_of(stock, (value_fn,), {}))
 
 
 def _value_dtype(state: Any) -> Any:

@@ -12,22 +12,23 @@ from ..._contract.dtypes import PyTree, cast_back, compute_dtype, leaves, statis
 from ..._contract.kinds import start_in_kind
 from ..._contract.updates import cast_updates
 from ..._engine.patch import Stock
-from ..._tally import counting, paused
+from ..._tally import paused
 from .._support.keep_dtypes import standard_promotion
+from .._support.rebuild import Call, call_of, rebuild
 from .._support.representation import Representation
 
 
 def scale_by_lbfgs_split(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """On 0.2.3 and 0.2.4, replace complex leaves by pairs of real ones."""
-    return _direction(stock(*args, **kwargs), split=True)
+    return _direction(stock(*args, **kwargs), call_of(stock, args, kwargs), split=True)
 
 
 def scale_by_lbfgs(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Compute directions in one dtype, from 0.2.5 on."""
-    return _direction(stock(*args, **kwargs), split=False)
+    return _direction(stock(*args, **kwargs), call_of(stock, args, kwargs), split=False)
 
 
-def _direction(tx: Any, *, split: bool) -> Any:
+def _direction(tx: Any, call: Call, *, split: bool) -> Any:
     """Compute directions in one dtype; 64-bit mode alone does not make the weights float64."""
     trees = ("params", "updates", "diff_params_memory", "diff_updates_memory")
 
@@ -75,7 +76,7 @@ def _direction(tx: Any, *, split: bool) -> Any:
             new_state = new_state._replace(**restored)
         return cast_updates(new_updates, updates, params), cast_back(new_state, state)
 
-    return tx._replace(init=counting(init_fn), update=counting(update_fn))
+    return rebuild(tx, call, update_fn, init_fn)
 
 
 def lbfgs(stock: Stock, *args: Any, **kwargs: Any) -> Any:

@@ -1,0 +1,113 @@
+"""Rebuild what a stock function returns, with functions of ours that look like stock's.
+
+They have stock's names, signatures and arguments. cloudpickle takes along what local functions
+refer to: types, modules, other functions. So each of them pickles as the call of optax that it
+comes from. Where it is loaded, optax builds it again: patched, or stock without the shim.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from typing import Any, Callable
+
+import jax
+
+from ..._contract.signatures import positional_names
+from ..._engine.locate import find
+from ..._engine.patch import Stock
+from ..._tally import current
+
+
+class Call(functools.partial[Any]):
+    """The call of a function that pickles by its name. It pickles as what it returns."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return functools.partial(self.func, *self.args, **self.keywords), ()
+
+
+def call_of(stock: Stock, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    """Describe the call that a replacement was given; it is made by the name of stock."""
+    return Call(find(stock.__module__, stock.__qualname__) or stock, *args, **kwargs)
+
+
+class _Inside(functools.partial[Any]):
+    """A function of ours, inside of one that looks like stock's.
+
+    A pytree, because equinox replaces functions in the closures of transformations.
+    """
+
+    pickled_as: tuple[Any, ...]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.pickled_as
+
+
+jax.tree_util.register_pytree_node(
+    _Inside, lambda inside: (inside.args, inside.func), lambda func, args: _Inside(func, *args)
+)
+
+
+def in_place_of(
+    stock: Callable[..., Any],
+    function: Callable[..., Any],
+    call: Call,
+    part: Callable[[Any], Any] | None = None,
+) -> Callable[..., Any]:
+    """Return a function that looks like stock's, and counts for the patch that runs.
+
+    Args:
+      stock: the function to look like.
+      function: to be called.
+      call: the call of optax that returns ``stock``, or something with ``stock`` in it.
+      part: finds ``stock`` in that.
+    """
+    inside = _Inside(current().run, function)
+    inside.pickled_as = (part, (call,)) if part else call.__reduce__()
+
+    # Annotations are types, which would be pickled by value.
+    @functools.wraps(stock, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return inside(*args, **kwargs)
+
+    return wrapper
+
+
+def rebuild(
+    tx: Any, call: Call, update: Callable[..., Any], init: Callable[..., Any] | None = None
+) -> Any:
+    """Return a transformation of stock with another ``update``, and perhaps another ``init``.
+
+    Args:
+      tx: the transformation.
+      call: of the function that returned it.
+      update: called as ``update(updates, state, params, **extra_args)``.
+      init: called as ``init(params)``.
+    """
+    accepting = _accept_arguments_of(tx.update, update)
+    tx = tx._replace(update=in_place_of(tx.update, accepting, call, operator.attrgetter("update")))
+    if init is None:
+        return tx
+    return tx._replace(init=in_place_of(tx.init, init, call, operator.attrgetter("init")))
+
+
+def _accept_arguments_of(
+    stock: Callable[..., Any], update: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Accept the arguments of an update as stock names and orders them.
+
+    adafactor calls its gradients ``grads``, and an estimator takes its objective by position.
+    """
+    names = positional_names(stock)
+    if len(names) <= 3 and names[:1] == ["updates"]:
+        return update
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if len(args) <= len(names):  # Else update raises.
+            kwargs.update(zip(names[3:], args[3:]))
+            args = args[:3]
+        if names and names[0] in kwargs:
+            kwargs["updates"] = kwargs.pop(names[0])
+        return update(*args, **kwargs)
+
+    return wrapper
