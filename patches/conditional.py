@@ -98,8 +98,8 @@ def _around(stock: Stock, inner: Any, *args: Any, **kwargs: Any) -> Any:
             return in_agreement(run, list(map(dtype_of, grads)))
 
     name = getattr(stock, "__name__", "conditional")
-    tx = stock_around(inner.update)
-    return rebuild(tx, call, update_fn, tx.init)
+    init = stock_around(inner.update).init
+    return rebuild(stock(inner, *args, **kwargs), call, update_fn, init)
 
 
 def _within_kind(inner: Any, common: Any) -> Any:

@@ -107,7 +107,7 @@ def _accept_arguments_of(
             kwargs.update(zip(names[3:], args[3:]))
             args = args[:3]
         if names and names[0] in kwargs:
-            kwargs["updates"] = kwargs.pop(names[0])
+            args = (kwargs.pop(names[0]),)
         return update(*args, **kwargs)
 
     return wrapper

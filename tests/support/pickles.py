@@ -1,21 +1,22 @@
 """Describe every transformation as a framework sees it: its signatures, its pickle, its program.
 
-``python -m support.pickles FOLDER [hints]`` pickles all transformations of the installed optax with
-cloudpickle, as Ray, Dask and submitit do, after it resolved type hints on request.
-``python -m support.pickles FOLDER load`` loads them, and describes what it loaded. Both print JSON.
+``python -m support.pickles FOLDER`` pickles all transformations of the installed optax into a
+folder with cloudpickle, as Ray, Dask and submitit do. ``python -m support.pickles FOLDER load``
+loads them in a new process. Both print JSON.
 """
 
 from __future__ import annotations
 
-import importlib
+import contextlib
 import inspect
 import json
+import os
 import re
 import sys
 import typing
 import warnings
 from pathlib import Path
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 import optax_dtypefix  # noqa: F401  # isort: skip  # First, as in a training script.
 
@@ -28,23 +29,40 @@ from optax_dtypefix._commands.audit.measure import _extra_args, _trees
 from optax_dtypefix._commands.audit.regimes import REGIMES
 from optax_dtypefix._commands.import_optax import import_optax
 from optax_dtypefix._engine.locate import defining_module, find
-from optax_dtypefix.patches import IDS
+from optax_dtypefix.patches import IDS, load
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 BFLOAT16 = REGIMES[1]
+LOOKAHEAD = "lookahead itself"  # The case named lookahead is wrapped in functions of its own.
 
 
-def subjects() -> list[Case]:
-    """List all transformations, and those inside a wrapper that wrap adam."""
-    lookahead = Case("lookahead itself", lambda: optax.lookahead(optax.sgd(0.1), 2, 0.5))
-    return [lookahead, *(c for c in cases() if c.rate in ("", "float", "schedule"))]
+def subjects() -> Iterator[Case]:
+    """Yield all transformations, with a number and a schedule as learning rate, and wrapped ones.
+
+    adam stands for what may be inside a wrapper.
+    """
+    yield Case(LOOKAHEAD, lambda: optax.lookahead(optax.sgd(0.1), 2, 0.5))
+    for case in cases():
+        if case.rate in ("", "float", "schedule") and (not case.inside or case.name == "adam"):
+            yield case
+
+
+def name_of(case: Case) -> str:
+    return " ".join(filter(None, (case.name, case.rate, case.inside)))
 
 
 def signature(function: Callable[..., Any]) -> list[str]:
     """List names, kinds and defaults of the parameters."""
     return [
-        f"{p.kind.name} {p.name} = {re.sub('0x[0-9a-f]+', '', repr(p.default))}"
+        f"{p.kind.name} {p.name}" + ("" if p.default is p.empty else f" = {_text(p.default)}")
         for p in inspect.signature(function).parameters.values()
     ]
+
+
+def _text(value: Any) -> str:
+    return re.sub("0x[0-9a-f]+", "", str(value))
 
 
 def program(case: Case, tx: Any) -> str:
@@ -57,29 +75,22 @@ def program(case: Case, tx: Any) -> str:
     def step(params: Any, grads: Any, traced: Any) -> Any:
         return tx.update(grads, tx.init(params), params, **traced, **static)
 
-    if case.name == "lookahead itself":
-        return ""
-    try:
-        return re.sub("0x[0-9a-f]+", "", str(jax.make_jaxpr(step)(params, grads, traced)))
-    except Exception as error:  # As stock does with some params.
-        return f"{type(error).__name__}: {error}"
+    return _text(jax.make_jaxpr(step)(params, grads, traced))
 
 
-def pickled(tx: Any, path: Path) -> int:
-    """Pickle a transformation into a file. Return its size, or 0 if it cannot be loaded again."""
+def pickled(tx: Any) -> bytes:
+    """Pickle a transformation; return nothing if it cannot be loaded again."""
     try:
-        data = cloudpickle.dumps(tx)
+        data: bytes = cloudpickle.dumps(tx)
         cloudpickle.loads(data)
     except Exception:
-        return 0
-    path.write_bytes(data)
-    return len(data)
+        return b""
+    return data
 
 
 def patched_functions() -> dict[str, list[str]]:
     """Return the signature of every function and method that a patch may replace."""
-    patches = [importlib.import_module(f"optax_dtypefix.patches.{name}").PATCH for name in IDS]
-    targets = {target for patch in patches for target in patch.targets}
+    targets = {target for patch_id in IDS for target in load(patch_id).targets}
     return {
         f"{module}:{target.qualname}": signature(find(module, target.qualname))
         for target in targets
@@ -88,36 +99,46 @@ def patched_functions() -> dict[str, list[str]]:
     }
 
 
-def described(case: Case, path: Path, *, load: bool) -> dict[str, Any] | None:
-    """Describe a transformation; None if there is no pickle of it to load."""
-    if not load:
-        tx = case.build()
-    elif path.exists():
-        tx = cloudpickle.loads(path.read_bytes())
-    else:
-        return None
+def described(name: str, case: Case, tx: Any) -> dict[str, Any]:
+    traceable = not case.inside and name != LOOKAHEAD and case.rate != "schedule"
+    traceable = traceable and os.environ.get("OPTAX_DTYPEFIX") != "off"  # Stock raises.
     return {
-        "size": 0 if load else pickled(tx, path),
         "init": signature(tx.init),
         "update": signature(tx.update),
-        "program": "" if case.inside else program(case, tx),
+        "program": program(case, tx) if traceable else "",
     }
 
 
-def main(folder: Path, *options: str) -> None:
-    """Print what a process sees of all transformations."""
-    import_optax()
-    if "hints" in options:
-        for function in (optax.stateless, optax.chain, optax.apply_updates):
+def resolve_hints() -> None:
+    """Resolve type hints, as tools do. From then on, some types cannot be pickled by value."""
+    for function in (optax.stateless, optax.chain, optax.apply_updates):
+        with contextlib.suppress(NameError):  # Old releases name types that are not imported.
             typing.get_type_hints(function)
-    found: dict[str, Any] = {}
-    for number, case in enumerate(subjects()):
-        name = f"{case.name} {case.rate} {case.inside}".strip()
-        path = folder / f"{number}.pickle"
-        found[name] = described(case, path, load="load" in options)
-    print(json.dumps({"transformations": found, "functions": patched_functions()}))
+
+
+def pickle_all(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Pickle all transformations, twice, and describe them."""
+    built = {name_of(case): (case, case.build()) for case in subjects()}
+    before = {name: len(pickled(tx)) for name, (_, tx) in built.items()}
+    resolve_hints()
+    for name, (case, tx) in built.items():
+        data = pickled(tx)
+        (folder / f"{name}.pickle").write_bytes(data)
+        yield name, {"sizes": [before[name], len(data)], **described(name, case, tx)}
+
+
+def load_all(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Load all pickles that stock could load, and describe what they give."""
+    for case in subjects():
+        name = name_of(case)
+        data = (folder / f"{name}.pickle").read_bytes()
+        if data:
+            yield name, described(name, case, cloudpickle.loads(data))
 
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    main(Path(sys.argv[1]), *sys.argv[2:])
+    import_optax()
+    work = load_all if "load" in sys.argv else pickle_all
+    found = dict(work(Path(sys.argv[1])))
+    print(json.dumps({"transformations": found, "functions": patched_functions()}))

@@ -1,0 +1,91 @@
+"""Frameworks read the same of a patched transformation as of stock's: signatures and pickles."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from support.processes import PATCHED, STOCK, finish, run, start, stdout_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def names(described: dict[str, Any]) -> dict[str, Any]:
+    return {name: (found["init"], found["update"]) for name, found in described.items()}
+
+
+class Outcome:
+    """What three processes saw: stock, patched, and one that loads what the second pickled."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "patched"
+        folders = {"stock": STOCK, "patched": PATCHED}
+        for name in folders:
+            (folder / name).mkdir()
+        both = [start("-m", "support.pickles", str(folder / n), **v) for n, v in folders.items()]
+        stock, patched = (json.loads(stdout_of(done)) for done in finish(both))
+        loaded = json.loads(stdout_of(run("-m", "support.pickles", str(self.folder), "load")))
+        self.functions = stock["functions"], patched["functions"]
+        self.stock, self.patched = stock["transformations"], patched["transformations"]
+        self.loaded = loaded["transformations"]
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    return Outcome(tmp_path_factory.mktemp("pickles"))
+
+
+def test_init_and_update_have_the_signatures_of_stock(outcome: Outcome) -> None:
+    assert len(outcome.stock) > 50
+    assert names(outcome.patched) == names(outcome.stock)
+
+
+def test_patched_functions_have_the_signatures_of_stock(outcome: Outcome) -> None:
+    stock, patched = outcome.functions
+    assert len(stock) > 30
+    assert patched == stock
+
+
+@pytest.mark.parametrize("hints", [False, True], ids=["before hints", "after hints"])
+def test_a_pickle_is_not_much_larger_than_that_of_stock(outcome: Outcome, hints: bool) -> None:
+    """A size of 0 stands for a pickle that cannot be loaded again."""
+    sizes = {
+        n: (s["sizes"][hints], outcome.patched[n]["sizes"][hints]) for n, s in outcome.stock.items()
+    }
+    pickled = {name: both for name, both in sizes.items() if both[0]}
+    assert len(pickled) > 50
+    assert {n: both for n, both in pickled.items() if not 0 < both[1] <= 2 * both[0] + 2000} == {}
+
+
+def test_another_process_loads_the_same_transformations(outcome: Outcome) -> None:
+    assert len(outcome.loaded) > 50
+    same = {name: outcome.patched[name]["program"] for name in outcome.loaded}
+    assert {name: found["program"] for name, found in outcome.loaded.items()} == same
+    assert names(outcome.loaded) == names({name: outcome.stock[name] for name in outcome.loaded})
+
+
+LOAD_WITHOUT_US = """
+import sys
+sys.modules["optax_dtypefix"] = None  # As if it were not installed.
+from pathlib import Path
+import cloudpickle, optax
+try:
+    import optax.contrib
+except ImportError:
+    pass
+found = [path.read_bytes() for path in Path(sys.argv[1]).iterdir()]
+# A pickle with functions of the audit, as a schedule or a measure, needs them.
+loaded = [cloudpickle.loads(data) for data in found if data and b".audit." not in data]
+print(len(loaded), all(tx.update for tx in loaded))
+"""
+
+
+def test_a_process_without_the_shim_loads_stock(outcome: Outcome) -> None:
+    """Where the shim is not installed, a transformation is what optax builds there."""
+    done = run("-W", "ignore", "-c", LOAD_WITHOUT_US, str(outcome.folder))
+    loaded, complete = stdout_of(done).split()
+    assert int(loaded) > 50
+    assert complete == "True"
