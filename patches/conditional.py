@@ -99,7 +99,7 @@ def _around(stock: Stock, inner: Any, *args: Any, **kwargs: Any) -> Any:
 
     name = getattr(stock, "__name__", "conditional")
     tx = stock_around(inner.update)
-    return rebuild(tx, call, update_fn, tx.init)
+    return rebuild(tx, call, update_fn, tx.init, also_in_float32=True)
 
 
 def _within_kind(inner: Any, common: Any) -> Any:
