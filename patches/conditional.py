@@ -99,7 +99,7 @@ def _around(stock: Stock, inner: Any, *args: Any, **kwargs: Any) -> Any:
 
     name = getattr(stock, "__name__", "conditional")
     init = stock_around(inner.update).init
-    return rebuild(stock(inner, *args, **kwargs), call, update_fn, init)
+    return rebuild(stock(inner, *args, **kwargs), call, update_fn, init, also_in_float32=True)
 
 
 def _within_kind(inner: Any, common: Any) -> Any:

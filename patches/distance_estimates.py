@@ -104,7 +104,7 @@ def _estimator(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         new_updates, new_state = _step(stock, arguments, (updates, state, params), extra_args)
         return cast_updates(new_updates, updates, params), new_state
 
-    return rebuild(built, call_of(stock, args, kwargs), update_fn, init_fn)
+    return rebuild(built, call_of(stock, args, kwargs), update_fn, init_fn, also_in_float32=True)
 
 
 def _start(stock: Stock, arguments: dict[str, Any], params: PyTree) -> Any:
@@ -208,7 +208,7 @@ def _dadapt_adamw(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         distance = jnp.where(divisor == 0, state.estim_lr, new_state.estim_lr)
         return new_updates, new_state._replace(estim_lr=distance)
 
-    return rebuild(tx, call_of(stock, args, kwargs), update_fn)
+    return rebuild(tx, call_of(stock, args, kwargs), update_fn, also_in_float32=True)
 
 
 @PATCH.wraps("mechanize", _MECHANIC)
@@ -256,7 +256,7 @@ def _mechanize(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         held = cast_back(after, before, "mechanize: state of the base optimizer")
         return new_updates, new_state._replace(base_optimizer_state=held)
 
-    return rebuild(built, call_of(stock, args, kwargs), update_fn, init_fn)
+    return rebuild(built, call_of(stock, args, kwargs), update_fn, init_fn, also_in_float32=True)
 
 
 def _base(updates: Callable[[], PyTree]) -> Any:

@@ -89,7 +89,7 @@ class _OptimisticAdam(_Scaled):
             return result
 
         call = call_of(stock, args, kwargs)
-        tx = rebuild(tx, call, update_fn)
+        tx = rebuild(tx, call, update_fn, also_in_float32=True)
         return self.wrap(tx, call, asked_dtypes(stock, args, kwargs))
 
 

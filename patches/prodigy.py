@@ -131,7 +131,7 @@ def _prodigy(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         new_updates = unflatten_like(updates, joined(new_updates))
         return cast_updates(new_updates, updates, params), cast_back(new_state, state)
 
-    return rebuild(built, call_of(stock, args, kwargs), update_fn, init_fn)
+    return rebuild(built, call_of(stock, args, kwargs), update_fn, init_fn, also_in_float32=True)
 
 
 def _with_gradients(params: PyTree, grads: PyTree) -> PyTree:

@@ -22,6 +22,7 @@ from .._contract.dtypes import (
     leaves,
     tree_map,
 )
+from .._contract.float32 import is_float32
 from .._contract.updates import cast_updates
 from .._contract.x64 import x64
 from .._engine.patch import Patch, Stock
@@ -168,7 +169,9 @@ def _bias_correction(stock: Stock, moment: PyTree, *args: Any, **kwargs: Any) ->
 
     ``nadam`` corrects the gradients themselves.
     """
-    return stock(tree_map(_float32_if_integer, moment), *args, **kwargs)
+    if not is_float32((), moment):
+        moment = tree_map(_float32_if_integer, moment)
+    return stock(moment, *args, **kwargs)
 
 
 def _float32_if_integer(leaf: Any) -> Any:

@@ -84,7 +84,7 @@ def _reduce_on_plateau(stock: Stock, *args: Any, **kwargs: Any) -> Any:
             scaled = tree_map(lambda g: scale * half_to_float32(g), updates)
         return cast_updates(scaled, updates, params), cast_back(new_state, state)
 
-    return rebuild(built, call_of(stock, args, kwargs), update_fn, init_fn)
+    return rebuild(built, call_of(stock, args, kwargs), update_fn, init_fn, also_in_float32=True)
 
 
 def _built(optax: Any, **arguments: Any) -> tuple[Any, str]:

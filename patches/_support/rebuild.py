@@ -13,6 +13,8 @@ from typing import Any, Callable
 
 import jax
 
+from ..._contract.dtypes import PyTree
+from ..._contract.float32 import is_float32
 from ..._contract.signatures import positional_names
 from ..._engine.locate import find
 from ..._engine.patch import Stock
@@ -74,21 +76,45 @@ def in_place_of(
 
 
 def rebuild(
-    tx: Any, call: Call, update: Callable[..., Any], init: Callable[..., Any] | None = None
+    tx: Any,
+    call: Call,
+    update: Callable[..., Any],
+    init: Callable[..., Any] | None = None,
+    *,
+    also_in_float32: bool = False,
 ) -> Any:
     """Return a transformation of stock with another ``update``, and perhaps another ``init``.
+
+    In a float32 problem stock's own update runs.
 
     Args:
       tx: the transformation.
       call: of the function that returned it.
       update: called as ``update(updates, state, params, **extra_args)``.
       init: called as ``init(params)``.
+      also_in_float32: whether stock is wrong in float32 too, so that ``update`` always runs.
     """
+    stock = getattr(tx.update, "stock_in_float32", tx.update)
+    if not also_in_float32:
+        update = _stock_in_float32(stock, update)
     accepting = _accept_arguments_of(tx.update, update)
-    tx = tx._replace(update=in_place_of(tx.update, accepting, call, operator.attrgetter("update")))
+    rebuilt = in_place_of(tx.update, accepting, call, operator.attrgetter("update"))
+    rebuilt.stock_in_float32 = rebuilt if also_in_float32 else stock  # type: ignore[attr-defined]
+    tx = tx._replace(update=rebuilt)
     if init is None:
         return tx
     return tx._replace(init=in_place_of(tx.init, init, call, operator.attrgetter("init")))
+
+
+def _stock_in_float32(stock: Callable[..., Any], update: Callable[..., Any]) -> Callable[..., Any]:
+    def update_fn(
+        updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
+    ) -> tuple[PyTree, PyTree]:
+        run = stock if is_float32(state, updates, params, extra_args) else update
+        result: tuple[PyTree, PyTree] = run(updates, state, params, **extra_args)
+        return result
+
+    return update_fn
 
 
 def _accept_arguments_of(

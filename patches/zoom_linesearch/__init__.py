@@ -191,7 +191,7 @@ def _scale_by_linesearch(
                 new_state = new_state._replace(grad=new_grad)
         return cast_updates(new_updates, updates, params), cast_back(new_state, state)
 
-    return rebuild(tx, call, update_fn, init_fn)
+    return rebuild(tx, call, update_fn, init_fn, also_in_float32=True)
 
 
 def _as_complex_as(params: PyTree, tree: PyTree) -> PyTree:

@@ -76,7 +76,7 @@ def _direction(tx: Any, call: Call, *, split: bool) -> Any:
             new_state = new_state._replace(**restored)
         return cast_updates(new_updates, updates, params), cast_back(new_state, state)
 
-    return rebuild(tx, call, update_fn, init_fn)
+    return rebuild(tx, call, update_fn, init_fn, also_in_float32=True)
 
 
 def lbfgs(stock: Stock, *args: Any, **kwargs: Any) -> Any:
