@@ -17,7 +17,7 @@ from .check.trees import USUAL, parse_case, parse_dtypes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_COMMANDS = ("status", "doctor", "check", "audit", "run", "activate", "deactivate")
+_COMMANDS = ("status", "doctor", "check", "run", "activate", "deactivate")
 _RUN_OPTIONS = ("--report", "--require")
 CHECK_FAILED = 3
 """Exit code of ``check`` if it has no verdict; the verdicts are 0, 1 and 2."""
@@ -34,7 +34,6 @@ examples:
   optax-dtypefix doctor multi_steps         show every detail of the faults of one patch
   optax-dtypefix check train.py:make_optimizer
                                             is my optimizer affected, and what fixes it?
-  optax-dtypefix audit --only adam sgd      check transformations, on stock and on patched optax
   optax-dtypefix run train.py --lr 0.1      run an unmodified script under the shim
   optax-dtypefix run -m my.training --json  run an unmodified module with its own options
   optax-dtypefix run --report run.json train.py   write what was applied, and what it did
@@ -81,14 +80,6 @@ examples:
   optax-dtypefix check train.py:make_optimizer
   optax-dtypefix check my.package.training:tx --dtype bfloat16
   optax-dtypefix check train.py:tx --params "w=bfloat16[128,256],layer.b=float32[16]"
-"""
-
-_AUDIT = """\
-Check the dtype contract on every public transformation of the installed optax, in 18 regimes of
-dtypes and modes, with four kinds of learning rate, alone and inside MultiSteps, apply_if_finite and
-inject_hyperparams. Compare stock optax, patched optax, and patched optax with the opt-in patch
-every_transform. This takes minutes. Exit with 1 if a cell is broken that is not broken by design.
-It looks at dtypes, and whether one step is finite; for the values of your optimizer see `check`.
 """
 
 _RUN = """\
@@ -176,14 +167,6 @@ def _parser() -> argparse.ArgumentParser:
         if name == "doctor":
             command.add_argument("patches", metavar="PATCH", nargs="*", help="such as multi_steps")
     _add_check(commands)
-    audit = commands.add_parser(
-        "audit", help="check the contract on every transformation", description=_AUDIT
-    )
-    audit.add_argument("--json", action="store_true", help="print everything as JSON")
-    audit.add_argument("--svg", metavar="FILE", help="draw the result")
-    audit.add_argument(
-        "--only", metavar="NAME", nargs="+", default=(), help="such as adam contrib.prodigy"
-    )
     run = commands.add_parser(
         "run",
         help="run an unmodified script or module under the shim",

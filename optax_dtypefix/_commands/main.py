@@ -23,7 +23,7 @@ from .check.trees import USUAL, default_case
 from .colour import painter
 from .doctor import diagnose
 from .import_optax import import_optax
-from .progress import progress_bar
+from .progress import show_progress
 from .run import run_module, run_script
 from .worker import WorkerError
 
@@ -68,8 +68,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _report(options: argparse.Namespace) -> int:
     if options.command == "check":
         return _check(options)
-    if options.command == "audit":
-        return _audit(options.only, options.json, options.svg)
     if options.command == "doctor":
         return _doctor(options.patches, as_json=options.json, verbose=options.verbose)
     return _status(as_json=options.json, verbose=options.verbose)
@@ -159,8 +157,7 @@ def _doctor(ids: Sequence[str], *, as_json: bool, verbose: bool) -> int:
     if sys.stderr.isatty():
         print("Reproducing each fault on stock and on patched optax ...", file=sys.stderr)
     try:
-        with progress_bar("runs") as progress:
-            diagnosis = diagnose(ids, progress)
+        diagnosis = diagnose(ids, show_progress)
     except WorkerError as error:
         return _no_optax(str(error))
     if ids:
@@ -174,8 +171,7 @@ def _doctor(ids: Sequence[str], *, as_json: bool, verbose: bool) -> int:
 def _check(options: argparse.Namespace) -> int:
     cases = options.cases or [default_case(dtype) for dtype in USUAL]
     try:
-        with progress_bar("checks") as progress:
-            found = compare(options.target, cases, x64=options.x64, progress=progress)
+        found = compare(options.target, cases, x64=options.x64, progress=show_progress)
     except TargetError as error:
         print(f"optax-dtypefix check: {error}", file=sys.stderr)
         return CHECK_FAILED
@@ -185,30 +181,6 @@ def _check(options: argparse.Namespace) -> int:
     text = found.as_text(width, verbose=options.verbose)
     print(found.as_json() if options.json else text, flush=True)
     return found.verdict
-
-
-def _audit(only: Sequence[str], as_json: bool, picture: str | None) -> int:
-    from .audit.picture import draw
-    from .audit.results import audit
-
-    is_new = picture is not None and not os.path.exists(picture)
-    try:
-        if picture is not None:
-            open(picture, "a", encoding="utf-8").close()  # Fail now, not in some minutes.
-        with progress_bar("transformations") as progress:
-            found = audit(only, progress)
-    except (WorkerError, LookupError, OSError) as error:
-        if is_new and picture is not None and os.path.exists(picture):
-            os.remove(picture)
-        if isinstance(error, WorkerError):
-            return _no_optax(str(error))
-        print(f"optax-dtypefix: {error}", file=sys.stderr)
-        return 2
-    if picture is not None:
-        with open(picture, "w", encoding="utf-8") as file:
-            file.write(draw([found.as_dict()]))
-    print(found.as_json() if as_json else found.as_text(detailed=bool(only)), flush=True)
-    return 0 if found.ok else 1
 
 
 def _no_optax(why: str, code: int = 1) -> int:

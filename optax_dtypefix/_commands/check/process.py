@@ -8,13 +8,14 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 
 from ..._api import status
 from ..._contract.check import check
+from ..._contract.dtypes import leaves
 from ..._contract.shrink import shrunk_shapes
 from ..._contract.values import check_values
 from ..._text import summarize
-from ..audit.measure import loss
 from ..import_optax import import_optax
 from .target import Target, TargetError, load
 from .trees import Leaf, Tree, in_float32, map_leaves, parse_params
@@ -118,6 +119,12 @@ def _extra_args(tx: Any, params: Any) -> Mapping[str, Any]:
             break
         given = {name: offered[name] for name in chosen}
     return {}
+
+
+def loss(params: Any) -> Any:
+    """Sum the squares in the dtype that the leaves promote to, also in strict promotion mode."""
+    with jax.numpy_dtype_promotion("standard"):
+        return sum(jnp.sum(jnp.square(jnp.abs(leaf))) for leaf in leaves(params))
 
 
 def _problem(of: str, kind: str, where: str, text: str) -> dict[str, str]:

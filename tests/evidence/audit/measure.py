@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from ..._contract.check import TracedStep, Violation
-from ..._contract.dtypes import COMPLEX, dtype_of, is_inexact, kind_of, leaves, tree_map
-from ..._contract.updates import update_dtypes
-from ..._text import summarize
+from optax_dtypefix._commands.check.process import loss
+from optax_dtypefix._contract.check import TracedStep, Violation
+from optax_dtypefix._contract.dtypes import COMPLEX, dtype_of, is_inexact, kind_of, leaves, tree_map
+from optax_dtypefix._contract.updates import update_dtypes
+from optax_dtypefix._text import summarize
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .cases import Case
-    from .regimes import Regime
+    from evidence.audit.cases import Case
+    from evidence.audit.regimes import Regime
 
 PyTree = Any
 
@@ -94,12 +95,6 @@ def _batch(leaf: Any) -> Any:
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return jax.ShapeDtypeStruct((2, *leaf.shape), leaf.dtype)
     return jnp.stack([leaf, leaf])
-
-
-def loss(params: PyTree) -> Any:
-    """Sum the squares in the dtype that the leaves promote to, also in strict promotion mode."""
-    with jax.numpy_dtype_promotion("standard"):
-        return sum(jnp.sum(jnp.square(jnp.abs(leaf))) for leaf in leaves(params))
 
 
 def _extra_args(case: Case, params: PyTree, grads: PyTree) -> dict[str, Any]:

@@ -10,12 +10,13 @@ import tempfile
 import time
 from typing import TYPE_CHECKING, Any
 
-from ..._text import suggest, table
-from ..worker import Worker
-from .known_exceptions import reason_for
+from evidence.audit.known_exceptions import reason_for
+from optax_dtypefix._commands.progress import show_progress
+from optax_dtypefix._commands.worker import Worker
+from optax_dtypefix._text import suggest, table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 MODES = ("stock", "patched", "every_transform")
 """Stock optax, the patches of the environment, and these with ``every_transform``."""
@@ -28,7 +29,7 @@ LEGEND = (
 _WORST_FIRST = (BROKEN, OPT_IN, BY_DESIGN, FIXED, KEPT)
 _NO_RESULT = ("error: ", "no outcome: ")
 """How messages begin if a transformation returns nothing."""
-_WRITE_CELLS = "optax_dtypefix._commands.audit.process:write_cells"
+_WRITE_CELLS = "evidence.audit.process:write_cells"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,12 +182,11 @@ class Audit:
         return ((row, regime) for row, regime, verdict in self._cells() if verdict != KEPT)
 
 
-def audit(only: Sequence[str], progress: Callable[[int, int], None]) -> Audit:
+def audit(only: Sequence[str]) -> Audit:
     """Measure every transformation of the installed optax, in one process a mode.
 
     Args:
       only: names of transformations; all if empty.
-      progress: called now and then with the numbers of finished and of all cases.
 
     Raises:
       WorkerError: optax cannot be imported there.
@@ -206,7 +206,7 @@ def audit(only: Sequence[str], progress: Callable[[int, int], None]) -> Audit:
             stack.enter_context(Worker(folder, mode, _WRITE_CELLS, only, variables[mode]))
             for mode in MODES
         ]
-        _wait(workers, only, progress)
+        _wait(workers, only)
         found = dict(zip(MODES, (worker.entries() for worker in workers)))
     header = found["patched"][0]
     return Audit(
@@ -217,9 +217,7 @@ def audit(only: Sequence[str], progress: Callable[[int, int], None]) -> Audit:
     )
 
 
-def _wait(
-    workers: Sequence[Worker], only: Sequence[str], progress: Callable[[int, int], None]
-) -> None:
+def _wait(workers: Sequence[Worker], only: Sequence[str]) -> None:
     while any(worker.running for worker in workers):
         time.sleep(0.5)
         headers = [header for worker in workers if (header := worker.first_entry())]
@@ -228,7 +226,7 @@ def _wait(
                 near = suggest(name, headers[0]["known"])
                 raise LookupError(f"unknown transformation {name!r}. {near}")
         done = sum(max(worker.lines_so_far() - 1, 0) for worker in workers)
-        progress(done, sum(header["cases"] for header in headers))
+        show_progress(done, sum(header["cases"] for header in headers))
 
 
 def worse(stock: str | None, patched: str) -> bool:

@@ -6,11 +6,11 @@ import json
 import warnings
 from typing import Any
 
-from ..._api import status
-from ..import_optax import import_optax
-from .cases import cases, public_transformations
-from .measure import measure
-from .regimes import REGIMES
+from evidence.audit.cases import cases, public_transformations
+from evidence.audit.measure import measure
+from evidence.audit.regimes import REGIMES
+from optax_dtypefix import status
+from optax_dtypefix._commands.import_optax import import_optax
 
 
 def write_cells(path: str, *only: str) -> None:
