@@ -16,14 +16,13 @@ from .._settings import SETTINGS, read_settings
 from .._text import suggest, terminal_width
 from ..patches import IDS
 from .activate import ActivationError, activate, active_files, deactivate
-from .arguments import CHECK_FAILED, parse
+from .check.optimizer import OptimizerError
+from .check.params import USUAL, default_params
 from .check.results import compare
-from .check.target import TargetError
-from .check.trees import USUAL, default_case
 from .colour import painter
 from .doctor import diagnose
 from .import_optax import import_optax
-from .progress import show_progress
+from .parser import CHECK_FAILED, parse
 from .run import run_module, run_script
 from .worker import WorkerError
 
@@ -157,7 +156,7 @@ def _doctor(ids: Sequence[str], *, as_json: bool, verbose: bool) -> int:
     if sys.stderr.isatty():
         print("Reproducing each fault on stock and on patched optax ...", file=sys.stderr)
     try:
-        diagnosis = diagnose(ids, show_progress)
+        diagnosis = diagnose(ids)
     except WorkerError as error:
         return _no_optax(str(error))
     if ids:
@@ -169,10 +168,10 @@ def _doctor(ids: Sequence[str], *, as_json: bool, verbose: bool) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
-    cases = options.cases or [default_case(dtype) for dtype in USUAL]
+    cases = options.cases or [default_params(dtype) for dtype in USUAL]
     try:
-        found = compare(options.target, cases, x64=options.x64, progress=show_progress)
-    except TargetError as error:
+        found = compare(options.target, cases, x64=options.x64)
+    except OptimizerError as error:
         print(f"optax-dtypefix check: {error}", file=sys.stderr)
         return CHECK_FAILED
     except WorkerError as error:

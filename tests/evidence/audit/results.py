@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
-import tempfile
-import time
 from typing import TYPE_CHECKING, Any
 
 from evidence.audit.known_exceptions import reason_for
-from optax_dtypefix._commands.progress import show_progress
-from optax_dtypefix._commands.worker import Worker
+from optax_dtypefix._commands.worker import STOCK_AND_PATCHED, run_workers
 from optax_dtypefix._text import suggest, table
 
 if TYPE_CHECKING:
@@ -195,38 +191,19 @@ def audit(only: Sequence[str]) -> Audit:
     # ``ONLY`` overrides ``ENABLE``.
     name = "OPTAX_DTYPEFIX_" + ("ONLY" if os.environ.get("OPTAX_DTYPEFIX_ONLY") else "ENABLE")
     named = ",".join(filter(None, (os.environ.get(name), "every_transform")))
-    variables = {
-        "stock": {"OPTAX_DTYPEFIX": "off"},
-        "patched": {},
-        "every_transform": {name: named},
-    }
-    with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="optax-dtypefix-"))
-        workers = [
-            stack.enter_context(Worker(folder, mode, _WRITE_CELLS, only, variables[mode]))
-            for mode in MODES
-        ]
-        _wait(workers, only)
-        found = dict(zip(MODES, (worker.entries() for worker in workers)))
+    variables = {**STOCK_AND_PATCHED, "every_transform": {name: named}}
+    written = run_workers(_WRITE_CELLS, only, variables)
+    found = {mode: worker.entries for mode, worker in written.items()}
     header = found["patched"][0]
+    for name in only:
+        if name not in header["known"]:
+            raise LookupError(f"unknown transformation {name!r}. {suggest(name, header['known'])}")
     return Audit(
         header["report"],
         tuple(header["regimes"]),
         frozenset(header["same_dtypes"]),
         tuple(_rows(found)),
     )
-
-
-def _wait(workers: Sequence[Worker], only: Sequence[str]) -> None:
-    while any(worker.running for worker in workers):
-        time.sleep(0.5)
-        headers = [header for worker in workers if (header := worker.first_entry())]
-        for name in only:
-            if headers and name not in headers[0]["known"]:
-                near = suggest(name, headers[0]["known"])
-                raise LookupError(f"unknown transformation {name!r}. {near}")
-        done = sum(max(worker.lines_so_far() - 1, 0) for worker in workers)
-        show_progress(done, sum(header["cases"] for header in headers))
 
 
 def worse(stock: str | None, patched: str) -> bool:

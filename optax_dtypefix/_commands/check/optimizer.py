@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
-class Target(NamedTuple):
+class OptimizerName(NamedTuple):
     """What to check: ``name`` in the file or module ``place``."""
 
     place: str
@@ -29,11 +29,11 @@ class Target(NamedTuple):
         return f"{self.place}:{self.name}"
 
 
-class TargetError(Exception):
+class OptimizerError(Exception):
     """There is no such transformation; the message says why, in one line."""
 
 
-def parse_target(text: str) -> Target:
+def parse_name(text: str) -> OptimizerName:
     """Read ``FILE.py:NAME`` or ``MODULE:NAME``; ``NAME`` may be dotted.
 
     Raises:
@@ -46,7 +46,7 @@ def parse_target(text: str) -> Target:
             f"{text!r} does not name an optimizer. Write FILE.py:NAME or MODULE:NAME, such as "
             f"{example}:make_optimizer"
         )
-    target = Target(place, name)
+    target = OptimizerName(place, name)
     if _is_file(target) and not os.path.isfile(place):
         folder, file = os.path.split(place)
         raise argparse.ArgumentTypeError(
@@ -55,14 +55,14 @@ def parse_target(text: str) -> Target:
     return target
 
 
-def load(target: Target) -> Callable[[], Any]:
+def load(target: OptimizerName) -> Callable[[], Any]:
     """Import the file or the module, and return a function that builds the transformation.
 
     A file is imported as a module and not as ``__main__``. Its folder, or the current one for a
     module, comes first on ``sys.path``.
 
     Raises:
-      TargetError: there is no such transformation or factory, or it cannot be imported.
+      OptimizerError: there is no such transformation or factory, or it cannot be imported.
     """
     found: Any = _module(target)
     seen = target.place
@@ -71,25 +71,25 @@ def load(target: Target) -> Callable[[], Any]:
             found = getattr(found, part)
         except AttributeError:
             known = [name for name in dir(found) if not name.startswith("_")]
-            raise TargetError(f"{seen} has no {part!r}.{_near(part, known)}") from None
+            raise OptimizerError(f"{seen} has no {part!r}.{_near(part, known)}") from None
         seen = f"{seen}.{part}" if seen != target.place else f"{seen}:{part}"
     if _is_transformation(found):
         return lambda: found
     if not callable(found):
-        raise TargetError(_no_transformation(target, f"has type {type(found).__name__}", found))
+        raise OptimizerError(_no_transformation(target, f"has type {type(found).__name__}", found))
     required = _required_arguments(found)
     if required:
-        raise TargetError(
+        raise OptimizerError(
             f"{target} needs arguments: {', '.join(required)}. Name a function that needs none, "
             f"such as `def make(): return {target.name}(...)`"
         )
     return lambda: _built(target, found)
 
 
-def _built(target: Target, factory: Callable[[], Any]) -> Any:
+def _built(target: OptimizerName, factory: Callable[[], Any]) -> Any:
     made = factory()
     if not _is_transformation(made):
-        raise TargetError(_no_transformation(target, f"returns {type(made).__name__}", made))
+        raise OptimizerError(_no_transformation(target, f"returns {type(made).__name__}", made))
     return made
 
 
@@ -98,7 +98,7 @@ def _is_transformation(found: Any) -> bool:
     return methods and not isinstance(found, type)
 
 
-def _no_transformation(target: Target, what: str, found: Any) -> str:
+def _no_transformation(target: OptimizerName, what: str, found: Any) -> str:
     # As in flax, whose train states and optimizers hold the transformation as ``tx``.
     holds = _is_transformation(getattr(found, "tx", None)) and what.startswith("has")
     advice = f" Did you mean {f'{target}.tx'!r}?" if holds else ""
@@ -114,7 +114,7 @@ def _required_arguments(factory: Callable[..., Any]) -> list[str]:
     return [p.name for p in parameters if p.default is p.empty and p.kind not in optional]
 
 
-def _is_file(target: Target) -> bool:
+def _is_file(target: OptimizerName) -> bool:
     return target.place.endswith(".py") or os.path.basename(target.place) != target.place
 
 
@@ -130,7 +130,7 @@ def _near(word: str, known: Sequence[str]) -> str:
     return f" Did you mean {match!r}?" if match else ""
 
 
-def _module(target: Target) -> ModuleType:
+def _module(target: OptimizerName) -> ModuleType:
     sys.argv[:] = [target.place]  # The program may read its options while it is imported.
     with _explained(target):
         if _is_file(target):
@@ -147,7 +147,7 @@ def _module_of_file(path: str) -> ModuleType:
         name = f"_checked_{name}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise TargetError(f"{path} is not a Python file")
+        raise OptimizerError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # As for any import: its classes look for their module there.
     spec.loader.exec_module(module)
@@ -155,26 +155,26 @@ def _module_of_file(path: str) -> ModuleType:
 
 
 @contextlib.contextmanager
-def _explained(target: Target) -> Iterator[None]:
+def _explained(target: OptimizerName) -> Iterator[None]:
     """Turn whatever the import raises into one line."""
     try:
         yield
-    except TargetError:
+    except OptimizerError:
         raise
     except ModuleNotFoundError as error:
         if not _is_file(target) and f"{target.place}.".startswith(f"{error.name}."):
-            raise TargetError(f"there is no module {error.name!r}") from None
-        raise TargetError(_failed_import(target, error)) from None
+            raise OptimizerError(f"there is no module {error.name!r}") from None
+        raise OptimizerError(_failed_import(target, error)) from None
     except SystemExit as error:
-        raise TargetError(
+        raise OptimizerError(
             f"{target.place} cannot be imported: it exits with {error.code!r}. Guard what it runs "
             f"with `if __name__ == '__main__'`"
         ) from None
     except Exception as error:
-        raise TargetError(_failed_import(target, error)) from None
+        raise OptimizerError(_failed_import(target, error)) from None
 
 
-def _failed_import(target: Target, error: Exception) -> str:
+def _failed_import(target: OptimizerName, error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     file = os.path.realpath(target.place)
     ours = [frame for frame in frames if os.path.realpath(frame.filename) == file]

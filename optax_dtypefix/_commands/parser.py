@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from .. import __version__
 from .._engine.release import version_of
 from .._text import suggest
-from .check.target import parse_target
-from .check.trees import USUAL, parse_case, parse_dtypes
+from .check.optimizer import parse_name
+from .check.params import USUAL, parse_dtypes, parse_own
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -192,14 +192,14 @@ def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     check.add_argument(
-        "target", metavar="TARGET", type=parse_target, help="FILE.py:NAME or MODULE:NAME"
+        "target", metavar="TARGET", type=parse_name, help="FILE.py:NAME or MODULE:NAME"
     )
     params = check.add_mutually_exclusive_group()
     params.add_argument(
         "--params",
         metavar="NAME=DTYPE[SHAPE],...",
         dest="cases",
-        type=parse_case,
+        type=parse_own,
         help="params like yours; NAME may be dotted",
     )
     params.add_argument(
