@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .trial import Inputs, Outcome, Problem, Run
+from .result import Violation
+from .trial import Inputs, RandomProblem, Run, StepResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,30 +30,6 @@ _WINDOW = 8
 
 
 @dataclasses.dataclass(frozen=True)
-class ValueProblem:
-    """One way in which the values are wrong.
-
-    Attributes:
-      kind: ``not finite``, ``update``, ``statistic``, ``stalls`` or ``error``.
-      where: key path of the leaf, as in ``updates['w']`` or ``state[0].weight_sum``.
-      step: the first step that shows the problem, counted from 1.
-      message: what is wrong there.
-      gradients: what is special about the gradients that show it, as text.
-    """
-
-    kind: str
-    where: str
-    step: int
-    message: str
-    gradients: str = ""
-
-    def __str__(self) -> str:
-        where = f" ({self.where})" if self.where else ""
-        gradients = f", {self.gradients}" if self.gradients else ""
-        return f"{self.message} at step {self.step}{where}{gradients}"
-
-
-@dataclasses.dataclass(frozen=True)
 class _Scenario:
     """A sequence of gradients of one scale, of which the first ``zeros`` are zero."""
 
@@ -70,7 +47,9 @@ _SCENARIOS = (
 )
 
 
-def find_problems(problem: Problem, steps: int, notes: dict[str, None]) -> Iterator[ValueProblem]:
+def find_violations(
+    problem: RandomProblem, steps: int, notes: dict[str, None]
+) -> Iterator[Violation]:
     """Run a problem with gradients of several kinds, and yield what is wrong.
 
     Args:
@@ -93,7 +72,7 @@ class _Trial:
     """The runs of one scenario."""
 
     def __init__(
-        self, problem: Problem, scenario: _Scenario, steps: int, rng: np.random.Generator
+        self, problem: RandomProblem, scenario: _Scenario, steps: int, rng: np.random.Generator
     ) -> None:
         self._problem = problem
         self._scenario = scenario
@@ -105,7 +84,7 @@ class _Trial:
         if problem.searches and self._exact:
             self._exact = _until_converged(self._exact)
 
-    def problems(self) -> Iterator[ValueProblem]:
+    def problems(self) -> Iterator[Violation]:
         """Yield what is wrong, at most once for each leaf and kind."""
         broken = list(_not_finite(self._problem, self.user))
         yield from self._named(broken)
@@ -126,11 +105,11 @@ class _Trial:
         if not self._problem.searches:  # Which decides by differences of nearly equal losses.
             yield from self._named(self._statistics())
 
-    def _named(self, found: Any) -> Iterator[ValueProblem]:
+    def _named(self, found: Any) -> Iterator[Violation]:
         for one in found:
             yield dataclasses.replace(one, gradients=self._scenario.name)
 
-    def _updates(self) -> Iterator[ValueProblem]:
+    def _updates(self) -> Iterator[Violation]:
         for leaf, where in enumerate(self._problem.paths):
             exact = [outcome.updates[leaf] for outcome in self._exact]
             errors, explained = (
@@ -153,16 +132,16 @@ class _Trial:
             return 1.0  # A step may be twice as long as another, and both are right.
         return _IN_HALF if self._problem.half else _IN_FLOAT
 
-    def _wrong_update(self, leaf: int, where: str, step: int, error: float) -> ValueProblem:
+    def _wrong_update(self, leaf: int, where: str, step: int, error: float) -> Violation:
         got, wanted = (
             float(np.mean(np.abs(run[step].updates[leaf]))) for run in (self.user, self._exact)
         )
         if got == 0:
-            return ValueProblem("stalls", where, step + 1, f"zero instead of {wanted:.2g}")
+            return Violation("stalls", where, f"zero instead of {wanted:.2g}", step + 1)
         message = f"off by {error:.0%}: size {got:.3g} instead of {wanted:.3g}"
-        return ValueProblem("update", where, step + 1, message)
+        return Violation("update", where, message, step + 1)
 
-    def _statistics(self) -> Iterator[ValueProblem]:
+    def _statistics(self) -> Iterator[Violation]:
         for name in self.user[0].scalars:
             user, exact, rounded = (
                 [outcome.scalars.get(name) for outcome in run]
@@ -180,13 +159,13 @@ class _Trial:
                     stalled = got == user[before] and wanted != exact[before]
                     kind = "stalls" if stalled else "statistic"
                     message = f"{got:.6g} instead of {wanted:.6g}"
-                    yield ValueProblem(kind, name, step + 1, message)
+                    yield Violation(kind, name, message, step + 1)
                     break
 
 
 def _exact_run(
-    problem: Problem, scenario: _Scenario, steps: int, rng: np.random.Generator
-) -> tuple[list[Inputs], list[Outcome]]:
+    problem: RandomProblem, scenario: _Scenario, steps: int, rng: np.random.Generator
+) -> tuple[list[Inputs], list[StepResult]]:
     """Run a problem exactly. Return the inputs of its steps, and no outcomes if it fails."""
     start = problem.start(rng)
     params, run, inputs, outcomes = start, None, [], []
@@ -219,7 +198,7 @@ def _within(numbers: Any, limit: float) -> Any:
     return numbers / np.maximum(1.0, np.abs(numbers) / limit)
 
 
-def _until_converged(outcomes: list[Outcome]) -> list[Outcome]:
+def _until_converged(outcomes: list[StepResult]) -> list[StepResult]:
     """Return the steps before updates are small: then a line search decides by rounding errors."""
     sizes = [max(np.max(np.abs(u), initial=0.0) for u in step.updates) for step in outcomes]
     largest = int(np.argmax(sizes))
@@ -240,17 +219,17 @@ def _errors(got: list[Any], wanted: list[Any]) -> list[float]:
     ]
 
 
-def _not_finite(problem: Problem, outcomes: Sequence[Outcome]) -> Iterator[ValueProblem]:
+def _not_finite(problem: RandomProblem, outcomes: Sequence[StepResult]) -> Iterator[Violation]:
     for leaf, where in enumerate(problem.paths):
         for step, outcome in enumerate(outcomes):
             update = outcome.updates[leaf]
             if not np.all(np.isfinite(update)):
                 what = "nan" if np.any(np.isnan(update)) else "inf"
-                yield ValueProblem("not finite", where, step + 1, what)
+                yield Violation("not finite", where, what, step + 1)
                 break
 
 
-def _after_nan(problem: Problem, steps: int) -> Iterator[ValueProblem]:
+def _after_nan(problem: RandomProblem, steps: int) -> Iterator[Violation]:
     """Compare a run whose first gradients are NaN with the same run without."""
     rng = np.random.default_rng(0)
     inputs, _ = _exact_run(problem, _SCENARIOS[0], steps, rng)
@@ -271,7 +250,7 @@ def _after_nan(problem: Problem, steps: int) -> Iterator[ValueProblem]:
         if np.any(leaked):
             message = "nan where finite gradients give 0"
             step = int(np.argmax(leaked)) + 1
-            yield ValueProblem("not finite", where, step, message, gradients)
+            yield Violation("not finite", where, message, step, gradients)
         if np.any(usual[1:, leaf]) and not np.any(sizes[1:, leaf]):
             message = "zero updates from then on"
-            yield ValueProblem("stalls", where, 2, message, gradients)
+            yield Violation("stalls", where, message, 2, gradients)

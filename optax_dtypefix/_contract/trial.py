@@ -43,14 +43,14 @@ class Inputs:
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
+class StepResult:
     """What one step gave: updates, arrays and scalars of the state, in double precision."""
 
     updates: Arrays
     scalars: dict[str, Any]
 
 
-class Problem:
+class RandomProblem:
     """The user's trees and extra arguments, with random numbers in small shapes.
 
     Where an extra argument is a function, such as ``value_fn``, the shapes and the given params
@@ -246,7 +246,7 @@ class Run:
 
     def __init__(
         self,
-        problem: Problem,
+        problem: RandomProblem,
         first: Inputs,
         *,
         exact: bool = False,
@@ -263,13 +263,13 @@ class Run:
             self._state = self._kept(state)
             self._names = _names(self._state, params)
 
-    def step(self, inputs: Inputs) -> Outcome:
+    def step(self, inputs: Inputs) -> StepResult:
         """Run one step."""
         with self._problem.mode(exact=self._exact):
             params, grads, extra_args = self._problem.arguments(inputs, exact=self._exact)
             updates, state = self._problem.update(grads, self._state, params, extra_args)
             self._state = self._kept(state)
-        return Outcome(
+        return StepResult(
             [_double(leaf) for leaf in leaves(updates) if is_number(leaf)],
             {name: _double(leaf) for name, leaf in self.scalars().items()},
         )

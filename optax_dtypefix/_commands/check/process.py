@@ -24,7 +24,7 @@ from .params import Tree, in_float32, map_leaves, parse_params
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..._contract.check import Check
+    from ..._contract.result import Check
 
 _REFUSED = re.compile(r"unexpected keyword argument '(\w+)'")
 

@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from optax_dtypefix._commands.check.process import loss
-from optax_dtypefix._contract.check import TracedStep, Violation
+from optax_dtypefix._contract.check import TracedStep
 from optax_dtypefix._contract.dtypes import COMPLEX, dtype_of, is_inexact, kind_of, leaves, tree_map
+from optax_dtypefix._contract.result import Violation
 from optax_dtypefix._contract.updates import update_dtypes
 from optax_dtypefix._text import summarize
 
