@@ -151,7 +151,7 @@ def diagnose(ids: Sequence[str]) -> Diagnosis:
       ids: patches; all if empty.
 
     Raises:
-      WorkerError: optax cannot be imported there.
+      NoOptaxError: optax cannot be imported there.
     """
     stock, patched = run_workers(_WRITE_OUTCOMES, ids, STOCK_AND_PATCHED).values()
     header = patched.entries[0]

@@ -152,21 +152,29 @@ def _parser() -> argparse.ArgumentParser:
         version=f"%(prog)s {__version__} ({versions}, Python {platform.python_version()})",
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, summary, description in (
-        ("status", "show which patches are applied to the installed optax, and why", _STATUS),
-        ("doctor", "reproduce each fault on stock and on patched optax", _DOCTOR),
-        ("activate", "patch optax in every Python of this environment", _ACTIVATE),
-        ("deactivate", "undo `activate`", _DEACTIVATE),
+
+    def command(name: str, summary: str, description: str) -> argparse.ArgumentParser:
+        return commands.add_parser(
+            name,
+            help=summary,
+            description=description,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+
+    status = command("status", "show which patches are applied here, and why", _STATUS)
+    doctor = command("doctor", "reproduce each fault on stock and on patched optax", _DOCTOR)
+    check = command("check", "check your own optimizer, and find the patches it needs", _CHECK)
+    command("activate", "patch optax in every Python of this environment", _ACTIVATE)
+    command("deactivate", "undo `activate`", _DEACTIVATE)
+    for one, more in (
+        (status, "reasons in full"),
+        (doctor, "one line a fault, with its messages"),
+        (check, "every problem, not the first"),
     ):
-        command = commands.add_parser(name, help=summary, description=description)
-        if name in ("activate", "deactivate"):
-            continue
-        command.add_argument("--json", action="store_true", help="print everything as JSON")
-        more = "reasons in full" if name == "status" else "one line a fault, with its messages"
-        command.add_argument("-v", "--verbose", action="store_true", help=f"show {more}")
-        if name == "doctor":
-            command.add_argument("patches", metavar="PATCH", nargs="*", help="such as multi_steps")
-    _add_check(commands)
+        one.add_argument("--json", action="store_true", help="print everything as JSON")
+        one.add_argument("-v", "--verbose", action="store_true", help=f"show {more}")
+    doctor.add_argument("patches", metavar="PATCH", nargs="*", help="such as multi_steps")
+    _add_params(check)
     run = commands.add_parser(
         "run",
         help="run an unmodified script or module under the shim",
@@ -183,14 +191,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    check = commands.add_parser(
-        "check",
-        help="check your own optimizer, and find the patches that it needs",
-        description=_CHECK,
-        epilog=_CHECK_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def _add_params(check: argparse.ArgumentParser) -> None:
+    check.epilog = _CHECK_EPILOG
+    check.set_defaults(params=parse_dtypes(USUAL))
     check.add_argument(
         "target", metavar="TARGET", type=parse_name, help="FILE.py:NAME or MODULE:NAME"
     )
@@ -198,16 +201,15 @@ def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     params.add_argument(
         "--params",
         metavar="NAME=DTYPE[SHAPE],...",
-        dest="cases",
         type=parse_own,
         help="params like yours; NAME may be dotted",
     )
     params.add_argument(
         "--dtype",
         metavar="DTYPE,...",
-        dest="cases",
+        dest="params",
         type=parse_dtypes,
-        help=f"check a matrix, a vector and a scalar of each DTYPE; {','.join(USUAL)} by default",
+        help=f"check a matrix, a vector and a scalar of each DTYPE; {USUAL} by default",
     )
     check.add_argument(
         "--x64",
@@ -215,5 +217,3 @@ def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         default=os.environ.get("JAX_ENABLE_X64", "").lower() in ("1", "true", "t", "yes", "on"),
         help="check in 64-bit mode; so it is if JAX_ENABLE_X64 is set, or for DTYPE float64",
     )
-    check.add_argument("--json", action="store_true", help="print everything as JSON")
-    check.add_argument("-v", "--verbose", action="store_true", help="show every problem")

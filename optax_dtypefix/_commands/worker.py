@@ -15,6 +15,8 @@ import tempfile
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .import_optax import NoOptaxError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -32,10 +34,6 @@ STOCK_AND_PATCHED: Mapping[str, Mapping[str, str]] = {
     "stock": {"OPTAX_DTYPEFIX": "off"},
     "patched": {},
 }
-
-
-class WorkerError(Exception):
-    """The process wrote no result; the message says why."""
 
 
 class Written(NamedTuple):
@@ -57,7 +55,7 @@ def run_workers(
       ways: for each process its name, and the environment variables to set.
 
     Raises:
-      WorkerError: a process wrote nothing; the message has its stderr.
+      NoOptaxError: a process wrote nothing; the message has its stderr.
     """
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="optax-dtypefix-"))
@@ -77,7 +75,7 @@ def run_workers(
         for name, path in paths.items():
             if not written[name].entries:
                 with open(f"{path}.stderr", encoding="utf-8", errors="replace") as file:
-                    raise WorkerError(f"the process with {name} optax failed:\n{file.read()}")
+                    raise NoOptaxError(f"the process with {name} optax failed:\n{file.read()}")
         return written
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -112,17 +112,6 @@ class TracedStep:
         if refused is not None:
             yield Violation("scan", "", refused)
 
-    def functions(self) -> tuple[Callable[..., PyTree], Callable[..., PyTree], list[Any]]:
-        """Return ``init(inputs)``, ``update(state, inputs)``, and the abstract inputs of both."""
-
-        def init(flat: list[Any]) -> PyTree:
-            return self._tx.init(self._structure.unflatten(flat)[0])
-
-        def update(state: PyTree, flat: list[Any]) -> tuple[PyTree, PyTree]:
-            return self._update(state, self._structure.unflatten(flat))
-
-        return init, update, self._inputs
-
     def cond(self) -> Iterator[Violation]:
         """Check that ``lax.cond`` accepts the state, updated in one branch and old in the other."""
 
@@ -191,27 +180,24 @@ class TracedStep:
         return any(leaf.dtype in dtypes for leaf in self._inputs)
 
 
-class _Type:
+class _Type(NamedTuple):
     """Dtype and shape of a value, and whether it is weakly typed."""
 
-    def __init__(self, value: Any) -> None:
-        self.dtype = dtype_of(value)
-        self.shape = tuple(jnp.shape(value))
-        self._weak = is_weak(value)
-
-    def __eq__(self, other: object) -> bool:
-        return str(self) == str(other)
-
-    def __hash__(self) -> int:
-        return hash(str(self))
+    dtype: Any
+    shape: tuple[int, ...]
+    weak: bool
 
     def __str__(self) -> str:
-        return f"{'weak ' if self._weak else ''}{self.dtype}{list(self.shape)}"
+        return f"{'weak ' if self.weak else ''}{self.dtype}{list(self.shape)}"
+
+
+def _type_of(value: Any) -> _Type:
+    return _Type(dtype_of(value), tuple(jnp.shape(value)), is_weak(value))
 
 
 def _with_paths(tree: PyTree) -> list[tuple[str, _Type]]:
     flat, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return [(jax.tree_util.keystr(path), _Type(leaf)) for path, leaf in flat]
+    return [(jax.tree_util.keystr(path), _type_of(leaf)) for path, leaf in flat]
 
 
 def _is_abstract(value: Any) -> bool:

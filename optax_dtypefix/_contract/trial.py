@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
 _RANDOM = {"threefry2x32", "random_bits", "random_seed", "random_wrap", "rng_bit_generator"}
 """Primitives that draw random numbers."""
-
-Update = Callable[[PyTree, PyTree, PyTree, dict[str, Any]], tuple[PyTree, PyTree]]
-"""``update(grads, state, params, extra_args)``, compiled where the trees allow it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,10 +55,22 @@ class RandomProblem:
     """
 
     def __init__(self, tx: Any, params: PyTree, grads: PyTree, extra_args: dict[str, Any]) -> None:
-        self.update: Update = _compiled(tx, (params, grads, extra_args))
+        functions = {name: value for name, value in extra_args.items() if callable(value)}
+        arrays = {name: value for name, value in extra_args.items() if name not in functions}
+
+        def update(
+            grads: PyTree, state: PyTree, params: PyTree, arrays: dict[str, Any]
+        ) -> tuple[PyTree, PyTree]:
+            result: tuple[PyTree, PyTree] = tx.update(grads, state, params, **arrays, **functions)
+            return result
+
+        # A model may have functions among its leaves.
+        compiles = all(map(is_number, leaves((params, grads, arrays))))
+        self.update = jax.jit(update) if compiles else update
         self.init = tx.init
-        self._extra_args = extra_args
-        self._as_given = any(map(callable, extra_args.values()))
+        self._arrays = arrays
+        self._loss = functions.get("value_fn")
+        self._as_given = bool(functions)
         shapes = {} if self._as_given else shrunk_shapes(tx, params, grads)
         self._params = [_Leaf.of(leaf, shapes) for leaf in leaves(params)]
         self._grads = [_Leaf.of(leaf, shapes) for leaf in leaves(grads)]
@@ -118,7 +127,7 @@ class RandomProblem:
     @property
     def searches(self) -> bool:
         """Whether the transformation is given the loss as a function, and so may converge."""
-        return callable(self._extra_args.get("value_fn"))
+        return self._loss is not None
 
     @contextlib.contextmanager
     def mode(self, *, exact: bool) -> Iterator[None]:
@@ -151,9 +160,9 @@ class RandomProblem:
     ) -> Inputs:
         """Return the rounded inputs of a step, for exact params."""
         rounded = [leaf.round(value) for leaf, value in zip(self._params, params)]
-        if self.searches:
+        if self._loss is not None:
             tree = self._structures[0].unflatten(map(jnp.asarray, rounded))
-            value, gradient = jax.value_and_grad(self._extra_args["value_fn"])(tree)
+            value, gradient = jax.value_and_grad(self._loss)(tree)
             flat, loss = [np.asarray(leaf) for leaf in leaves(gradient)], float(value)
         else:
             flat = [leaf.draw(rng) for leaf in self._grads]
@@ -166,7 +175,7 @@ class RandomProblem:
         return Inputs(rounded, grads, loss)
 
     def arguments(self, inputs: Inputs, *, exact: bool) -> tuple[PyTree, PyTree, dict[str, Any]]:
-        """Return params, gradients and extra arguments of a step, as ``tx`` is given them."""
+        """Return params, gradients and the extra arguments that are arrays, for one step."""
         params, grads = (
             structure.unflatten(
                 jnp.asarray(value, self._dtype(leaf.dtype, exact=exact)) if leaf.dtype else value
@@ -188,7 +197,7 @@ class RandomProblem:
             rounded = np.asarray(inputs.loss).astype(dtype)
             return jnp.asarray(rounded, self._dtype(dtype, exact=exact))
 
-        return params, grads, {name: extra_arg(name, x) for name, x in self._extra_args.items()}
+        return params, grads, {name: extra_arg(name, x) for name, x in self._arrays.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -295,40 +304,6 @@ class Run:
             for leaf, dtype in zip(flat, self._stored)
         )
         return kept
-
-
-def _compiled(tx: Any, trees: PyTree) -> Update:
-    def update(
-        grads: PyTree, state: PyTree, params: PyTree, extra_args: dict[str, Any]
-    ) -> tuple[PyTree, PyTree]:
-        result: tuple[PyTree, PyTree] = tx.update(grads, state, params, **extra_args)
-        return result
-
-    # A model may have functions among its leaves.
-    params, grads, extra_args = trees
-    arrays, functions = _divided(extra_args)
-    if not all(map(is_number, leaves((params, grads, arrays)))):
-        return update
-
-    @jax.jit
-    def compiled(
-        grads: PyTree, state: PyTree, params: PyTree, arrays: dict[str, Any]
-    ) -> tuple[PyTree, PyTree]:
-        return update(grads, state, params, {**arrays, **functions})
-
-    def without_functions(
-        grads: PyTree, state: PyTree, params: PyTree, extra_args: dict[str, Any]
-    ) -> tuple[PyTree, PyTree]:
-        result: tuple[PyTree, PyTree] = compiled(grads, state, params, _divided(extra_args)[0])
-        return result
-
-    return without_functions
-
-
-def _divided(extra_args: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the arguments that are arrays, and those that are functions."""
-    functions = {name: value for name, value in extra_args.items() if callable(value)}
-    return {k: v for k, v in extra_args.items() if k not in functions}, functions
 
 
 def _names(state: PyTree, params: PyTree) -> list[str]:

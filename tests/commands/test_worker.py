@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optax_dtypefix._commands.worker import WorkerError, Written, run_workers
+from optax_dtypefix._commands.import_optax import NoOptaxError
+from optax_dtypefix._commands.worker import Written, run_workers
 from support import processes
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.usefixtures("cwd")
 def test_no_file_of_the_current_folder_runs() -> None:
-    with pytest.raises(WorkerError) as why:
+    with pytest.raises(NoOptaxError) as why:
         run_workers("user:write", (), {"some": {}})
     assert "No module named 'user'" in str(why.value)
 
@@ -55,12 +56,14 @@ def test_it_finds_what_this_process_finds(
 
 def test_in_isolated_mode_no_file_on_pythonpath_runs(cwd: Path, tmp_path: Path) -> None:
     script = """
-        from optax_dtypefix._commands.worker import WorkerError, run_workers
+        from optax_dtypefix._commands.import_optax import NoOptaxError
+        from optax_dtypefix._commands.worker import run_workers
         try:
             run_workers("pathlib:Path", (), {"some": {}})
-        except WorkerError as error:
+        except NoOptaxError as error:
             print(repr(str(error)))
         """
     path = processes.write_script(tmp_path, script)
     done = processes.run("-I", path, folder=cwd, PYTHONPATH=str(cwd))
-    assert (done.stdout, done.stderr) == ("'the process with some optax failed:\\n'\n", "")
+    failed = "optax cannot be imported: the process with some optax failed:\n"
+    assert (done.stdout, done.stderr) == (f"{failed!r}\n", "")

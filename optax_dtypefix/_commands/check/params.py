@@ -12,7 +12,7 @@ DTYPES = (
     *("float32", "bfloat16", "float16", "float64", "complex64", "complex128"),
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"),
 )
-USUAL = ("float32", "bfloat16", "float16")
+USUAL = "float32,bfloat16,float16"
 """What is checked if the user names no dtype and no params."""
 _64_BITS = ("float64", "complex128", "int64", "uint64")
 _HALF = ("bfloat16", "float16")

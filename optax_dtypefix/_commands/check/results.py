@@ -145,7 +145,7 @@ def compare(name: OptimizerName, every: Sequence[NamedParams], *, x64: bool) -> 
 
     Raises:
       OptimizerError: there is no such optimizer, or it does not run on such params.
-      WorkerError: optax cannot be imported there.
+      NoOptaxError: optax cannot be imported there.
     """
     mode = "x64" if x64 or any(params.needs_x64 for params in every) else "x32"
     arguments = (*name, mode, *(params.params for params in every))

@@ -16,7 +16,7 @@ import argparse
 import sys
 
 from evidence.audit.results import audit
-from optax_dtypefix._commands.worker import WorkerError
+from optax_dtypefix._commands.import_optax import NoOptaxError
 
 
 def main() -> int:
@@ -26,7 +26,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         found = audit(options.only)
-    except (WorkerError, LookupError) as error:
+    except (NoOptaxError, LookupError) as error:
         print(f"audit: {error}", file=sys.stderr)
         return 2
     text = found.as_json() if options.json else found.as_text(detailed=bool(options.only))

@@ -185,7 +185,7 @@ def audit(only: Sequence[str]) -> Audit:
       only: names of transformations; all if empty.
 
     Raises:
-      WorkerError: optax cannot be imported there.
+      NoOptaxError: optax cannot be imported there.
       LookupError: a name is no transformation of the installed optax; the message suggests one.
     """
     # ``ONLY`` overrides ``ENABLE``.
