@@ -69,6 +69,8 @@ def run_workers(
             time.sleep(0.1)
             if sys.stderr.isatty():
                 _show_progress([_entries(path) for path in paths.values()])
+        if sys.stderr.isatty():
+            print(file=sys.stderr)
         written = {
             name: Written(_entries(path), processes[name].wait()) for name, path in paths.items()
         }

@@ -22,7 +22,7 @@ from .shrink import shrunk_shapes
 from .x64 import x64
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     Arrays = list[Any]
 
@@ -52,6 +52,15 @@ class RandomProblem:
 
     Where an extra argument is a function, such as ``value_fn``, the shapes and the given params
     stay, because the function may need them, and gradients are those of ``value_fn``.
+
+    Attributes:
+      update: ``update(grads, state, params, arrays)``, compiled where the trees allow it.
+      init: that of the transformation.
+      searches: whether it is given the loss as a function, and so may converge.
+      double: whether float32 is not enough for the exact run.
+      half: whether a param or gradient is in half precision.
+      coarse: whether a param or gradient has 8 bits: rounding alone explains any error.
+      paths: key path of each gradient.
     """
 
     def __init__(self, tx: Any, params: PyTree, grads: PyTree, extra_args: dict[str, Any]) -> None:
@@ -70,13 +79,17 @@ class RandomProblem:
         self.init = tx.init
         self._arrays = arrays
         self._loss = functions.get("value_fn")
+        self.searches = self._loss is not None
         self._as_given = bool(functions)
         shapes = {} if self._as_given else shrunk_shapes(tx, params, grads)
         self._params = [_Leaf.of(leaf, shapes) for leaf in leaves(params)]
         self._grads = [_Leaf.of(leaf, shapes) for leaf in leaves(grads)]
         self._structures: Any = [jax.tree_util.tree_structure(tree) for tree in (params, grads)]
         floats = [leaf.dtype for leaf in (*self._params, *self._grads) if leaf.is_float]
-        self._bits = {jnp.finfo(dtype).dtype.itemsize * 8 for dtype in floats}
+        bits = {jnp.finfo(dtype).dtype.itemsize * 8 for dtype in floats}
+        self.double = any(count > 16 for count in bits)
+        self.half = any(count <= 16 for count in bits)
+        self.coarse = any(count <= 8 for count in bits)
         self.paths = [path for path, leaf in _with_paths(grads) if is_number(leaf)]
 
     @functools.cached_property
@@ -109,31 +122,9 @@ class RandomProblem:
         grads = [np.full_like(g, np.nan) if leaf.is_float else g for leaf, g in pairs]
         return dataclasses.replace(inputs, grads=grads)
 
-    @property
-    def double(self) -> bool:
-        """Whether float32 is not enough for the exact run."""
-        return any(bits > 16 for bits in self._bits)
-
-    @property
-    def coarse(self) -> bool:
-        """Whether a param or gradient has 8 bits: rounding alone explains any error."""
-        return any(bits <= 8 for bits in self._bits)
-
-    @property
-    def half(self) -> bool:
-        """Whether a param or gradient is in half precision."""
-        return any(bits <= 16 for bits in self._bits)
-
-    @property
-    def searches(self) -> bool:
-        """Whether the transformation is given the loss as a function, and so may converge."""
-        return self._loss is not None
-
-    @contextlib.contextmanager
-    def mode(self, *, exact: bool) -> Iterator[None]:
+    def mode(self, *, exact: bool) -> contextlib.AbstractContextManager[None]:
         """Set the mode of JAX that a run needs, in this thread."""
-        with x64() if exact and self.double else contextlib.nullcontext():
-            yield
+        return x64() if exact and self.double else contextlib.nullcontext()
 
     def _dtype(self, dtype: Any, *, exact: bool) -> Any:
         if not (exact and jnp.issubdtype(dtype, jnp.inexact)):
