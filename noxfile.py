@@ -90,7 +90,7 @@ _ON_NEWEST_JAX = [
 @nox.session
 def lint(session: nox.Session) -> None:
     """Check style, format and types."""
-    session.install("-e", ".[test]", "mypy", "ruff", "types-tqdm")
+    session.install("-e", ".[test]", "mypy", "ruff")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     # mypy needs the package in one folder.
@@ -261,8 +261,8 @@ def record(session: nox.Session, optax: str) -> None:
     """Record the audit of one release in docs/audit/; ``picture`` draws all of them."""
     jax, *held_back = MATCHING_JAX[optax]
     _install(session, optax, jax, *held_back)
-    with open(f"docs/audit/{optax}.json", "w", encoding="utf-8") as file:
-        session.run("python", "-m", "optax_dtypefix", "audit", "--json", stdout=file)
+    with session.chdir("tests"), open(f"../docs/audit/{optax}.json", "w", encoding="utf-8") as file:
+        session.run("python", "-m", "evidence.audit", "--json", stdout=file)
 
 
 @nox.session

@@ -1,7 +1,7 @@
 """Write ``audit.md`` and ``audit.svg``: the audits of several releases.
 
-Run ``python docs/write_audit.py FOLDER FILE.json ...``. Each file is the output of ``audit --json``
-for one release, the oldest first.
+Run ``python docs/write_audit.py FOLDER FILE.json ...``. Each file is the output of
+``python -m evidence.audit --json`` for one release, the oldest first.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optax_dtypefix._commands.audit.picture import draw
-from optax_dtypefix._commands.audit.results import MODES
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+from evidence.audit.picture import draw
+from evidence.audit.results import MODES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -8,12 +8,14 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
-from optax_dtypefix._commands.svg import Svg
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+from support.svg import Svg
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -8,10 +8,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optax_dtypefix._commands.svg import Svg
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+from support.svg import Svg
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

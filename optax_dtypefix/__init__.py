@@ -32,22 +32,20 @@ from ._errors import (
 )
 
 if TYPE_CHECKING:
-    from ._contract.check import (
-        Check as Check,
-        Violation as Violation,
-        check as check,
-    )
-    from ._contract.compare import ValueProblem as ValueProblem
+    from ._contract.check import check as check
     from ._contract.master_weights import (
         MasterWeightsState as MasterWeightsState,
         StochasticRoundingState as StochasticRoundingState,
         master_weights as master_weights,
     )
     from ._contract.preserve import preserve_dtypes as preserve_dtypes
-    from ._contract.values import (
+    from ._contract.result import (
+        Check as Check,
         ValueCheck as ValueCheck,
-        check_values as check_values,
+        ValueProblem as ValueProblem,
+        Violation as Violation,
     )
+    from ._contract.values import check_values as check_values
     from ._engine.report import (
         PatchStatus as PatchStatus,
         Report as Report,
@@ -59,14 +57,14 @@ if TYPE_CHECKING:
 else:
     # Imported on first use: some of these import jax, and few programs use them.
     _LATER = {
-        **dict.fromkeys(("Check", "Violation", "check"), "_contract.check"),
+        "check": "_contract.check",
+        **dict.fromkeys(("Check", "ValueCheck", "ValueProblem", "Violation"), "_contract.result"),
         **dict.fromkeys(
             ("MasterWeightsState", "StochasticRoundingState", "master_weights"),
             "_contract.master_weights",
         ),
         "preserve_dtypes": "_contract.preserve",
-        **dict.fromkeys(("ValueCheck", "check_values"), "_contract.values"),
-        "ValueProblem": "_contract.compare",
+        "check_values": "_contract.values",
         "assert_same_on_all_processes": "_multihost",
         **dict.fromkeys(("PatchStatus", "Report"), "_engine.report"),
         "State": "_engine.state",

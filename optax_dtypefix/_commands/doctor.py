@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
 import enum
 import json
-import tempfile
-import time
 from typing import TYPE_CHECKING, Any
 
 from .._engine.selection import NOT_OPTED_IN
 from .._engine.state import State
 from .._text import cut, table
-from .worker import Worker
+from .worker import STOCK_AND_PATCHED, Written, run_workers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 _WRITE_OUTCOMES = "optax_dtypefix._commands.reproducers:write_outcomes"
 
@@ -53,7 +50,7 @@ _NEXT_STEPS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class FaultResult:
     """One fault. ``stock`` and ``patched`` are the errors there, None if there was none.
 
     ``fixed_by`` has the patches that fix it, if it is fixed.
@@ -80,11 +77,11 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Diagnosis:
-    """The outcomes of both processes. ``report`` is the status of the patched one."""
+    """What both processes found. ``report`` is the status of the patched one."""
 
     report: Mapping[str, Any]
     tested: bool
-    rows: tuple[Row, ...]
+    rows: tuple[FaultResult, ...]
 
     @property
     def ok(self) -> bool:
@@ -95,7 +92,17 @@ class Diagnosis:
     @property
     def conclusion(self) -> str:
         """A count of faults per verdict, and what to do next, one line each."""
-        return "\n".join(self._conclusion())
+        optax = f"optax {self.report['optax_version']}"
+        counts = collections.Counter(row.verdict for row in self._rows_of_release)
+        counted = ", ".join(f"{counts[v]} {v.value}" for v in Verdict if counts[v])
+        lines = [f"{optax}: {counted}." if counted else f"{optax} has none of the known faults."]
+        for verdict, advice in _NEXT_STEPS.items():
+            rows = [row for row in self.rows if row.verdict is verdict]
+            if rows and (self.tested or verdict is not Verdict.NOT_SHOWN):
+                faults = ", ".join(f"{row.patch}/{row.fault}" for row in rows)
+                patches = ",".join(dict.fromkeys(row.patch for row in rows))
+                lines.append(advice.format(faults=faults, patches=patches))
+        return "\n".join(lines)
 
     def as_json(self) -> str:
         """Return all of it, with full messages, as JSON text."""
@@ -133,94 +140,61 @@ class Diagnosis:
         return "\n".join([*map(_details, self._rows_of_release), self.conclusion])
 
     @property
-    def _rows_of_release(self) -> list[Row]:
+    def _rows_of_release(self) -> list[FaultResult]:
         return [row for row in self.rows if row.verdict is not Verdict.NOT_IN_RELEASE]
 
-    def _conclusion(self) -> Iterator[str]:
-        optax = f"optax {self.report['optax_version']}"
-        counts = collections.Counter(row.verdict for row in self._rows_of_release)
-        counted = ", ".join(f"{counts[v]} {v.value}" for v in Verdict if counts[v])
-        yield f"{optax}: {counted}." if counted else f"{optax} has none of the known faults."
-        for verdict, advice in _NEXT_STEPS.items():
-            rows = [row for row in self.rows if row.verdict is verdict]
-            if rows and (self.tested or verdict is not Verdict.NOT_SHOWN):
-                faults = ", ".join(f"{row.patch}/{row.fault}" for row in rows)
-                patches = ",".join(dict.fromkeys(row.patch for row in rows))
-                yield advice.format(faults=faults, patches=patches)
 
-
-def diagnose(ids: Sequence[str], progress: Callable[[int, int], None]) -> Diagnosis:
+def diagnose(ids: Sequence[str]) -> Diagnosis:
     """Run the reproducers of some patches, or of all, on stock and on patched optax.
 
     Args:
       ids: patches; all if empty.
-      progress: called now and then with the numbers of finished and of all runs of a reproducer.
 
     Raises:
-      WorkerError: optax cannot be imported there.
+      NoOptaxError: optax cannot be imported there.
     """
-    with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="optax-dtypefix-"))
-        off = {"OPTAX_DTYPEFIX": "off"}
-        stock = stack.enter_context(Worker(folder, "stock", _WRITE_OUTCOMES, ids, off))
-        patched = stack.enter_context(Worker(folder, "patched", _WRITE_OUTCOMES, ids))
-        _wait((stock, patched), progress)
-        before, after = _outcomes(stock), _outcomes(patched)
-    states = {status["id"]: status for status in after.report["patches"]}
-    rows = [_row(fault, before, after, states[fault["patch"]]) for fault in after.faults]
-    asked = [state for patch_id, state in states.items() if not ids or patch_id in ids]
-    broken = [state for state in asked if state["state"] == State.FAILED.value]
-    rows += [_unloadable(state) for state in broken if state["id"] not in {r.patch for r in rows}]
-    return Diagnosis(after.report, after.tested, tuple(rows))
+    stock, patched = run_workers(_WRITE_OUTCOMES, ids, STOCK_AND_PATCHED).values()
+    header = patched.entries[0]
+    report = [entry["report"] for entry in patched.entries if "report" in entry][-1]
+    states = {state["id"]: state for state in report["patches"] if not ids or state["id"] in ids}
+    before, after = _outcomes(stock), _outcomes(patched)
+    rows = []
+    for fault in header["faults"]:
+        key = fault["patch"], fault["fault"]
+        state = states[fault["patch"]]
+        rows.append(_result(fault, before(*key), after(*key), state, tested=header["tested"]))
+    loaded = {row.patch for row in rows}
+    rows += [
+        _unloadable(state)
+        for patch_id, state in states.items()
+        if state["state"] == State.FAILED.value and patch_id not in loaded
+    ]
+    return Diagnosis(report, header["tested"], tuple(rows))
 
 
-def _wait(workers: Sequence[Worker], progress: Callable[[int, int], None]) -> None:
-    while any(worker.running for worker in workers):
-        time.sleep(0.1)
-        headers = [header for worker in workers if (header := worker.first_entry())]
-        total = sum(fault["in_release"] for header in headers for fault in header["faults"])
-        done = sum(max(worker.lines_so_far() - 1, 0) for worker in workers)
-        if len(headers) == len(workers):
-            progress(min(done, total), total)
+def _outcomes(written: Written) -> Callable[[str, str], Mapping[str, Any]]:
+    """Return what finds the outcome that a process wrote, by patch and fault."""
+    found = {(e["patch"], e["fault"]): e for e in written.entries if "outcome" in e}
+    missing = {"outcome": f"no outcome: the process ended with code {written.code}"}
+    return lambda patch, fault: found.get((patch, fault), missing)
 
 
-class _Outcomes:
-    """What a worker wrote."""
-
-    def __init__(self, entries: Sequence[Mapping[str, Any]], missing: str) -> None:
-        self.report: Mapping[str, Any] = [e["report"] for e in entries if "report" in e][-1]
-        self.tested: bool = entries[0]["tested"]
-        self.faults: list[Mapping[str, Any]] = entries[0]["faults"]
-        self._missing = {"outcome": missing}
-        self._outcomes = {(e["patch"], e["fault"]): e for e in entries if "outcome" in e}
-
-    def of(self, fault: Mapping[str, Any]) -> str | None:
-        if not fault["in_release"]:
-            return None
-        outcome: str | None = self._entry(fault)["outcome"]
-        return outcome
-
-    def fixed_by(self, fault: Mapping[str, Any]) -> tuple[str, ...]:
-        return tuple(self._entry(fault).get("fixed_by", ()))
-
-    def _entry(self, fault: Mapping[str, Any]) -> Mapping[str, Any]:
-        return self._outcomes.get((fault["patch"], fault["fault"]), self._missing)
-
-
-def _outcomes(worker: Worker) -> _Outcomes:
-    return _Outcomes(worker.entries(), f"no outcome: the process ended with code {worker.code}")
-
-
-def _row(
-    fault: Mapping[str, Any], before: _Outcomes, after: _Outcomes, status: Mapping[str, Any]
-) -> Row:
-    stock, patched = before.of(fault), after.of(fault)
-    gone = status["state"] == State.MISSING.value and not after.tested
-    if not fault["in_release"] or gone:
+def _result(
+    fault: Mapping[str, Any],
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    status: Mapping[str, Any],
+    *,
+    tested: bool,
+) -> FaultResult:
+    stock, patched = before["outcome"], after["outcome"]
+    if not fault["in_release"]:
+        stock = patched = None
+    verdict = _verdict(stock, patched, status)
+    if not fault["in_release"] or (status["state"] == State.MISSING.value and not tested):
         verdict = Verdict.NOT_IN_RELEASE
-    else:
-        verdict = _verdict(stock, patched, status)
-    return Row(
+    fixed_by = {Verdict.FIXED: [fault["patch"]], Verdict.FIXED_BY_OTHERS: after.get("fixed_by", ())}
+    return FaultResult(
         patch=fault["patch"],
         fault=fault["fault"],
         summary=fault["summary"],
@@ -230,7 +204,7 @@ def _row(
         verdict=verdict,
         state=status["state"],
         reason=status["reason"],
-        fixed_by=after.fixed_by(fault) if verdict in _FIXED else (),
+        fixed_by=tuple(fixed_by.get(verdict, ())),
     )
 
 
@@ -248,24 +222,22 @@ def _verdict(stock: str | None, patched: str | None, status: Mapping[str, Any]) 
     return Verdict.FIXED if applied else Verdict.FIXED_BY_OTHERS
 
 
-def _unloadable(status: Mapping[str, Any]) -> Row:
+def _unloadable(status: Mapping[str, Any]) -> FaultResult:
     """Return the row of a patch that cannot be loaded, and so has no list of faults."""
-    return Row(
-        patch=status["id"],
-        fault="(all)",
-        summary="the patch cannot be loaded, so its faults are unknown",
-        upstream="",
-        stock="unknown: the patch cannot be loaded",
-        patched=status["reason"],
-        verdict=Verdict.STILL_FAILS,
-        state=status["state"],
-        reason=status["reason"],
-    )
+    fault = {
+        "patch": status["id"],
+        "fault": "(all)",
+        "summary": "the patch cannot be loaded, so its faults are unknown",
+        "upstream": "",
+        "in_release": True,
+    }
+    unknown = {"outcome": "unknown: the patch cannot be loaded"}
+    return _result(fault, unknown, {"outcome": status["reason"]}, status, tested=True)
 
 
-def _patch_table(rows: Sequence[Row], width: int, paint: Callable[[str], str]) -> list[str]:
+def _patch_table(rows: Sequence[FaultResult], width: int, paint: Callable[[str], str]) -> list[str]:
     """Return one line a patch: its state, and how many of its faults are fixed."""
-    by_patch: dict[str, list[Row]] = {}
+    by_patch: dict[str, list[FaultResult]] = {}
     for row in rows:
         by_patch.setdefault(row.patch, []).append(row)
     cells = [(patch, mine[0].state, _summary(mine)) for patch, mine in by_patch.items()]
@@ -274,7 +246,7 @@ def _patch_table(rows: Sequence[Row], width: int, paint: Callable[[str], str]) -
     return table([("patch", "state", "faults"), *limited], paint=paint)
 
 
-def _summary(rows: Sequence[Row]) -> str:
+def _summary(rows: Sequence[FaultResult]) -> str:
     """Count the fixed faults of a patch, and name those that are not fixed by this patch."""
     fixed = sum(row.verdict in _FIXED for row in rows)
     others: dict[str, list[str]] = {}
@@ -286,7 +258,7 @@ def _summary(rows: Sequence[Row]) -> str:
     return "; ".join([f"{fixed}/{len(rows)} fixed", *named])
 
 
-def _fault_table(rows: Sequence[Row], width: int, paint: Callable[[str], str]) -> list[str]:
+def _fault_table(rows: Sequence[FaultResult], width: int, paint: Callable[[str], str]) -> list[str]:
     """Return lines of at most ``width`` columns, if names and verdicts leave room for messages."""
     heading = ("patch", "fault", "stock", "patched", "verdict")
     cells = [(r.patch, r.fault, _line(r.stock), _line(r.patched), r.verdict_text) for r in rows]
@@ -297,7 +269,7 @@ def _fault_table(rows: Sequence[Row], width: int, paint: Callable[[str], str]) -
     return table([heading, *(tuple(map(cut, row, limits)) for row in cells)], paint=paint)
 
 
-def _details(row: Row) -> str:
+def _details(row: FaultResult) -> str:
     sections = {
         "stock": row.stock or "ok",
         "patched": row.patched or "ok",

@@ -16,20 +16,17 @@ from .._settings import SETTINGS, read_settings
 from .._text import suggest, terminal_width
 from ..patches import IDS
 from .activate import ActivationError, activate, active_files, deactivate
-from .arguments import CHECK_FAILED, parse
+from .check.optimizer import OptimizerError
 from .check.results import compare
-from .check.target import TargetError
-from .check.trees import USUAL, default_case
 from .colour import painter
 from .doctor import diagnose
-from .import_optax import import_optax
-from .progress import progress_bar
+from .import_optax import NoOptaxError, import_optax
+from .parser import CHECK_FAILED, parse
 from .run import run_module, run_script
-from .worker import WorkerError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,33 +43,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(options, theirs)
     if not _prepare_streams():
         return 1
-    if options.command in ("activate", "deactivate"):
-        return _activation(options.command)
-    if SETTINGS.report:  # The report of a run, which this is not.
-        keep_record(SETTINGS._replace(report=None))
-    if importlib.util.find_spec("optax") is None:
-        why = f"it is not installed for {sys.executable}. Run `python -m pip install optax`."
-        return _no_optax(why, CHECK_FAILED if options.command == "check" else 1)
+    commands: dict[str, Callable[[argparse.Namespace], int]] = {
+        "status": _status,
+        "doctor": _doctor,
+        "check": _check,
+        "activate": lambda _: _say(activate()),
+        "deactivate": lambda _: _say(deactivate()),
+    }
     try:
-        return _report(options)
+        return commands[options.command](options)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # As in ``| head``: the reader has closed the pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except OSError as error:  # No temporary folder, or a full disk.
+    except (ActivationError, NoOptaxError, OptimizerError, OSError) as error:
         print(f"optax-dtypefix: {error}", file=sys.stderr)
-        return 1
-
-
-def _report(options: argparse.Namespace) -> int:
-    if options.command == "check":
-        return _check(options)
-    if options.command == "audit":
-        return _audit(options.only, options.json, options.svg)
-    if options.command == "doctor":
-        return _doctor(options.patches, as_json=options.json, verbose=options.verbose)
-    return _status(as_json=options.json, verbose=options.verbose)
+        return CHECK_FAILED if options.command == "check" else 1
 
 
 def _prepare_streams() -> bool:
@@ -116,7 +103,8 @@ def _keep_record(report: str | None, require: str | None) -> None:
     keep_record(read_settings(os.environ, IDS))
 
 
-def _status(*, as_json: bool, verbose: bool) -> int:
+def _status(options: argparse.Namespace) -> int:
+    _look_for_optax()
     refusal = None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", OptaxDtypeFixWarning)  # The table has the same text.
@@ -125,14 +113,14 @@ def _status(*, as_json: bool, verbose: bool) -> int:
         except OptaxDtypeFixError as error:  # Strict mode.
             refusal = error
         except Exception as error:  # A broken installation of optax or jax fails in its own way.
-            return _no_optax(f"{type(error).__name__}: {error}")
+            raise NoOptaxError(f"{type(error).__name__}: {error}") from error
     report = status()
-    text = report.as_text(terminal_width(), verbose=verbose, paint=painter())
+    text = report.as_text(terminal_width(), verbose=options.verbose, paint=painter())
     active = active_files()
     for path, who in active.items():
         text += f"\n\nActive in every Python of this environment, by {path}\n{who}"
     as_dict = {**report.as_dict(), "active_files": active}
-    print(json.dumps(as_dict, indent=2) if as_json else text, flush=True)
+    print(json.dumps(as_dict, indent=2) if options.json else text, flush=True)
     failed = [patch.id for patch in report if patch.state is State.FAILED]
     if failed:
         print(f"\nFailed: {', '.join(failed)}. Their functions are unpatched.", file=sys.stderr)
@@ -142,75 +130,40 @@ def _status(*, as_json: bool, verbose: bool) -> int:
     return 1 if failed or refusal is not None else 0
 
 
-def _activation(command: str) -> int:
-    try:
-        print(activate() if command == "activate" else deactivate())
-    except ActivationError as error:
-        print(f"optax-dtypefix: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
-def _doctor(ids: Sequence[str], *, as_json: bool, verbose: bool) -> int:
-    for patch_id in ids:
+def _doctor(options: argparse.Namespace) -> int:
+    _look_for_optax()
+    for patch_id in options.patches:
         if patch_id not in IDS:
             print(f"Unknown patch {patch_id!r}. {suggest(patch_id, IDS)}", file=sys.stderr)
             return 2
     if sys.stderr.isatty():
         print("Reproducing each fault on stock and on patched optax ...", file=sys.stderr)
-    try:
-        with progress_bar("runs") as progress:
-            diagnosis = diagnose(ids, progress)
-    except WorkerError as error:
-        return _no_optax(str(error))
-    if ids:
+    diagnosis = diagnose(options.patches)
+    if options.json:
+        text = diagnosis.as_json()
+    elif options.patches:
         text = diagnosis.as_details()
     else:
-        text = diagnosis.as_text(terminal_width(), verbose=verbose, paint=painter())
-    print(diagnosis.as_json() if as_json else text, flush=True)
-    return 0 if diagnosis.ok else 1
+        text = diagnosis.as_text(terminal_width(), verbose=options.verbose, paint=painter())
+    return _say(text, 0 if diagnosis.ok else 1)
 
 
 def _check(options: argparse.Namespace) -> int:
-    cases = options.cases or [default_case(dtype) for dtype in USUAL]
-    try:
-        with progress_bar("checks") as progress:
-            found = compare(options.target, cases, x64=options.x64, progress=progress)
-    except TargetError as error:
-        print(f"optax-dtypefix check: {error}", file=sys.stderr)
-        return CHECK_FAILED
-    except WorkerError as error:
-        return _no_optax(str(error), CHECK_FAILED)
+    _look_for_optax()
+    found = compare(options.target, options.params, x64=options.x64)
     width = terminal_width() if sys.stdout.isatty() else None
-    text = found.as_text(width, verbose=options.verbose)
-    print(found.as_json() if options.json else text, flush=True)
-    return found.verdict
+    text = found.as_json() if options.json else found.as_text(width, verbose=options.verbose)
+    return _say(text, found.verdict)
 
 
-def _audit(only: Sequence[str], as_json: bool, picture: str | None) -> int:
-    from .audit.picture import draw
-    from .audit.results import audit
-
-    is_new = picture is not None and not os.path.exists(picture)
-    try:
-        if picture is not None:
-            open(picture, "a", encoding="utf-8").close()  # Fail now, not in some minutes.
-        with progress_bar("transformations") as progress:
-            found = audit(only, progress)
-    except (WorkerError, LookupError, OSError) as error:
-        if is_new and picture is not None and os.path.exists(picture):
-            os.remove(picture)
-        if isinstance(error, WorkerError):
-            return _no_optax(str(error))
-        print(f"optax-dtypefix: {error}", file=sys.stderr)
-        return 2
-    if picture is not None:
-        with open(picture, "w", encoding="utf-8") as file:
-            file.write(draw([found.as_dict()]))
-    print(found.as_json() if as_json else found.as_text(detailed=bool(only)), flush=True)
-    return 0 if found.ok else 1
+def _look_for_optax() -> None:
+    if SETTINGS.report:  # The report of a run, which this is not.
+        keep_record(SETTINGS._replace(report=None))
+    if importlib.util.find_spec("optax") is None:
+        why = f"it is not installed for {sys.executable}. Run `python -m pip install optax`."
+        raise NoOptaxError(why)
 
 
-def _no_optax(why: str, code: int = 1) -> int:
-    print(f"optax-dtypefix: optax cannot be imported: {why}", file=sys.stderr)
+def _say(text: str, code: int = 0) -> int:
+    print(text, flush=True)
     return code

@@ -7,22 +7,18 @@ faults, then one outcome a fault, then the report again.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from .._api import disabled, status
+from .._api import status
 from .._engine.release import Release, installed
-from .._engine.state import State
 from ..patches import IDS, TESTED, load
+from .counts import counts_so_far, patches_at_work
 from .import_optax import import_optax
+from .worker import lines_to
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from .._engine.patch import Fault
-    from .._engine.report import PatchStatus
 
 
 def write_outcomes(path: str, *ids: str) -> None:
@@ -30,11 +26,8 @@ def write_outcomes(path: str, *ids: str) -> None:
     import_optax()
     release = installed(sys.modules["optax"], TESTED)
     faults = [(patch_id, fault) for patch_id in ids or IDS for fault in _faults(patch_id)]
-    with open(path, "w", encoding="utf-8") as file:
-
-        def write(**fields: Any) -> None:
-            print(json.dumps(fields), file=file, flush=True)
-
+    in_release = [(patch_id, fault) for patch_id, fault in faults if _may_have(release, fault)]
+    with lines_to(path) as write:
         write(
             report=status().as_dict(),
             tested=release.tested,
@@ -48,12 +41,13 @@ def write_outcomes(path: str, *ids: str) -> None:
                 }
                 for patch_id, fault in faults
             ],
+            total=len(in_release) + 1,
         )
-        for patch_id, fault in faults:
-            if _may_have(release, fault):
-                outcome = _outcome(fault)
-                fixed_by = [] if outcome is not None else _fixed_by(patch_id, fault)
-                write(patch=patch_id, fault=fault.id, outcome=outcome, fixed_by=fixed_by)
+        for patch_id, fault in in_release:
+            before = counts_so_far()
+            outcome = _outcome(fault)
+            fixed_by = [] if outcome is not None else patches_at_work(before)
+            write(patch=patch_id, fault=fault.id, outcome=outcome, fixed_by=fixed_by)
         write(report=status().as_dict())  # A reproducer may have imported a pending module.
 
 
@@ -76,30 +70,3 @@ def _outcome(fault: Fault) -> str | None:
         return fault.reproduce(sys.modules["optax"])
     except Exception as error:  # Many faults show by raising.
         return f"{type(error).__name__}: {error}"
-
-
-def _fixed_by(patch_id: str, fault: Fault) -> list[str]:
-    """Return the patches that fix a fault: its own, or others if its own is not applied.
-
-    Each of the others fixes it alone. If none does, it takes all that are returned.
-    """
-    before = {patch.id: patch for patch in status() if patch.state is State.APPLIED}
-    if patch_id in before:
-        return [patch_id]
-    with disabled():
-        if _outcome(fault) is None:  # Nothing to fix.
-            return []
-    _outcome(fault)
-    reached = [patch.id for patch in status() if patch.id in before and _grew(patch, before)]
-    candidates = reached or list(before)
-    alone = [i for i in candidates if _outcome_without(fault, set(before) - {i}) is None]
-    return alone or [i for i in candidates if _outcome_without(fault, {i}) is not None]
-
-
-def _grew(patch: PatchStatus, before: Mapping[str, PatchStatus]) -> bool:
-    return patch.reached > before[patch.id].reached
-
-
-def _outcome_without(fault: Fault, ids: set[str]) -> str | None:
-    with disabled(*ids) if ids else contextlib.nullcontext():  # ``disabled()`` disables all.
-        return _outcome(fault)

@@ -11,10 +11,14 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+import tempfile
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .import_optax import NoOptaxError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 # The path comes first, as part of the source: Python puts the current folder on the path, and any
 # file there may have the name of a standard module.
@@ -26,99 +30,95 @@ module, _, name = sys.argv[1].partition(":")
 getattr(importlib.import_module(module), name)(*sys.argv[2:])
 """
 
+STOCK_AND_PATCHED: Mapping[str, Mapping[str, str]] = {
+    "stock": {"OPTAX_DTYPEFIX": "off"},
+    "patched": {},
+}
 
-class WorkerError(Exception):
-    """The process wrote no result; the message says why."""
+
+class Written(NamedTuple):
+    """The entries that a process wrote, and the code with which it ended."""
+
+    entries: list[Any]
+    code: int
 
 
-class Worker(contextlib.AbstractContextManager["Worker"]):
-    """A process that calls one function, which writes JSON lines. It starts at once."""
+def run_workers(
+    function: str, arguments: Sequence[str], ways: Mapping[str, Mapping[str, str]]
+) -> dict[str, Written]:
+    """Call a function in several processes at the same time; on a terminal, show how far they are.
 
-    def __init__(
-        self,
-        folder: str,
-        name: str,
-        function: str,
-        arguments: Sequence[str] = (),
-        variables: Mapping[str, str] | None = None,
-    ) -> None:
-        """Start the process.
+    Args:
+      function: as ``module:name``. It writes JSON lines to the path that is its first argument. The
+        first line has the number of lines that will follow, as ``total``.
+      arguments: its further arguments.
+      ways: for each process its name, and the environment variables to set.
 
-        Args:
-          folder: for the files of the process.
-          name: which optax it runs, as text; unique in the folder.
-          function: as ``module:name``; its first argument is the path to write to.
-          arguments: further arguments of the function.
-          variables: environment variables to set.
-        """
-        self._name = name
-        self._path = os.path.join(folder, f"{name}.jsonl")
-        self._stderr = os.path.join(folder, f"{name}.stderr")
-        with open(self._stderr, "w", encoding="utf-8") as stderr:
-            self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    *_isolation(),
-                    "-c",
-                    _SCRIPT.format(path=[entry for entry in sys.path if isinstance(entry, str)]),
-                    function,
-                    self._path,
-                    *arguments,
-                ],
-                env=_environment(variables or {}),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=stderr,
-            )
+    Raises:
+      NoOptaxError: a process wrote nothing; the message has its stderr.
+    """
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="optax-dtypefix-"))
+        paths = {name: os.path.join(folder, f"{name}.jsonl") for name in ways}
+        processes = {}
+        for name, path in paths.items():
+            process = _start([function, path, *arguments], ways[name], f"{path}.stderr")
+            processes[name] = stack.enter_context(process)
+            stack.callback(process.kill)
+        while any(process.poll() is None for process in processes.values()):
+            time.sleep(0.1)
+            if sys.stderr.isatty():
+                _show_progress([_entries(path) for path in paths.values()])
+        if sys.stderr.isatty():
+            print(file=sys.stderr)
+        written = {
+            name: Written(_entries(path), processes[name].wait()) for name, path in paths.items()
+        }
+        for name, path in paths.items():
+            if not written[name].entries:
+                with open(f"{path}.stderr", encoding="utf-8", errors="replace") as file:
+                    raise NoOptaxError(f"the process with {name} optax failed:\n{file.read()}")
+        return written
 
-    def __exit__(self, *_: object) -> None:
-        with self._process:
-            self._process.kill()
 
-    @property
-    def running(self) -> bool:
-        """Whether the process has not ended yet."""
-        return self._process.poll() is None
+@contextlib.contextmanager
+def lines_to(path: str) -> Iterator[Callable[..., None]]:
+    """In such a process: yield a function that writes its keyword arguments as a line.
 
-    def lines_so_far(self) -> int:
-        """Count the lines that the process has written."""
-        try:
-            with open(self._path, "rb") as file:
-                return sum(1 for _ in file)
-        except FileNotFoundError:
-            return 0
+    Each line is written at once, so that a crash loses none of the earlier ones.
+    """
+    with open(path, "w", encoding="utf-8") as file:
+        yield lambda **fields: print(json.dumps(fields), file=file, flush=True)
 
-    def first_entry(self) -> Mapping[str, Any] | None:
-        """Return the first line that the process wrote, or None if there is none yet."""
-        try:
-            with open(self._path, encoding="utf-8") as file:
-                line = file.readline()
-        except FileNotFoundError:
-            return None
-        entry: Mapping[str, Any] | None = json.loads(line) if line.endswith("\n") else None
-        return entry
 
-    def entries(self) -> list[Mapping[str, Any]]:
-        """Wait until the process ends, and return the lines that it wrote.
+def _start(
+    arguments: list[str], variables: Mapping[str, str], stderr: str
+) -> subprocess.Popen[bytes]:
+    script = _SCRIPT.format(path=[entry for entry in sys.path if isinstance(entry, str)])
+    with open(stderr, "w", encoding="utf-8") as file:
+        return subprocess.Popen(
+            [sys.executable, *_isolation(), "-c", script, *arguments],
+            env=_environment(variables),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=file,
+        )
 
-        Raises:
-          WorkerError: the process wrote nothing; the message has its stderr.
-        """
-        self._process.wait()
-        try:
-            with open(self._path, encoding="utf-8") as file:
-                found = [json.loads(line) for line in file]
-        except FileNotFoundError:
-            found = []
-        if not found:
-            with open(self._stderr, encoding="utf-8", errors="replace") as file:
-                raise WorkerError(f"the process with {self._name} optax failed:\n{file.read()}")
-        return found
 
-    @property
-    def code(self) -> int | None:
-        """The exit code of the process, once it has ended."""
-        return self._process.returncode
+def _entries(path: str) -> list[Any]:
+    """Read the lines that were written in full."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return [json.loads(line) for line in file if line.endswith("\n")]
+    except FileNotFoundError:
+        return []
+
+
+def _show_progress(written: list[list[Any]]) -> None:
+    if all(written):
+        total = sum(entries[0]["total"] for entries in written)
+        done = sum(len(entries) - 1 for entries in written)
+        print(f"\r{done} of {total}", end="", file=sys.stderr, flush=True)
 
 
 def _isolation() -> list[str]:

@@ -2,99 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from .._api import built_before
-from .._errors import OptaxDtypeFixError
-from .._text import cut, html_table, summarize
-from .arguments import advice_on, refuse_wrong
+from .._text import summarize
 from .dtypes import REAL, PyTree, dtype_of, is_weak, kind_of, leaves
 from .jaxpr import DOUBLE, float64_inside
+from .result import Check, Violation
 from .updates import update_dtypes
+from .wrong_arguments import advice_on, refuse_wrong
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _LONG = (jnp.int64, jnp.uint64)
-
-
-@dataclasses.dataclass(frozen=True)
-class Violation:
-    """One way in which a transformation breaks the contract.
-
-    Attributes:
-      kind: ``state``, ``structure``, ``updates``, ``float64``, ``int64``, ``scan``, ``cond`` or
-        ``error``; in an audit also ``eager``.
-      where: key path of the leaf, as in ``[0].mu['w']``; empty if it is about the whole.
-      message: what is wrong, from what to what.
-    """
-
-    kind: str
-    where: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.kind}{self.where}: {self.message}"
-
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class Check:
-    """Result of ``check``. Iterates over the violations.
-
-    Attributes:
-      violations: how the transformation breaks the contract.
-      error: the exception that the transformation raised, if it did.
-      built_before: the functions that built parts of the transformation before they were patched.
-        These parts are stock until they are built again. That alone breaks nothing.
-    """
-
-    violations: tuple[Violation, ...]
-    error: Exception | None = None
-    built_before: tuple[str, ...] = ()
-
-    @property
-    def ok(self) -> bool:
-        """Whether the transformation keeps the contract."""
-        return not self.violations
-
-    def __iter__(self) -> Iterator[Violation]:
-        return iter(self.violations)
-
-    def __str__(self) -> str:
-        text = "\n".join(map(str, self.violations))
-        if self.ok:
-            text = "dtypes: ok; values: not checked, see check_values"
-        if not self.built_before:
-            return text
-        stock = ", ".join(self.built_before)
-        return f"built before the patches were applied, so still stock: {stock}\n{text}"
-
-    def __repr__(self) -> str:
-        count = len(self.violations)
-        first = f"{count} violation{'' if count == 1 else 's'}, first " if count else ""
-        return cut(f"<Check: {first}{str(self).splitlines()[0]}>", 100)
-
-    def _repr_html_(self) -> str:
-        if self.ok:
-            return html_table([("check",), (str(self),)])
-        rows = ((found.kind, found.where, found.message) for found in self)
-        return html_table([("kind", "where", "message"), *rows])
-
-    def raise_if_broken(self) -> None:
-        """Raise if the contract is broken.
-
-        Raises:
-          OptaxDtypeFixError: the contract is broken; the message has one line a violation. Its
-            cause is the exception that the transformation raised, if it did.
-        """
-        if not self.ok:
-            raise OptaxDtypeFixError(
-                f"the transformation breaks the contract:\n{self}"
-            ) from self.error
 
 
 def check(tx: Any, params: PyTree, grads: PyTree = None, **extra_args: Any) -> Check:
@@ -188,17 +112,6 @@ class TracedStep:
         if refused is not None:
             yield Violation("scan", "", refused)
 
-    def functions(self) -> tuple[Callable[..., PyTree], Callable[..., PyTree], list[Any]]:
-        """Return ``init(inputs)``, ``update(state, inputs)``, and the abstract inputs of both."""
-
-        def init(flat: list[Any]) -> PyTree:
-            return self._tx.init(self._structure.unflatten(flat)[0])
-
-        def update(state: PyTree, flat: list[Any]) -> tuple[PyTree, PyTree]:
-            return self._update(state, self._structure.unflatten(flat))
-
-        return init, update, self._inputs
-
     def cond(self) -> Iterator[Violation]:
         """Check that ``lax.cond`` accepts the state, updated in one branch and old in the other."""
 
@@ -267,27 +180,24 @@ class TracedStep:
         return any(leaf.dtype in dtypes for leaf in self._inputs)
 
 
-class _Type:
+class _Type(NamedTuple):
     """Dtype and shape of a value, and whether it is weakly typed."""
 
-    def __init__(self, value: Any) -> None:
-        self.dtype = dtype_of(value)
-        self.shape = tuple(jnp.shape(value))
-        self._weak = is_weak(value)
-
-    def __eq__(self, other: object) -> bool:
-        return str(self) == str(other)
-
-    def __hash__(self) -> int:
-        return hash(str(self))
+    dtype: Any
+    shape: tuple[int, ...]
+    weak: bool
 
     def __str__(self) -> str:
-        return f"{'weak ' if self._weak else ''}{self.dtype}{list(self.shape)}"
+        return f"{'weak ' if self.weak else ''}{self.dtype}{list(self.shape)}"
+
+
+def _type_of(value: Any) -> _Type:
+    return _Type(dtype_of(value), tuple(jnp.shape(value)), is_weak(value))
 
 
 def _with_paths(tree: PyTree) -> list[tuple[str, _Type]]:
     flat, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return [(jax.tree_util.keystr(path), _Type(leaf)) for path, leaf in flat]
+    return [(jax.tree_util.keystr(path), _type_of(leaf)) for path, leaf in flat]
 
 
 def _is_abstract(value: Any) -> bool:

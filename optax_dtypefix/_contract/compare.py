@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .trial import Inputs, Outcome, Problem, Run
+from .result import Violation
+from .trial import Inputs, RandomProblem, Run, StepResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ _SHORT = 24
 """Steps of the runs that need no long sums."""
 
 _AS_ROUNDING = 4.0
-"""An error of this many times the one that the rounding of the state explains is no fault."""
+"""An error may be so many times the one that the rounding of the state explains."""
 
 _IN_HALF, _IN_FLOAT = 0.15, 0.01
 """An update may be off by this fraction, where some leaf is in half precision, and elsewhere."""
@@ -25,31 +26,7 @@ _STATISTIC = 0.01
 """A statistic may be off by this fraction."""
 
 _WINDOW = 8
-"""Errors of updates are averaged over so many steps: a sign that flips is no fault."""
-
-
-@dataclasses.dataclass(frozen=True)
-class ValueProblem:
-    """One way in which the values are wrong.
-
-    Attributes:
-      kind: ``not finite``, ``update``, ``statistic``, ``stalls`` or ``error``.
-      where: key path of the leaf, as in ``updates['w']`` or ``state[0].weight_sum``.
-      step: the first step that shows the problem, counted from 1.
-      message: what is wrong there.
-      gradients: what is special about the gradients that show it, as text.
-    """
-
-    kind: str
-    where: str
-    step: int
-    message: str
-    gradients: str = ""
-
-    def __str__(self) -> str:
-        where = f" ({self.where})" if self.where else ""
-        gradients = f", {self.gradients}" if self.gradients else ""
-        return f"{self.message} at step {self.step}{where}{gradients}"
+"""Errors of updates are averaged over so many steps: a sign may flip."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +47,9 @@ _SCENARIOS = (
 )
 
 
-def find_problems(problem: Problem, steps: int, notes: dict[str, None]) -> Iterator[ValueProblem]:
+def find_violations(
+    problem: RandomProblem, steps: int, notes: dict[str, None]
+) -> Iterator[Violation]:
     """Run a problem with gradients of several kinds, and yield what is wrong.
 
     Args:
@@ -83,110 +62,103 @@ def find_problems(problem: Problem, steps: int, notes: dict[str, None]) -> Itera
     for seed, scenario in enumerate(scenarios):
         long = scenario.long and problem.has_sums
         count = steps if long else min(steps, _SHORT)
-        trial = _Trial(problem, scenario, count, np.random.default_rng(seed))
-        yield from trial.problems()
-        notes.update(dict.fromkeys(trial.notes))
+        rng = np.random.default_rng(seed)
+        for one in _violations(problem, scenario, count, rng, notes):
+            yield dataclasses.replace(one, gradients=scenario.name)
     yield from _after_nan(problem, min(steps, _SHORT))
 
 
-class _Trial:
-    """The runs of one scenario."""
-
-    def __init__(
-        self, problem: Problem, scenario: _Scenario, steps: int, rng: np.random.Generator
-    ) -> None:
-        self._problem = problem
-        self._scenario = scenario
-        self.notes: list[str] = []
-        self.inputs, self._exact = _exact_run(problem, scenario, steps, rng)
-        user = Run(problem, self.inputs[0])
-        self._stored = user.array_dtypes()
-        self.user = [user.step(step) for step in self.inputs]
-        if problem.searches and self._exact:
-            self._exact = _until_converged(self._exact)
-
-    def problems(self) -> Iterator[ValueProblem]:
-        """Yield what is wrong, at most once for each leaf and kind."""
-        broken = list(_not_finite(self._problem, self.user))
-        yield from self._named(broken)
-        if broken:
+def _violations(
+    problem: RandomProblem,
+    scenario: _Scenario,
+    steps: int,
+    rng: np.random.Generator,
+    notes: dict[str, None],
+) -> Iterator[Violation]:
+    """Yield what is wrong in one scenario, at most once for each leaf and kind."""
+    inputs, exact = _exact_run(problem, scenario, steps, rng)
+    run = Run(problem, inputs[0])
+    stored = run.array_dtypes()
+    user = [run.step(step) for step in inputs]
+    broken = list(_not_finite(problem, user))
+    yield from broken
+    if broken:
+        return
+    for applies, why in (
+        (problem.random, "updates are random"),
+        (problem.coarse, "float8"),
+        (not exact, "the exact run fails"),
+    ):
+        if applies:
+            notes[f"{why}: only checked for numbers that are not finite"] = None
             return
-        if self._problem.random:
-            self.notes.append("updates are random: only checked for numbers that are not finite")
-            return
-        if self._problem.coarse:
-            self.notes.append("float8: only checked for numbers that are not finite")
-            return
-        if not self._exact:
-            self.notes.append("the exact run fails: only checked for numbers that are not finite")
-            return
-        rounded = Run(self._problem, self.inputs[0], exact=True, stored=self._stored)
-        self._rounded = [rounded.step(step) for step in self.inputs]
-        yield from self._named(self._updates())
-        if not self._problem.searches:  # Which decides by differences of nearly equal losses.
-            yield from self._named(self._statistics())
+    run = Run(problem, inputs[0], exact=True, stored=stored)
+    rounded = [run.step(step) for step in inputs]
+    if problem.searches:
+        exact = _until_converged(exact)
+    yield from _wrong_updates(problem, scenario.zeros, user, exact, rounded)
+    if not problem.searches:  # A line search decides by differences of nearly equal losses.
+        yield from _wrong_statistics(user, exact, rounded)
 
-    def _named(self, found: Any) -> Iterator[ValueProblem]:
-        for one in found:
-            yield dataclasses.replace(one, gradients=self._scenario.name)
 
-    def _updates(self) -> Iterator[ValueProblem]:
-        for leaf, where in enumerate(self._problem.paths):
-            exact = [outcome.updates[leaf] for outcome in self._exact]
-            errors, explained = (
-                _errors([outcome.updates[leaf] for outcome in run], exact)
-                for run in (self.user, self._rounded)
-            )
-            # Without gradients, the update is 0 or what rounding leaves of a difference.
-            for step in range(self._scenario.zeros, len(errors)):
-                window = slice(max(self._scenario.zeros, step + 1 - _WINDOW), step + 1)
-                error = float(np.mean(errors[window]))
-                rounding = max(explained[: step + 1])
-                # An error as large as the update is no rounding, unless storing it takes as much.
-                most = max(min(1.0, _AS_ROUNDING * rounding), 2 * rounding)
-                if error > max(most, self._tolerance()):
-                    yield self._wrong_update(leaf, where, step, error)
-                    break
-
-    def _tolerance(self) -> float:
-        if self._problem.searches:
-            return 1.0  # A step may be twice as long as another, and both are right.
-        return _IN_HALF if self._problem.half else _IN_FLOAT
-
-    def _wrong_update(self, leaf: int, where: str, step: int, error: float) -> ValueProblem:
-        got, wanted = (
-            float(np.mean(np.abs(run[step].updates[leaf]))) for run in (self.user, self._exact)
+def _wrong_updates(
+    problem: RandomProblem,
+    zeros: int,
+    user: list[StepResult],
+    exact: list[StepResult],
+    rounded: list[StepResult],
+) -> Iterator[Violation]:
+    tolerance = _IN_HALF if problem.half else _IN_FLOAT
+    if problem.searches:
+        tolerance = 1.0  # A step may be twice as long as another, and both are right.
+    for leaf, where in enumerate(problem.paths):
+        got, wanted, explained = (
+            [step.updates[leaf] for step in run] for run in (user, exact, rounded)
         )
-        if got == 0:
-            return ValueProblem("stalls", where, step + 1, f"zero instead of {wanted:.2g}")
-        message = f"off by {error:.0%}: size {got:.3g} instead of {wanted:.3g}"
-        return ValueProblem("update", where, step + 1, message)
+        errors, roundings = _errors(got, wanted), _errors(explained, wanted)
+        # Without gradients, the update is 0 or what rounding leaves of a difference.
+        for step in range(zeros, len(errors)):
+            window = slice(max(zeros, step + 1 - _WINDOW), step + 1)
+            error = float(np.mean(errors[window]))
+            rounding = max(roundings[: step + 1])
+            # An error as large as the update is no rounding, unless storing it takes as much.
+            most = max(min(1.0, _AS_ROUNDING * rounding), 2 * rounding)
+            if error > max(most, tolerance):
+                is_, should = (float(np.mean(np.abs(run[step]))) for run in (got, wanted))
+                if is_ == 0:
+                    yield Violation("stalls", where, f"zero instead of {should:.2g}", step + 1)
+                else:
+                    message = f"off by {error:.0%}: size {is_:.3g} instead of {should:.3g}"
+                    yield Violation("update", where, message, step + 1)
+                break
 
-    def _statistics(self) -> Iterator[ValueProblem]:
-        for name in self.user[0].scalars:
-            user, exact, rounded = (
-                [outcome.scalars.get(name) for outcome in run]
-                for run in (self.user, self._exact, self._rounded)
-            )
-            most = _STATISTIC
-            for step, (got, wanted, explained) in enumerate(zip(user, exact, rounded)):
-                if wanted is None or explained is None or not np.isfinite(wanted):
-                    break
-                size = max(abs(wanted), 1e-30)
-                most = max(most, min(_AS_ROUNDING * abs(explained - wanted) / size, 0.5))
-                error = abs(got - wanted) / size
-                if not error <= most:
-                    before = max(0, step - 2)
-                    stalled = got == user[before] and wanted != exact[before]
-                    kind = "stalls" if stalled else "statistic"
-                    message = f"{got:.6g} instead of {wanted:.6g}"
-                    yield ValueProblem(kind, name, step + 1, message)
-                    break
+
+def _wrong_statistics(
+    user: list[StepResult], exact: list[StepResult], rounded: list[StepResult]
+) -> Iterator[Violation]:
+    for name in user[0].scalars:
+        ours, theirs, roundings = (
+            [step.scalars.get(name) for step in run] for run in (user, exact, rounded)
+        )
+        most = _STATISTIC
+        for step, (got, wanted, explained) in enumerate(zip(ours, theirs, roundings)):
+            if wanted is None or explained is None or not np.isfinite(wanted):
+                break
+            size = max(abs(wanted), 1e-30)
+            most = max(most, min(_AS_ROUNDING * abs(explained - wanted) / size, 0.5))
+            error = abs(got - wanted) / size
+            if not error <= most:
+                before = max(0, step - 2)
+                stalled = got == ours[before] and wanted != theirs[before]
+                kind = "stalls" if stalled else "statistic"
+                message = f"{got:.6g} instead of {wanted:.6g}"
+                yield Violation(kind, name, message, step + 1)
+                break
 
 
 def _exact_run(
-    problem: Problem, scenario: _Scenario, steps: int, rng: np.random.Generator
-) -> tuple[list[Inputs], list[Outcome]]:
+    problem: RandomProblem, scenario: _Scenario, steps: int, rng: np.random.Generator
+) -> tuple[list[Inputs], list[StepResult]]:
     """Run a problem exactly. Return the inputs of its steps, and no outcomes if it fails."""
     start = problem.start(rng)
     params, run, inputs, outcomes = start, None, [], []
@@ -219,7 +191,7 @@ def _within(numbers: Any, limit: float) -> Any:
     return numbers / np.maximum(1.0, np.abs(numbers) / limit)
 
 
-def _until_converged(outcomes: list[Outcome]) -> list[Outcome]:
+def _until_converged(outcomes: list[StepResult]) -> list[StepResult]:
     """Return the steps before updates are small: then a line search decides by rounding errors."""
     sizes = [max(np.max(np.abs(u), initial=0.0) for u in step.updates) for step in outcomes]
     largest = int(np.argmax(sizes))
@@ -240,17 +212,17 @@ def _errors(got: list[Any], wanted: list[Any]) -> list[float]:
     ]
 
 
-def _not_finite(problem: Problem, outcomes: Sequence[Outcome]) -> Iterator[ValueProblem]:
+def _not_finite(problem: RandomProblem, outcomes: Sequence[StepResult]) -> Iterator[Violation]:
     for leaf, where in enumerate(problem.paths):
         for step, outcome in enumerate(outcomes):
             update = outcome.updates[leaf]
             if not np.all(np.isfinite(update)):
                 what = "nan" if np.any(np.isnan(update)) else "inf"
-                yield ValueProblem("not finite", where, step + 1, what)
+                yield Violation("not finite", where, what, step + 1)
                 break
 
 
-def _after_nan(problem: Problem, steps: int) -> Iterator[ValueProblem]:
+def _after_nan(problem: RandomProblem, steps: int) -> Iterator[Violation]:
     """Compare a run whose first gradients are NaN with the same run without."""
     rng = np.random.default_rng(0)
     inputs, _ = _exact_run(problem, _SCENARIOS[0], steps, rng)
@@ -264,14 +236,14 @@ def _after_nan(problem: Problem, steps: int) -> Iterator[ValueProblem]:
     )
     held = ~np.any(usual, axis=1)
     if not len(without) / 3 <= np.sum(held) < len(without):
-        return  # Gradients are not accumulated: what NaN does to this state is its own way.
+        return  # Gradients are not accumulated: what NaN does to this state is not compared.
     gradients = "after NaN gradients"
     for leaf, where in enumerate(problem.paths):
         leaked = held & ~np.isfinite(sizes[:, leaf])
         if np.any(leaked):
             message = "nan where finite gradients give 0"
             step = int(np.argmax(leaked)) + 1
-            yield ValueProblem("not finite", where, step, message, gradients)
+            yield Violation("not finite", where, message, step, gradients)
         if np.any(usual[1:, leaf]) and not np.any(sizes[1:, leaf]):
             message = "zero updates from then on"
-            yield ValueProblem("stalls", where, 2, message, gradients)
+            yield Violation("stalls", where, message, 2, gradients)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -22,15 +22,12 @@ from .shrink import shrunk_shapes
 from .x64 import x64
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     Arrays = list[Any]
 
 _RANDOM = {"threefry2x32", "random_bits", "random_seed", "random_wrap", "rng_bit_generator"}
 """Primitives that draw random numbers."""
-
-Update = Callable[[PyTree, PyTree, PyTree, dict[str, Any]], tuple[PyTree, PyTree]]
-"""``update(grads, state, params, extra_args)``, compiled where the trees allow it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,31 +40,56 @@ class Inputs:
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
+class StepResult:
     """What one step gave: updates, arrays and scalars of the state, in double precision."""
 
     updates: Arrays
     scalars: dict[str, Any]
 
 
-class Problem:
+class RandomProblem:
     """The user's trees and extra arguments, with random numbers in small shapes.
 
     Where an extra argument is a function, such as ``value_fn``, the shapes and the given params
     stay, because the function may need them, and gradients are those of ``value_fn``.
+
+    Attributes:
+      update: ``update(grads, state, params, arrays)``, compiled where the trees allow it.
+      init: that of the transformation.
+      searches: whether it is given the loss as a function, and so may converge.
+      double: whether float32 is not enough for the exact run.
+      half: whether a param or gradient is in half precision.
+      coarse: whether a param or gradient has 8 bits: rounding alone explains any error.
+      paths: key path of each gradient.
     """
 
     def __init__(self, tx: Any, params: PyTree, grads: PyTree, extra_args: dict[str, Any]) -> None:
-        self.update: Update = _compiled(tx, (params, grads, extra_args))
+        functions = {name: value for name, value in extra_args.items() if callable(value)}
+        arrays = {name: value for name, value in extra_args.items() if name not in functions}
+
+        def update(
+            grads: PyTree, state: PyTree, params: PyTree, arrays: dict[str, Any]
+        ) -> tuple[PyTree, PyTree]:
+            result: tuple[PyTree, PyTree] = tx.update(grads, state, params, **arrays, **functions)
+            return result
+
+        # A model may have functions among its leaves.
+        compiles = all(map(is_number, leaves((params, grads, arrays))))
+        self.update = jax.jit(update) if compiles else update
         self.init = tx.init
-        self._extra_args = extra_args
-        self._as_given = any(map(callable, extra_args.values()))
+        self._arrays = arrays
+        self._loss = functions.get("value_fn")
+        self.searches = self._loss is not None
+        self._as_given = bool(functions)
         shapes = {} if self._as_given else shrunk_shapes(tx, params, grads)
         self._params = [_Leaf.of(leaf, shapes) for leaf in leaves(params)]
         self._grads = [_Leaf.of(leaf, shapes) for leaf in leaves(grads)]
         self._structures: Any = [jax.tree_util.tree_structure(tree) for tree in (params, grads)]
         floats = [leaf.dtype for leaf in (*self._params, *self._grads) if leaf.is_float]
-        self._bits = {jnp.finfo(dtype).dtype.itemsize * 8 for dtype in floats}
+        bits = {jnp.finfo(dtype).dtype.itemsize * 8 for dtype in floats}
+        self.double = any(count > 16 for count in bits)
+        self.half = any(count <= 16 for count in bits)
+        self.coarse = any(count <= 8 for count in bits)
         self.paths = [path for path, leaf in _with_paths(grads) if is_number(leaf)]
 
     @functools.cached_property
@@ -100,31 +122,9 @@ class Problem:
         grads = [np.full_like(g, np.nan) if leaf.is_float else g for leaf, g in pairs]
         return dataclasses.replace(inputs, grads=grads)
 
-    @property
-    def double(self) -> bool:
-        """Whether float32 is not enough for the exact run."""
-        return any(bits > 16 for bits in self._bits)
-
-    @property
-    def coarse(self) -> bool:
-        """Whether a param or gradient has 8 bits: rounding alone explains any error."""
-        return any(bits <= 8 for bits in self._bits)
-
-    @property
-    def half(self) -> bool:
-        """Whether a param or gradient is in half precision."""
-        return any(bits <= 16 for bits in self._bits)
-
-    @property
-    def searches(self) -> bool:
-        """Whether the transformation is given the loss as a function, and so may converge."""
-        return callable(self._extra_args.get("value_fn"))
-
-    @contextlib.contextmanager
-    def mode(self, *, exact: bool) -> Iterator[None]:
+    def mode(self, *, exact: bool) -> contextlib.AbstractContextManager[None]:
         """Set the mode of JAX that a run needs, in this thread."""
-        with x64() if exact and self.double else contextlib.nullcontext():
-            yield
+        return x64() if exact and self.double else contextlib.nullcontext()
 
     def _dtype(self, dtype: Any, *, exact: bool) -> Any:
         if not (exact and jnp.issubdtype(dtype, jnp.inexact)):
@@ -151,9 +151,9 @@ class Problem:
     ) -> Inputs:
         """Return the rounded inputs of a step, for exact params."""
         rounded = [leaf.round(value) for leaf, value in zip(self._params, params)]
-        if self.searches:
+        if self._loss is not None:
             tree = self._structures[0].unflatten(map(jnp.asarray, rounded))
-            value, gradient = jax.value_and_grad(self._extra_args["value_fn"])(tree)
+            value, gradient = jax.value_and_grad(self._loss)(tree)
             flat, loss = [np.asarray(leaf) for leaf in leaves(gradient)], float(value)
         else:
             flat = [leaf.draw(rng) for leaf in self._grads]
@@ -166,7 +166,7 @@ class Problem:
         return Inputs(rounded, grads, loss)
 
     def arguments(self, inputs: Inputs, *, exact: bool) -> tuple[PyTree, PyTree, dict[str, Any]]:
-        """Return params, gradients and extra arguments of a step, as ``tx`` is given them."""
+        """Return params, gradients and the extra arguments that are arrays, for one step."""
         params, grads = (
             structure.unflatten(
                 jnp.asarray(value, self._dtype(leaf.dtype, exact=exact)) if leaf.dtype else value
@@ -188,7 +188,7 @@ class Problem:
             rounded = np.asarray(inputs.loss).astype(dtype)
             return jnp.asarray(rounded, self._dtype(dtype, exact=exact))
 
-        return params, grads, {name: extra_arg(name, x) for name, x in self._extra_args.items()}
+        return params, grads, {name: extra_arg(name, x) for name, x in self._arrays.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,7 +246,7 @@ class Run:
 
     def __init__(
         self,
-        problem: Problem,
+        problem: RandomProblem,
         first: Inputs,
         *,
         exact: bool = False,
@@ -263,13 +263,13 @@ class Run:
             self._state = self._kept(state)
             self._names = _names(self._state, params)
 
-    def step(self, inputs: Inputs) -> Outcome:
+    def step(self, inputs: Inputs) -> StepResult:
         """Run one step."""
         with self._problem.mode(exact=self._exact):
             params, grads, extra_args = self._problem.arguments(inputs, exact=self._exact)
             updates, state = self._problem.update(grads, self._state, params, extra_args)
             self._state = self._kept(state)
-        return Outcome(
+        return StepResult(
             [_double(leaf) for leaf in leaves(updates) if is_number(leaf)],
             {name: _double(leaf) for name, leaf in self.scalars().items()},
         )
@@ -295,40 +295,6 @@ class Run:
             for leaf, dtype in zip(flat, self._stored)
         )
         return kept
-
-
-def _compiled(tx: Any, trees: PyTree) -> Update:
-    def update(
-        grads: PyTree, state: PyTree, params: PyTree, extra_args: dict[str, Any]
-    ) -> tuple[PyTree, PyTree]:
-        result: tuple[PyTree, PyTree] = tx.update(grads, state, params, **extra_args)
-        return result
-
-    # A model may have functions among its leaves.
-    params, grads, extra_args = trees
-    arrays, functions = _divided(extra_args)
-    if not all(map(is_number, leaves((params, grads, arrays)))):
-        return update
-
-    @jax.jit
-    def compiled(
-        grads: PyTree, state: PyTree, params: PyTree, arrays: dict[str, Any]
-    ) -> tuple[PyTree, PyTree]:
-        return update(grads, state, params, {**arrays, **functions})
-
-    def without_functions(
-        grads: PyTree, state: PyTree, params: PyTree, extra_args: dict[str, Any]
-    ) -> tuple[PyTree, PyTree]:
-        result: tuple[PyTree, PyTree] = compiled(grads, state, params, _divided(extra_args)[0])
-        return result
-
-    return without_functions
-
-
-def _divided(extra_args: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the arguments that are arrays, and those that are functions."""
-    functions = {name: value for name, value in extra_args.items() if callable(value)}
-    return {k: v for k, v in extra_args.items() if k not in functions}, functions
 
 
 def _names(state: PyTree, params: PyTree) -> list[str]:

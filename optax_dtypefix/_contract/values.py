@@ -2,75 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from .._api import built_before
-from .._errors import OptaxDtypeFixError
-from .._text import cut, html_table, summarize
-from .arguments import advice_on, refuse_traced, refuse_wrong
-from .compare import ValueProblem, find_problems
+from .._text import summarize
+from .compare import find_violations
 from .modes import no_debugging
-from .trial import Problem
+from .result import Check, Violation
+from .trial import RandomProblem
+from .wrong_arguments import advice_on, refuse_traced, refuse_wrong
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from .dtypes import PyTree
-
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class ValueCheck:
-    """Result of ``check_values``. Iterates over the problems.
-
-    Attributes:
-      problems: the first of each kind and leaf.
-      notes: what was not compared, and why; functions that built ``tx`` before they were patched.
-      error: the exception that the transformation raised, if it did.
-    """
-
-    problems: tuple[ValueProblem, ...]
-    notes: tuple[str, ...] = ()
-    error: Exception | None = None
-
-    @property
-    def ok(self) -> bool:
-        """Whether no problem was found."""
-        return not self.problems
-
-    def __iter__(self) -> Iterator[ValueProblem]:
-        return iter(self.problems)
-
-    def __str__(self) -> str:
-        lines = [*map(str, self.problems)] or ["values: ok"]
-        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
-
-    def __repr__(self) -> str:
-        count = len(self.problems)
-        first = f"{count} problem{'' if count == 1 else 's'}, first " if count else ""
-        return cut(f"<ValueCheck: {first}{str(self).splitlines()[0]}>", 100)
-
-    def _repr_html_(self) -> str:
-        rows = [(p.kind, p.where, str(p.step), p.message, p.gradients) for p in self]
-        rows += [("note", "", "", note, "") for note in self.notes]
-        if self.ok:
-            rows.insert(0, ("ok", "", "", "", ""))
-        return html_table([("values", "where", "step", "message", "gradients"), *rows])
-
-    def raise_if_broken(self) -> None:
-        """Raise if a problem was found.
-
-        Raises:
-          OptaxDtypeFixError: one line a problem. Its cause is the exception that the transformation
-            raised, if it did.
-        """
-        if not self.ok:
-            raise OptaxDtypeFixError(f"the values are wrong:\n{self}") from self.error
 
 
 def check_values(
     tx: Any, params: PyTree, grads: PyTree = None, *, steps: int = 320, **extra_args: Any
-) -> ValueCheck:
+) -> Check:
     """Check the values that a transformation computes, stock or patched.
 
     The transformation runs on small random problems in the dtypes of ``params`` and ``grads``, and
@@ -103,15 +51,17 @@ def check_values(
     if steps < 1:
         raise ValueError(f"steps={steps!r}: it must be at least 1.")
     grads = params if grads is None else grads
-    found: dict[tuple[str, str], ValueProblem] = {}
-    stale = ", ".join(built_before(tx))
-    note = f"built before the patches were applied, so still stock: {stale}"
-    notes = dict.fromkeys([note] if stale else [])
+    found: dict[tuple[str, str], Violation] = {}
+    notes: dict[str, None] = {}
+    failure: Exception | None = None
     try:
         with no_debugging():
-            for one in find_problems(Problem(tx, params, grads, extra_args), steps, notes):
+            problem = RandomProblem(tx, params, grads, extra_args)
+            for one in find_violations(problem, steps, notes):
                 found.setdefault((one.kind, one.where), one)
     except Exception as error:  # Reported, not swallowed: it is in the result, with its cause.
         message = summarize(error) + advice_on(error, "check_values", params)
-        return ValueCheck((ValueProblem("error", "", 1, message),), tuple(notes), error)
-    return ValueCheck(tuple(found.values()), tuple(notes))
+        found = {("error", ""): Violation("error", "", message, step=1)}
+        failure = error
+    stale = tuple(built_before(tx))
+    return Check(tuple(found.values()), failure, stale, tuple(notes), if_ok="values: ok")

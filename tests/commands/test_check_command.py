@@ -15,28 +15,39 @@ from hypothesis import (
     strategies as st,
 )
 
-from optax_dtypefix._commands.check import needs as leaving_out
-from optax_dtypefix._commands.check.needs import Needs, find_needs
-from optax_dtypefix._commands.check.process import _extra_args, _measured
-from optax_dtypefix._commands.check.results import Comparison, Row, Verdict, _check_fits, compare
-from optax_dtypefix._commands.check.runs import Problem, Result, Run
-from optax_dtypefix._commands.check.target import Target, TargetError, load, parse_target
-from optax_dtypefix._commands.check.trees import (
+from optax_dtypefix._commands.check.optimizer import (
+    OptimizerError,
+    OptimizerName,
+    load,
+    parse_name,
+)
+from optax_dtypefix._commands.check.params import (
     DTYPES,
-    Case,
     Leaf,
-    default_case,
-    parse_case,
+    default_params,
     parse_dtypes,
+    parse_own,
     parse_params,
 )
+from optax_dtypefix._commands.check.process import checked, findings
+from optax_dtypefix._commands.check.results import (
+    OptimizerCheck,
+    ParamsCheck,
+    Verdict,
+    compare,
+    found_by,
+    refuse_unfit,
+)
 from optax_dtypefix._commands.main import main
+from optax_dtypefix._commands.worker import Written
 from optax_dtypefix.patches import TESTED
 from support.processes import Python, write_script
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
+
+HALF = default_params("bfloat16")
 
 SCRIPT = """
     import sys
@@ -97,9 +108,9 @@ def test_it_finds_the_patch_that_an_optimizer_needs(affected: Any) -> None:
     assert (affected["verdict"], affected["needs"]) == ("fixed", ["inject_hyperparams"])
     single, half = affected["cases"]
     assert (single["name"], single["verdict"], single["stock"]) == ("float32", "fine", [])
-    assert single["needs"]["all_of"] == []
+    assert single["needs"] == []
     assert (half["name"], half["verdict"], half["patched"]) == ("bfloat16", "fixed", [])
-    assert half["needs"] == {"all_of": ["inject_hyperparams"], "one_of": [], "some_of": []}
+    assert half["needs"] == ["inject_hyperparams"]
     found = half["stock"][0]
     assert (found["check"], found["kind"]) == ("values", "not finite")
     assert found["text"].startswith("nan at step 1 (updates[")
@@ -113,17 +124,9 @@ def test_the_record_says_which_optax_it_is_about(affected: Any) -> None:
 
 
 def test_an_optimizer_may_be_fine(script: Path) -> None:
-    seen: list[tuple[int, int]] = []
-    found = compare(
-        parse_target("train:tx"),
-        parse_dtypes("float32"),
-        x64=False,
-        progress=lambda *now: seen.append(now),
-    )
+    found = compare(parse_name("train:tx"), parse_dtypes("float32"), x64=False)
     assert script.exists()
     assert found.verdict is Verdict.FINE
-    assert seen
-    assert seen[-1][1] == 2  # Stock and patched.
     assert found.as_text(80).splitlines()[:3] == ["tx, float32", "  stock    ok", "  patched  ok"]
     assert found.as_text(80).endswith(": not affected.")
 
@@ -147,14 +150,12 @@ def test_params_that_do_not_fit_are_no_verdict() -> None:
     def named() -> Any:
         return optax.multi_transform({"a": optax.sgd(0.1)}, lambda _: {"encoder": "a"})
 
-    case = default_case("bfloat16")
-    entry = _measured(named, parse_params(case.params))
-    assert (entry["problems"][0]["kind"], entry["unfit"]) == ("error", True)
-    problems = tuple(Problem(**problem) for problem in entry["problems"])
-    stock, patched = (Run({case: Result(problems, unfit)}, {}, None) for unfit in (True, False))
-    _check_fits(Target("train.py", "named"), case, stock, patched)  # The patches fix it.
-    with pytest.raises(TargetError) as error:
-        _check_fits(Target("train.py", "named"), case, stock, stock)
+    found = findings(named, parse_params(HALF.params))
+    assert (found["problems"][0]["kind"], found["unfit"]) == ("error", True)
+    name = OptimizerName("train.py", "named")
+    refuse_unfit(name, ParamsCheck(HALF, found, {**found, "unfit": False}))  # The patches fix it.
+    with pytest.raises(OptimizerError) as error:
+        refuse_unfit(name, ParamsCheck(HALF, found, found))
     assert "train.py:named does not run on w=bfloat16[256,128]," in str(error.value)
     assert "Give params like your own, such as --params" in str(error.value)
 
@@ -163,12 +164,9 @@ def test_a_factory_that_raises_is_no_matter_of_params() -> None:
     def boom() -> Any:
         raise ValueError("no config")
 
-    case = default_case("bfloat16")
-    entry = _measured(boom, parse_params(case.params))
-    result = Result(tuple(Problem(**problem) for problem in entry["problems"]), entry["unfit"])
-    both = Run({case: result}, {}, None)
-    with pytest.raises(TargetError) as error:
-        _check_fits(Target("train.py", "boom"), case, both, both)
+    found = findings(boom, parse_params(HALF.params))
+    with pytest.raises(OptimizerError) as error:
+        refuse_unfit(OptimizerName("train.py", "boom"), ParamsCheck(HALF, found, found))
     assert str(error.value) == (
         "train.py:boom cannot be built, stock or patched: ValueError: no config"
     )
@@ -180,7 +178,7 @@ def test_an_error_in_half_precision_alone_is_a_problem() -> None:
         return updates, state
 
     tx = optax.GradientTransformation(optax.sgd(0.1).init, update)
-    entry = _measured(lambda: tx, parse_params("w=float16[2]"))
+    entry = findings(lambda: tx, parse_params("w=float16[2]"))
     assert [p["kind"] for p in entry["problems"]] == ["error"]  # Once, not for dtypes and values.
     assert not entry["unfit"]
 
@@ -191,13 +189,13 @@ def test_an_error_in_half_precision_alone_is_a_problem() -> None:
 def test_a_transformation_or_a_factory_is_found(script: Path) -> None:
     assert script.exists()
     for text in ("train.py:tx", "train:tx", "train.py:state.tx", "train.py:inject"):
-        tx = load(parse_target(text))()
+        tx = load(parse_name(text))()
         assert callable(tx.init), text
         assert callable(tx.update), text
 
 
 def test_a_factory_builds_anew(script: Path) -> None:
-    build = load(Target(str(script), "inject"))
+    build = load(OptimizerName(str(script), "inject"))
     assert build() is not build()
 
 
@@ -207,7 +205,7 @@ def test_a_script_is_imported_from_its_own_folder(tmp_path: Path, script: Path) 
     write_script(folder, "from helper import tx", "entry.py")
     write_script(folder, "import optax; tx = optax.sgd(0.1)", "helper.py")
     assert script.exists()
-    load(parse_target("scripts/entry.py:tx"))
+    load(parse_name("scripts/entry.py:tx"))
     assert sys.modules["entry"].tx is sys.modules["helper"].tx
     assert sys.argv == ["scripts/entry.py"]
 
@@ -215,7 +213,7 @@ def test_a_script_is_imported_from_its_own_folder(tmp_path: Path, script: Path) 
 def test_a_file_does_not_replace_a_module(tmp_path: Path, script: Path) -> None:
     write_script(tmp_path, "import optax\ntx = optax.sgd(0.1)", "json.py")
     assert script.exists()
-    load(parse_target("json.py:tx"))
+    load(parse_name("json.py:tx"))
     assert sys.modules["json"] is json
 
 
@@ -242,8 +240,8 @@ def test_a_target_that_cannot_be_used_is_explained(script: Path, text: str, mess
     write_script(script.parent, "import no_such_package", "missing.py")
     write_script(script.parent, "import sys; sys.exit(7)", "exits.py")
     write_script(script.parent, "from . import other", "relative.py")
-    with pytest.raises(TargetError) as error:
-        load(parse_target(text))()
+    with pytest.raises(OptimizerError) as error:
+        load(parse_name(text))()
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -286,7 +284,7 @@ def test_params_are_nested_by_dots() -> None:
         "layer": {"w": Leaf("bfloat16", (128, 256)), "b": Leaf("float32", (16,))},
         "scale": Leaf("float32", ()),
     }
-    (case,) = parse_case(text)
+    (case,) = parse_own(text)
     assert case.name == "layer.w=bfloat16[128,256],layer.b=float32[16],scale=float32[]"
 
 
@@ -370,7 +368,7 @@ def test_extra_arguments_are_found_by_trying(
         assert optax.__version__ != TESTED[-1], f"{name} is misspelt"
         pytest.skip(f"this optax has no {name}")
     params = {"w": jax.ShapeDtypeStruct((3, 4), "float32")}
-    assert set(_extra_args(factory(*arguments), params)) == needed
+    assert set(checked(factory(*arguments), params)[0]) == needed
 
 
 @needs_extra_args
@@ -381,7 +379,7 @@ def test_an_extra_argument_that_is_refused_is_left_out() -> None:
         return updates, state
 
     tx: Any = optax.GradientTransformationExtraArgs(optax.sgd(0.1).init, update)
-    assert set(_extra_args(tx, {"w": jax.ShapeDtypeStruct((3,), "float32")})) == {"value"}
+    assert set(checked(tx, {"w": jax.ShapeDtypeStruct((3,), "float32")})[0]) == {"value"}
 
 
 @needs_extra_args
@@ -390,112 +388,61 @@ def test_an_error_that_names_no_extra_argument_stays_as_it_is() -> None:
         raise ValueError(f"no value is right, and {len(extra_args)} were given")
 
     tx = optax.GradientTransformationExtraArgs(optax.sgd(0.1).init, update)
-    assert _extra_args(tx, {"w": jax.ShapeDtypeStruct((3,), "float32")}) == {}
+    given, found = checked(tx, {"w": jax.ShapeDtypeStruct((3,), "float32")})
+    assert given == {}
+    assert "and 0 were given" in str(found.error)
 
 
-# Leaving out.
+# The patches that were at work.
 
 
-HALF = default_case("bfloat16")
-FAULT = Problem("values", "not finite", "updates['w']", "nan")
+def problems(*texts: str, where: str = "updates['w']") -> list[dict[str, str]]:
+    return [
+        {"check": "values", "kind": text, "where": where, "text": f"{text} of a leaf"}
+        for text in texts
+    ]
 
 
-class FakeRunner:
-    """Has a fault, under a name of its own, unless the patches that are on satisfy a rule."""
-
-    def __init__(self, applied: str, *rules: Any) -> None:
-        self._applied, self._rules = applied, rules
-        self.starts = 0
-
-    def run(self, ways: Mapping[str, Mapping[str, str]], cases: Sequence[Case]) -> dict[str, Run]:
-        self.starts += len(ways)
-        return {name: self.result(off[leaving_out._DISABLE], cases) for name, off in ways.items()}
-
-    def result(self, off: str, cases: Sequence[Case]) -> Run:
-        on = set(self._applied) - set(off.split(","))
-        faults = [FAULT._replace(kind=str(i)) for i, rule in enumerate(self._rules) if not rule(on)]
-        return Run(dict.fromkeys(cases, Result(tuple(faults))), self.report, None)
-
-    @property
-    def report(self) -> Any:
-        patches = [
-            {"id": i, "state": "applied", "reached": 1, "changed": {"casts": 1}}
-            for i in self._applied
-        ]
-        off = {"id": "off", "state": "disabled", "reached": 0, "changed": {}}
-        return {"patches": [*patches, off]}
+def checked_params(stock: Any, patched: Any, *at_work: str) -> ParamsCheck:
+    return ParamsCheck(HALF, {"problems": stock}, {"problems": patched, "at_work": [*at_work]})
 
 
 @pytest.mark.parametrize(
-    ("applied", "rules", "wanted", "most"),
+    ("stock", "patched", "needs"),
     [
-        ("a", [lambda on: "a" in on], Needs(("a",)), 1),
-        ("abc", [lambda on: "b" in on], Needs(("b",)), 4),
-        ("abc", [lambda on: {"b", "c"} <= on], Needs(("b", "c")), 3),
-        ("abcd", [lambda on: on & {"b", "c"}], Needs((), ("b", "c")), 8),
-        ("abcd", [lambda on: "a" in on, lambda on: on & {"b", "c"}], Needs(("a",), ("b", "c")), 8),
-        ("abc", [lambda on: len(on) > 1], Needs((), (), ("a", "b", "c")), 6),
-        ("ab", [lambda on: "a" in on, lambda _: False], Needs(("a",)), 2),  # One fault stays.
+        (problems("nan"), [], ["a"]),
+        (problems("nan", "off"), problems("off"), ["a"]),
+        (problems("nan"), problems("nan", where="updates['b']"), ["a"]),
+        (problems("nan"), problems("nan"), []),
+        ([], [], []),
+        ([], problems("nan"), []),
     ],
 )
-def test_patches_are_left_out(applied: str, rules: Any, wanted: Needs, most: int) -> None:
-    runner: Any = FakeRunner(applied, *rules)
-    needs = find_needs(runner, runner.result("", [HALF]), [HALF])
-    assert needs == {HALF: wanted}
-    assert runner.starts <= most
+def test_patches_are_named_where_they_solve_a_problem(stock: Any, patched: Any, needs: Any) -> None:
+    assert checked_params(stock, patched, "a").needs == needs
 
 
-def test_a_fault_of_another_leaf_is_another_fault() -> None:
-    others = [FAULT._replace(where="updates['b']"), FAULT._replace(text="inf at step 9")]
-    got = [Result((fault,)).has_others_than(Result((FAULT,))) for fault in others]
-    assert got == [True, False]
-
-
-@pytest.mark.parametrize(
-    ("did", "starts"),
-    [
-        ({"a": "changed", "b": "reached", "c": "reached"}, 2),
-        ({"a": "changed", "b": "idle", "c": "idle"}, 1),
-        ({"a": "reached", "b": "changed", "c": "reached"}, 5),
-    ],
-)
-def test_patches_that_changed_something_are_tried_first(
-    did: Mapping[str, str], starts: int
-) -> None:
-    runner: Any = FakeRunner("abc", lambda on: "a" in on)
-    patched = runner.result("", [HALF])
-    for patch in patched.report["patches"]:
-        word = did.get(patch["id"], "idle")
-        patch["reached"] = word != "idle"
-        patch["changed"] = {"casts": 1} if word == "changed" else {}
-    needs = find_needs(runner, patched, [HALF])
-    assert (needs, runner.starts) == ({HALF: Needs(("a",))}, starts)
-
-
-def test_patches_that_are_off_stay_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPTAX_DTYPEFIX_DISABLE", "b")
-    assert leaving_out._without(frozenset({"c", "a"})) == {"OPTAX_DTYPEFIX_DISABLE": "b,a,c"}
+def test_a_killed_process_leaves_a_problem() -> None:
+    written = Written([{"report": {}}, {"problems": [], "unfit": False, "at_work": []}], -9)
+    first, second = found_by(written, 2)
+    assert first["problems"] == []
+    assert second["problems"][0]["text"] == "no result: the process ended with code -9"
 
 
 # Text.
 
 
-def row(stock: int, patched: int, needs: Needs | None = None) -> Row:
-    faults = [FAULT._replace(text=f"fault {i} of a leaf") for i in range(9)]
-    results = [Result(tuple(faults[:count])) for count in (stock, patched)]
-    return Row(HALF, *results, needs or Needs())
-
-
-def text_of(*rows: Row, width: int | None = None, verbose: bool = False) -> list[str]:
+def text_of(*checks: ParamsCheck, width: int | None = None, verbose: bool = False) -> list[str]:
     report = {"optax_version": "0.2.8", "jax_version": "0.10.2", "patches": []}
-    found = Comparison(Target("train.py", "make"), report, rows)
+    found = OptimizerCheck(OptimizerName("train.py", "make"), report, checks)
     return found.as_text(width, verbose=verbose).splitlines()
 
 
-def test_a_case_is_three_lines() -> None:
-    assert text_of(row(1, 0, Needs(("inject_hyperparams",)))) == [
+def test_params_are_three_lines() -> None:
+    check = checked_params(problems("nan"), [], "inject_hyperparams")
+    assert text_of(check) == [
         "make, bfloat16",
-        "  stock    fault 0 of a leaf",
+        "  stock    nan of a leaf",
         "  patched  ok             needs: inject_hyperparams",
         "",
         "optax 0.2.8, jax 0.10.2: affected; fixed in bfloat16.",
@@ -503,30 +450,26 @@ def test_a_case_is_three_lines() -> None:
 
 
 def test_verbose_shows_every_problem() -> None:
-    short, long = (text_of(row(3, 2, Needs(("a",))), verbose=verbose) for verbose in (False, True))
-    assert short[1] == "  stock    fault 0 of a leaf, and 2 more"
-    assert short[2] == "  patched  fault 0 of a leaf, and 1 more"
-    assert long[1:4] == [
-        "  stock    fault 0 of a leaf",
-        "           fault 1 of a leaf",
-        "           fault 2 of a leaf",
-    ]
+    check = checked_params(problems("nan", "off", "inf"), problems("off", "inf"), "a")
+    short, long = (text_of(check, verbose=verbose) for verbose in (False, True))
+    assert short[1] == "  stock    nan of a leaf, and 2 more"
+    assert short[2] == "  patched  off of a leaf, and 1 more"
     assert short[3] == "           needs: a"
+    assert long[1:4] == [
+        "  stock    nan of a leaf",
+        "           off of a leaf",
+        "           inf of a leaf",
+    ]
 
 
 def test_lines_fit_the_terminal() -> None:
-    lines = text_of(row(3, 0), width=30)
-    assert lines[1] == "  stock    fault 0 of a leaf,…"
+    lines = text_of(checked_params(problems("a very long fault"), []), width=24)
+    assert lines[1] == "  stock    a very long …"
 
 
 def test_worse_than_stock_is_not_called_affected() -> None:
-    lines = text_of(row(0, 1), row(1, 1))
+    one = problems("nan")
+    lines = text_of(checked_params([], one), checked_params(one, one))
     assert lines[-1].endswith(
         "broken by the patches (please report it) in bfloat16; not fixed in bfloat16."
     )
-
-
-def test_needs_are_said_in_words() -> None:
-    assert str(Needs(("a", "b"))) == "a, b"
-    assert str(Needs(("a",), ("b", "c"))) == "a, and b or c"
-    assert str(Needs((), (), ("a", "b"))) == "some of a, b"

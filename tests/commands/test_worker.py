@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optax_dtypefix._commands.worker import Worker, WorkerError
+from optax_dtypefix._commands.import_optax import NoOptaxError
+from optax_dtypefix._commands.worker import Written, run_workers
 from support import processes
 
 if TYPE_CHECKING:
@@ -24,16 +25,18 @@ def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in SHADOWED:
         (folder / f"{name}.py").write_text("raise SystemExit(f'ran {__file__}')")
     (folder / "user.py").write_text(
-        "import json\ndef write(path):\n    open(path, 'w').write(json.dumps({'ok': 1}))\n"
+        "import json, os\n"
+        "def write(path):\n"
+        "    open(path, 'w').write(json.dumps({'total': 0, 'way': os.environ['WAY']}) + '\\n')\n"
     )
     monkeypatch.chdir(folder)
     return folder
 
 
 @pytest.mark.usefixtures("cwd")
-def test_no_file_of_the_current_folder_runs(tmp_path: Path) -> None:
-    with Worker(str(tmp_path), "some", "user:write") as worker, pytest.raises(WorkerError) as why:
-        worker.entries()
+def test_no_file_of_the_current_folder_runs() -> None:
+    with pytest.raises(NoOptaxError) as why:
+        run_workers("user:write", (), {"some": {}})
     assert "No module named 'user'" in str(why.value)
 
 
@@ -44,17 +47,23 @@ def test_it_finds_what_this_process_finds(
     modules.mkdir()
     (cwd / "user.py").rename(modules / "user.py")
     monkeypatch.setattr(sys, "path", [*sys.path, str(modules), modules])  # A Path is ignored.
-    with Worker(str(tmp_path), "some", "user:write") as worker:
-        assert worker.entries() == [{"ok": 1}]
+    ways = {"one": {"WAY": "1"}, "other": {"WAY": "2"}}
+    assert run_workers("user:write", (), ways) == {
+        "one": Written([{"total": 0, "way": "1"}], 0),
+        "other": Written([{"total": 0, "way": "2"}], 0),
+    }
 
 
 def test_in_isolated_mode_no_file_on_pythonpath_runs(cwd: Path, tmp_path: Path) -> None:
-    script = f"""
-        from optax_dtypefix._commands.worker import Worker
-        with Worker({str(tmp_path)!r}, "some", "pathlib:Path") as worker:
-            worker._process.wait()
-        print(open(worker._stderr).read())
+    script = """
+        from optax_dtypefix._commands.import_optax import NoOptaxError
+        from optax_dtypefix._commands.worker import run_workers
+        try:
+            run_workers("pathlib:Path", (), {"some": {}})
+        except NoOptaxError as error:
+            print(repr(str(error)))
         """
     path = processes.write_script(tmp_path, script)
     done = processes.run("-I", path, folder=cwd, PYTHONPATH=str(cwd))
-    assert (done.stdout, done.stderr) == ("\n", "")
+    failed = "optax cannot be imported: the process with some optax failed:\n"
+    assert (done.stdout, done.stderr) == (f"{failed!r}\n", "")

@@ -9,9 +9,9 @@ import jax
 import pytest
 
 import optax_dtypefix
-from optax_dtypefix._commands.audit.cases import Case, cases
-from optax_dtypefix._commands.audit.measure import _extra_args, _trees
-from optax_dtypefix._commands.audit.regimes import REGIMES
+from evidence.audit.cases import Case, cases
+from evidence.audit.measure import _extra_args, _trees
+from evidence.audit.regimes import REGIMES
 from optax_dtypefix._commands.import_optax import import_optax
 
 # Stock warns of deprecated functions.

@@ -10,7 +10,7 @@ import optax
 import pytest
 
 import optax_dtypefix
-from optax_dtypefix._commands.audit import cases as transformations
+from evidence.audit import cases as transformations
 from optax_dtypefix._contract.x64 import x64
 from optax_dtypefix.patches._support.weak_scalars import weak
 from support.contract import assert_keeps_the_contract, assert_within_the_bound, float64_in

@@ -1,32 +1,36 @@
-"""The worker process of ``check``: measure the user's optimizer on the optax of this process."""
+"""The worker process of ``check``: check the user's optimizer on the optax of this process."""
 
 from __future__ import annotations
 
-import json
 import re
 import warnings
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 
 from ..._api import status
 from ..._contract.check import check
+from ..._contract.dtypes import leaves
 from ..._contract.shrink import shrunk_shapes
 from ..._contract.values import check_values
 from ..._text import summarize
-from ..audit.measure import loss
+from ..counts import counts_so_far, patches_at_work
 from ..import_optax import import_optax
-from .target import Target, TargetError, load
-from .trees import Leaf, Tree, in_float32, map_leaves, parse_params
+from ..worker import lines_to
+from .optimizer import OptimizerError, OptimizerName, load
+from .params import Tree, in_float32, map_leaves, parse_params
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
+
+    from ..._contract.result import Check
 
 _REFUSED = re.compile(r"unexpected keyword argument '(\w+)'")
 
 
-def write_cases(path: str, place: str, name: str, mode: str, *params: str) -> None:
-    """Measure the optimizer on each of these params; write one JSON line for each.
+def write_findings(path: str, place: str, name: str, mode: str, *params: str) -> None:
+    """Check the optimizer on each of these params; write one JSON line for each.
 
     Args:
       path: file to write. The first and the last line have the report of the patches. A line with
@@ -36,54 +40,53 @@ def write_cases(path: str, place: str, name: str, mode: str, *params: str) -> No
       mode: ``x64`` or ``x32``.
       *params: as text, see ``parse_params``.
     """
-    warnings.simplefilter("ignore")  # The optimizer is measured, not its style.
+    warnings.simplefilter("ignore")  # The optimizer is checked, not its style.
     import_optax()
     if mode == "x64":
         jax.config.update("jax_enable_x64", True)
-    with open(path, "w", encoding="utf-8") as file:
-
-        def write(**fields: Any) -> None:
-            print(json.dumps(fields), file=file, flush=True)
-
-        write(report=status().as_dict())
+    with lines_to(path) as write:
+        write(report=status().as_dict(), total=len(params) + 1)
         try:
-            build = load(Target(place, name))
+            build = load(OptimizerName(place, name))
             for text in params:
-                write(**_measured(build, parse_params(text)))
-        except TargetError as error:
+                before = counts_so_far()
+                found = findings(build, parse_params(text))
+                write(**found, at_work=patches_at_work(before))
+        except OptimizerError as error:
             write(failure=str(error))
-            return
         write(report=status().as_dict())
 
 
-def _measured(build: Callable[[], Any], tree: Tree) -> dict[str, Any]:
+def findings(build: Callable[[], Any], tree: Tree) -> dict[str, Any]:
+    """Check dtypes and values on such params.
+
+    Returns:
+      ``problems``, and ``unfit``: whether the optimizer raises on float32 params too.
+    """
     try:
         tx = build()
-    except TargetError:
+    except OptimizerError:
         raise
     except Exception as error:  # Some faults show while the optimizer is built.
         return {"problems": [_problem("dtypes", "build", "", summarize(error))], "unfit": True}
     params = _abstract(tree)
-    extra_args = _extra_args(tx, params)
-    dtypes = check(tx, params, **extra_args)
-    small = _shrunk(tx, params)  # ``check_values`` cannot, if it is given a function.
-    values = check_values(tx, small, **_extra_args(tx, small))
-    found: list[tuple[str, Any]] = [("values", problem) for problem in values]
+    extra_args, dtypes = checked(tx, params)
     if dtypes.error is not None:  # The values have the same error.
-        found = [pair for pair in found if pair[1].kind != "error"]
-    found += [("dtypes", problem) for problem in dtypes]
+        # The default params are not those of the user: the optimizer may look for other names.
+        unfit = checked(build(), _abstract(in_float32(tree)))[1].error is not None
+        return {"problems": _problems("dtypes", dtypes), "unfit": unfit}
+    if any(map(callable, extra_args.values())):  # Then ``check_values`` does not shrink them.
+        params = _shrunk(tx, params)
+        extra_args, _ = checked(tx, params)
+    values = check_values(tx, params, **extra_args)
     return {
-        "problems": [_problem(of, p.kind, p.where, str(p)) for of, p in found],
-        # The default params are not those of the user: his optimizer may look for other names.
-        "unfit": dtypes.error is not None and _raises(build(), _abstract(in_float32(tree))),
+        "problems": [*_problems("values", values), *_problems("dtypes", dtypes)],
+        "unfit": False,
     }
 
 
 def _abstract(tree: Tree) -> Any:
-    def array(leaf: Leaf) -> Any:
-        return jax.ShapeDtypeStruct(leaf.shape, jax.numpy.dtype(leaf.dtype))
-
-    return map_leaves(array, tree)
+    return map_leaves(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(leaf.dtype)), tree)
 
 
 def _shrunk(tx: Any, params: Any) -> Any:
@@ -93,31 +96,37 @@ def _shrunk(tx: Any, params: Any) -> Any:
     )
 
 
-def _raises(tx: Any, params: Any) -> bool:
-    return check(tx, params, **_extra_args(tx, params)).error is not None
-
-
-def _extra_args(tx: Any, params: Any) -> Mapping[str, Any]:
-    """Find the extra arguments that ``update`` needs by trying: its errors name them."""
+def checked(tx: Any, params: Any) -> tuple[dict[str, Any], Check]:
+    """Check the dtypes with the extra arguments that ``update`` needs: its errors name them."""
     offered = {
         **dict.fromkeys(("value", "loss"), jax.eval_shape(loss, params)),
         "grad": params,
         **dict.fromkeys(("value_fn", "obj_fn"), loss),
         "grad_fn": lambda params, *_: jax.grad(loss)(params),
     }
+    without = found = check(tx, params)
     given: dict[str, Any] = {}
     refused: set[str] = set()
-    for _ in range(2 * len(offered)):
-        error = check(tx, params, **given).error
-        if error is None:
-            return given
-        refused.update(_REFUSED.findall(str(error)))
-        wanted = {name for name in offered if re.search(rf"\b{name}\b", str(error))}
+    while found.error is not None:
+        error = str(found.error)
+        refused.update(_REFUSED.findall(error))
+        wanted = {name for name in offered if re.search(rf"\b{name}\b", error)}
         chosen = {*given, *wanted} - refused
         if chosen == set(given):
-            break
+            return {}, without
         given = {name: offered[name] for name in chosen}
-    return {}
+        found = check(tx, params, **given)
+    return given, found
+
+
+def loss(params: Any) -> Any:
+    """Sum the squares in the dtype that the leaves promote to, also in strict promotion mode."""
+    with jax.numpy_dtype_promotion("standard"):
+        return sum(jnp.sum(jnp.square(jnp.abs(leaf))) for leaf in leaves(params))
+
+
+def _problems(of: str, found: Any) -> list[dict[str, str]]:
+    return [_problem(of, problem.kind, problem.where, str(problem)) for problem in found]
 
 
 def _problem(of: str, kind: str, where: str, text: str) -> dict[str, str]:

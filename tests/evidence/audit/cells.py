@@ -18,9 +18,9 @@ import optax_dtypefix  # noqa: F401  # isort: skip  # First, as in a training sc
 
 import jax
 
-from optax_dtypefix._commands.audit.cases import Case, cases
-from optax_dtypefix._commands.audit.measure import measure, traced_step
-from optax_dtypefix._commands.audit.regimes import REGIMES, Regime
+from evidence.audit.cases import Case, cases
+from evidence.audit.measure import measure, traced_step
+from evidence.audit.regimes import REGIMES, Regime
 from optax_dtypefix._commands.import_optax import import_optax
 from optax_dtypefix._text import summarize
 from support.compiled import without_metadata

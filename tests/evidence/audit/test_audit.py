@@ -14,9 +14,9 @@ from typing import Any
 import optax
 import pytest
 
-from optax_dtypefix._commands.audit.known_exceptions import reason_for
-from optax_dtypefix._commands.audit.regimes import REGIMES
-from optax_dtypefix._commands.audit.results import narrowed, worse
+from evidence.audit.known_exceptions import reason_for
+from evidence.audit.regimes import REGIMES
+from evidence.audit.results import narrowed, worse
 from support.processes import PATCHED, STOCK, finish, start, stdout_of
 
 SAME_DTYPES = {regime.name for regime in REGIMES if regime.same_dtypes}

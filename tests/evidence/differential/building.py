@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from evidence.audit import cases as audited
 from evidence.differential import third_party
-from optax_dtypefix._commands.audit import cases as audited
 
 tree_map = jax.tree_util.tree_map
 Spec = dict[str, Any]

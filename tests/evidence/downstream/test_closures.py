@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from optax_dtypefix._commands.audit.cases import Case, cases
-from optax_dtypefix._commands.audit.measure import traced_step
-from optax_dtypefix._commands.audit.regimes import REGIMES
+from evidence.audit.cases import Case, cases
+from evidence.audit.measure import traced_step
+from evidence.audit.regimes import REGIMES
 from optax_dtypefix._commands.import_optax import import_optax
 
 # Stock has deprecated functions.

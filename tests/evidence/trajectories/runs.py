@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from optax_dtypefix._commands.audit.cases import Case, cases
+from evidence.audit.cases import Case, cases
 from optax_dtypefix._commands.import_optax import import_optax
 
 STEPS = (10, 100)  # After these steps the params are printed.

@@ -1,7 +1,8 @@
 """List what an untested optax broke, fixed or changed since the newest tested release.
 
-Run ``changes.py DOCTOR.json AUDIT.json`` on what ``doctor --json`` and ``audit --json`` wrote. It
-prints Markdown, and exits with 1 if there is something to do.
+Run ``python -m evidence.upstream.changes DOCTOR.json AUDIT.json`` in ``tests/``, on what
+``doctor --json`` and ``python -m evidence.audit --json`` wrote. It prints Markdown, and exits with
+1 if there is something to do.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optax_dtypefix._commands.audit.results import Row
+from evidence.audit.results import Row
 from optax_dtypefix._engine.release import Release
 from optax_dtypefix.patches import IDS, TESTED, load
 

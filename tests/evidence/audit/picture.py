@@ -6,8 +6,8 @@ import collections
 import operator
 from typing import TYPE_CHECKING, Any
 
-from ..svg import Svg
-from .results import BROKEN, BY_DESIGN, FIXED, KEPT, OPT_IN
+from evidence.audit.results import BROKEN, BY_DESIGN, FIXED, KEPT, OPT_IN
+from support.svg import Svg
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,8 +33,8 @@ def draw(records: Sequence[Mapping[str, Any]]) -> str:
     """Draw the share of measured cells with each verdict: in all, and for each transformation.
 
     Args:
-      records: the output of ``audit --json``. One record is drawn by regime. Several are drawn by
-        release, at most five of them, from the first to the last.
+      records: the output of ``python -m evidence.audit --json``. One record is drawn by regime.
+        Several are drawn by release, at most five of them, from the first to the last.
 
     Returns:
       SVG text.

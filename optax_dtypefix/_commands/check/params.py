@@ -12,7 +12,7 @@ DTYPES = (
     *("float32", "bfloat16", "float16", "float64", "complex64", "complex128"),
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"),
 )
-USUAL = ("float32", "bfloat16", "float16")
+USUAL = "float32,bfloat16,float16"
 """What is checked if the user names no dtype and no params."""
 _64_BITS = ("float64", "complex128", "int64", "uint64")
 _HALF = ("bfloat16", "float16")
@@ -29,7 +29,7 @@ class Leaf(NamedTuple):
 Tree = dict[str, Union[Leaf, "Tree"]]
 
 
-class Case(NamedTuple):
+class NamedParams(NamedTuple):
     """Params to check, and what to call them."""
 
     name: str
@@ -41,28 +41,28 @@ class Case(NamedTuple):
         return any(leaf.dtype in _64_BITS for leaf in _leaves(parse_params(self.params)))
 
 
-def default_case(dtype: str) -> Case:
+def default_params(dtype: str) -> NamedParams:
     """Return a matrix that adafactor factors, a vector and a scalar."""
-    return Case(dtype, f"w={dtype}[256,128],b={dtype}[128],scale={dtype}[]")
+    return NamedParams(dtype, f"w={dtype}[256,128],b={dtype}[128],scale={dtype}[]")
 
 
-def parse_dtypes(text: str) -> list[Case]:
+def parse_dtypes(text: str) -> list[NamedParams]:
     """Read dtypes separated by commas; return the default params in each.
 
     Raises:
       ArgumentTypeError: a dtype is unknown; the message names the nearest one.
     """
-    return [default_case(_dtype(word.strip())) for word in text.split(",")]
+    return [default_params(_dtype(word.strip())) for word in text.split(",")]
 
 
-def parse_case(text: str) -> list[Case]:
+def parse_own(text: str) -> list[NamedParams]:
     """Read the user's own params.
 
     Raises:
       ArgumentTypeError: the text is malformed; the message names the part.
     """
     parse_params(text)
-    return [Case("".join(text.split()), text)]
+    return [NamedParams("".join(text.split()), text)]
 
 
 def parse_params(text: str) -> Tree:

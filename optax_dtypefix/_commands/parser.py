@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from .. import __version__
 from .._engine.release import version_of
 from .._text import suggest
-from .check.target import parse_target
-from .check.trees import USUAL, parse_case, parse_dtypes
+from .check.optimizer import parse_name
+from .check.params import USUAL, parse_dtypes, parse_own
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_COMMANDS = ("status", "doctor", "check", "audit", "run", "activate", "deactivate")
+_COMMANDS = ("status", "doctor", "check", "run", "activate", "deactivate")
 _RUN_OPTIONS = ("--report", "--require")
 CHECK_FAILED = 3
 """Exit code of ``check`` if it has no verdict; the verdicts are 0, 1 and 2."""
@@ -34,7 +34,6 @@ examples:
   optax-dtypefix doctor multi_steps         show every detail of the faults of one patch
   optax-dtypefix check train.py:make_optimizer
                                             is my optimizer affected, and what fixes it?
-  optax-dtypefix audit --only adam sgd      check transformations, on stock and on patched optax
   optax-dtypefix run train.py --lr 0.1      run an unmodified script under the shim
   optax-dtypefix run -m my.training --json  run an unmodified module with its own options
   optax-dtypefix run --report run.json train.py   write what was applied, and what it did
@@ -81,14 +80,6 @@ examples:
   optax-dtypefix check train.py:make_optimizer
   optax-dtypefix check my.package.training:tx --dtype bfloat16
   optax-dtypefix check train.py:tx --params "w=bfloat16[128,256],layer.b=float32[16]"
-"""
-
-_AUDIT = """\
-Check the dtype contract on every public transformation of the installed optax, in 18 regimes of
-dtypes and modes, with four kinds of learning rate, alone and inside MultiSteps, apply_if_finite and
-inject_hyperparams. Compare stock optax, patched optax, and patched optax with the opt-in patch
-every_transform. This takes minutes. Exit with 1 if a cell is broken that is not broken by design.
-It looks at dtypes, and whether one step is finite; for the values of your optimizer see `check`.
 """
 
 _RUN = """\
@@ -161,29 +152,29 @@ def _parser() -> argparse.ArgumentParser:
         version=f"%(prog)s {__version__} ({versions}, Python {platform.python_version()})",
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, summary, description in (
-        ("status", "show which patches are applied to the installed optax, and why", _STATUS),
-        ("doctor", "reproduce each fault on stock and on patched optax", _DOCTOR),
-        ("activate", "patch optax in every Python of this environment", _ACTIVATE),
-        ("deactivate", "undo `activate`", _DEACTIVATE),
+
+    def command(name: str, summary: str, description: str) -> argparse.ArgumentParser:
+        return commands.add_parser(
+            name,
+            help=summary,
+            description=description,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+
+    status = command("status", "show which patches are applied here, and why", _STATUS)
+    doctor = command("doctor", "reproduce each fault on stock and on patched optax", _DOCTOR)
+    check = command("check", "check your own optimizer, and find the patches it needs", _CHECK)
+    command("activate", "patch optax in every Python of this environment", _ACTIVATE)
+    command("deactivate", "undo `activate`", _DEACTIVATE)
+    for one, more in (
+        (status, "reasons in full"),
+        (doctor, "one line a fault, with its messages"),
+        (check, "every problem, not the first"),
     ):
-        command = commands.add_parser(name, help=summary, description=description)
-        if name in ("activate", "deactivate"):
-            continue
-        command.add_argument("--json", action="store_true", help="print everything as JSON")
-        more = "reasons in full" if name == "status" else "one line a fault, with its messages"
-        command.add_argument("-v", "--verbose", action="store_true", help=f"show {more}")
-        if name == "doctor":
-            command.add_argument("patches", metavar="PATCH", nargs="*", help="such as multi_steps")
-    _add_check(commands)
-    audit = commands.add_parser(
-        "audit", help="check the contract on every transformation", description=_AUDIT
-    )
-    audit.add_argument("--json", action="store_true", help="print everything as JSON")
-    audit.add_argument("--svg", metavar="FILE", help="draw the result")
-    audit.add_argument(
-        "--only", metavar="NAME", nargs="+", default=(), help="such as adam contrib.prodigy"
-    )
+        one.add_argument("--json", action="store_true", help="print everything as JSON")
+        one.add_argument("-v", "--verbose", action="store_true", help=f"show {more}")
+    doctor.add_argument("patches", metavar="PATCH", nargs="*", help="such as multi_steps")
+    _add_params(check)
     run = commands.add_parser(
         "run",
         help="run an unmodified script or module under the shim",
@@ -200,31 +191,25 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    check = commands.add_parser(
-        "check",
-        help="check your own optimizer, and find the patches that it needs",
-        description=_CHECK,
-        epilog=_CHECK_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def _add_params(check: argparse.ArgumentParser) -> None:
+    check.epilog = _CHECK_EPILOG
+    check.set_defaults(params=parse_dtypes(USUAL))
     check.add_argument(
-        "target", metavar="TARGET", type=parse_target, help="FILE.py:NAME or MODULE:NAME"
+        "target", metavar="TARGET", type=parse_name, help="FILE.py:NAME or MODULE:NAME"
     )
     params = check.add_mutually_exclusive_group()
     params.add_argument(
         "--params",
         metavar="NAME=DTYPE[SHAPE],...",
-        dest="cases",
-        type=parse_case,
+        type=parse_own,
         help="params like yours; NAME may be dotted",
     )
     params.add_argument(
         "--dtype",
         metavar="DTYPE,...",
-        dest="cases",
+        dest="params",
         type=parse_dtypes,
-        help=f"check a matrix, a vector and a scalar of each DTYPE; {','.join(USUAL)} by default",
+        help=f"check a matrix, a vector and a scalar of each DTYPE; {USUAL} by default",
     )
     check.add_argument(
         "--x64",
@@ -232,5 +217,3 @@ def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         default=os.environ.get("JAX_ENABLE_X64", "").lower() in ("1", "true", "t", "yes", "on"),
         help="check in 64-bit mode; so it is if JAX_ENABLE_X64 is set, or for DTYPE float64",
     )
-    check.add_argument("--json", action="store_true", help="print everything as JSON")
-    check.add_argument("-v", "--verbose", action="store_true", help="show every problem")

@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from ..._contract.check import TracedStep, Violation
-from ..._contract.dtypes import COMPLEX, dtype_of, is_inexact, kind_of, leaves, tree_map
-from ..._contract.updates import update_dtypes
-from ..._text import summarize
+from optax_dtypefix._commands.check.process import loss
+from optax_dtypefix._contract.check import TracedStep
+from optax_dtypefix._contract.dtypes import COMPLEX, dtype_of, is_inexact, kind_of, leaves, tree_map
+from optax_dtypefix._contract.result import Violation
+from optax_dtypefix._contract.updates import update_dtypes
+from optax_dtypefix._text import summarize
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from .cases import Case
-    from .regimes import Regime
+    from evidence.audit.cases import Case
+    from evidence.audit.regimes import Regime
 
 PyTree = Any
 
@@ -49,11 +51,26 @@ def measure(case: Case, regime: Regime, *, eager: bool = True) -> Outcome:
         return Outcome(broken, tx.updates)
 
 
-def traced_step(case: Case, regime: Regime, tx: Any = None) -> TracedStep:
+class TracedCase(TracedStep):
+    """A step of a case that can also be compiled."""
+
+    def functions(self) -> tuple[Callable[..., PyTree], Callable[..., PyTree], list[Any]]:
+        """Return ``init(inputs)``, ``update(state, inputs)``, and the abstract inputs of both."""
+
+        def init(flat: list[Any]) -> PyTree:
+            return self._tx.init(self._structure.unflatten(flat)[0])
+
+        def update(state: PyTree, flat: list[Any]) -> tuple[PyTree, PyTree]:
+            return self._update(state, self._structure.unflatten(flat))
+
+        return init, update, self._inputs
+
+
+def traced_step(case: Case, regime: Regime, tx: Any = None) -> TracedCase:
     """Build the case, and trace one step of it on the trees of the regime."""
     params, grads = _trees(case, regime)
     tx = _Watched(case.build()) if tx is None else tx
-    return TracedStep(tx, params, grads, _extra_args(case, params, grads))
+    return TracedCase(tx, params, grads, _extra_args(case, params, grads))
 
 
 class _Watched:
@@ -94,12 +111,6 @@ def _batch(leaf: Any) -> Any:
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return jax.ShapeDtypeStruct((2, *leaf.shape), leaf.dtype)
     return jnp.stack([leaf, leaf])
-
-
-def loss(params: PyTree) -> Any:
-    """Sum the squares in the dtype that the leaves promote to, also in strict promotion mode."""
-    with jax.numpy_dtype_promotion("standard"):
-        return sum(jnp.sum(jnp.square(jnp.abs(leaf))) for leaf in leaves(params))
 
 
 def _extra_args(case: Case, params: PyTree, grads: PyTree) -> dict[str, Any]:

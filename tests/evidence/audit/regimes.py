@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from ..._contract.x64 import x64
+from optax_dtypefix._contract.x64 import x64
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

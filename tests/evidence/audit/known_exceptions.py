@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from ..._engine.release import Release
+from optax_dtypefix._engine.release import Release
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -6,11 +6,11 @@ import json
 import warnings
 from typing import Any
 
-from ..._api import status
-from ..import_optax import import_optax
-from .cases import cases, public_transformations
-from .measure import measure
-from .regimes import REGIMES
+from evidence.audit.cases import cases, public_transformations
+from evidence.audit.measure import measure
+from evidence.audit.regimes import REGIMES
+from optax_dtypefix import status
+from optax_dtypefix._commands.import_optax import import_optax
 
 
 def write_cells(path: str, *only: str) -> None:
@@ -22,7 +22,8 @@ def write_cells(path: str, *only: str) -> None:
     """
     warnings.simplefilter("ignore")  # Deprecated functions warn, for example.
     import_optax()
-    found = list(cases(only))
+    known = sorted(public_transformations())
+    found = list(cases(only)) if set(only) <= set(known) else []
     with open(path, "w", encoding="utf-8") as file:
 
         def write(**fields: Any) -> None:
@@ -30,8 +31,8 @@ def write_cells(path: str, *only: str) -> None:
 
         write(
             report=status().as_dict(),
-            cases=len(found),
-            known=sorted(public_transformations()),
+            total=len(found),
+            known=known,
             regimes=[regime.name for regime in REGIMES],
             same_dtypes=[regime.name for regime in REGIMES if regime.same_dtypes],
         )

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
-import tempfile
-import time
 from typing import TYPE_CHECKING, Any
 
-from ..._text import suggest, table
-from ..worker import Worker
-from .known_exceptions import reason_for
+from evidence.audit.known_exceptions import reason_for
+from optax_dtypefix._commands.worker import STOCK_AND_PATCHED, run_workers
+from optax_dtypefix._text import suggest, table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 MODES = ("stock", "patched", "every_transform")
 """Stock optax, the patches of the environment, and these with ``every_transform``."""
@@ -28,7 +25,7 @@ LEGEND = (
 _WORST_FIRST = (BROKEN, OPT_IN, BY_DESIGN, FIXED, KEPT)
 _NO_RESULT = ("error: ", "no outcome: ")
 """How messages begin if a transformation returns nothing."""
-_WRITE_CELLS = "optax_dtypefix._commands.audit.process:write_cells"
+_WRITE_CELLS = "evidence.audit.process:write_cells"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,54 +178,32 @@ class Audit:
         return ((row, regime) for row, regime, verdict in self._cells() if verdict != KEPT)
 
 
-def audit(only: Sequence[str], progress: Callable[[int, int], None]) -> Audit:
+def audit(only: Sequence[str]) -> Audit:
     """Measure every transformation of the installed optax, in one process a mode.
 
     Args:
       only: names of transformations; all if empty.
-      progress: called now and then with the numbers of finished and of all cases.
 
     Raises:
-      WorkerError: optax cannot be imported there.
+      NoOptaxError: optax cannot be imported there.
       LookupError: a name is no transformation of the installed optax; the message suggests one.
     """
     # ``ONLY`` overrides ``ENABLE``.
     name = "OPTAX_DTYPEFIX_" + ("ONLY" if os.environ.get("OPTAX_DTYPEFIX_ONLY") else "ENABLE")
     named = ",".join(filter(None, (os.environ.get(name), "every_transform")))
-    variables = {
-        "stock": {"OPTAX_DTYPEFIX": "off"},
-        "patched": {},
-        "every_transform": {name: named},
-    }
-    with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="optax-dtypefix-"))
-        workers = [
-            stack.enter_context(Worker(folder, mode, _WRITE_CELLS, only, variables[mode]))
-            for mode in MODES
-        ]
-        _wait(workers, only, progress)
-        found = dict(zip(MODES, (worker.entries() for worker in workers)))
+    variables = {**STOCK_AND_PATCHED, "every_transform": {name: named}}
+    written = run_workers(_WRITE_CELLS, only, variables)
+    found = {mode: worker.entries for mode, worker in written.items()}
     header = found["patched"][0]
+    for name in only:
+        if name not in header["known"]:
+            raise LookupError(f"unknown transformation {name!r}. {suggest(name, header['known'])}")
     return Audit(
         header["report"],
         tuple(header["regimes"]),
         frozenset(header["same_dtypes"]),
         tuple(_rows(found)),
     )
-
-
-def _wait(
-    workers: Sequence[Worker], only: Sequence[str], progress: Callable[[int, int], None]
-) -> None:
-    while any(worker.running for worker in workers):
-        time.sleep(0.5)
-        headers = [header for worker in workers if (header := worker.first_entry())]
-        for name in only:
-            if headers and name not in headers[0]["known"]:
-                near = suggest(name, headers[0]["known"])
-                raise LookupError(f"unknown transformation {name!r}. {near}")
-        done = sum(max(worker.lines_so_far() - 1, 0) for worker in workers)
-        progress(done, sum(header["cases"] for header in headers))
 
 
 def worse(stock: str | None, patched: str) -> bool:

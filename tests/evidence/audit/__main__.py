@@ -1,0 +1,38 @@
+"""Check the dtype contract on every public transformation of the installed optax. Takes minutes.
+
+Each transformation is measured in all regimes of dtypes and modes, with four kinds of learning
+rate, alone and inside MultiSteps, apply_if_finite and inject_hyperparams, on stock optax, on
+patched optax, and with the opt-in patch every_transform. Exits with 1 if a cell is broken that is
+not broken by design. Run ``python -m evidence.audit [--json] [--only NAME ...]`` in ``tests/``.
+
+``regimes`` lists the dtypes and modes, ``cases`` finds the transformations, ``measure`` checks one
+case in one regime, ``process`` checks all cases in a worker process, ``known_exceptions`` lists
+what is broken by design, ``results`` compares the processes, and ``picture`` draws the result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from evidence.audit.results import audit
+from optax_dtypefix._commands.import_optax import NoOptaxError
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    parser.add_argument("--only", metavar="NAME", nargs="+", default=(), help="such as adam")
+    options = parser.parse_args()
+    try:
+        found = audit(options.only)
+    except (NoOptaxError, LookupError) as error:
+        print(f"audit: {error}", file=sys.stderr)
+        return 2
+    text = found.as_json() if options.json else found.as_text(detailed=bool(options.only))
+    print(text, flush=True)
+    return 0 if found.ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
