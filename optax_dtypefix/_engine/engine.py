@@ -238,10 +238,13 @@ class Engine:
             # Another thread may have settled some of them meanwhile.
             settled = {i: s for i, s in slots.items() if not (s.reverted or s.is_applied)}
             known = {i for i, s in settled.items() if s.decision == decisions[i]}
+            errors: list[Exception] = []
             for patch_id, slot in settled.items():
-                slot.settle(*self._attach(patch_id, decisions[patch_id]))
+                slot.settle(*self._attach(patch_id, decisions[patch_id], errors))
             bound, _ = self._points.refresh(self._suspended(), sweep_within=sweep_within)
             held = self._points.replace_in_holders() if bound and late else []
+        for error in errors:  # Not locked: a fork in another thread holds the lock of logging.
+            LOGGER.debug("a patch could not be applied", exc_info=error)
         for patch_id in settled:
             self._verify(patch_id)
         with locked():
@@ -296,7 +299,9 @@ class Engine:
                 decisions[patch_id] = decision
         return decisions
 
-    def _attach(self, patch_id: str, decision: Decision) -> tuple[Decision, tuple[str, ...]]:
+    def _attach(
+        self, patch_id: str, decision: Decision, errors: list[Exception]
+    ) -> tuple[Decision, tuple[str, ...]]:
         """Add the layers of a patch. Return what to record: its decision and its targets."""
         if decision.state is not State.APPLIED:
             return decision, ()
@@ -304,7 +309,7 @@ class Engine:
             targets = map(self._slots[patch_id].counted, decision.targets)
             paths = [self._points.attach(patch_id, target) for target in targets]
         except Exception as error:
-            LOGGER.debug("%s could not be applied", patch_id, exc_info=True)
+            errors.append(error)
             self._points.detach(patch_id)
             return _failure(error), ()
         return decision, tuple(dict.fromkeys(paths))

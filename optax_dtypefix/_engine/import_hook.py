@@ -118,9 +118,6 @@ def _forget(entry: tuple[str, Callable[[Any], None], bool]) -> None:
     with locked():
         if entry in _awaited:
             _awaited.remove(entry)
-        if not _awaited:
-            # A new list: removal in place would make a search in another thread skip a finder.
-            sys.meta_path = [finder for finder in sys.meta_path if finder is not _FINDER]
 
 
 def _call_back(name: str) -> None:
@@ -143,7 +140,10 @@ def _call_back(name: str) -> None:
 
 
 class _Finder:
-    """Find awaited modules with the finders that come after this one.
+    """Find awaited modules with the finders that come after this one. It stays in ``sys.meta_path``.
+
+    To remove it in place would make a search in another thread skip a finder, and a new list would
+    lose a finder that another thread inserts meanwhile.
 
     A finder that is installed later comes first, and may bypass this one, as jaxtyping's does.
     The next import of any module then notices what that finder loaded, and warns.

@@ -7,12 +7,12 @@ leaves the copy stale. The sweep finds the copies in every loaded module, also i
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .._logging import LOGGER
 from .wrapper import patched_in
 
 if TYPE_CHECKING:
@@ -70,11 +70,8 @@ def rebind_aliases(swaps: Iterable[tuple[Any, Any]], within: str = "") -> list[R
     """
     done = []
     for module, name, value, after in _stale(swaps, within):
-        try:
+        with contextlib.suppress(Exception):  # One that refuses must not keep the others stale.
             setattr(module, name, after)
-        except Exception:  # One module that refuses must not keep the others stale.
-            LOGGER.debug("%s.%s could not be rebound", module, name, exc_info=True)
-        else:
             done.append(Rebinding(module, name, value, after))
     return done
 
