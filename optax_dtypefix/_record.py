@@ -77,7 +77,7 @@ def _status() -> Report:
 class _Record:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._required = _read(settings.require) if settings.require else None
+        self._required = read_record(settings.require) if settings.require else None
         self._path = settings.report
         self._process = os.getpid()
         self._warned = False
@@ -166,7 +166,7 @@ def _why_unwritable(path: str) -> str:
     return "" if os.access(folder, os.W_OK) else f"no permission to write in {folder}"
 
 
-def _read(path: str) -> Mapping[str, Any]:
+def read_record(path: str) -> Mapping[str, Any]:
     """Read a record: a report, or the output of ``status --json``."""
     import json
 

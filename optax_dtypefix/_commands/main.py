@@ -11,8 +11,8 @@ import warnings
 from typing import TYPE_CHECKING
 
 from .. import OptaxDtypeFixError, OptaxDtypeFixWarning, State, status
-from .._record import keep_record
-from .._settings import SETTINGS, read_settings
+from .._record import keep_record, read_record
+from .._settings import SETTINGS
 from .._text import suggest, terminal_width
 from ..patches import IDS
 from .activate import ActivationError, activate, active_files, deactivate
@@ -24,7 +24,7 @@ from .colour import painter
 from .doctor import diagnose
 from .import_optax import import_optax
 from .progress import progress_bar
-from .run import run_module, run_script
+from .run import run
 from .worker import WorkerError
 
 if TYPE_CHECKING:
@@ -88,32 +88,17 @@ def _prepare_streams() -> bool:
 
 
 def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
-    if options.report or options.require:
-        try:
-            _keep_record(options.report, options.require)
-        except OptaxDtypeFixError as error:
-            print(f"optax-dtypefix run: {error}", file=sys.stderr)
-            return 2
+    asked = {"OPTAX_DTYPEFIX_REPORT": options.report, "OPTAX_DTYPEFIX_REQUIRE": options.require}
+    # Absolute: the program may change its folder.
+    variables = {name: os.path.abspath(path) for name, path in asked.items() if path}
     try:
-        if options.module is not None:
-            return run_module(options.module, arguments)
-        return run_script(options.script, arguments)
-    finally:
-        ended = sys.exc_info()[0] in (None, SystemExit)
-        if options.report and ended and "optax" not in sys.modules:
-            print(
-                f"optax-dtypefix run: no report in {options.report}: this process did not import "
-                f"optax.",
-                file=sys.stderr,
-            )
-
-
-def _keep_record(report: str | None, require: str | None) -> None:
-    """Set the variables, which the processes that the program starts inherit, and act on them."""
-    for variable, path in (("OPTAX_DTYPEFIX_REPORT", report), ("OPTAX_DTYPEFIX_REQUIRE", require)):
-        if path:
-            os.environ[variable] = os.path.abspath(path)  # The program may change its folder.
-    keep_record(read_settings(os.environ, IDS))
+        if options.require:
+            read_record(variables["OPTAX_DTYPEFIX_REQUIRE"])
+    except OptaxDtypeFixError as error:
+        print(f"optax-dtypefix run: {error}", file=sys.stderr)
+        return 2
+    program = ["--", options.script] if options.module is None else ["-m", options.module]
+    return run([*program, *arguments], variables)
 
 
 def _status(*, as_json: bool, verbose: bool) -> int:
