@@ -13,17 +13,17 @@ __version__ = "0.1.0"
 
 # An installation has ``patches`` inside this folder, a clone beside it. Look there before anywhere
 # else: with an editable installation of another clone, Python would find the patches of that one.
-_places = [__path__[0], os.path.dirname(__path__[0])]
-__path__.append(_places[1])
 try:
+    __path__.append(os.path.dirname(__path__[0]))
     from .patches import __path__ as _found
+
+    if os.path.dirname(_found[0]) not in __path__:
+        raise ImportError(
+            f"optax_dtypefix was imported from {__path__[0]}, which has no patches, and would run "
+            f"those in {_found[0]}. Take {__path__[1]} off the path, or install it again."
+        )
 finally:
     __path__.pop()
-if os.path.dirname(_found[0]) not in _places:
-    raise ImportError(
-        f"optax_dtypefix was imported from {_places[0]}, which has no patches, and would run those "
-        f"in {_found[0]}. Take {_places[1]} off the path, or install it: `pip install -e .`"
-    )
 from ._api import (
     apply as apply,
     disabled as disabled,

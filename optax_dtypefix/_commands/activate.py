@@ -54,7 +54,7 @@ def activate() -> str:
         path.unlink()
         raise ActivationError(f"{sys.executable} does not read {path.parent} when it starts.")
     return (
-        f"Wrote {path}\nEvery Python of this environment now imports optax_dtypefix when it starts. "
+        f"Wrote {path}\nEvery Python of this environment now imports optax_dtypefix at its start. "
         f"To undo: python -m optax_dtypefix deactivate"
     )
 

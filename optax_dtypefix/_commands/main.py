@@ -11,7 +11,8 @@ import warnings
 from typing import TYPE_CHECKING
 
 from .. import OptaxDtypeFixError, OptaxDtypeFixWarning, State, status
-from .._record import keep_record, read_record
+from .._api import RECORD
+from .._record import read_record
 from .._settings import SETTINGS
 from .._text import suggest, terminal_width
 from ..patches import IDS
@@ -48,8 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     if options.command in ("activate", "deactivate"):
         return _activation(options.command)
-    if SETTINGS.report:  # The report of a run, which this is not.
-        keep_record(SETTINGS._replace(report=None))
+    if RECORD:  # The report is that of a run, which this is not.
+        RECORD.write_nothing()
     if importlib.util.find_spec("optax") is None:
         why = f"it is not installed for {sys.executable}. Run `python -m pip install optax`."
         return _no_optax(why, CHECK_FAILED if options.command == "check" else 1)

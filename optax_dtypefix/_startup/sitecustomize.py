@@ -34,7 +34,7 @@ sys.path.append(os.path.dirname(os.path.dirname(_FOLDER)))
 try:
     import optax_dtypefix  # noqa: F401
 except Exception as error:
-    sys.meta_path.insert(0, _Failure(error))
+    sys.meta_path.insert(0, _Failure(error))  # type: ignore[no-untyped-call]
 finally:
     sys.path.pop()
 
@@ -43,7 +43,7 @@ if __name__ == "sitecustomize":
     sys.path[:] = [entry for entry in sys.path if entry != _FOLDER]
     _own = sys.modules.pop(__name__)
     try:
-        import sitecustomize  # noqa: F401
+        import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
     except ModuleNotFoundError as error:
         if error.name != __name__:
             raise

@@ -122,7 +122,7 @@ def arguments_of(linesearch: Any) -> dict[str, Any] | None:
     found: dict[str, Any] = {}
     functions = [getattr(linesearch, "update", None)]
     while functions:
-        function = functions.pop()
+        function: Any = functions.pop()
         code = getattr(function, "__code__", None)
         for name, cell in zip(code.co_freevars if code else (), function.__closure__ or ()):
             value = cell.cell_contents

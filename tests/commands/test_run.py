@@ -172,8 +172,8 @@ def test_options_that_would_leave_the_program_on_stock_are_refused(
 
 
 CUSTOM = """
-import os, sys
-print({name!r}, "optax_dtypefix" in sys.modules, __name__, sys.modules[__name__].__file__ == __file__)
+import sys
+print({name!r}, "optax_dtypefix" in sys.modules, __name__, vars(sys.modules[__name__]) is globals())
 """
 
 

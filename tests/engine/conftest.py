@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optax_dtypefix._engine import import_hook as _import_hook, lock as _lock
+from optax_dtypefix._engine import (
+    import_hook as _import_hook,
+    lock as _lock,
+)
 from optax_dtypefix._logging import LOGGER
 from support.fakepackage import FakePackage
 

@@ -76,9 +76,7 @@ def test_the_hook_is_called_once_and_the_finders_of_others_stay(
     assert len(calls) == 1
 
 
-def test_a_hook_may_wait_for_another_module(
-    package: FakePackage, calls: list[Any]
-) -> None:
+def test_a_hook_may_wait_for_another_module(package: FakePackage, calls: list[Any]) -> None:
     after_import(NAME, lambda _: after_import(f"{NAME}.extra.late", calls.append))
     after_import(f"{NAME}.extra", calls.append)
     package.load()
