@@ -11,13 +11,19 @@ from typing import TYPE_CHECKING
 # First: if optax is imported already, the imports below patch it and report the version.
 __version__ = "0.1.0"
 
+# An installation has ``patches`` inside this folder, a clone beside it. Look there before anywhere
+# else: with an editable installation of another clone, Python would find the patches of that one.
 try:
-    from .patches import IDS as _IDS  # noqa: F401
-except ModuleNotFoundError as error:
-    if error.name != f"{__name__}.patches":
-        raise
-    # An installation puts ``patches`` inside this folder. In a clone it is beside: look there too.
     __path__.append(os.path.dirname(__path__[0]))
+    from .patches import __path__ as _found
+
+    if os.path.dirname(_found[0]) not in __path__:
+        raise ImportError(
+            f"optax_dtypefix was imported from {__path__[0]}, which has no patches, and would run "
+            f"those in {_found[0]}. Take {__path__[1]} off the path, or install it again."
+        )
+finally:
+    __path__.pop()
 from ._api import (
     apply as apply,
     disabled as disabled,

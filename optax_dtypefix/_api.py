@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Callable
 
-from ._engine.import_hook import patch_when_imported
+from ._engine.import_hook import after_import, patch_when_imported
 from ._settings import SETTINGS
 
 if TYPE_CHECKING:
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from ._engine.engine import Engine
     from ._engine.report import Report
+    from ._record import Record
 
 
 def status() -> Report:
@@ -92,13 +93,23 @@ def built_before(value: Any) -> list[str]:
 
 
 def _engine() -> Engine:
-    from ._optax import ENGINE
+    from ._engine_instance import ENGINE
 
     return ENGINE
 
 
-if SETTINGS.report or SETTINGS.require:
-    from ._record import keep_record
+def _start() -> Record | None:
+    """Patch optax when it is imported, and then keep the record if one is wanted."""
+    record = None
+    if SETTINGS.report or SETTINGS.require:
+        from ._record import Record
 
-    keep_record(SETTINGS)  # First: if the required record cannot be read, nothing is patched.
-patch_when_imported("optax", _engine, SETTINGS)
+        # First: if the required record cannot be read, nothing is patched.
+        record = Record(SETTINGS, status)
+    patch_when_imported("optax", _engine, SETTINGS)
+    if record:
+        after_import("optax", lambda _: record.start())
+    return record
+
+
+RECORD = _start()

@@ -92,12 +92,6 @@ def read_settings(environment: Mapping[str, str], known_ids: Sequence[str]) -> S
     )
 
 
-def named_by(variables: Mapping[str, str]) -> set[str]:
-    """Return the ids that :meth:`Settings.variables` of some process switch on."""
-    named = (variables.get(f"{_PREFIX}_{name}", "") for name in ("ONLY", "ENABLE"))
-    return {patch_id for ids in named for patch_id in ids.split(",")}
-
-
 def _log_level(environment: Mapping[str, str]) -> str | None:
     variable = f"{_PREFIX}_LOG"
     if not environment.get(variable, "").strip():

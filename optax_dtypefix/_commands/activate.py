@@ -1,7 +1,7 @@
 """Give the shim to every Python of an environment, by a file in its site-packages.
 
-Python executes a line of a ``.pth`` file that starts with ``import`` when it starts. Ours runs
-``_startup.py`` by its path, which imports nothing, and is silent if the package is gone.
+Python executes a line of a ``.pth`` file that starts with ``import`` when it starts. Ours executes
+``_startup/sitecustomize.py`` by its path, and is silent if the package is gone.
 """
 
 from __future__ import annotations
@@ -17,23 +17,21 @@ import tempfile
 import time
 from pathlib import Path
 
-from .. import __version__, _startup
+from .. import __version__
+from .run import FOLDER
 
 FILE = "optax_dtypefix_activate.pth"
 
 _MARK = "# optax-dtypefix: every Python of this environment imports optax_dtypefix before optax."
 _CODE = """\
 try:
-    names = {{'__name__': 'optax_dtypefix._startup'}}
-    with open({path}, encoding='utf-8') as file: exec(file.read(), names)
-    names['install']()
-except (FileNotFoundError, NotADirectoryError):
+    with open({path}, encoding='utf-8') as file: code = file.read()
+except OSError:
     pass
-except Exception as error:
-    import sys
-    print('optax-dtypefix: not active:', repr(error), file=sys.stderr)
+else:
+    exec(code, {{'__file__': {path}, '__name__': 'optax_dtypefix_startup'}})
 """
-_IS_ACTIVE = "import sys; print(any(type(f).__name__ == '_BeforeOptax' for f in sys.meta_path))"
+_IS_ACTIVE = "import sys; print('optax_dtypefix' in sys.modules)"
 
 
 class ActivationError(Exception):
@@ -56,7 +54,7 @@ def activate() -> str:
         path.unlink()
         raise ActivationError(f"{sys.executable} does not read {path.parent} when it starts.")
     return (
-        f"Wrote {path}\nEvery Python of this environment now imports optax_dtypefix before optax. "
+        f"Wrote {path}\nEvery Python of this environment now imports optax_dtypefix at its start. "
         f"To undo: python -m optax_dtypefix deactivate"
     )
 
@@ -107,7 +105,7 @@ def _text() -> str:
         user = "an unknown user"
     when = time.strftime("%Y-%m-%d %H:%M")
     who = ascii(f"Written by optax-dtypefix {__version__} for {user} on {when}.")[1:-1]
-    code = _CODE.format(path=ascii(os.path.abspath(_startup.__file__)))
+    code = _CODE.format(path=ascii(os.path.join(FOLDER, "sitecustomize.py")))
     return f"{_MARK}\n# {who}\nimport sys; exec({code!r})\n"
 
 

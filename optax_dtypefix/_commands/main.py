@@ -11,8 +11,9 @@ import warnings
 from typing import TYPE_CHECKING
 
 from .. import OptaxDtypeFixError, OptaxDtypeFixWarning, State, status
-from .._record import keep_record
-from .._settings import SETTINGS, read_settings
+from .._api import RECORD
+from .._record import read_record
+from .._settings import SETTINGS
 from .._text import suggest, terminal_width
 from ..patches import IDS
 from .activate import ActivationError, activate, active_files, deactivate
@@ -22,7 +23,7 @@ from .colour import painter
 from .doctor import diagnose
 from .import_optax import NoOptaxError, import_optax
 from .parser import CHECK_FAILED, parse
-from .run import run_module, run_script
+from .run import run
 
 if TYPE_CHECKING:
     import argparse
@@ -75,32 +76,17 @@ def _prepare_streams() -> bool:
 
 
 def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
-    if options.report or options.require:
-        try:
-            _keep_record(options.report, options.require)
-        except OptaxDtypeFixError as error:
-            print(f"optax-dtypefix run: {error}", file=sys.stderr)
-            return 2
+    asked = {"OPTAX_DTYPEFIX_REPORT": options.report, "OPTAX_DTYPEFIX_REQUIRE": options.require}
+    # Absolute: the program may change its folder.
+    variables = {name: os.path.abspath(path) for name, path in asked.items() if path}
     try:
-        if options.module is not None:
-            return run_module(options.module, arguments)
-        return run_script(options.script, arguments)
-    finally:
-        ended = sys.exc_info()[0] in (None, SystemExit)
-        if options.report and ended and "optax" not in sys.modules:
-            print(
-                f"optax-dtypefix run: no report in {options.report}: this process did not import "
-                f"optax.",
-                file=sys.stderr,
-            )
-
-
-def _keep_record(report: str | None, require: str | None) -> None:
-    """Set the variables, which the processes that the program starts inherit, and act on them."""
-    for variable, path in (("OPTAX_DTYPEFIX_REPORT", report), ("OPTAX_DTYPEFIX_REQUIRE", require)):
-        if path:
-            os.environ[variable] = os.path.abspath(path)  # The program may change its folder.
-    keep_record(read_settings(os.environ, IDS))
+        if options.require:
+            read_record(variables["OPTAX_DTYPEFIX_REQUIRE"])
+    except OptaxDtypeFixError as error:
+        print(f"optax-dtypefix run: {error}", file=sys.stderr)
+        return 2
+    program = ["--", options.script] if options.module is None else ["-m", options.module]
+    return run([*program, *arguments], variables)
 
 
 def _status(options: argparse.Namespace) -> int:
@@ -157,8 +143,8 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _look_for_optax() -> None:
-    if SETTINGS.report:  # The report of a run, which this is not.
-        keep_record(SETTINGS._replace(report=None))
+    if RECORD:  # The report is that of a run, which this is not.
+        RECORD.write_nothing()
     if importlib.util.find_spec("optax") is None:
         why = f"it is not installed for {sys.executable}. Run `python -m pip install optax`."
         raise NoOptaxError(why)

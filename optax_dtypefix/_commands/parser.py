@@ -83,21 +83,21 @@ examples:
 """
 
 _RUN = """\
-Run an unmodified script or module under the shim, as `python SCRIPT ...` or `python -m MODULE ...`
-would: same sys.argv, sys.path, exit code and traceback. Processes that the program starts with
-multiprocessing are under the shim too; those that it starts with subprocess are not. SCRIPT may
-also be a .pyc file, a zip archive or folder with a __main__.py, or - for stdin. All arguments after
-SCRIPT or MODULE go to the program.
+Run an unmodified script or module under the shim: start Python on it, as `python SCRIPT ...` or
+`python -m MODULE ...` does, with a folder first on PYTHONPATH that imports the shim. The processes
+that the program starts inherit PYTHONPATH, so they are under the shim too, unless they are started
+with -I, -E or -S. SCRIPT may be all that Python runs, such as a zip archive, or - for stdin.
+All arguments after SCRIPT or MODULE go to the program.
 
 With --report, write what was applied and what each patch did: when optax is imported, and again at
 exit. In FILE, %p stands for the process id and %h for the host; without them, the last process that
-imported optax writes the file. With --require, `import optax` fails with the difference if what is
+imported optax writes the file. With --require, `import optax` fails with both lists if what is
 applied is not what FILE records.
 """
 
 _ACTIVATE = """\
 Write a .pth file into the site-packages of this Python. From then on, every Python of this
-environment imports optax_dtypefix as soon as it imports optax: launchers, workers, subprocesses.
+environment imports optax_dtypefix when it starts: launchers, workers, subprocesses.
 `python -S` does not read the file. The environment variables work as ever.
 """
 

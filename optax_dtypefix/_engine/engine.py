@@ -16,8 +16,8 @@ from .import_hook import after_import, is_imported, loaded_module
 from .lock import locked
 from .patch_points import PatchPoints
 from .selection import Decision, decide, verify_fix
-from .stale import BuiltBefore
 from .state import State
+from .still_stock import StillStock
 from .wrapper import stock_only
 
 if TYPE_CHECKING:
@@ -67,13 +67,7 @@ class Engine:
       settings: what the user set in the environment.
       tested: the releases that the tables of the patches were verified on, oldest first.
       probing: returns a context for probes, in which the user's modes do not count.
-
-    Attributes:
-      after_applying: called with :meth:`status` after each attempt to apply patches; what it raises
-        reaches the import, or the call, that applied them.
     """
-
-    after_applying: Callable[[Callable[[], Report]], object] | None = None
 
     def __init__(  # noqa: PLR0913, PLR0917  # All that it knows of optax and of JAX.
         self,
@@ -90,7 +84,7 @@ class Engine:
         self._settings = settings
         self._tested = tuple(tested)
         self._probing = probing
-        self._built_before = BuiltBefore(package)
+        self._still_stock = StillStock(package)
         self._points = PatchPoints(package, self._ids)
         self._slots = {patch_id: _Slot() for patch_id in self._ids}
 
@@ -98,12 +92,9 @@ class Engine:
         """Apply the patches that wait for this module, while it is being imported."""
         with locked():
             waiting = [i for i in self._ids if self._is_waiting(self._decision(i))]
-        # While the package itself is being imported, no code outside can have a copy yet.
-        is_package = module.__name__ == self._package
-        self._apply(waiting, sweep_within=self._package if is_package else "")
+        self._apply(waiting, importing=module.__name__ == self._package)
         with locked():
-            self._points.in_time()
-            self._built_before.leave_out(self._points.stock())
+            self._still_stock.skip(self._points.stock())
 
     def _is_waiting(self, decision: Decision) -> bool:
         # In strict mode a failed patch aborts the import, so decide again on retry. A function may
@@ -120,9 +111,8 @@ class Engine:
             for patch_id in ids or self._ids:
                 self._slots[patch_id].reverted = False
         if is_imported(self._package):
-            held = self._apply(ids or self._ids, sweep_within="", late=True)
-            self._report_built_before()
-            self._report_held(held)
+            self._apply(ids or self._ids, late=True)
+            self._report_still_stock()
         for patch_id in ids:
             disabled_reason = self._settings.disabled_reason(patch_id)
             if disabled_reason is not None:
@@ -142,7 +132,7 @@ class Engine:
                 slot.settle(None)
             for patch_id in ids or self._ids:
                 self._points.detach(patch_id)
-            _, foreign = self._points.refresh(self._suspended(), sweep_within="")
+            _, foreign = self._points.refresh(self._suspended())
         if any(wrapper._self_called for wrapper in changed):
             _forget_traces()
         if foreign:
@@ -166,7 +156,7 @@ class Engine:
 
     def built_before(self, value: Any) -> list[str]:
         """Return the functions that built parts of a value before they were patched."""
-        return self._built_before.within(value)
+        return self._still_stock.built_before(value)
 
     def is_applied(self, patch_id: str) -> bool:
         """Return whether calls reach this patch right now."""
@@ -189,7 +179,7 @@ class Engine:
                     decision.reason,
                     slot.targets,
                     *declared[patch_id],
-                    held=tuple(self._points.held(patch_id)),
+                    held=tuple(self._still_stock.held(self._points.stock((patch_id,)))),
                     reached=slot.tally.reached,
                     changed=slot.tally.changed.copy(),
                 )
@@ -223,8 +213,8 @@ class Engine:
             return Decision(State.FAILED, f"{lost}; call optax_dtypefix.apply() to patch it again")
         return slot.decision
 
-    def _apply(self, ids: Iterable[str], *, sweep_within: str, late: bool = False) -> list[str]:
-        """Apply patches. Return the objects that still hold stock functions, if it is late."""
+    def _apply(self, ids: Iterable[str], *, importing: bool = False, late: bool = False) -> None:
+        """Apply patches: while the package is being imported, late in the program, or between."""
         ids = [patch_id for patch_id in ids if self._settings.disabled_reason(patch_id) is None]
         release = _release.installed(sys.modules[self._package], self._tested)
         with locked():
@@ -237,11 +227,13 @@ class Engine:
             slots = {patch_id: self._slots[patch_id] for patch_id in loaded}
             # Another thread may have settled some of them meanwhile.
             settled = {i: s for i, s in slots.items() if not (s.reverted or s.is_applied)}
-            known = {i for i, s in settled.items() if s.decision == decisions[i]}
+            repeated = {i for i, s in settled.items() if s.decision == decisions[i]}
+            errors: list[Exception] = []
             for patch_id, slot in settled.items():
-                slot.settle(*self._attach(patch_id, decisions[patch_id]))
-            bound, _ = self._points.refresh(self._suspended(), sweep_within=sweep_within)
-            held = self._points.replace_in_holders() if bound and late else []
+                slot.settle(*self._attach(patch_id, decisions[patch_id], errors))
+            bound, _ = self._points.refresh(self._suspended(), importing=importing)
+        for error in errors:  # Not locked: a fork in another thread holds the lock of logging.
+            LOGGER.debug("a patch could not be applied", exc_info=error)
         for patch_id in settled:
             self._verify(patch_id)
         with locked():
@@ -257,14 +249,11 @@ class Engine:
         for decision in outcome.values():
             if decision.waits_for is not None:
                 after_import(decision.waits_for, self.on_import, strict=self._settings.strict)
-        if (active or sweep_within) and LOGGER.isEnabledFor(logging.INFO):
+        if (active or importing) and LOGGER.isEnabledFor(logging.INFO):
             LOGGER.info(self.status().headline)
         if not (late or self._settings.strict):  # An import repeats no warning.
-            outcome = {i: decision for i, decision in outcome.items() if i not in known}
-        self._report_problems(outcome)  # Late: in strict mode it may raise.
-        if self.after_applying is not None:
-            self.after_applying(self.status)
-        return held
+            outcome = {i: decision for i, decision in outcome.items() if i not in repeated}
+        self._report_problems(outcome)  # Last: in strict mode it may raise.
 
     def _loaded(self, patch_id: str) -> Patch | Exception:
         try:
@@ -296,7 +285,9 @@ class Engine:
                 decisions[patch_id] = decision
         return decisions
 
-    def _attach(self, patch_id: str, decision: Decision) -> tuple[Decision, tuple[str, ...]]:
+    def _attach(
+        self, patch_id: str, decision: Decision, errors: list[Exception]
+    ) -> tuple[Decision, tuple[str, ...]]:
         """Add the layers of a patch. Return what to record: its decision and its targets."""
         if decision.state is not State.APPLIED:
             return decision, ()
@@ -304,7 +295,7 @@ class Engine:
             targets = map(self._slots[patch_id].counted, decision.targets)
             paths = [self._points.attach(patch_id, target) for target in targets]
         except Exception as error:
-            LOGGER.debug("%s could not be applied", patch_id, exc_info=True)
+            errors.append(error)
             self._points.detach(patch_id)
             return _failure(error), ()
         return decision, tuple(dict.fromkeys(paths))
@@ -322,7 +313,7 @@ class Engine:
             if verdict is not decision and slot.decision is decision:
                 slot.settle(verdict)
                 self._points.detach(patch_id)
-                self._points.refresh(self._suspended(), sweep_within="")
+                self._points.refresh(self._suspended())
 
     def _report_problems(self, outcome: Mapping[str, Decision]) -> None:
         for patch_id, decision in outcome.items():
@@ -337,26 +328,18 @@ class Engine:
                 strict=self._settings.strict,
             )
 
-    def _report_built_before(self) -> None:
+    def _report_still_stock(self) -> None:
         try:
             with locked():
-                calls = self._built_before.search(self._points.stock())
+                names = self._still_stock.search(self._points.stock(), self._points)
         except Exception:  # The patches are applied: only the warning is lost.
-            LOGGER.debug("could not search for what was built before", exc_info=True)
+            LOGGER.debug("could not search for what is still stock", exc_info=True)
             return
-        if calls:
-            names = [f"{name} ({count})" for name, count in calls.most_common()]
+        if names:
+            more = f" and {len(names) - 6} more" if len(names) > 6 else ""
             warn_or_raise(
-                f"Built before the patches were applied, and still stock: {_some(names)}. Build "
-                f"them again, or import optax_dtypefix before you build them.",
-                strict=self._settings.strict,
-            )
-
-    def _report_held(self, held: list[str]) -> None:
-        if held:
-            warn_or_raise(
-                f"Held where they cannot be replaced, and still stock: {_some(held)}. Make these "
-                f"objects again, or import optax_dtypefix before you make them.",
+                f"Built before the patches were applied, and still stock: {', '.join(names[:6])}"
+                f"{more}. Build them again, or import optax_dtypefix before you build them.",
                 strict=self._settings.strict,
             )
 
@@ -389,11 +372,6 @@ class Engine:
         for patch_id in ids:
             if patch_id not in self._ids:
                 raise ValueError(f"Unknown patch {patch_id!r}. {suggest(patch_id, self._ids)}")
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - 6} more" if len(names) > 6 else ""
-    return ", ".join(names[:6]) + more
 
 
 def _failure(error: Exception) -> Decision:

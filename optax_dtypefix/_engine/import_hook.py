@@ -21,13 +21,12 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from .._settings import Settings
-    from .engine import Engine
 
 _awaited: list[tuple[str, Callable[[Any], None], bool]] = []  # Module, hook, strict.
 _busy: list[str] = []  # Modules that our loader is executing, or whose hooks are running.
 
 
-def patch_when_imported(package: str, engine: Callable[[], Engine], settings: Settings) -> None:
+def patch_when_imported(package: str, engine: Callable[[], Any], settings: Settings) -> None:
     """Patch a package now if it is imported, else as soon as it is. Get the engine only then."""
     if not settings.enabled:
         return
@@ -118,9 +117,6 @@ def _forget(entry: tuple[str, Callable[[Any], None], bool]) -> None:
     with locked():
         if entry in _awaited:
             _awaited.remove(entry)
-        if not _awaited:
-            # A new list: removal in place would make a search in another thread skip a finder.
-            sys.meta_path = [finder for finder in sys.meta_path if finder is not _FINDER]
 
 
 def _call_back(name: str) -> None:
@@ -144,6 +140,9 @@ def _call_back(name: str) -> None:
 
 class _Finder:
     """Find awaited modules with the finders that come after this one.
+
+    It stays in ``sys.meta_path``: to remove it in place would make a search in another thread skip
+    a finder, and a new list would lose a finder that another thread inserts meanwhile.
 
     A finder that is installed later comes first, and may bypass this one, as jaxtyping's does.
     The next import of any module then notices what that finder loaded, and warns.

@@ -4,18 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .._logging import LOGGER
-from .holders import replace
 from .locate import defining_module, find, owner_of
-from .rebinding import (
-    Rebinding,
-    bind,
-    dict_of,
-    loaded_modules,
-    rebind_aliases,
-    stale_names,
-)
-from .stale import RECORDS
+from .rebinding import Rebinding, rebind_aliases, rebind_point, stale_names
 from .wrapper import PatchedFunction, patched_in
 
 if TYPE_CHECKING:
@@ -32,8 +22,6 @@ class PatchPoint:
         self.name = qualname
         self.layers: dict[str, Replacement] = {}
         self.active: list[PatchedFunction] = []  # More than one if the module was reloaded.
-        self.held: list[str] = []
-        self.searched = False  # Or known to need no search.
         self._where = (module, qualname)
         self._known: list[PatchedFunction] = []
         self._foreign_layer: tuple[Any, PatchedFunction | None] = (None, None)
@@ -65,12 +53,11 @@ class PatchPoint:
         # from the wrapper must follow a second ``apply``.
         wrapper = existing or self._wrapper_of(current) or PatchedFunction(current)
         if existing is None:
-            self._ledger.append(bind(*owner_of(*self._where), wrapper))
+            self._ledger.append(rebind_point(*owner_of(*self._where), wrapper))
         if wrapper not in self._known:
             self._known.append(wrapper)
         wrapper._self_called = True  # Until now it did not see the calls.
         self.active.append(wrapper)
-        self.searched = False
         return True
 
     def _wrapper_of(self, stock: Any) -> PatchedFunction | None:
@@ -95,7 +82,6 @@ class PatchPoint:
             self._foreign_layer = (current, self.active[-1])
         self._ledger = []
         self.active = []
-        self.held = []
         return foreign
 
 
@@ -107,7 +93,6 @@ class PatchPoints:
         self._order = order
         self._points: dict[str, PatchPoint] = {}
         self._fresh: list[PatchPoint] = []
-        RECORDS.add(self)
 
     def attach(self, patch_id: str, target: Target) -> str:
         """Add a layer, which acts from the next :meth:`refresh` on.
@@ -150,55 +135,18 @@ class PatchPoints:
         names = stale_names(_swaps(mine), self._package)
         return f"{', '.join(names)} was set back to the stock function" if names else ""
 
-    # These return tuples: `replace` would change lists.
-    def wrappers(self, ids: Collection[str]) -> tuple[PatchedFunction, ...]:
+    def wrappers(self, ids: Collection[str]) -> list[PatchedFunction]:
         """List the wrappers in which some patches have a layer."""
-        return tuple(
+        return [
             wrapper
             for point in self._points.values()
             if not point.layers.keys().isdisjoint(ids)
             for wrapper in point.active
-        )
+        ]
 
-    def stock(self) -> tuple[Any, ...]:
-        """Return the stock functions that are patched now."""
-        return tuple(wrapper._self_stock for wrapper in self.wrappers(self._order))
-
-    def in_time(self) -> None:
-        """Note that nobody can hold the functions just patched: they were just defined."""
-        for point in self._unsearched():
-            for wrapper in point.active:
-                wrapper._self_late = False
-
-    def replace_in_holders(self) -> list[str]:
-        """Replace the functions that were just patched late in all objects that hold them.
-
-        Returns:
-          The functions that are still held somewhere, with the names of the holders.
-        """
-        points = {
-            id(wrapper.__wrapped__): (point, wrapper)
-            for point in self._unsearched()
-            for wrapper in point.active
-            if wrapper._self_late
-        }
-        late = tuple(wrapper for _, wrapper in points.values())
-        kept = self._replace(tuple(wrapper.__wrapped__ for wrapper in late), late)
-        for stock, (point, _) in points.items():
-            point.held = [f"{point.name} in {name}" for name in kept.get(stock, [])]
-        return [name for point, _ in points.values() for name in point.held]
-
-    def _unsearched(self) -> list[PatchPoint]:
-        """Return each point once after it was bound: who keeps stock later does so on purpose."""
-        points = [point for point in self._points.values() if not point.searched]
-        for point in points:
-            point.searched = True
-        return points
-
-    def held(self, patch_id: str) -> list[str]:
-        """Name the objects in which the functions of a patch could not be replaced."""
-        points = [point for point in self._points.values() if patch_id in point.layers]
-        return [name for point in points for name in point.held]
+    def stock(self, ids: Collection[str] = ()) -> list[Any]:
+        """List the stock functions that some patches, or any, have patched now."""
+        return [wrapper._self_stock for wrapper in self.wrappers(ids or self._order)]
 
     def stack(self, suspended: Collection[str]) -> None:
         """Set the layers of every wrapper, without those of suspended patches."""
@@ -209,12 +157,14 @@ class PatchPoints:
                 if patch_id in point.layers and patch_id not in suspended
             )
 
-    def refresh(self, suspended: Collection[str], *, sweep_within: str) -> tuple[bool, list[str]]:
+    def refresh(
+        self, suspended: Collection[str], *, importing: bool = False
+    ) -> tuple[bool, list[str]]:
         """Set the layers of every wrapper, and bind or restore its names.
 
         Args:
           suspended: patches whose layers do not act now but remain.
-          sweep_within: the package to search for aliases; everywhere if empty.
+          importing: whether the package is being imported, so that no other code has a copy yet.
 
         Returns:
           Whether a name was bound, and the names that were not restored because other code wrapped
@@ -228,27 +178,20 @@ class PatchPoints:
         self.stack(suspended)
         fresh = [point for point in self._fresh if point.layers]
         self._fresh = []
-        if sweep_within:  # The package is being imported: nobody has called these yet.
+        if importing:  # Nobody has called these yet.
             for point in fresh:
                 point.active[-1]._self_called = False
         bound = bool(fresh or stale_names(_swaps(attached), self._package))
         if bound:
             by_wrapper = {id(wrapper): point for point in attached for wrapper in point.active}
-            for rebinding in rebind_aliases(_swaps(attached), sweep_within):
-                by_wrapper[id(rebinding.wrapper)].remember(rebinding)
-                if not sweep_within:  # Calls by that name were not seen.
-                    rebinding.wrapper._self_called = True
+            package = self._package if importing else None
+            for rebinding in rebind_aliases(_swaps(attached), package):
+                point_of_alias = by_wrapper.get(id(rebinding.wrapper))  # None for a tuple.
+                if point_of_alias is not None:
+                    point_of_alias.remember(rebinding)
+                    if not importing:  # Calls by that name were not seen.
+                        rebinding.wrapper._self_called = True
         return bound, self._restore()
-
-    def _replace(self, old: Sequence[Any], new: Sequence[Any]) -> dict[int, list[str]]:
-        """Replace functions in all that holds them, but not in the package: there names suffice."""
-        if not old:
-            return {}
-        try:
-            return replace(old, new, map(dict_of, loaded_modules(self._package)))
-        except Exception:  # The names in modules are done: only these copies are lost.
-            LOGGER.debug("could not search for what holds the functions", exc_info=True)
-            return {}
 
     def _bind(self, point: PatchPoint) -> None:
         if point.bind():
@@ -256,17 +199,10 @@ class PatchPoints:
 
     def _restore(self) -> list[str]:
         leaving = [point for point in self._points.values() if point.active and not point.layers]
-        wrappers = tuple(wrapper for point in leaving for wrapper in point.active)
-        foreign = []
-        late: tuple[PatchedFunction, ...] = ()
-        for point in leaving:
-            active = tuple(wrapper for wrapper in point.active if wrapper._self_late)
-            layers = point.restore()
-            foreign += layers
-            late += () if layers else active  # A foreign layer keeps the wrapper that it is on.
-        if wrappers:  # Names that were copied from the wrapper are in no ledger.
-            rebind_aliases((wrapper, wrapper.__wrapped__) for wrapper in wrappers)
-        self._replace(late, tuple(wrapper.__wrapped__ for wrapper in late))
+        swaps = [(wrapper, wrapper.__wrapped__) for point in leaving for wrapper in point.active]
+        foreign = [layer for point in leaving for layer in point.restore()]
+        if swaps:  # Copies of the wrapper, and tuples, are in no ledger.
+            rebind_aliases(swaps)
         return foreign
 
 

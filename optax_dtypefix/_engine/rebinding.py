@@ -1,18 +1,19 @@
 """Rebind every copy of a function, remember each rebinding, and restore it later.
 
 ``from optax import lbfgs`` copies a reference: replacing the function in the module that defines it
-leaves the copy stale. The sweep finds the copies in every loaded module, also inside
-``functools.partial``. The ledger of rebindings restores each name.
+leaves the copy stale. The rule: names in modules and classes, and dicts, lists and tuples that a
+module holds directly, are rebound. A name counts if it is the function, a ``functools.partial`` of
+it, or a static method.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .._logging import LOGGER
 from .wrapper import patched_in
 
 if TYPE_CHECKING:
@@ -22,17 +23,25 @@ if TYPE_CHECKING:
 
 
 class Rebinding(NamedTuple):
-    """One name in one module or class: its value before, and the value that we set."""
+    """A name in a module or class, or an entry of a dict or list: what was there, and what is."""
 
     owner: Any
-    name: str
+    name: Any
     before: Any
     after: Any
 
     @property
     def wrapper(self) -> Any:
         """The function that we set, without the ``functools.partial`` around it."""
-        return _innermost(self.after)
+        function = self.after
+        while type(function) in (functools.partial, staticmethod):
+            function = getattr(function, "func", None) or function.__func__
+        return function
+
+    def bind(self) -> None:
+        """Set the new value, unless another thread moved the old one."""
+        if self._current() is self.before:
+            self._put(self.after)
 
     def restore(self) -> str | None:
         """Put the old value back, unless other code rebound the name since.
@@ -40,97 +49,119 @@ class Rebinding(NamedTuple):
         Returns:
           A description of the wrapper that other code put around ours, None if there is none.
         """
-        current = vars(self.owner).get(self.name)
+        current = self._current()
         if current is self.after:
-            setattr(self.owner, self.name, self.before)
+            self._put(self.before)
             return None
         if current is None or patched_in(current) is not self.wrapper:
             return None
         return f"{_name_of(self.owner)}.{self.name}, now {current!r}"
 
+    def _current(self) -> Any:
+        if type(self.owner) is list:
+            return self.owner[self.name] if self.name < len(self.owner) else None
+        return (self.owner if type(self.owner) is dict else vars(self.owner)).get(self.name)
 
-def bind(owner: Any, name: str, wrapper: PatchedFunction) -> Rebinding:
+    def _put(self, value: Any) -> None:
+        if type(self.owner) in (dict, list):
+            self.owner[self.name] = value
+        elif issubclass(type(self.owner), type):
+            type.__setattr__(self.owner, self.name, value)  # Not that of a metaclass.
+        else:
+            setattr(self.owner, self.name, value)
+
+
+def rebind_point(owner: Any, name: str, wrapper: PatchedFunction) -> Rebinding:
     """Put a wrapper where its stock function is defined."""
     rebinding = Rebinding(owner, name, vars(owner)[name], wrapper)
-    setattr(owner, name, wrapper)
+    rebinding.bind()
     return rebinding
 
 
-_IN_MODULES: Any = vars(ModuleType)["__dict__"]
-dict_of = _IN_MODULES.__get__
-"""Read the ``vars`` of a module without running a property of its class."""
-
-
-def rebind_aliases(swaps: Iterable[tuple[Any, Any]], within: str = "") -> list[Rebinding]:
-    """Rebind every copy of some functions in loaded modules, in one sweep.
+def rebind_aliases(swaps: Iterable[tuple[Any, Any]], package: str | None = None) -> list[Rebinding]:
+    """Rebind every copy of some functions, in one sweep.
 
     Args:
       swaps: pairs of a function to look for and its replacement.
-      within: the only package to search, if given; else search all of ``sys.modules``.
+      package: the only package to search, if given; else search all of ``sys.modules``.
     """
     done = []
-    for module, name, value, after in _stale(swaps, within):
-        try:
-            setattr(module, name, after)
-        except Exception:  # One module that refuses must not keep the others stale.
-            LOGGER.debug("%s.%s could not be rebound", module, name, exc_info=True)
-        else:
-            done.append(Rebinding(module, name, value, after))
+    for rebinding in _stale(swaps, package):
+        with contextlib.suppress(Exception):  # One that refuses must not keep the others stale.
+            rebinding.bind()
+            done.append(rebinding)
     return done
 
 
-def stale_names(swaps: Iterable[tuple[Any, Any]], within: str) -> list[str]:
+def stale_names(swaps: Iterable[tuple[Any, Any]], package: str) -> list[str]:
     """List the names in a package that hold one of some functions: :func:`rebind_aliases` would."""
-    return [f"{_name_of(module)}.{name}" for module, name, _, _ in _stale(swaps, within)]
+    return [f"{_name_of(stale.owner)}.{stale.name}" for stale in _stale(swaps, package)]
 
 
-def _stale(
-    swaps: Iterable[tuple[Any, Any]], within: str
-) -> Iterator[tuple[ModuleType, str, Any, Any]]:
-    swaps = tuple(swaps)  # Keeps the functions alive, so that no id is used again.
-    by_id = {id(old): new for old, new in swaps}
-    for module, name, value in _candidates(by_id, within):
-        after = _swapped(value, by_id)
-        if after is not None:
-            yield module, name, value, after
-
-
-def _swapped(value: Any, by_id: Mapping[int, Any]) -> Any:
-    after = by_id.get(id(value))
-    if after is None and type(value) is functools.partial:
-        function = _swapped(value.func, by_id)
-        if function is not None:
-            after = functools.partial(function, *value.args, **value.keywords)
-            after.__dict__.update(value.__dict__)
-    return after
-
-
-def _innermost(function: Any) -> Any:
-    while type(function) is functools.partial:
-        function = function.func
-    return function
-
-
-def loaded_modules(within: str = "") -> Iterator[ModuleType]:
+def loaded_modules(package: str | None = None) -> Iterator[ModuleType]:
     """Yield the loaded modules of a package, or all, without triggering a lazy module."""
     for name, module in list(sys.modules.items()):
-        if within and name != within and not name.startswith(f"{within}."):
+        if package and name != package and not name.startswith(f"{package}."):
             continue
         if issubclass(type(module), ModuleType):
             yield module
 
 
-def _candidates(by_id: Mapping[int, Any], within: str) -> Iterator[tuple[ModuleType, str, Any]]:
-    partial = functools.partial
-    for module in loaded_modules(within):
+_IN_MODULES: Any = vars(ModuleType)["__dict__"]
+_IN_CLASSES: Any = vars(type)["__dict__"]
+dict_of = _IN_MODULES.__get__
+"""Read the ``vars`` of a module without running a property of its class."""
+
+
+def _stale(swaps: Iterable[tuple[Any, Any]], package: str | None) -> Iterator[Rebinding]:
+    swaps = tuple(swaps)  # Keeps the functions alive, so that no id is used again.
+    new = {id(old): replacement for old, replacement in swaps}
+    for owner, entries in _names(package):
+        for name, value in entries:  # Tens of thousands: call nothing for most of them.
+            if id(value) in new or type(value) in (functools.partial, staticmethod):
+                after = _swapped(value, new)
+            elif type(value) is tuple and issubclass(type(owner), ModuleType):
+                swapped = tuple(new.get(id(held), held) for held in value)
+                after = None if all(map(lambda a, b: a is b, swapped, value)) else swapped
+            else:
+                continue
+            if after is not None:
+                yield Rebinding(owner, name, value, after)
+
+
+def _names(package: str | None) -> Iterator[tuple[Any, list[tuple[Any, Any]]]]:
+    """Yield modules, and the classes, dicts and lists that they hold, with what these hold."""
+    seen = set()
+    for module in loaded_modules(package):
         # The raw __dict__: attribute access could trigger a lazy module or run foreign code.
         names = list(dict_of(module).items())
-        for name, value in names:  # Tens of thousands: call nothing for most of them.
-            if id(value) in by_id or type(value) is partial:
-                yield module, name, value
+        yield module, names
+        for _, value in names:
+            kind: Any = type(value)
+            if id(value) in seen or not (kind in (dict, list) or issubclass(kind, type)):
+                continue
+            seen.add(id(value))
+            if kind is list:
+                yield value, list(enumerate(value))
+            else:
+                yield value, list((value if kind is dict else _IN_CLASSES.__get__(value)).items())
+
+
+def _swapped(value: Any, new: Mapping[int, Any]) -> Any:
+    if id(value) in new:
+        return new[id(value)]
+    if type(value) is staticmethod:
+        function = _swapped(value.__func__, new)
+        return None if function is None else staticmethod(function)
+    function = _swapped(value.func, new) if type(value) is functools.partial else None
+    if function is None:
+        return None
+    after = functools.partial(function, *value.args, **value.keywords)
+    after.__dict__.update(value.__dict__)
+    return after
 
 
 def _name_of(owner: Any) -> str:
     module = getattr(owner, "__module__", None)
-    name = getattr(owner, "__qualname__", None) or owner.__name__
+    name = getattr(owner, "__qualname__", None) or getattr(owner, "__name__", type(owner).__name__)
     return f"{module}.{name}" if module else str(name)

@@ -26,8 +26,8 @@ class PatchStatus:
       upstream: links of the upstream issues.
       fixed_in: the first release of optax that does not need the patch; empty if there is none yet.
       opt_in: whether the patch must be enabled by name.
-      held: the objects that still hold a stock function since before the patch, as
-        ``function in module.name (type)``: tuples, for example, cannot be changed.
+      held: what still holds a stock function since before the patch, as ``function in type``: the
+        cells of closures, for example, are not changed.
       reached: how often this process called a function that the patch replaces: while it built,
         traced, or took eager steps. A compiled step calls none.
       changed: what the patch did otherwise than stock, by kind, with the number of times: casts, as
@@ -114,17 +114,22 @@ class Report:
     optax_location: str = ""
 
     @property
+    def applied(self) -> list[str]:
+        """The versions, and the patches that are applied or wait for a part of optax."""
+        versions = {
+            "optax-dtypefix": __version__,
+            "optax": self.optax_version,
+            "jax": self.jax_version,
+        }
+        patches = [p.id for p in self if p.state in (State.APPLIED, State.PENDING)]
+        return [*map(" ".join, versions.items()), *patches]
+
+    @property
     def digest(self) -> str:
-        """Hash of what is applied: the versions, and the state and targets of each patch.
-
-        Processes with the same digest have the same patches on the same optax and jax.
-        """
+        """Hash of :attr:`applied`: equal if the same patches are on the same optax and jax."""
         import hashlib  # Not at the top: few programs need it.
-        import json
 
-        patches = [(patch.id, patch.state.value, patch.targets) for patch in self]
-        applied = [__version__, self.optax_version, self.jax_version, sorted(patches)]
-        return hashlib.sha256(json.dumps(applied).encode()).hexdigest()
+        return hashlib.sha256("\n".join(self.applied).encode()).hexdigest()
 
     @property
     def headline(self) -> str:
@@ -153,6 +158,7 @@ class Report:
         return {
             "optax_dtypefix_version": __version__,
             "digest": self.digest,
+            "applied": self.applied,
             "optax_version": self.optax_version,
             "jax_version": self.jax_version,
             "optax_location": self.optax_location,
@@ -209,7 +215,7 @@ class Report:
         if held:
             lines += [
                 "",
-                "Still stock, as they cannot be replaced there:",
+                "Still stock, as they were held there before the patch:",
                 *(f"  {h}" for h in held),
             ]
         if not any(patch.has_work for patch in self.patches):

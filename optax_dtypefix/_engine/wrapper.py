@@ -68,7 +68,6 @@ class PatchedFunction(_FunctionWrapper):
         self._self_stock: Callable[..., Any] = getattr(stock, "__func__", stock)
         self._self_call = self._self_stock
         self._self_called = False  # Then no trace of JAX can hold what it called.
-        self._self_late = True  # Others may hold the stock function.
 
     def _self_set_layers(self, replacements: Iterable[Replacement]) -> None:
         """Stack the replacements on the stock function, the first one outermost."""

@@ -12,7 +12,9 @@ from ..._contract.dtypes import PyTree, cast_back, compute_dtype, leaves, statis
 from ..._contract.kinds import start_in_kind
 from ..._contract.updates import cast_updates
 from ..._engine.patch import Stock
-from ..._tally import paused
+from ..._errors import warn_or_raise
+from ..._settings import SETTINGS
+from ..._tally import count, paused
 from .._support.keep_dtypes import standard_promotion
 from .._support.rebuild import Call, call_of, rebuild
 from .._support.representation import Representation
@@ -87,26 +89,43 @@ def lbfgs(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """
     import optax
 
-    bound = inspect.signature(stock).bind(*args, **kwargs)
-    if "linesearch" not in bound.arguments:
-        arguments = arguments_of(inspect.signature(stock).parameters["linesearch"].default)
-        if arguments is not None:
-            kwargs["linesearch"] = optax.scale_by_zoom_linesearch(**arguments)
+    signature = inspect.signature(stock)
+    if "linesearch" in signature.bind(*args, **kwargs).arguments:
+        return stock(*args, **kwargs)
+    parameter = signature.parameters.get("linesearch")
+    default = parameter.default if parameter else None
+    if isinstance(default, tuple) and not _is_stock(default):  # The optax module was reloaded.
+        return stock(*args, **kwargs)
+    arguments = arguments_of(default)
+    if arguments is not None:
+        return stock(*args, **kwargs, linesearch=optax.scale_by_zoom_linesearch(**arguments))
+    count("default line search not patched")
+    warn_or_raise(
+        "The default line search of this lbfgs is not patched: the patch does not know how this "
+        "optax built it. Pass linesearch=optax.scale_by_zoom_linesearch(...).",
+        strict=SETTINGS.strict,
+    )
     return stock(*args, **kwargs)
+
+
+def _is_stock(linesearch: Any) -> bool:
+    function = getattr(linesearch, "update", None)
+    return str(getattr(function, "__globals__", {}).get("__name__")).startswith("optax.")
 
 
 def arguments_of(linesearch: Any) -> dict[str, Any] | None:
     """Find the arguments that stock's ``scale_by_zoom_linesearch`` was called with.
 
-    Return None if the search was not stock's but the patched one: the optax module was reloaded.
+    Return None if the closures of this release do not have them.
     """
     import optax
 
     found: dict[str, Any] = {}
-    functions = [linesearch.update]
+    functions = [getattr(linesearch, "update", None)]
     while functions:
-        function = functions.pop()
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+        function: Any = functions.pop()
+        code = getattr(function, "__code__", None)
+        for name, cell in zip(code.co_freevars if code else (), function.__closure__ or ()):
             value = cell.cell_contents
             if name not in found:
                 found[name] = value

@@ -108,19 +108,18 @@ def test_activate_status_and_deactivate(made: Environment) -> None:
 
     assert made.command("deactivate").stdout == f"Removed {made.file}\n"
     assert not list(made.site.glob("*dtypefix*.pth*"))
-    assert "_BeforeOptax" not in made.prints("import sys; print(sys.meta_path)")
+    assert made.prints("import sys; print('optax_dtypefix' in sys.modules)") == "False\n"
 
 
-def test_it_imports_nothing_before_optax(active: Environment) -> None:
+def test_it_imports_the_shim_alone_before_optax(active: Environment) -> None:
     modules = "import sys; print(*sorted(sys.modules))"
-    loaded = active.prints(modules)
-    finders = active.prints("import sys; print(*(type(each).__name__ for each in sys.meta_path))")
-    assert finders.split().count("_BeforeOptax") == 1
-    after = active.prints(f"import optax; {modules}", **OFF).split()
-    assert "optax_dtypefix" in after
-    assert not {"jax", "wrapt"} & set(after)
+    loaded = set(active.prints(modules).split())
+    assert "optax_dtypefix" in loaded
+    assert not {"jax", "optax", "wrapt", "logging"} & loaded
     active.command("deactivate")
-    assert active.prints(modules) == loaded
+    before = set(active.prints(modules).split())
+    ours = {name for name in loaded - before if name.startswith("optax_dtypefix")}
+    assert len(ours) < 10
 
 
 @pytest.mark.parametrize(("option", "there"), [("-I", True), ("-E", True), ("-S", False)])
@@ -131,14 +130,8 @@ def test_options_of_python(active: Environment, option: str, there: bool) -> Non
 
 
 def test_a_program_may_import_the_shim_itself(active: Environment) -> None:
-    code = """if True:
-        import sys
-        import optax_dtypefix, optax
-        from optax_dtypefix._engine.import_hook import _Loader
-        assert not isinstance(optax.__spec__.loader, _Loader)
-        print([type(finder).__name__ for finder in sys.meta_path].count("_BeforeOptax"))
-        """
-    assert active.prints(code, **OFF) == "0\n"
+    code = "import optax_dtypefix, optax; print(optax.__spec__.loader.__class__.__name__)"
+    assert active.prints(code, **OFF) == "SourceFileLoader\n"
 
 
 def test_a_malformed_variable_concerns_only_programs_with_optax(active: Environment) -> None:
@@ -148,24 +141,20 @@ def test_a_malformed_variable_concerns_only_programs_with_optax(active: Environm
     assert done.returncode == 1
     assert "OptaxDtypeFixError: OPTAX_DTYPEFIX='of' is not valid" in done.stderr.splitlines()[-1]
     unknown = {"OPTAX_DTYPEFIX_DISABLE": "prodgy", **OFF}
-    assert active.prints("print(1)", **unknown) == "1\n"
-    assert "<string>:1: OptaxDtypeFixWarning" in active("-c", "import optax", **unknown).stderr
+    assert "OptaxDtypeFixWarning: Unknown patch" in active("-c", "import optax", **unknown).stderr
 
 
-@pytest.mark.parametrize("broken", ["_settings.py", "_startup.py", "__init__.py"])
+@pytest.mark.parametrize("broken", ["_settings.py", "__init__.py"])
 def test_a_broken_shim_leaves_stock_optax(active: Environment, broken: str) -> None:
     (active.shim / broken).write_text("raise (")
-    early = broken == "_startup.py"
-    done = active("-c", "print(1)")
-    assert (done.returncode, done.stdout) == (0, "1\n")
-    assert done.stderr == "" or (early and "not active: SyntaxError" in done.stderr)
+    assert active.prints("print(1)") == "1\n"
     done = active("-c", "import optax; print(optax.__name__)")
     assert (done.returncode, done.stdout) == (0, "optax\n")
     lines = set(done.stderr.splitlines())
     assert len(lines) == 1
-    assert lines.pop().startswith("optax-dtypefix: ")
+    assert lines.pop().startswith("optax-dtypefix: optax is not patched: SyntaxError: ")
     strict = active("-c", "import optax", OPTAX_DTYPEFIX_STRICT="1")
-    assert early or strict.returncode == 1
+    assert strict.returncode == 1
 
 
 def test_an_uninstalled_shim_is_silent(active: Environment) -> None:
@@ -184,7 +173,7 @@ def test_another_import_hook_that_loads_optax_is_noticed(active: Environment) ->
         import this_is_missing
         """
     done = active("-c", code)
-    assert "optax-dtypefix: optax is not patched: another import hook" in done.stderr
+    assert "optax is not patched: another import hook" in done.stderr
 
 
 def test_it_refuses_the_file_of_others_and_folders_that_it_cannot_write(made: Environment) -> None:

@@ -69,11 +69,12 @@ def test_another_run_stops_on_import(python: Python, records: list[Path]) -> Non
     program = "import optax, optax_dtypefix; print('on')"
     run = python("-c", program, OPTAX_DTYPEFIX_ONLY="multi_steps", **{REPORT: path, REQUIRE: path})
     assert (run.returncode, run.stdout) == (1, "")
-    assert run.stderr.splitlines()[-4:-1] == [
-        f"optax_dtypefix._errors.OptaxDtypeFixError: What is applied is not what {path} records:",
-        "  patch multi_steps: applied, recorded disabled (not in OPTAX_DTYPEFIX_ONLY)",
-        "  patch fromage: disabled (not in OPTAX_DTYPEFIX_ONLY), recorded applied",
-    ]
+    first, now, recorded = run.stderr.splitlines()[-4:-1]
+    error = "optax_dtypefix._errors.OptaxDtypeFixError"
+    assert first == f"{error}: What is applied is not what {path} records:"
+    assert now.startswith("  now:      optax-dtypefix ")
+    assert recorded == "  recorded: " + ", ".join(before["applied"])
+    assert (now.rpartition(" ")[2], recorded.rpartition(" ")[2]) == ("multi_steps", "fromage")
     assert read(records[0]) == before
 
 
@@ -94,8 +95,7 @@ def test_status_shows_the_difference(command: Python, records: list[Path]) -> No
     assert run.returncode == 1
     assert run.stdout.startswith("optax-dtypefix ")
     assert "raises an error: What is applied is not what" in run.stderr
-    difference = "patch fromage: disabled (switched off by OPTAX_DTYPEFIX=off), recorded applied"
-    assert f"  {difference}" in run.stderr.splitlines()
+    assert "  recorded: optax-dtypefix " in run.stderr
     assert "Traceback" not in run.stderr
 
 
@@ -103,11 +103,7 @@ def test_a_program_without_optax_has_no_report(command: Python, tmp_path: Path) 
     (tmp_path / "tool.py").write_text("import sys; print(sys.argv); sys.exit(3)")
     run = command("run", "--report", "run.json", "tool.py", "--report", "x")
     assert (run.returncode, run.stdout) == (3, "['tool.py', '--report', 'x']\n")
-    assert run.stderr == (
-        "optax-dtypefix run: no report in run.json: this process did not import optax.\n"
-    )
-    quiet = command("run", "tool.py", **{REPORT: "run.json"})  # A launcher, say.
-    assert (quiet.returncode, quiet.stderr) == (3, "")
+    assert run.stderr == ""
     assert not (tmp_path / "run.json").exists()
 
 

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import py_compile
+import sysconfig
 import textwrap
 import zipapp
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+import optax_dtypefix
 from support.processes import Python
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PROGRAMS = {
     "surroundings": """
         "A docstring."
         import json, sys
         import neighbour
-        print(sys.argv, __name__, __file__, __doc__, __spec__, __package__, sys.path[0])
+        print(sys.argv, __name__, __file__, __doc__, __spec__, __package__, sys.path)
         print(sorted(set(globals()) - {"__annotations__"}), type(__builtins__), type(__loader__))
         print(sys.modules["__main__"].__dict__ is globals())
         """,
@@ -100,18 +99,15 @@ def test_a_script_runs_as_python_runs_it(python: Python, tmp_path: Path, name: s
 REPORTS_ON_ITSELF = """
 import sys
 import neighbour
-print(sys.argv, __name__, __file__, __doc__, __package__, repr(sys.path[0]), type(__loader__))
+print(sys.argv, __name__, __file__, __doc__, __package__, sys.path, type(__loader__))
 print(sorted(set(globals()) - {"__annotations__"}), __spec__ and (__spec__.name, __spec__.origin))
-print(sys.modules["__main__"].__dict__ is globals())
+print(sys.modules["__main__"].__dict__ is globals(), sys.flags, sys.stdout.write_through)
 1 / 0
 """
 
 
-@pytest.mark.parametrize("option", [(), ("-I",)], ids=["plain", "isolated"])
-@pytest.mark.parametrize("what", ["app", "app/", "app.pyz", "app/program.pyc", "-", "empty"])
-def test_what_python_runs_besides_sources(
-    python: Python, tmp_path: Path, what: str, option: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize("what", ["app", "app/", "app.pyz", "app/program.pyc", "-", "empty", "no"])
+def test_what_python_runs_besides_sources(python: Python, tmp_path: Path, what: str) -> None:
     main = tmp_path / "app" / "__main__.py"
     main.parent.mkdir()
     main.write_text(REPORTS_ON_ITSELF)
@@ -121,17 +117,13 @@ def test_what_python_runs_besides_sources(
     py_compile.compile(str(main), str(main.parent / "program.pyc"))
     zipapp.create_archive(main.parent, tmp_path / "app.pyz")
     call = [what, "--json", "-m", "x"]
+    options = ["-u", "-O", "-W", "error::ImportWarning", "-X", "dev"]
     with main.open() as stdin:
-        plain = python(*option, *call, stdin=stdin)
+        plain = python(*options, *call, stdin=stdin)
     with main.open() as stdin:
-        shimmed = python(*option, "-m", "optax_dtypefix", "run", *call, stdin=stdin)
+        shimmed = python(*options, "-m", "optax_dtypefix", "run", *call, stdin=stdin)
     assert (shimmed.stdout, shimmed.returncode) == (plain.stdout, plain.returncode)
-    if what == "empty":
-        assert shimmed.stderr == "optax-dtypefix run: can't find '__main__' module in 'empty'\n"
-    else:
-        last = "ZeroDivisionError: division by zero" if plain.stdout else "No module named 'neighb"
-        assert last in shimmed.stderr.splitlines()[-1]
-        assert "optax_dtypefix" not in shimmed.stderr
+    assert shimmed.stderr == plain.stderr
 
 
 @pytest.mark.parametrize("name", ["package.module", "package", "single"])
@@ -157,40 +149,53 @@ def test_a_module_runs_as_python_runs_it(python: Python, tmp_path: Path, name: s
     assert (shimmed.stderr, shimmed.returncode) == (plain.stderr, plain.returncode) == ("", 5)
 
 
-def test_a_traceback_shows_only_the_module(command: Python, tmp_path: Path) -> None:
-    (tmp_path / "single.py").write_text("def fail():\n    1 / 0\n\nfail()\n")
-    run = command("run", "-m", "single")
-    lines = [line for line in run.stderr.splitlines() if line.startswith("  File")]
-    assert lines == [
-        f'  File "{tmp_path}/single.py", line 4, in <module>',
-        f'  File "{tmp_path}/single.py", line 2, in fail',
-    ]
-    assert run.returncode == 1
+@pytest.mark.parametrize("call", [["none.py"], ["--", "-none.py"], ["-m", "none"], ["-m", "json"]])
+def test_unrunnable_programs(python: Python, call: list[str]) -> None:
+    plain, shimmed = python(*call), python("-m", "optax_dtypefix", "run", *call)
+    assert shimmed.returncode == plain.returncode > 0
+    assert (shimmed.stdout, shimmed.stderr) == (plain.stdout, plain.stderr)
 
 
-def test_a_missing_dependency_is_shown(command: Python, tmp_path: Path) -> None:
-    (tmp_path / "package").mkdir()
-    (tmp_path / "package" / "__init__.py").write_text("import no_such_dependency")
-    run = command("run", "-m", "package.module")
-    assert run.returncode == 1
-    assert "No module named 'no_such_dependency'" in run.stderr
-    assert "optax_dtypefix" not in run.stderr
+@pytest.mark.parametrize("option", ["-I", "-E", "-S"])
+def test_options_that_would_leave_the_program_on_stock_are_refused(
+    python: Python, tmp_path: Path, option: str
+) -> None:
+    (tmp_path / "train.py").write_text("print('on')")
+    command = ("-c", "from optax_dtypefix._commands.main import main; raise SystemExit(main())")
+    if option == "-S":  # Then site-packages are not on the path.
+        site = sysconfig.get_path("purelib")
+        root = Path(optax_dtypefix.__file__).parents[1]
+        command = ("-c", f"import sys; sys.path += [{site!r}, {str(root)!r}]; {command[1]}")
+    run = python(option, *command, "run", "train.py")
+    assert (run.returncode, run.stdout) == (2, "")
+    assert "would run stock optax" in run.stderr
 
 
-@pytest.mark.parametrize(
-    ("call", "code", "message"),
-    [
-        (["none.py"], 2, "can't open file 'none.py': No such file or directory"),
-        (["--", "-none.py"], 2, "can't open file '-none.py': No such file or directory"),
-        (["-m", "none"], 1, "there is no runnable module 'none'"),
-        (["-m", "none.at.all"], 1, "there is no runnable module 'none.at.all'"),
-        (["-m", "json"], 1, "there is no runnable module 'json'"),
-    ],
-)
-def test_unrunnable_programs(command: Python, call: list[str], code: int, message: str) -> None:
-    run = command("run", *call)
-    assert (run.returncode, run.stdout) == (code, "")
-    assert run.stderr == f"optax-dtypefix run: {message}\n"
+CUSTOM = """
+import sys
+print({name!r}, "optax_dtypefix" in sys.modules, __name__, vars(sys.modules[__name__]) is globals())
+"""
+
+
+def test_a_sitecustomize_of_the_user_runs_too(python: Python, tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    program = "import sys, sitecustomize; print(sys.path, sitecustomize)"
+    (tmp_path / "train.py").write_text(program)
+    for name in ("sitecustomize", "usercustomize"):
+        (folder / f"{name}.py").write_text(CUSTOM.format(name=name))
+    plain = python("train.py", PYTHONPATH=str(folder))
+    shimmed = python("-m", "optax_dtypefix", "run", "train.py", PYTHONPATH=str(folder))
+    assert plain.stdout.startswith("sitecustomize False sitecustomize True\n")
+    expected = plain.stdout.replace("customize False", "customize True")
+    # The command itself runs them too, before it starts Python on the program.
+    assert shimmed.stdout.endswith(expected)
+    assert shimmed.stderr == plain.stderr == ""
+    (folder / "sitecustomize.py").write_text("1 / 0")
+    plain = python("train.py", PYTHONPATH=str(folder))
+    shimmed = python("-m", "optax_dtypefix", "run", "train.py", PYTHONPATH=str(folder))
+    assert plain.stderr in shimmed.stderr
+    assert "optax_dtypefix" not in shimmed.stderr
 
 
 def test_the_program_is_patched(command: Python, tmp_path: Path) -> None:
@@ -205,6 +210,39 @@ def test_the_program_is_patched(command: Python, tmp_path: Path) -> None:
     )
     run = command("run", "--", "train.py", OPTAX_DTYPEFIX_ONLY="multi_steps")
     assert (run.stdout, run.stderr, run.returncode) == ("False\n", "", 0)
+
+
+def test_subprocesses_are_patched(command: Python, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        textwrap.dedent(
+            """
+            import subprocess, sys
+            code = "import sys; print('optax_dtypefix' in sys.modules)"
+            for option in ([], ["-s"], ["-E"]):
+                subprocess.run([sys.executable, *option, "-c", code], check=True)
+            """
+        )
+    )
+    run = command("run", "train.py")
+    assert (run.stdout, run.stderr, run.returncode) == ("True\nTrue\nFalse\n", "", 0)
+
+
+def test_a_shim_that_cannot_be_imported_stops_what_imports_optax(
+    command: Python, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(
+        textwrap.dedent(
+            """
+            import os, subprocess, sys
+            for code in ("print('fine')", "import optax"):
+                variables = {**os.environ, "OPTAX_DTYPEFIX": "of"}
+                subprocess.run([sys.executable, "-c", code], env=variables)
+            """
+        )
+    )
+    run = command("run", "train.py")
+    assert run.stdout == "fine\n"
+    assert "OptaxDtypeFixError: OPTAX_DTYPEFIX='of' is not valid" in run.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])

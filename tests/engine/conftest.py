@@ -2,11 +2,16 @@ from __future__ import annotations
 
 import logging
 import sys
+import traceback
 from typing import TYPE_CHECKING
 
 import pytest
 
-from optax_dtypefix._engine import import_hook as _import_hook
+from optax_dtypefix._engine import (
+    import_hook as _import_hook,
+    lock as _lock,
+)
+from optax_dtypefix._logging import LOGGER
 from support.fakepackage import FakePackage
 
 if TYPE_CHECKING:
@@ -18,6 +23,24 @@ def _no_pending_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clear the hooks that an earlier test left."""
     monkeypatch.setattr(_import_hook, "_awaited", [])
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+
+
+@pytest.fixture(autouse=True)
+def _no_logging_under_the_lock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fail a test in which a thread logs while it holds our lock.
+
+    A fork in another thread holds the lock of ``logging`` while it waits for ours.
+    """
+    logged, enabled = [], LOGGER.isEnabledFor
+
+    def check(level: int) -> bool:
+        if _lock._lock._is_owned():  # type: ignore[attr-defined]
+            logged.extend(traceback.format_stack())
+        return enabled(level)
+
+    monkeypatch.setattr(LOGGER, "isEnabledFor", check)
+    yield
+    assert not logged, "".join(logged)
 
 
 @pytest.fixture

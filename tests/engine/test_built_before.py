@@ -219,9 +219,9 @@ def test_it_keeps_nothing_alive(core: Any) -> None:
     built = Pair(*core.build(1))
     with pytest.warns(OptaxDtypeFixWarning):
         found.apply()
-    assert len(found._built_before._builders) == 2
+    assert len(found._still_stock._builders) == 2
     del built
-    assert len(found._built_before._builders) == 0
+    assert len(found._still_stock._builders) == 0
 
 
 def test_a_switched_off_patch_reports_nothing(core: Any) -> None:

@@ -124,6 +124,35 @@ def test_the_source_tree_works_without_an_installation(tmp_path: Path) -> None:
     assert set(printed[1:]) == {"applied", "disabled"}
 
 
+def test_the_patches_come_from_the_place_of_the_package(tmp_path: Path) -> None:
+    """Of two clones, one is on the path and the other is an editable installation."""
+    package = Path(optax_dtypefix.__file__).parent
+    ignored = shutil.ignore_patterns("__pycache__", "patches")
+    shutil.copytree(package, tmp_path / "optax_dtypefix", ignore=ignored)
+    (tmp_path / "other" / "patches").mkdir(parents=True)
+    (tmp_path / "other" / "patches" / "__init__.py").write_text("IDS = TESTED = ()")
+    script = f"""
+        import importlib.util
+        class Editable:
+            def find_spec(self, name, path=None, target=None):
+                if name == "optax_dtypefix.patches":
+                    folder = {str(tmp_path / "other" / "patches")!r}
+                    return importlib.util.spec_from_file_location(
+                        name, folder + "/__init__.py", submodule_search_locations=[folder]
+                    )
+        sys.meta_path = [finder for finder in sys.meta_path if "editable" not in str(finder)]
+        sys.meta_path.append(Editable())
+        import optax_dtypefix.patches
+        print(optax_dtypefix.patches.__file__)
+        """
+    without = start(tmp_path, script)
+    assert without.returncode == 1
+    assert "ImportError: optax_dtypefix was imported from" in without.stderr.splitlines()[-1]
+    (tmp_path / "patches").mkdir()
+    (tmp_path / "patches" / "__init__.py").write_text("IDS = TESTED = ()")
+    assert run(tmp_path, script) == f"{tmp_path / 'patches' / '__init__.py'}\n"
+
+
 def test_a_warning_points_at_the_import(tmp_path: Path) -> None:
     done = start(tmp_path, "import optax_dtypefix", OPTAX_DTYPEFIX_ONLY="prodgy")
     assert "script.py:" in done.stderr.splitlines()[0]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from optax_dtypefix import OptaxDtypeFixWarning
 from optax_dtypefix._engine.rebinding import rebind_aliases
 from support.fakepackage import NAME, FakePackage, engine_of, on, patch, start
 
@@ -56,6 +57,90 @@ def test_partials_are_rebound_with_arguments_and_attributes(
     assert pkg.triple is pkg.core.triple is stock_triple
 
 
+class Closed(type):
+    def __setattr__(cls, name: str, value: object) -> None:
+        raise AssertionError("triggered")
+
+
+def test_what_modules_and_classes_hold_is_rebound(
+    package: FakePackage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pkg = package.load()
+    scale, shift = pkg.scale, pkg.shift
+
+    tripled = functools.partial(scale, factor=3)
+    names = {"factory": staticmethod(scale), "tripled": tripled, "plain": shift}
+    Trainer: Any = Closed("Trainer", (), names)  # noqa: N806
+    names.clear()
+    del tripled
+    by_name, in_order = {"scale": scale, 1: len}, [1, scale, scale]
+    user = module(monkeypatch, "user_code", A=by_name, B=in_order, D=by_name, E=Trainer)
+    user.C = (scale, 2, shift)
+    engine = engine_of(patch("a", on("scale")), patch("b", on("shift")))
+    for _ in range(2):
+        engine.apply()
+        assert by_name == {"scale": pkg.scale, 1: len}
+        assert in_order == [1, pkg.scale, pkg.scale]
+        assert list(user.C) == [pkg.scale, 2, pkg.shift]
+        assert user.A is user.D is by_name
+        assert user.B is in_order
+        assert (Trainer.factory(5), Trainer.tripled(2), Trainer.plain) == (-10, -6, pkg.shift)
+        engine.revert("a")
+        assert list(user.C) == [scale, 2, pkg.shift]
+        engine.revert()
+        assert (by_name["scale"], in_order) == (scale, [1, scale, scale])
+        assert list(user.C) == [scale, 2, shift]
+        assert (Trainer.factory, Trainer.plain, Trainer.tripled(2)) == (scale, shift, 6)
+
+
+def test_all_else_is_left_alone_and_named_in_one_warning(
+    package: FakePackage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pkg = package.load()
+    scale = pkg.scale
+    nested = {"a": [scale], "b": {"c": (scale,)}}
+    user = module(monkeypatch, "user_code", NESTED=nested, FROZEN=frozenset({scale}))
+    user.closure = lambda x: scale(x) + 0
+
+    def with_default(x: Any, function: Any = scale) -> Any:
+        return function(x)
+
+    engine = engine_of(patch("a", on("scale")), patch("b", on("shift")))
+    with pytest.warns(OptaxDtypeFixWarning) as caught:
+        engine.apply()
+    (warning,) = caught
+    held = ("scale in cell", "scale in frozenset", "scale in list", "scale in tuple")
+    assert f"and still stock: {', '.join(held)}. Build them again" in str(warning.message)
+    assert warning.filename == __file__
+    assert nested == {"a": [scale], "b": {"c": (scale,)}}
+    assert (user.closure(5), with_default(5)) == (10, 10)
+    report = engine.status()
+    assert (report["a"].held, report["b"].held) == (held, ())
+    assert "  scale in frozenset" in str(report).splitlines()
+    engine.apply()  # Warns once.
+    engine.revert()
+    assert engine.status()["a"].held == ()
+
+
+def test_an_entry_that_moves_meanwhile_stays_where_it_is(
+    package: FakePackage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pkg = package.load()
+    user = module(monkeypatch, "user_code", ORDER=[pkg.scale, 1])
+
+    class Moves(types.ModuleType):
+        def __setattr__(self, name: str, value: object) -> None:
+            super().__setattr__(name, value)
+            user.ORDER.insert(0, "first")
+
+    moving = Moves("a_first")
+    vars(moving)["scale"] = pkg.scale
+    monkeypatch.setitem(sys.modules, "a_first", moving)
+    monkeypatch.setitem(sys.modules, "user_code", sys.modules.pop("user_code"))
+    engine_of(patch("a", on("scale"))).apply()
+    assert [*user.ORDER] == ["first", pkg.scale, 1]
+
+
 def test_names_copied_after_apply_follow_revert_and_the_next_apply(
     package: FakePackage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,7 +186,8 @@ def test_a_module_that_refuses_assignment_is_skipped(
     monkeypatch.setitem(sys.modules, "a_frozen_module", frozen)
     user = module(monkeypatch, "user_code", scale=pkg.scale)
     engine = engine_of(patch("a", on("scale")))
-    engine.apply()
+    with pytest.warns(OptaxDtypeFixWarning, match="still stock: scale in dict"):
+        engine.apply()
     assert user.scale(5) == -10
     assert frozen.scale(5) == 10
 
@@ -141,6 +227,6 @@ def test_a_sweep_within_a_package_stays_there(monkeypatch: pytest.MonkeyPatch) -
     inside = module(monkeypatch, NAME, f=old)
     deeper = module(monkeypatch, f"{NAME}.deeper", f=old)
     namesake = module(monkeypatch, f"{NAME}2", f=old)
-    done = rebind_aliases([(old, new)], within=NAME)
+    done = rebind_aliases([(old, new)], NAME)
     assert (inside.f, deeper.f, namesake.f) == (new, new, old)
     assert {entry.owner for entry in done} == {inside, deeper}

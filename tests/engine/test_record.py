@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import json
 import os
@@ -11,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from optax_dtypefix import OptaxDtypeFixError, OptaxDtypeFixWarning, _record
-from optax_dtypefix._engine.selection import NOT_OPTED_IN
+from optax_dtypefix import OptaxDtypeFixError, OptaxDtypeFixWarning
+from optax_dtypefix._engine.import_hook import after_import
+from optax_dtypefix._record import Record, read_record
 from optax_dtypefix._settings import Settings
 from support.fakepackage import NAME, FakePackage, engine_of, on, patch, start
 
@@ -34,13 +36,19 @@ def patches() -> list[Patch]:
     ]
 
 
-def recorded(path: Path, *others: Patch, **settings: Any) -> Engine:
-    """Return an engine that writes its report, or requires one, as that of optax does."""
-    asked = Settings(**{"report": str(path), **settings})
+def begin(*others: Patch, **settings: Any) -> tuple[Engine, Record]:
+    """Return an engine, and the record that it writes or is held to, as for optax."""
+    asked = Settings(**settings)
     engine = engine_of(*(others or patches()), settings=asked)
-    record = _record._Record(asked)
-    engine.after_applying = lambda status: record.after_applying(status())
-    return engine
+    record = Record(asked, engine.status)
+    start(engine)
+    after_import(NAME, lambda _: record.start())
+    return engine, record
+
+
+@pytest.fixture(autouse=True)
+def _nothing_at_exit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(atexit, "register", lambda _: None)
 
 
 def read(path: Path) -> Any:
@@ -49,15 +57,11 @@ def read(path: Path) -> Any:
 
 def test_the_report_is_written_on_import_and_at_exit(package: FakePackage, tmp_path: Path) -> None:
     path = tmp_path / "run.json"
-    settings = Settings(report=str(path), disable=frozenset("b"), log_level="INFO")
-    record = _record._Record(settings)
-    engine = engine_of(*patches(), settings=settings)
-    engine.after_applying = lambda status: record.after_applying(status())
-    start(engine)
+    engine, record = begin(report=str(path), disable=frozenset("b"), log_level="INFO")
     assert not path.exists()
     package.load()
     assert read(path)["finished"] is False
-    record.write(engine.status(), finished=True)
+    end(record)
     content = read(path)
     assert content.pop("finished") is True
     assert content.pop("settings") == {
@@ -77,23 +81,30 @@ def test_the_report_is_written_on_import_and_at_exit(package: FakePackage, tmp_p
     assert [entry.name for entry in tmp_path.iterdir()] == ["run.json"]
 
 
+def end(record: Record) -> None:
+    """Do what the end of a process does; the package counts as optax."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setitem(sys.modules, "optax", sys)
+        record._end()
+
+
 def test_the_digest_is_that_of_what_is_applied(package: FakePackage) -> None:
     engine = engine_of(*patches())
     package.load()
     engine.apply()
     report = engine.status()
+    assert report.applied[3:] == ["a", "b", "late"]  # The last one waits for its module.
     counted = [dataclasses.replace(p, reached=7, changed={"state": 3}) for p in report]
     assert report.as_dict()["digest"] == report.digest
+    package.load(*LATE)
     for same in (
         dataclasses.replace(report, patches=tuple(counted)),
         dataclasses.replace(report, optax_location="/elsewhere"),
         engine.status(),
     ):
         assert same.digest == report.digest
-    elsewhere = [dataclasses.replace(p, targets=("m:f",)) for p in report]
     engine.revert("a")
     for other in (
-        dataclasses.replace(report, patches=tuple(elsewhere)),
         dataclasses.replace(report, optax_version="0.2.7"),
         dataclasses.replace(report, jax_version="0.0"),
         engine.status(),
@@ -103,126 +114,50 @@ def test_the_digest_is_that_of_what_is_applied(package: FakePackage) -> None:
 
 @pytest.fixture
 def run_json(package: FakePackage, tmp_path: Path) -> Path:
-    """The record of a run on fakepkg 0.2.8, in which ``late`` stayed pending."""
+    """The record of a run on fakepkg 0.2.8."""
     path = tmp_path / "run.json"
+    engine, record = begin(report=str(path))
     package.load()
-    end(recorded(path))
+    engine.revert("b")  # What the program itself does does not count.
+    end(record)
+    engine.revert()
+    package.forget()
     return path
 
 
-def end(engine: Engine) -> None:
-    """Apply, and leave what the process of a run leaves: its record."""
-    engine.apply()
-    engine.after_applying = None
-    engine.revert()
-
-
-def test_the_same_run_is_accepted(run_json: Path, tmp_path: Path) -> None:
-    recorded(tmp_path / "again.json", require=str(run_json)).apply()
+def test_the_same_run_is_accepted(package: FakePackage, run_json: Path, tmp_path: Path) -> None:
+    engine, _ = begin(report=str(tmp_path / "again.json"), require=str(run_json))
+    package.load()
+    engine.apply("option")
     assert read(tmp_path / "again.json")["digest"] == read(run_json)["digest"]
 
 
-def test_other_settings_are_refused_and_the_record_survives(run_json: Path) -> None:
+def test_another_run_is_refused_and_the_record_survives(
+    package: FakePackage, run_json: Path
+) -> None:
     before = run_json.read_text()
-    settings = Settings(report=str(run_json), require=str(run_json), only=frozenset({"late"}))
-    record = _record._Record(settings)
-    engine = engine_of(*patches(), settings=settings)
-    engine.after_applying = lambda status: record.after_applying(status())
+    path = str(run_json)
+    _, record = begin(report=path, require=path, disable=frozenset("b"))
     for _ in range(2):  # Trying again does not help.
         with pytest.raises(OptaxDtypeFixError) as caught:
-            engine.apply()
-        first, difference, advice = str(caught.value).splitlines()
-        assert first == f"What is applied is not what {run_json} records:"
-        reason = "disabled (not in OPTAX_DTYPEFIX_ONLY), recorded"
-        assert difference == f"  patches a, b: {reason} applied"
-        assert "OPTAX_DTYPEFIX_REQUIRE" in advice
-    record.write(engine.status(), finished=True)
+            package.load()
+    first, now, recorded, advice = str(caught.value).splitlines()
+    assert first == f"What is applied is not what {run_json} records:"
+    versions = ", ".join(read(run_json)["applied"][:3])
+    assert (now, recorded) == (
+        f"  now:      {versions}, a, late",
+        f"  recorded: {versions}, a, b, late",
+    )
+    assert "OPTAX_DTYPEFIX_REQUIRE" in advice
+    end(record)
     assert run_json.read_text() == before
 
 
-def differences(run_json: Path, engine: Engine) -> list[str]:
-    engine.apply()
-    return list(_record._differences(engine.status().as_dict(), read(run_json)))
-
-
-def test_versions_and_unknown_patches_are_named(package: FakePackage, run_json: Path) -> None:
+def test_another_release_is_refused(package: FakePackage, run_json: Path) -> None:
     package.release("0.2.3")
-    package.forget()
-    package.load()
-    content = read(run_json)
-    content["optax_dtypefix_version"] = "9.0"
-    run_json.write_text(json.dumps(content))
-    engine = engine_of(patch("a", on("scale")), patch("new", on("shift")))
-    ours = engine.status().as_dict()["optax_dtypefix_version"]
-    assert differences(run_json, engine) == [
-        f"optax-dtypefix {ours}, recorded 9.0",
-        "optax 0.2.3, recorded 0.2.8",
-        "patch new: not recorded",
-        "patches b, late, option: recorded, and unknown now",
-    ]
-
-
-def test_other_targets_are_named(package: FakePackage, run_json: Path) -> None:
-    del package
-    engine = engine_of(patch("a", on("scale")), *patches()[1:])
-    wraps = f"wraps {NAME}.core:scale, recorded {NAME}.core:scale, {NAME}.core:shift"
-    assert differences(run_json, engine) == [f"patch a: {wraps}"]
-
-
-def test_a_patch_that_was_pending_may_be_applied_later(
-    package: FakePackage, run_json: Path
-) -> None:
-    package.load(*LATE)
-    assert differences(run_json, engine_of(*patches())) == []
-    off = engine_of(*patches(), settings=Settings(disable=frozenset({"late"})))
-    switched_off = "disabled (switched off by OPTAX_DTYPEFIX_DISABLE), recorded pending"
-    (difference,) = differences(run_json, off)
-    assert difference.startswith(f"patch late: {switched_off}")
-
-
-def test_a_late_patch_is_compared_when_it_is_decided(package: FakePackage, tmp_path: Path) -> None:
-    path = tmp_path / "run.json"
-    package.load()
-    package.load(*LATE)
-    end(recorded(path))
-    package.forget()
-    package.sources[LATE[0]] = ""  # This release lost the function of the patch.
-    start(recorded(tmp_path / "other.json", require=str(path)))
-    package.load()  # ``late`` is pending, which is no difference yet.
-    with (
-        pytest.raises(OptaxDtypeFixError, match=r"patch late: missing .*, recorded applied"),
-        pytest.warns(OptaxDtypeFixWarning, match="Could not apply late"),
-    ):
-        package.load(*LATE)
-
-
-def test_what_the_program_itself_does_is_no_difference(
-    package: FakePackage, run_json: Path
-) -> None:
-    engine = engine_of(*patches())
-    engine.apply()
-    engine.revert("b")
-    with engine.disabled("a"):
-        assert differences_now(run_json, engine) == []
-    run_json.write_text(json.dumps({**engine.status().as_dict(), "settings": {}}))
-    engine.apply()
-    assert differences_now(run_json, engine) == []
-    engine.apply("option")
-    run_json.write_text(json.dumps({**engine.status().as_dict(), "settings": {}}))
-    engine.revert()
-    again = engine_of(*patches())
-    assert differences(run_json, again) == []
-    # But if a variable named it, the variable is missing now.
-    named = {"OPTAX_DTYPEFIX_ENABLE": "option"}
-    run_json.write_text(json.dumps({**read(run_json), "settings": named}))
-    assert differences(run_json, again) == [
-        f"patch option: disabled ({NOT_OPTED_IN}), recorded applied"
-    ]
-    del package
-
-
-def differences_now(run_json: Path, engine: Engine) -> list[str]:
-    return list(_record._differences(engine.status().as_dict(), read(run_json)))
+    begin(require=str(run_json))
+    with pytest.raises(OptaxDtypeFixError, match=r"now: .* optax 0.2.3,.*\n.* optax 0.2.8,"):
+        package.load()
 
 
 @pytest.mark.parametrize(
@@ -231,7 +166,7 @@ def differences_now(run_json: Path, engine: Engine) -> list[str]:
         (None, "No such file or directory"),
         ("{", "is not a report of optax-dtypefix (JSONDecodeError: "),
         ("[]", "is not a report of optax-dtypefix (TypeError: "),
-        ("{}", "is not a report of optax-dtypefix (KeyError: 'optax_dtypefix_version')"),
+        ("{}", "is not a report of optax-dtypefix (KeyError: 'digest')"),
     ],
 )
 def test_an_unusable_record_is_refused_at_once(
@@ -241,17 +176,15 @@ def test_an_unusable_record_is_refused_at_once(
     if content is not None:
         path.write_text(content)
     with pytest.raises(OptaxDtypeFixError) as caught:
-        _record._Record(Settings(require=str(path)))
+        read_record(str(path))
     assert str(caught.value).startswith(f"OPTAX_DTYPEFIX_REQUIRE (--require) is {path}, which")
     assert problem in str(caught.value)
 
 
 def test_a_record_with_wrong_types_is_refused(run_json: Path) -> None:
-    content = read(run_json)
-    content["patches"][0]["state"] = 7
-    run_json.write_text(json.dumps(content))
-    with pytest.raises(OptaxDtypeFixError, match="is not a string"):
-        _record._Record(Settings(require=str(run_json)))
+    run_json.write_text(json.dumps({**read(run_json), "applied": [7]}))
+    with pytest.raises(OptaxDtypeFixError, match="is not text"):
+        read_record(str(run_json))
 
 
 @pytest.mark.parametrize(
@@ -266,71 +199,67 @@ def test_a_record_with_wrong_types_is_refused(run_json: Path) -> None:
 def test_an_unwritable_path_is_one_early_warning(
     package: FakePackage, tmp_path: Path, path: str, problem: str
 ) -> None:
-    package.load()
-    report = engine_of(*patches()).status()
-    settings = Settings(report=os.path.abspath(tmp_path / path))
+    path = os.path.abspath(tmp_path / path)
     with pytest.warns(OptaxDtypeFixWarning, match=f"Cannot write the report .*: {problem}"):
-        record = _record._Record(settings)
-    record.write(report, finished=False)  # Warnings are errors here: there is no other one.
-    record.write(report, finished=True)
+        _, record = begin(report=path)
+    package.load()  # Warnings are errors here: there is no other one.
+    end(record)
     with pytest.raises(OptaxDtypeFixError, match=problem):
-        _record._Record(settings._replace(strict=True))
+        begin(report=path, strict=True)
 
 
 def test_a_folder_that_the_program_makes_later_is_used(
     package: FakePackage, tmp_path: Path
 ) -> None:
-    package.load()
     with pytest.warns(OptaxDtypeFixWarning, match="there is no folder"):
-        record = _record._Record(Settings(report=str(tmp_path / "later" / "run.json")))
+        begin(report=str(tmp_path / "later" / "run.json"))
     (tmp_path / "later").mkdir()
-    record.write(engine_of(*patches()).status(), finished=True)
+    package.load()
     assert (tmp_path / "later" / "run.json").exists()
 
 
-def test_a_report_is_replaced_as_a_whole(run_json: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_is_replaced_as_a_whole(
+    package: FakePackage, run_json: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = run_json.read_text()
 
     def full(*_: str) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    record = _record._Record(Settings(report=str(run_json)))
+    begin(report=str(run_json))
     with pytest.warns(OptaxDtypeFixWarning, match="No space left on device"):
-        record.write(engine_of(*patches()).status(), finished=True)
+        package.load()
     assert run_json.read_text() == before
     assert [entry.name for entry in run_json.parent.iterdir()] == ["run.json"]
 
 
-def test_a_bug_at_exit_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> None:
+def test_a_bug_at_exit_is_a_warning(tmp_path: Path) -> None:
+    def fail() -> Any:
         raise ZeroDivisionError
 
-    monkeypatch.setitem(sys.modules, "optax", sys)
-    monkeypatch.setattr(_record, "_kept", _record._Record(Settings(report=str(tmp_path / "a"))))
-    monkeypatch.setattr(_record, "_status", fail)
+    record = Record(Settings(report=str(tmp_path / "a")), fail)
     with pytest.warns(OptaxDtypeFixWarning, match="was not written: ZeroDivisionError"):
-        _record._write_at_exit()
+        end(record)
 
 
 def test_each_process_may_have_a_report_of_its_own(
     package: FakePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    package.load()
-    report = engine_of(*patches()).status()
-    one, each = (
-        _record._Record(Settings(report=str(tmp_path / name))) for name in ("one", "of-%p-on-%h")
-    )
+    records = [begin(report=str(tmp_path / name))[1] for name in ("one", "of-%p-on-%h")]
     monkeypatch.setattr(os, "getpid", lambda: 77)  # As in a fork of this process.
-    one.write(report, finished=True)
-    each.write(report, finished=True)
+    package.load()
+    for record in records:
+        end(record)
     assert [entry.name for entry in tmp_path.iterdir()] == [f"of-77-on-{os.uname().nodename}"]
 
 
-def test_a_link_is_followed(run_json: Path) -> None:
+def test_a_link_is_followed(package: FakePackage, run_json: Path) -> None:
     link = run_json.parent / "latest.json"
     link.symlink_to(run_json)
     run_json.write_text("")
-    _record._Record(Settings(report=str(link))).write(engine_of().status(), finished=True)
+    _, record = begin(report=str(link))
+    package.load()
+    end(record)
     assert link.is_symlink()
     assert read(run_json)["finished"] is True

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import inspect
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -292,6 +293,29 @@ def test_the_default_line_search_keeps_the_arguments_of_stock() -> None:
     assert again["max_linesearch_steps"] == 7
     assert (again["tol"], again["stepsize_precision"]) == (0.25, 1e-3)
     assert arguments_of(optax.scale_by_zoom_linesearch(7)) is None
+
+
+@needs_lbfgs
+def test_a_release_that_renames_what_the_default_search_holds_is_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stock = optax_dtypefix.original(optax.lbfgs)
+
+    def renamed(tx: Any) -> Any:
+        def update(*args: Any, **kwargs: Any) -> Any:
+            return tx.update(*args, **kwargs)
+
+        update = FunctionType(  # As if it were in a module of optax.
+            update.__code__, {"__name__": "optax._src.search"}, None, None, update.__closure__
+        )
+        return tx._replace(update=update)
+
+    *others, default = stock.__defaults__
+    monkeypatch.setattr(stock, "__defaults__", (*others, renamed(default)))
+    with pytest.warns(optax_dtypefix.OptaxDtypeFixWarning, match="default line search of this"):
+        assert callable(optax.lbfgs().update)
+    changed = optax_dtypefix.status()["zoom_linesearch"].changed
+    assert changed["default line search not patched"] >= 1
 
 
 @needs_backtracking

@@ -1,4 +1,4 @@
-"""Find what stock functions built before they were patched.
+"""Find what stays stock after a late patch: what stock functions built before, and what holds them.
 
 ``scale_by_adam(...)`` returns functions that are defined inside it, and a later patch of
 ``scale_by_adam`` does not reach these. Their code tells which function built them.
@@ -10,7 +10,15 @@ import functools
 import gc
 import weakref
 from collections import Counter
-from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
+from types import (
+    CodeType,
+    CoroutineType,
+    FrameType,
+    FunctionType,
+    GeneratorType,
+    MethodType,
+    ModuleType,
+)
 from typing import TYPE_CHECKING, Any
 
 from .rebinding import dict_of, loaded_modules
@@ -18,49 +26,66 @@ from .rebinding import dict_of, loaded_modules
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-RECORDS: weakref.WeakSet[Any] = weakref.WeakSet()
-"""What holds stock functions on purpose."""
+_NO_HOLDERS = (FrameType, GeneratorType, CoroutineType, MethodType)
+"""What runs, and bound methods, which count as built by the stock method."""
 
 
-class BuiltBefore:
-    """The live functions that stock functions of one package built before they were patched."""
+class StillStock:
+    """What a program built with, or holds of, the functions of one package before their patch."""
 
     def __init__(self, package: str) -> None:
         self._package = package
-        self._done: dict[int, Any] = {}  # Holds the functions, so that no id is used again.
+        self._searched: dict[int, Any] = {}  # Holds the functions, so that no id is used again.
         self._builders: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
-        RECORDS.add(self)
+        self._held: dict[int, list[str]] = {}  # By the id of a function.
 
-    def leave_out(self, stock: Iterable[Any]) -> None:
-        """Never search for what these functions build: they were patched in time."""
-        self._done.update((id(function), function) for function in stock)
+    def skip(self, stock: Iterable[Any]) -> None:
+        """Never search for what these functions built: they were patched in time."""
+        self._searched.update((id(function), function) for function in stock)
 
-    def search(self, stock: Iterable[Any]) -> Counter[str]:
-        """Find what these functions built, and count how often each was called for it.
+    def search(self, stock: Iterable[Any], ours: Any) -> list[str]:
+        """Name the functions that built something, with the number of calls, and what is held.
 
         Each function is searched for once: what a program builds after ``revert`` is stock on
         purpose. What the package itself built and holds is left out.
+
+        Args:
+          stock: the functions, each of which is patched now.
+          ours: the object by which we hold them.
         """
-        new = [function for function in stock if id(function) not in self._done]
-        self.leave_out(new)
+        new = [function for function in stock if id(function) not in self._searched]
+        self.skip(new)
+        if not new:
+            return []
         builders = {id(code): _name_of(f) for f in new for code in _nested(_code_of(f))}
         # The bound methods of a patched class hold the stock method.
         builders.update((id(function), _name_of(function)) for function in new)
-        found = _made_of(builders) if new else []
-        if found:
-            package = map(dict_of, loaded_modules(self._package))
-            own = {id(value) for value in held_by(*package)}
-            found = [value for value in found if id(value) not in own]
-        self._builders.update((value, builders[id(_source_of(value))]) for value in found)
-        live = Counter(id(_source_of(value)) for value in found)
+        holders = [o for o in gc.get_referrers(*new) if type(o) not in _NO_HOLDERS]
+        built = _made_of(builders)
+        own = {id(o) for o in _held_by(ours, *map(dict_of, loaded_modules(self._package)))}
+        own |= {id(new), id(stock), id(self._searched)}
+        built = [value for value in built if id(value) not in own]
+        self._builders.update((value, builders[id(_source_of(value))]) for value in built)
+        live = Counter(id(_source_of(value)) for value in built)
         calls = Counter({_name_of(f): live[id(f)] + _calls(_code_of(f), live) for f in new})
-        return +calls
+        for function in new:
+            kinds = {
+                type(holder).__name__
+                for holder in holders
+                if id(holder) not in own and any(o is function for o in gc.get_referents(holder))
+            }
+            self._held[id(function)] = [f"{_name_of(function)} in {k}" for k in sorted(kinds)]
+        return [f"{name} ({count})" for name, count in (+calls).most_common()] + self.held(new)
 
-    def within(self, value: Any) -> list[str]:
+    def held(self, stock: Iterable[Any]) -> list[str]:
+        """Say in what kinds of objects some functions are still held, such as ``adam in cell``."""
+        return [name for function in stock for name in self._held.get(id(function), ())]
+
+    def built_before(self, value: Any) -> list[str]:
         """Return the names of the functions that built parts of a value before the patch."""
         if not self._builders:
             return []
-        parts = [part for part in held_by(value) if type(part) in (FunctionType, MethodType)]
+        parts = [part for part in _held_by(value) if type(part) in (FunctionType, MethodType)]
         return sorted({self._builders[part] for part in parts if part in self._builders})
 
 
@@ -116,7 +141,7 @@ def _calls(code: CodeType | None, live: Counter[int]) -> int:
     return max((live[id(c)] or _calls(c, live) for c in _children(code)), default=0)
 
 
-def held_by(*roots: Any, into_functions: bool = True) -> Iterator[Any]:
+def _held_by(*roots: Any) -> Iterator[Any]:
     """Yield what these objects hold, directly or not, without classes, modules and globals."""
     seen: dict[int, Any] = {}
     pending = list(roots)
@@ -128,12 +153,6 @@ def held_by(*roots: Any, into_functions: bool = True) -> Iterator[Any]:
         seen[id(value)] = value  # Holds it, so that no id is used again.
         yield value
         if kind is FunctionType:  # Not its globals.
-            if into_functions:
-                pending += (
-                    value.__closure__,
-                    value.__defaults__,
-                    value.__kwdefaults__,
-                    vars(value),
-                )
+            pending += (value.__closure__, value.__defaults__, value.__kwdefaults__, vars(value))
         else:
             pending += gc.get_referents(value)

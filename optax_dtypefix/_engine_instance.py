@@ -1,4 +1,4 @@
-"""The engine for optax: one in a process, made when it is first needed.
+"""The one engine of this process, made when it is first needed.
 
 It is a module of its own for two reasons. Python's import lock makes it once for all threads. And
 it imports wrapt and all that patching needs, which ``import optax_dtypefix`` must not do.
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from ._engine.engine import Engine
 from ._logging import set_up_logging
-from ._record import after_applying
 from ._settings import SETTINGS
 from .patches import IDS, TESTED, load
 
@@ -26,4 +25,3 @@ def _probing() -> AbstractContextManager[None]:
 
 set_up_logging(SETTINGS.log_level)
 ENGINE = Engine("optax", IDS, load, SETTINGS, TESTED, _probing)
-ENGINE.after_applying = after_applying
