@@ -28,6 +28,19 @@ INSTRUCTION = re.compile(r"^ *(?:ROOT )?%?[\w.\-]+ = ", re.MULTILINE)
 FLOAT64_ARRAY = re.compile(r"\bf64\[\d")
 
 
+def train_step(case: Case, tx: Any) -> Callable[[Any, Any], tuple[Any, Any]]:
+    """Return a step from params and state to the next ones."""
+
+    def step(params: Any, state: Any) -> Any:
+        value, grads = jax.value_and_grad(loss)(params)
+        extra = {"value": value, "loss": value, "grad": grads, "value_fn": loss}
+        given = {name: extra[name] for name in case.takes}
+        updates, new_state = tx.update(grads, state, params, **given)
+        return optax.apply_updates(params, updates), new_state
+
+    return step
+
+
 class Step:
     """A train step for params of one size, and the carry to start from."""
 
@@ -35,15 +48,14 @@ class Step:
         tx, params = case.build(), params_of(size, dtype)
         self._traces = 0
 
+        one_step = train_step(case, tx)
+
         def step(params: Any, state: Any) -> Any:
             self._traces += 1
-            value, grads = jax.value_and_grad(loss)(params)
-            extra = {"value": value, "loss": value, "grad": grads, "value_fn": loss}
-            given = {name: extra[name] for name in case.takes}
-            updates, new_state = tx.update(grads, state, params, **given)
+            params, new_state = one_step(params, state)
             if cast_back:
                 new_state = tree_map(lambda new, old: jnp.asarray(new, old.dtype), new_state, state)
-            return optax.apply_updates(params, updates), new_state
+            return params, new_state
 
         self._step: Callable[..., Any] = jax.jit(step)
         self._carry = params, tx.init(params)

@@ -2,7 +2,7 @@
 
 Run ``python docs/write_patches.py [FOLDER]``. Without a folder, the command writes docs/patches/
 and mkdocs.yml of the repository. The text comes from the patch files. Each headline and example
-comes from the test file of the patch. tests/patches/test_pages.py runs the examples.
+comes from the test file of the patch. tests/examples/test_patch_pages.py runs the examples.
 """
 
 from __future__ import annotations

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import os
 import warnings
 
 import pytest
 
 pytest.register_assert_rewrite("support")
+
+from support.processes import CACHE  # noqa: E402
+
+os.environ.update(CACHE)
 
 with warnings.catch_warnings():
     # Old releases of optax and of chex use what the jax of their time deprecates, when imported.

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 SITE = sorted((ROOT / "docs").rglob("*.md"))
 PAGES = (*sorted(ROOT.glob("*.md")), *SITE)
 BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-# tests/patches/test_pages.py and test_upstream_reports.py run the code in these folders.
+# test_patch_pages.py and test_upstream_reports.py run the code in these folders.
 ELSEWHERE = ("patches", "upstream-reports")
 WITH_CODE = [
     page for page in PAGES if "```python" in read(page) and page.parent.name not in ELSEWHERE

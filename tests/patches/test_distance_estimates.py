@@ -270,7 +270,8 @@ def test_scalars_follow_the_paper_at_every_step(name: str, dtype: Any) -> None:
     assert all(bool(jnp.isfinite(leaf).all()) for leaf in leaves(updates))
 
     def history(tree: Any) -> Any:
-        return [{n: np.asarray(leaf[k]) for n, leaf in tree.items()} for k in range(STEPS)]
+        arrays = {n: np.asarray(leaf) for n, leaf in tree.items()}
+        return [{n: array[k] for n, array in arrays.items()} for k in range(STEPS)]
 
     averages = {n: history(tree) for n, tree in got.items() if n in AVERAGES}
     inputs = [[*map(in_float64, history(tree))] for tree in (params, grads)]

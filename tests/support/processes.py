@@ -9,11 +9,15 @@ import dataclasses
 import functools
 import json
 import os
+import platform
 import subprocess
 import sys
 import textwrap
+from importlib.metadata import version
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
+
+from packaging.version import Version
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +26,27 @@ TESTS = Path(__file__).parents[1]
 STOCK, PATCHED = {"OPTAX_DTYPEFIX": "off"}, dict[str, str]()
 
 _OWN = ("OPTAX_DTYPEFIX", "JAX_", "COLUMNS")
+
+
+def _cache() -> dict[str, str]:
+    """Return the variables with which JAX keeps what it compiles, for this machine.
+
+    Older versions of JAX cannot do that on the CPU, or write about it to stderr.
+    """
+    if Version(version("jax")) < Version("0.10"):
+        return {}
+    return {
+        "JAX_COMPILATION_CACHE_DIR": str(TESTS.parent / ".cache" / "jax" / platform.node()),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+
+
+CACHE = _cache()
+"""For processes that share what they compile: those of pytest, and of other test sessions.
+
+Not for a process whose programs, memory or stderr a test looks at.
+"""
 
 
 def environment(**variables: str) -> dict[str, str]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 from optax_dtypefix import patches
 from support.outcomes import faults
+from support.processes import json_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
 MESSAGES: dict[str, list[str]] = {}
@@ -19,8 +19,8 @@ for section in PAGE.split("\n## ")[1:]:
             MESSAGES.setdefault(name, []).append(heading)
 
 
-def test_each_error_of_stock_leads_to_its_patch(outcome_of: Any) -> None:
-    outcomes = outcome_of("support.outcomes", *faults(), OPTAX_DTYPEFIX="off").items()
+def test_each_error_of_stock_leads_to_its_patch() -> None:
+    outcomes = json_of("support.outcomes", *faults(), OPTAX_DTYPEFIX="off").items()
     raised = {name: said for name, (said, _) in outcomes if re.match(r"\w+Error: ", said or "")}
     assert len(raised) > 5
     lost = {
