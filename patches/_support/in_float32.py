@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,7 @@ from ..._contract.dtypes import (
     tree_map,
     unflatten_like,
 )
+from ..._contract.rounding import round_stochastically
 from ..._contract.updates import asked_dtypes, kept_like, update_dtypes
 from ..._engine.patch import Patch, Stock
 from ..._tally import counting, paused
@@ -39,65 +40,66 @@ from .seen import SeenParams
 _TINY, _HUGE = 2.0**-24, 65504.0  # The smallest number above zero in float16, and the largest.
 
 
-@jax.custom_jvp
-def round_up_subnormals(x: Any) -> Any:
-    """Round up to a multiple of the smallest float16 number, where float16 has no finer ones.
-
-    A moment that is rounded to zero, or that stalls because each increment is, makes an update too
-    large by orders of magnitude. A moment that is rounded up makes the update too small, if
-    anything.
-    """
-    return jnp.where(x < 2.0**-14, jnp.ceil(x / _TINY) * _TINY, x)
-
-
-@round_up_subnormals.defjvp
-def _straight_through(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
-    """Differentiate rounding as the identity, like a cast: a step has the derivative 0."""
-    return round_up_subnormals(*primals), tangents[0]
-
-
-def _nearest(x: Any) -> Any:
-    return x
-
-
-def round_up(x: Any) -> Any:
-    """Increase a number so that rounding it to nearest gives no less."""
-    return round_up_subnormals(x * (1 + 2.0**-11))
-
-
-def round_down(x: Any) -> Any:
-    """Decrease a number so that the square of its rounded value is at most its square, and finite.
-
-    Then a mean square that is rounded by :func:`round_up` is never below the square of the mean.
-    """
-    return _within(x * (1 - 2.0**-11), 255.0)
-
-
 def _within(x: Any, limit: float) -> Any:
     """Limit finite numbers; keep infinite ones for the user to see."""
     return jnp.where(jnp.isinf(x), x, jnp.clip(x, -limit, limit))
 
 
-ROUNDINGS: dict[str, dict[str, Callable[[Any], Any]]] = {
-    "ScaleByAdamState": {"nu": round_up_subnormals},
-    "ScaleByBeliefState": {"nu": round_up_subnormals},
-    "ScaleByRmsState": {"nu": round_up_subnormals},
-    "ScaleByNovogradState": {"nu": round_up_subnormals},
-    "ScaleByAdemamixState": {"nu": round_up_subnormals},
-    "SophiaState": {"nu": round_up_subnormals},
-    # The variance is a difference of the two: rounded to nearest, it may be negative.
-    "ScaleByRStdDevState": {"mu": round_down, "nu": round_up},
-    "ScaleByRssState": {"sum_of_squares": round_up_subnormals},
-    # ``mu`` is the accumulator here, and ``nu`` the momentum.
-    "ScaleBySM3State": {"mu": round_up_subnormals},
-    "FactoredState": dict.fromkeys(("v_row", "v_col", "v"), round_up_subnormals),
-    "ScaleByAmsgradState": dict.fromkeys(("nu", "nu_max"), round_up_subnormals),
-    "ScaleByAdaDeltaState": {"e_g": round_up_subnormals},  # ``e_x`` is multiplied by, not divided.
-    "ScaleByAdanState": {"n": round_up_subnormals},
-    "ScaleBySimplifiedAdEMAMixState": {"n": round_up_subnormals},
-    # Sums and maxima of first moments.
-    "COCOBState": dict.fromkeys(("scale", "subgradients"), round_up_subnormals),
-    "MadgradState": {"grad_sum_sq": round_up_subnormals},
+Rounding = Literal["by turns", "growing", "above zero", "below 256", "above square"]
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def to_float16(how: Rounding, x: Any, old: Any, bits: Any) -> Any:
+    """Round to float16: what is finite stays so, what is positive stays so.
+
+    A moment that is rounded to zero makes an update too large by orders of magnitude. The
+    derivative is that of a cast.
+
+    Args:
+      how: "by turns": up in some steps and down in others, so that the mean is right, where each
+        step adds less than float16 can. Rounding to nearest would stop there, and rounding up
+        would drift up. "growing": to nearest, but what grows does so, where no counter tells one
+        step from the next. "above square": to nearest, but no less than the square of ``old``.
+      x: what to round.
+      old: what it was before this step.
+      bits: of this step, from 0 to 2^16 - 1.
+    """
+    old, rounded = cast(old, x.dtype), x
+    if how == "by turns":
+        rounded = cast(round_stochastically(x, jnp.float16, bits), x.dtype)
+    if how == "growing":
+        rounded = jnp.where((x > old) & (x < 2.0**-14), jnp.maximum(x, old + _TINY), x)
+    if how == "above square":
+        rounded = jnp.maximum(x, jnp.square(old) * (1 + 2.0**-10) + _TINY / 2)
+    rounded = jnp.where(x > 0, jnp.maximum(rounded, _TINY), rounded)
+    return cast(_within(rounded, 255.0 if how == "below 256" else _HUGE), jnp.float16)
+
+
+@to_float16.defjvp
+def _straight_through(how: Rounding, primals: Any, tangents: Any) -> tuple[Any, Any]:
+    return to_float16(how, *primals), cast(tangents[0], jnp.float16)
+
+
+ROUNDINGS: dict[str, dict[str, Rounding]] = {
+    "ScaleByAdamState": {"nu": "by turns"},
+    "ScaleByBeliefState": {"nu": "by turns"},
+    "ScaleByNovogradState": {"nu": "by turns"},
+    "ScaleByAdemamixState": {"nu": "by turns"},
+    "SophiaState": {"nu": "by turns"},
+    "ScaleByAdanState": {"n": "by turns"},
+    "ScaleBySimplifiedAdEMAMixState": {"n": "by turns"},
+    "MadgradState": {"grad_sum_sq": "by turns"},
+    "FactoredState": dict.fromkeys(("v_row", "v_col", "v"), "by turns"),
+    # Rounding commutes with a maximum. To round by turns would find the highest turn.
+    "ScaleByAmsgradState": {"nu": "by turns", "nu_max": "above zero"},
+    "ScaleByRmsState": {"nu": "growing"},
+    # The variance is a difference of the two: rounded apart, it may be negative.
+    "ScaleByRStdDevState": {"mu": "below 256", "nu": "growing"},
+    # Sums, which outgrow their rounding. In sm3 ``mu`` is the accumulator, and ``nu`` the momentum.
+    "ScaleByRssState": {"sum_of_squares": "above zero"},
+    "ScaleBySM3State": {"mu": "above zero"},
+    # ``eps`` is less than the smallest number. The rest is exact, or a first moment.
+    "COCOBState": {"scale": "above zero"},
 }
 """How fields of a state, by the name of its class, are rounded to float16, if not to nearest."""
 
@@ -279,32 +281,57 @@ def store(new: PyTree, old: PyTree) -> PyTree:
     def stored(new: Any, old: Any) -> Any:
         if not is_known(old):
             return _round(new, old)
-        roundings = ROUNDINGS[type(old).__name__]
+        roundings, bits = ROUNDINGS[type(old).__name__], _bits_of_step(new)
         fields = {
-            name: _round(getattr(new, name), getattr(old, name), roundings.get(name, _nearest))
+            name: _round(getattr(new, name), getattr(old, name), roundings.get(name), bits)
             for name in new._fields
         }
+        if roundings.get("mu") == "below 256":
+            fields["nu"] = _map(
+                lambda nu, mu: (
+                    to_float16("above square", cast(nu, jnp.float32), mu, bits)
+                    if is_float16(nu)
+                    else nu
+                ),
+                fields["nu"],
+                fields["mu"],
+            )
         return new._replace(**fields)
 
     return tree_map(stored, new, old, is_leaf=lambda node: node is None or is_known(node))
 
 
-def _round(tree: PyTree, like: PyTree, rounding: Callable[[Any], Any] = _nearest) -> PyTree:
+def _bits_of_step(state: Any) -> Any:
+    """Return 16 bits for this step, those of a half for step 0.
+
+    Multiples of the golden ratio spread most evenly, also over every second or tenth step.
+    """
+    count = next((getattr(state, name) for name in ("count", "t") if name in state._fields), 0)
+    bits = jnp.asarray(count, jnp.uint32) * jnp.uint32(40503) + jnp.uint32(2**15)
+    return bits.astype(jnp.uint16)
+
+
+def _round(
+    tree: PyTree, like: PyTree, rounding: Rounding | None = None, bits: Any = None
+) -> PyTree:
     """Round each leaf to the dtype of the same leaf of ``like``, within its kind of number."""
 
     def rounded(leaf: Any, other: Any) -> Any:
         if not (hasattr(leaf, "dtype") and hasattr(other, "dtype")):
             return leaf
-        within = may_cast(dtype_of(leaf), dtype_of(other))
-        return _round_leaf(leaf, other.dtype, rounding) if within else leaf
+        if not may_cast(dtype_of(leaf), dtype_of(other)):
+            return leaf
+        if rounding is not None and is_float16(other) and not is_float16(leaf):
+            return to_float16(rounding, leaf, other, bits)
+        return _round_leaf(leaf, other.dtype)
 
     return _map(rounded, tree, like)
 
 
-def _round_leaf(leaf: Any, dtype: Any, rounding: Callable[[Any], Any] = _nearest) -> Any:
+def _round_leaf(leaf: Any, dtype: Any) -> Any:
     """Round a leaf to a dtype. A number that is finite stays so in float16."""
     if dtype == jnp.float16 and not is_float16(leaf):
-        leaf = _within(rounding(leaf), _HUGE)
+        leaf = _within(leaf, _HUGE)
     return cast(leaf, dtype)
 
 
