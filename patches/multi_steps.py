@@ -17,10 +17,8 @@ user-defined pytree node need not accept.
 from __future__ import annotations
 
 import copy
-import dataclasses
 import inspect
-import weakref
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +44,6 @@ from .._tally import count, counting
 from ._support import reproduce as demo
 from ._support.branches import fit, in_agreement, promoted
 from ._support.keep_dtypes import standard_promotion
-from ._support.seen import SeenParams
 
 _LAYOUTS = ("optax.transforms._accumulation", "optax._src.wrappers")
 
@@ -62,7 +59,6 @@ PATCH = Patch(
 def _init(stock: Stock, self: Any, params: PyTree) -> Any:
     """Run stock without weak types, with accumulators that are wide enough for their gradients."""
     state = stock(self, params)
-    _seen_by(self).add(params)
 
     def inner_update(grads: PyTree, *args: PyTree) -> Any:
         return self._opt.update(tree_map(_in_float, grads), *args)
@@ -109,33 +105,23 @@ def _update(
         return stock(self, updates, state, params, **extra_args)  # type: ignore[no-any-return]
     # Stock shows the inner transformation the promoted dtype of gradient and accumulator, which has
     # the dtype of the param.
-    shown = _accumulated(updates, _params_like(self, updates, state, params))
-    needed = map(promoted, shown, _accumulated(updates, leaves(state.acc_grads)))
+    shown = _accumulated(updates, _params_like(updates, state, params))
+    accumulated = _accumulated(updates, leaves(state.acc_grads))
+    stored = _stored(state, accumulated)
 
     def run(dtypes: list[Any]) -> tuple[PyTree, Any]:
-        patched_copy = _PatchedCopy(self, updates, state, params, extra_args, shown, dtypes)
-        return patched_copy.run(stock, dtypes, dtypes)
+        step = _Step(self, updates, state, params, extra_args, shown, stored, dtypes)
+        return _run_on_leaves(stock, step, copy.copy(self), dtypes)
 
     with standard_promotion():
-        return in_agreement(run, list(needed))
+        return in_agreement(run, list(map(promoted, shown, accumulated)))
 
 
-def _params_like(multi_steps: Any, grads: PyTree, state: Any, params: PyTree) -> list[Any]:
-    """List the params, or what has their dtypes: moments of the inner transformation, if any."""
+def _params_like(grads: PyTree, state: Any, params: PyTree) -> list[Any]:
+    """List the params, or what has their dtypes: moments of the inner state, else the gradients."""
     if params is not None and same_structure(grads, params):
         return leaves(params)
-    moments = kept_like(state.inner_opt_state, grads)
-    return next(iter(moments), None) or _seen_by(multi_steps).like(grads)
-
-
-_SEEN: weakref.WeakKeyDictionary[Any, SeenParams] = weakref.WeakKeyDictionary()
-
-
-def _seen_by(multi_steps: Any) -> SeenParams:
-    try:
-        return _SEEN.setdefault(multi_steps, SeenParams())
-    except TypeError:  # A subclass without a hash.
-        return SeenParams()
+    return next(iter(kept_like(state.inner_opt_state, grads)), leaves(grads))
 
 
 @PATCH.wraps("MultiSteps.update", _LAYOUTS, ">=0.1.5,<0.1.8")
@@ -155,16 +141,19 @@ def _update_accumulator(
     if not same_structure(updates, state.acc_grads):
         return stock(self, updates, state, params, **extra_args)  # type: ignore[no-any-return]
     # Stock shows the inner transformation the dtypes of the gradients. Integers cannot hold a mean.
-    pairs = zip(map(dtype_of, leaves(updates)), _accumulated(updates, leaves(state.acc_grads)))
-    shown = [grad if kind_of(grad) >= REAL else accumulated for grad, accumulated in pairs]
-    patched_copy = _PatchedCopy(self, updates, state, params, extra_args, shown)
-    common = promoted(*patched_copy.stored) if patched_copy.stored else jnp.dtype(jnp.float32)
+    accumulated = _accumulated(updates, leaves(state.acc_grads))
+    pairs = zip(map(dtype_of, leaves(updates)), accumulated)
+    shown = [grad if kind_of(grad) >= REAL else wide for grad, wide in pairs]
+    stored = _stored(state, accumulated)
+    step = _Step(self, updates, state, params, extra_args, shown, stored)
+    common = promoted(*stored) if stored else jnp.dtype(jnp.float32)
     if self._accumulator_dtype is None:
         count("accumulator_dtype=None accepted")
-    patched_copy.copied._accumulator_dtype = common
-    patched_copy.copied._acc_update = _of_the_same_kind(self._acc_update)
+    copied = copy.copy(self)
+    copied._accumulator_dtype = common
+    copied._acc_update = _of_the_same_kind(self._acc_update)
     with standard_promotion():
-        return patched_copy.run(stock, shown, [common] * len(shown))
+        return _run_on_leaves(stock, step, copied, [common] * len(shown))
 
 
 def _accumulated(grads: PyTree, accumulators: list[Any]) -> list[Any]:
@@ -173,102 +162,100 @@ def _accumulated(grads: PyTree, accumulators: list[Any]) -> list[Any]:
     return [_float_dtype(promoted(dtype_of(grad), dtype_of(acc))) for grad, acc in pairs]
 
 
-@dataclasses.dataclass(eq=False, repr=False)
-class _PatchedCopy:
-    """A copy of a MultiSteps for one step, on lists of leaves.
+def _stored(state: Any, accumulated: list[Any]) -> list[Any]:
+    """List the dtypes of the accumulators after the step: as before, within their kinds."""
+    pairs = zip(map(dtype_of, leaves(state.acc_grads)), accumulated)
+    return [acc if kind_of(acc) == kind_of(wide) else wide for acc, wide in pairs]
 
-    Outside, gradients, state and updates are the user's trees. Inside, the user's inner
-    transformation is given such trees again.
+
+class _Step(NamedTuple):
+    """The arguments of one step, and the dtypes that stock's two branches need.
 
     Attributes:
-      original: the user's MultiSteps.
+      multi_steps: the user's.
       grads: in the structure of ``state.acc_grads``.
       state: before the step.
       params: may be None.
-      extra_args: of the step.
+      extra_args: for the inner transformation.
       shown: the dtypes in which the inner transformation sees the accumulated gradients.
+      stored: the dtypes of the accumulators after the step.
       other: the dtypes of stock's other branch, or None if stock takes them from the inner
         transformation.
-      stored: the dtypes of the accumulators after the step: as before, within their kinds.
-      copied: the copy, for stock.
     """
 
-    original: Any
+    multi_steps: Any
     grads: PyTree
     state: Any
     params: PyTree
     extra_args: dict[str, Any]
     shown: list[Any]
+    stored: list[Any]
     other: list[Any] | None = None
 
-    def __post_init__(self) -> None:
-        accs = leaves(self.state.acc_grads)
-        pairs = zip(map(dtype_of, accs), _accumulated(self.grads, accs))
-        self.stored = [acc if kind_of(acc) == kind_of(wide) else wide for acc, wide in pairs]
-        self._outer: Any = jax.tree_util.tree_structure(self.grads)
-        self._inner: Any = jax.tree_util.tree_structure(self.state.inner_opt_state)
-        # Structure of the updates. Eager stock may skip the inner transformation.
-        self._structure: Any = self._outer
-        self._dtypes = self.other or self.shown
-        self.copied = self._copied(self.original)
 
-    def _copied(self, multi_steps: Any) -> Any:
-        import optax
+def _run_on_leaves(
+    stock: Stock, step: _Step, copied: Any, acc_dtypes: list[Any]
+) -> tuple[PyTree, Any]:
+    """Run stock on lists of leaves, with accumulators of these dtypes.
 
-        patched_copy = copy.copy(multi_steps)
-        inner_update = counting(self._inner_update)
-        patched_copy._opt = optax.GradientTransformation(multi_steps._opt.init, inner_update)
-        patched_copy._every_k_schedule = counting(
-            lambda step: _like_the_counter(multi_steps._every_k_schedule(step))
-        )
-        if hasattr(multi_steps, "_should_skip_update_fn"):  # From 0.1.3 on.
+    The user's inner transformation is given the user's trees again. ``copied`` is a MultiSteps for
+    this call alone. Nothing may keep it, or be in a cycle with it: it holds the arrays of the step.
+    """
+    import optax
 
-            def should_skip(_: Any, step: Any, __: Any) -> tuple[Any, PyTree]:
-                skip, skip_state = multi_steps._should_skip_update_fn(self.grads, step, self.params)
-                return skip, cast_back(skip_state, self.state.skip_state, "MultiSteps: skip_state")
+    multi_steps, grads, state, params, extra_args, shown, stored, other = step
+    outer, inner, structure_of_params = map(
+        jax.tree_util.tree_structure, (grads, state.inner_opt_state, params)
+    )
+    # Of the updates. Eager stock may skip the inner transformation.
+    structure, dtypes = outer, other or shown
 
-            patched_copy._should_skip_update_fn = counting(should_skip)
-        return patched_copy
-
-    def run(self, stock: Stock, grads: list[Any], acc_grads: list[Any]) -> tuple[PyTree, Any]:
-        """Run stock with gradients and accumulators of these dtypes."""
-        state = self.state._replace(
-            inner_opt_state=leaves(self.state.inner_opt_state),
-            acc_grads=list(map(cast, leaves(self.state.acc_grads), acc_grads)),
-        )
-        new_updates, new_state = stock(
-            self.copied, list(map(cast, leaves(self.grads), grads)), state, leaves(self.params)
-        )
-        stored = map(cast, new_state.acc_grads, self.stored)
-        return (
-            self._structure.unflatten(map(cast, new_updates, self._dtypes)),
-            new_state._replace(
-                inner_opt_state=self._inner.unflatten(new_state.inner_opt_state),
-                acc_grads=self._outer.unflatten(stored),
-            ),
-        )
-
-    def _inner_update(
-        self, acc_grads: list[Any], inner_state: list[Any], params: list[Any]
+    def inner_update(
+        acc_grads: list[Any], inner_state: list[Any], params: list[Any]
     ) -> tuple[list[Any], PyTree]:
+        nonlocal structure, dtypes
         # Extra arguments are bound here, because stock passes callables to eval_shape (0.2.4,
         # https://github.com/google-deepmind/optax/pull/1122) or drops all of them (0.1.5, 0.1.7).
-        grads = self._outer.unflatten(map(cast, acc_grads, self.shown))
-        state = self._inner.unflatten(inner_state)
-        structure: Any = jax.tree_util.tree_structure(self.params)
-        given = structure.unflatten(params)
-        new_updates, new_state = self.original._opt.update(grads, state, given, **self.extra_args)
-        held = cast_back(new_state, state, "MultiSteps: state of the inner transformation")
+        shown_grads = outer.unflatten(map(cast, acc_grads, shown))
+        before = inner.unflatten(inner_state)
+        given = structure_of_params.unflatten(params)
+        new_updates, after = multi_steps._opt.update(shown_grads, before, given, **extra_args)
+        held = cast_back(after, before, "MultiSteps: state of the inner transformation")
         # From 0.2.8 on (no other branch), the gradients may be narrower than the accumulators.
-        like = self.grads if self.other is None else grads
-        bounded = cast_updates(new_updates, like, given, state)
-        self._structure = jax.tree_util.tree_structure(bounded)
-        flat = leaves(bounded)
-        self._dtypes = list(map(dtype_of, flat))
+        like = grads if other is None else shown_grads
+        bounded = cast_updates(new_updates, like, given, before)
+        flat, structure = jax.tree_util.tree_flatten(bounded)
+        dtypes = list(map(dtype_of, flat))
         return (
-            flat if self.other is None else fit(flat, self.other),
-            leaves(held) if same_structure(held, state) else held,
+            flat if other is None else fit(flat, other),
+            leaves(held) if same_structure(held, before) else held,
         )
+
+    copied._opt = optax.GradientTransformation(multi_steps._opt.init, counting(inner_update))
+    copied._every_k_schedule = counting(
+        lambda step: _like_the_counter(multi_steps._every_k_schedule(step))
+    )
+    if hasattr(multi_steps, "_should_skip_update_fn"):  # From 0.1.3 on.
+
+        def should_skip(_: Any, step: Any, __: Any) -> tuple[Any, PyTree]:
+            skip, skip_state = multi_steps._should_skip_update_fn(grads, step, params)
+            return skip, cast_back(skip_state, state.skip_state, "MultiSteps: skip_state")
+
+        copied._should_skip_update_fn = counting(should_skip)
+    given = state._replace(
+        inner_opt_state=leaves(state.inner_opt_state),
+        acc_grads=list(map(cast, leaves(state.acc_grads), acc_dtypes)),
+    )
+    flat_grads = map(cast, leaves(grads), other or shown)
+    new_updates, new_state = stock(copied, list(flat_grads), given, leaves(params))
+    vars(copied).clear()  # jax 0.4 keeps the branches of ``cond`` in a cache, and they refer to it.
+    return (
+        structure.unflatten(map(cast, new_updates, dtypes)),
+        new_state._replace(
+            inner_opt_state=inner.unflatten(new_state.inner_opt_state),
+            acc_grads=outer.unflatten(map(cast, new_state.acc_grads, stored)),
+        ),
+    )
 
 
 def _like_the_counter(k_steps: Any) -> Any:

@@ -16,7 +16,6 @@ changed in ``status()``.
 from __future__ import annotations
 
 import copy
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -72,7 +71,6 @@ def _update_selecting_state(
     import optax
 
     inner = self._opt
-    k_steps = self._every_k_schedule(state.gradient_step)
     structure: Any = jax.tree_util.tree_structure(state.inner_opt_state)
 
     # Stock gets a list of leaves: a user-defined node need not accept a _Selected.
@@ -83,13 +81,13 @@ def _update_selecting_state(
         inner_updates, new_state = inner.update(acc_grads, inner_state, params, **extra_args)
         if not same_structure(new_state, inner_state):
             return inner_updates, new_state  # Stock raises.
-        emit = state.mini_step == k_steps - 1
-        return inner_updates, list(map(partial(_Selected, emit), leaves(new_state), inner_leaves))
+        return inner_updates, list(map(_Selected, leaves(new_state), inner_leaves))
 
     patched_copy = copy.copy(self)
     patched_copy._opt = optax.GradientTransformation(inner.init, inner_update)
     on_lists = state._replace(inner_opt_state=leaves(state.inner_opt_state))
     new_updates, new_state = _update(stock, patched_copy, updates, on_lists, params, **extra_args)
+    vars(patched_copy).clear()  # As in multi_steps: a cache of jax keeps it.
     inner_state = structure.unflatten(new_state.inner_opt_state)
     return new_updates, new_state._replace(inner_opt_state=inner_state)
 
@@ -101,10 +99,11 @@ class _Selected:
     bits that depend on how the sum is compiled, so it is kept. For nan, inf and bool it is not.
     """
 
-    def __init__(self, emit: Any, new: Any, old: Any) -> None:
-        self._emit, self._new, self._old = emit, new, old
+    def __init__(self, new: Any, old: Any) -> None:
+        self._new, self._old = new, old
 
     def __rmul__(self, emit: Any) -> _Selected:
+        self._emit = emit
         return self
 
     def __radd__(self, held: Any) -> Any:

@@ -35,7 +35,6 @@ from ..._tally import counting, paused
 from .keep_dtypes import same_dtypes
 from .rebuild import call_of, rebuild
 from .reproduce import all_public
-from .seen import SeenParams
 
 _TINY, _HUGE = 2.0**-24, 65504.0  # The smallest number above zero in float16, and the largest.
 
@@ -187,11 +186,9 @@ class InFloat32:
     def __call__(self, stock: Stock, *args: Any, **kwargs: Any) -> Any:
         """Build stock's transformation, to be run in float32."""
         tx, asked = stock(*args, **kwargs), asked_dtypes(stock, args, kwargs)
-        seen = SeenParams()
 
         def init_fn(params: PyTree) -> Any:
             state = tx.init(params)
-            seen.add(params)
             if not self._concerns(state, params):
                 return state
             exact = tx.init(self._wide(params))
@@ -215,7 +212,7 @@ class InFloat32:
             )
             like, kept = params, None if params is not None else self._kept(state)
             if kept is not None and self.wide_moments and not kept_like(kept, updates):
-                like, kept = seen.like(updates), None
+                like = updates  # Nothing tells: the gradients stand in for the params.
             dtypes = update_dtypes(new_updates, updates, like, kept, asked)
             if dtypes is not None:
                 rounded = map(_round_leaf, leaves(new_updates), dtypes)

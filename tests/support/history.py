@@ -1,0 +1,96 @@
+"""Print the dtypes and bits of one step of every transformation, for processes to compare.
+
+``python -m support.history FILE`` makes each state with ``init``, and writes it to FILE as NumPy
+arrays; it then takes one step, and another after an ``init`` with params of other dtypes.
+``python -m support.history FILE restore`` reads the states, and never calls ``init``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+import sys
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import optax_dtypefix  # noqa: F401  # isort: skip  # First, as in a training script.
+
+import jax.numpy as jnp
+import numpy as np
+
+from optax_dtypefix._commands.audit.cases import Case, cases
+from support.problems import extra_args, problem
+from support.trees import leaves, tree_map
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+REGIMES: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
+    "bfloat16": ((jnp.bfloat16,), (jnp.bfloat16,)),
+    "float32 and bfloat16": ((jnp.float32, jnp.bfloat16), (jnp.bfloat16,)),
+}
+"""By name: the dtypes of params, and those of gradients."""
+OTHER = (jnp.bfloat16, jnp.float32)
+"""Dtypes of params for an unrelated ``init``."""
+
+
+def all_cases() -> Iterator[tuple[str, Case]]:
+    """Yield each transformation once, and once inside MultiSteps."""
+    for case in cases():
+        if case.inside in ("", "MultiSteps") and case.rate in ("", "float"):
+            yield f"{case.name} {case.inside}".strip(), case
+
+
+def steps(case: Case, tx: Any, state: Any, regime: str) -> list[str]:
+    """Take a step without params, and one with params; hash dtypes and bits of what comes out."""
+    params, grads = problem(*REGIMES[regime], per_example=case.per_example)
+    found = []
+    for given in (None, params):
+        try:
+            result = tx.update(grads, state, given, **extra_args(case, params, grads))
+        except Exception as error:  # Some transformations need params.
+            found.append(type(error).__name__)
+            continue
+        dtypes = ",".join(f"{leaf.dtype}" for leaf in leaves(result[0]))
+        bits = b"".join(np.asarray(leaf).tobytes() for leaf in leaves(result))
+        kinds = str([leaf.dtype for leaf in leaves(result[1])])
+        found.append(f"{dtypes} {hashlib.sha256(bits + kinds.encode()).hexdigest()[:12]}")
+    return found
+
+
+def with_init(case: Case, regime: str) -> tuple[Any, list[list[str]]]:
+    """Take the steps on a new state, and again after another ``init``. Return the state, too."""
+    tx = case.build()
+    params, _ = problem(*REGIMES[regime])
+    state = tree_map(lambda leaf: jnp.asarray(np.asarray(leaf)), tx.init(params))
+    found = [steps(case, tx, state, regime)]
+    tx.init(problem(OTHER)[0])
+    return tree_map(np.asarray, state), [*found, steps(case, tx, state, regime)]
+
+
+def main(path: str, restore: str = "") -> None:
+    warnings.simplefilter("ignore")
+    file = Path(path)
+    states: dict[str, Any] = pickle.loads(file.read_bytes()) if restore else {}
+    found: dict[str, Any] = {}
+    for name, case in all_cases():
+        for regime in REGIMES:
+            key = f"{name}, {regime}"
+            if restore:
+                if key in states:
+                    state = tree_map(jnp.asarray, states[key])
+                    found[key] = steps(case, case.build(), state, regime)
+                continue
+            try:
+                states[key], found[key] = with_init(case, regime)
+            except Exception:  # Stock, too, does not take these dtypes, or this wrapper.
+                continue
+    if not restore:
+        file.write_bytes(pickle.dumps(states))
+    json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
