@@ -217,7 +217,10 @@ class _PatchedCopy:
 
         patched_copy = copy.copy(multi_steps)
         inner_update = counting(self._inner_update)
-        patched_copy._opt = optax.GradientTransformation(multi_steps._opt.init, inner_update)
+        # Not by a call: ``every_transform`` would bound updates by gradients in a plain list.
+        patched_copy._opt = optax.GradientTransformation._make(
+            (multi_steps._opt.init, inner_update)
+        )
         patched_copy._every_k_schedule = counting(
             lambda step: _like_the_counter(multi_steps._every_k_schedule(step))
         )
