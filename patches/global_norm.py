@@ -33,6 +33,7 @@ from .._contract.dtypes import (
     half_to_float32,
     is_half,
     is_inexact,
+    is_weak,
     leaves,
     statistics_dtype,
     tree_map,
@@ -41,6 +42,7 @@ from .._contract.dtypes import (
 from .._contract.updates import cast_updates, update_dtype
 from .._engine.patch import Patch, Stock
 from ._support import reproduce as demo
+from ._support.branches import promoted
 from ._support.deprecated import deprecated_attribute
 from ._support.rebuild import call_of, rebuild
 
@@ -121,11 +123,12 @@ def _in_widest(tree: PyTree) -> PyTree:
 @PATCH.wraps("unitwise_norm", _CLIPPING, ">=0.2.3")
 def _norm(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace a function that returns a norm; the norm keeps its dtype."""
-    tree, norm = _widened(stock, args, kwargs)
+    tree, others, norm = _widened(stock, args, kwargs)
     if not any(map(is_half, leaves(tree))):
         return norm
-    arrays = [value for value in (*args, *kwargs.values()) if hasattr(value, "dtype")]
-    return cast(norm, jnp.finfo(jnp.result_type(*leaves(tree), *arrays)).dtype)
+    # A Python number among the leaves counts as float32: stock takes its norm on its own.
+    dtype = promoted(*map(dtype_of, leaves(tree)))
+    return cast(norm, jnp.finfo(jnp.result_type(dtype, *others)).dtype)
 
 
 @PATCH.wraps("projection_l2_ball", _PROJECTIONS, ">=0.2.4")
@@ -133,16 +136,16 @@ def _norm(stock: Stock, *args: Any, **kwargs: Any) -> Any:
 @PATCH.wraps("projection_l1_ball", _PROJECTIONS, ">=0.2.4")
 def _projection(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace a function from a tree to a tree."""
-    tree, projected = _widened(stock, args, kwargs)
-    return _like(projected, tree)
+    tree, others, projected = _widened(stock, args, kwargs)
+    return _like(projected, tree, others)
 
 
 @PATCH.wraps("per_example_global_norm_clip", _CLIPPING, ">=0.1.3")
 @PATCH.wraps("per_example_layer_norm_clip", _CLIPPING, ">=0.1.8")
 def _per_example(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace a function from a batch of gradients to their clipped sums and a count."""
-    grads, (clipped, count) = _widened(stock, args, kwargs)
-    return _like(clipped, grads), count
+    grads, others, (clipped, count) = _widened(stock, args, kwargs)
+    return _like(clipped, grads, others), count
 
 
 @PATCH.wraps("__getattr__", ("optax.tree_utils",), ">=0.2.5")
@@ -156,8 +159,10 @@ def _deprecated_name(stock: Stock, name: str) -> Any:
     return found
 
 
-def _widened(stock: Stock, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[PyTree, Any]:
-    """Return the first argument of a call, and stock's result for its float32 copy."""
+def _widened(
+    stock: Stock, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[PyTree, list[Any], Any]:
+    """Return the first argument of a call, other arrays, and stock's result for a float32 copy."""
     names = ("updates", "tree", "grads", "x")
     tree = args[0] if args else next((kwargs[name] for name in names if name in kwargs), None)
     wide = half_to_float32(tree)
@@ -165,13 +170,19 @@ def _widened(stock: Stock, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tup
     def swap(value: Any) -> Any:
         return wide if value is tree else value
 
-    return tree, stock(*map(swap, args), **{name: swap(value) for name, value in kwargs.items()})
+    values = (*args, *kwargs.values())
+    others = [v for v in values if v is not tree and hasattr(v, "dtype")]
+    new = stock(*map(swap, args), **{name: swap(value) for name, value in kwargs.items()})
+    return tree, others, new
 
 
-def _like(tree: PyTree, like: PyTree) -> PyTree:
-    """Cast each leaf to be no wider than its counterpart, within its kind of number."""
+def _like(tree: PyTree, like: PyTree, others: list[Any]) -> PyTree:
+    """Cast each leaf to be no wider than its counterpart, or than another strong argument."""
+    if not any(map(is_half, leaves(like))):
+        return tree
+    asked = tuple(dtype_of(other) for other in others if not is_weak(other))
     pairs = zip(leaves(tree), leaves(like))  # A tuple may have come back as a list.
-    dtypes = (update_dtype(dtype_of(leaf), dtype_of(other)) for leaf, other in pairs)
+    dtypes = (update_dtype(dtype_of(leaf), dtype_of(was), asked=asked) for leaf, was in pairs)
     return unflatten_like(tree, map(cast, leaves(tree), dtypes))
 
 

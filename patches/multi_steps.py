@@ -231,7 +231,10 @@ def _run_on_leaves(
             leaves(held) if same_structure(held, before) else held,
         )
 
-    copied._opt = optax.GradientTransformation(multi_steps._opt.init, counting(inner_update))
+    # Not by a call: ``every_transform`` would bound updates by gradients in a plain list.
+    copied._opt = optax.GradientTransformation._make(
+        (multi_steps._opt.init, counting(inner_update))
+    )
     copied._every_k_schedule = counting(
         lambda step: _like_the_counter(multi_steps._every_k_schedule(step))
     )

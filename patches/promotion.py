@@ -111,7 +111,7 @@ class _Flatten(KeepDtypes):
         if params is not None:  # A vector in the common dtype does not tell the dtype of one param.
             widest = real_dtype(params)
             kept = [dtype for dtype in kept if jnp.finfo(dtype).bits > jnp.finfo(widest).bits]
-        return cast_updates(updates, grads, params, None, (*asked, *kept))
+        return cast_updates(updates, grads, params, state, (*asked, *kept))
 
     def _vectors(self, state: PyTree, grads: list[Any]) -> list[Any]:
         size = sum(map(jnp.size, grads))

@@ -26,6 +26,7 @@ from .._contract.dtypes import (
     cast,
     dtype_of,
     half_to_float32,
+    is_array,
     is_half,
     is_real,
     is_weak,
@@ -85,7 +86,7 @@ def _tree_sum(stock: Stock, *args: Any, **kwargs: Any) -> Any:
 @PATCH.wraps("projection_hyperplane", _PROJECTIONS, ">=0.2.6")
 @PATCH.wraps("projection_halfspace", _PROJECTIONS, ">=0.2.6")
 def _projection(stock: Stock, *args: Any, **kwargs: Any) -> Any:
-    """Replace a projection; its leaves are no wider than those of the trees that it is given."""
+    """Replace a projection; its leaves are no wider than those of its trees, or a strong number."""
     call = _Call(stock, args, kwargs)
     if not call.sums_half:
         return stock(*args, **kwargs)
@@ -94,9 +95,10 @@ def _projection(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     shapes = [leaf.shape for leaf in projected]
     given = [flat for flat in map(leaves, call.values) if list(map(np.shape, flat)) == shapes]
     inputs = [tuple(map(dtype_of, same_place)) for same_place in zip(*given)]
+    asked = tuple(dtype_of(v) for v in call.values if is_array(v) and not is_weak(v))
     dtypes = [dtype_of(leaf) for leaf in like]
     if inputs:
-        dtypes = [update_dtype(dtype, *of) for dtype, of in zip(dtypes, inputs)]
+        dtypes = [update_dtype(dtype, *of, asked=asked) for dtype, of in zip(dtypes, inputs)]
     tree = call.trees[0] if call.trees else call.values[0]  # The first one is projected.
     return unflatten_like(tree, map(cast, projected, dtypes))
 

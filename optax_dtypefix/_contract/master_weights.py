@@ -14,6 +14,7 @@ from .dtypes import (
     cast,
     dtype_of,
     is_half,
+    kind_of,
     leaves,
     same_structure,
     tree_map,
@@ -171,6 +172,6 @@ def _move(param: Any, master: Any, update: Any, round_leaf: Callable[..., Any]) 
 
 def _apply(param: Any, update: Any) -> Any:
     """Return a param after its update, as ``optax.apply_updates`` does."""
-    if not isinstance(param, jax.Array) or not hasattr(update, "dtype"):
+    if not isinstance(param, jax.Array) or kind_of(dtype_of(update)) < 0:  # float0 is no number.
         return param
     return jnp.asarray(param + update).astype(dtype_of(param))

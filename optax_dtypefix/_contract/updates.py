@@ -20,6 +20,7 @@ from .dtypes import (
     same_structure,
     unflatten_like,
 )
+from .master_weights import MasterWeightsState, StochasticRoundingState
 from .signatures import parameters_of
 
 
@@ -70,7 +71,8 @@ def cast_updates(
         gradients stand in for them; without such arrays, params count as float32.
       state: the state before the step, where the params or the arguments of the transformation are
         not known. An update is then also as wide as a leaf of the state that is kept for its param:
-        with ``mu_dtype=float32`` the first moment says so.
+        with ``mu_dtype=float32`` the first moment says so. A state of ``master_weights`` inside
+        asks for the dtype of its copy.
       asked: dtypes that the user asked for by arguments.
 
     Returns:
@@ -105,10 +107,22 @@ def update_dtypes(
         stand_ins = kept() or [(jnp.dtype(jnp.float32),)] * len(flat)
         inputs = [(*row, *more) for row, more in zip(inputs, stand_ins)]
     dtypes = [update_dtype(dtype, *row, asked=asked) for dtype, row in zip(given, inputs)]
-    if unknown or state is None or dtypes == given:
+    if state is None or dtypes == given:
         return dtypes
+    asked = (*asked, *_asked_by(state))
     rows = zip(given, inputs, kept() or [()] * len(flat))
     return [update_dtype(dtype, *row, asked=(*asked, *more)) for dtype, row, more in rows]
+
+
+def _asked_by(state: PyTree) -> tuple[Any, ...]:
+    """List the dtypes of the updates that any ``master_weights`` in a state gives."""
+
+    def asks(node: Any) -> bool:
+        return isinstance(node, (MasterWeightsState, StochasticRoundingState))
+
+    found = list(filter(asks, jax.tree_util.tree_leaves(state, is_leaf=asks)))
+    copies = (dtype_of(leaf) for node in found for leaf in leaves(getattr(node, "master", ())))
+    return tuple(dict.fromkeys((jnp.dtype(jnp.float32), *copies))) if found else ()
 
 
 def _aligned(tree: PyTree, updates: PyTree) -> list[Any]:

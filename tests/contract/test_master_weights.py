@@ -15,6 +15,7 @@ from optax_dtypefix._contract.jaxpr import equations
 from optax_dtypefix._contract.x64 import x64
 from support.moments import adam_step
 from support.nodes import Converting
+from support.processes import run, stdout_of
 from support.trees import dtypes_of, in_float64, leaves, tree_map, tree_of
 
 # optax 0.1.2 calls jax.tree_leaves.
@@ -65,6 +66,92 @@ def test_an_injected_learning_rate_reaches_the_copy() -> None:
     tx = optax.inject_hyperparams(lambda rate: master_weights(optax.sgd(rate)))(1e-3)
     end, _ = train(tx, jnp.ones((3,), jnp.bfloat16), 1000)
     np.testing.assert_allclose(np.asarray(end, float), 0, atol=1e-4)
+
+
+def wrappers() -> dict[str, Any]:
+    """Return wrappers that leave updates alone, where the installed optax has them."""
+
+    def always(_: Any) -> bool:
+        return True
+
+    def inject(tx: Any) -> Any:
+        return optax.inject_hyperparams(lambda scale: optax.chain(tx, optax.scale(scale)))(1.0)
+
+    found: dict[str, Any] = {
+        "apply_if_finite": lambda tx: optax.apply_if_finite(tx, 3),
+        "chain": lambda tx: optax.chain(optax.zero_nans(), tx, optax.identity()),
+        "flatten": optax.flatten,
+        "inject_hyperparams": inject,
+        "masked": lambda tx: optax.masked(tx, {"w": True, "b": True}),
+        "multi_transform": lambda tx: optax.multi_transform({0: tx}, {"w": 0, "b": 0}),
+        "MultiSteps": lambda tx: optax.MultiSteps(tx, 1),
+        "nested": lambda tx: optax.apply_if_finite(optax.MultiSteps(optax.flatten(tx), 1), 3),
+        "preserve_dtypes": optax_dtypefix.preserve_dtypes,
+    }
+    if hasattr(getattr(optax, "contrib", None), "split_real_and_imaginary"):
+        found["split_real_and_imaginary"] = optax.contrib.split_real_and_imaginary
+    for name in ("maybe_update", "conditionally_transform", "conditionally_mask"):
+        if hasattr(optax, name):
+            found[name] = functools.partial(getattr(optax, name), should_transform_fn=always)
+    if hasattr(optax, "maybe_update"):
+        found["maybe_update"] = lambda tx: optax.maybe_update(tx, always)
+    return found
+
+
+def two_steps(tx: Any, params: Any) -> tuple[Any, Any]:
+    """Run two steps that move params far. All products are exact, so that fusion changes no bit."""
+    state, update = tx.init(params), jax.jit(tx.update)
+    for _ in range(2):
+        grads = tree_map(lambda p: (0.3 * p).astype(p.dtype), params)
+        updates, state = update(grads, state, params)
+        params = optax.apply_updates(params, updates)
+    return updates, params
+
+
+def assert_wrappers_change_nothing(dtype: Any, *keys: Any) -> None:
+    values = np.random.default_rng(0).normal(size=(2, 2000))
+    params = {"w": jnp.asarray(values[0], dtype), "b": jnp.asarray(values[1], dtype)}
+    for key in keys:
+        tx = master_weights(optax.sgd(2.0), rounding_key=key)
+        _, alone = two_steps(tx, params)
+        for name, wrap in wrappers().items():
+            updates, inside = two_steps(wrap(tx), params)
+            assert {*dtypes_of(updates)} == {jnp.dtype(jnp.float32)}, name
+            for leaf, other in zip(leaves(inside), leaves(alone)):
+                np.testing.assert_array_equal(leaf, other, err_msg=name)
+
+
+def test_a_wrapper_changes_no_bit() -> None:
+    assert_wrappers_change_nothing(jnp.bfloat16, None, KEY)
+
+
+def test_a_wrapper_changes_no_bit_where_every_transformation_is_patched() -> None:
+    module = "contract.test_master_weights"
+    code = f"import {module} as own; own.assert_wrappers_change_nothing('float16', own.KEY)"
+    enabled = "every_transform,float32_averages"
+    stdout_of(run("-W", "ignore", "-c", code, OPTAX_DTYPEFIX_ENABLE=enabled))
+
+
+def test_a_lookahead_changes_no_bit() -> None:
+    params = {"w": jnp.asarray(np.random.default_rng(0).normal(size=2000), jnp.bfloat16)}
+    tx = master_weights(optax.sgd(2.0), rounding_key=KEY)
+    around = optax.lookahead(tx, 1000, 0.5)
+    pair = optax.LookaheadParams(params, params)
+    updates, _ = around.update(params, around.init(pair), pair)
+    expected, _ = tx.update(params, tx.init(params), params)
+    assert updates.fast["w"].dtype == jnp.float32
+    np.testing.assert_array_equal(updates.fast["w"], expected["w"])
+
+
+@pytest.mark.parametrize("key", [None, KEY], ids=["copy", "stochastic"])
+def test_float0_gradients_are_passed_through(key: Any) -> None:
+    """As stock does where nothing computes with them."""
+    params = {"w": jnp.ones(3, jnp.bfloat16), "n": jnp.arange(3)}
+    grads = jax.grad(lambda p: p["w"].astype(jnp.float32).sum(), allow_int=True)(params)
+    tx = master_weights(optax.masked(optax.sgd(0.5), {"w": True, "n": False}), rounding_key=key)
+    updates, _ = tx.update(grads, tx.init(params), params)
+    assert updates["n"].dtype == jax.dtypes.float0
+    np.testing.assert_array_equal(updates["w"], -0.5)
 
 
 @HALVES
