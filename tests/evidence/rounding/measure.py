@@ -1,7 +1,7 @@
 """Run the transformations with moments on the same gradients, and save their updates.
 
-``python -m evidence.rounding.measure DTYPE FILE EXPONENT ...`` runs 300 steps. Each size of gradients is
-2 to the power of an exponent.
+``python -m evidence.rounding.measure DTYPE FILE EXPONENT ...`` runs 300 steps. Each size of
+gradients is 2 to the power of an exponent.
 """
 
 from __future__ import annotations
