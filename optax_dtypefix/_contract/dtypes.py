@@ -7,7 +7,8 @@ compiled program. So a patched function stays the stock program wherever stock k
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+import operator
+from typing import TYPE_CHECKING, Any, Callable
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 PyTree = Any
 tree_map = jax.tree_util.tree_map
+leaves: Callable[[PyTree], list[Any]] = jax.tree_util.tree_leaves
 
 _LOGGED: dict[str, object] = {}
 
@@ -119,6 +121,8 @@ def strip_weak_type(state: PyTree, *, numbers_too: bool = False) -> PyTree:
       numbers_too: whether Python and NumPy numbers become arrays everywhere. Else only in optax's
         own classes: a user-defined transformation may count on the host.
     """
+    if strong_dtypes(state) is not None:
+        return state
     if isinstance(state, tuple) and hasattr(state, "_fields"):
         own = numbers_too or type(state).__module__.partition(".")[0] == "optax"
         return type(state)(*(strip_weak_type(part, numbers_too=own) for part in state))
@@ -168,10 +172,16 @@ def safe_increment(count: Any) -> Any:
     return count + (count < jnp.iinfo(count.dtype).max).astype(count.dtype)
 
 
-def leaves(tree: PyTree) -> list[Any]:
-    """List the leaves of a tree, in order."""
-    found: list[Any] = jax.tree_util.tree_leaves(tree)
-    return found
+def strong_dtypes(tree: PyTree) -> list[Any] | None:
+    """List the dtypes of strongly typed arrays of JAX; return None if a leaf is anything else."""
+    flat = leaves(tree)
+    try:  # Without a call a leaf: this runs several times in each eager step.
+        return None if any(map(_WEAK_TYPE, flat)) else list(map(_DTYPE, flat))
+    except AttributeError:  # Python and NumPy numbers, functions, random keys.
+        return None
+
+
+_DTYPE, _WEAK_TYPE = operator.attrgetter("dtype"), operator.attrgetter("weak_type")
 
 
 def unflatten_like(tree: PyTree, flat: Iterable[Any]) -> PyTree:
@@ -204,11 +214,17 @@ def cast_back(new: PyTree, old: PyTree, whose: str = "") -> PyTree:
       whose: the code that made the new state, if that code may be user-defined. Each leaf that is
         cast back is then logged once, at level info, with its key path and both dtypes.
     """
-    if not same_structure(new, old):
+    if not same_structure(new, old) or have_same_dtypes(new, old):
         return new
     if whose:
         _log_drift(new, old, whose)
     return unflatten_like(new, map(cast_leaf_back, leaves(new), leaves(old)))
+
+
+def have_same_dtypes(new: PyTree, old: PyTree) -> bool:
+    """Check whether two trees hold strongly typed arrays of the same dtypes, in this order."""
+    dtypes = strong_dtypes(new)
+    return dtypes is not None and dtypes == strong_dtypes(old)
 
 
 def cast_leaf_back(leaf: Any, before: Any) -> Any:

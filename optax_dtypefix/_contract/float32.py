@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
-
 import jax
 import jax.numpy as jnp
 
-from .dtypes import PyTree, leaves
+from .dtypes import PyTree, leaves, strong_dtypes
 
 _FLOAT32 = frozenset({jnp.dtype(jnp.float32)})
 _NUMBERS_AND_COUNTERS = _FLOAT32 | {jnp.dtype(name) for name in ("int32", "uint32", "bool")}
-_dtype, _weak_type = attrgetter("dtype"), attrgetter("weak_type")
 
 
 def is_float32(state: PyTree, *trees: PyTree) -> bool:
@@ -23,13 +20,9 @@ def is_float32(state: PyTree, *trees: PyTree) -> bool:
     """
     if jax.config.jax_enable_x64 or jax.config.jax_numpy_dtype_promotion != "standard":
         return False
-    given, kept = leaves(trees), leaves(state)
-    try:  # Without generators: this runs in each eager step.
-        return (
-            _FLOAT32.issuperset(map(_dtype, given))
-            and _NUMBERS_AND_COUNTERS.issuperset(map(_dtype, kept))
-            and not any(map(_weak_type, given))
-            and not any(map(_weak_type, kept))
-        )
-    except AttributeError:  # Python and NumPy numbers, functions, random keys.
-        return False
+    dtypes, kept = strong_dtypes((state, trees)), len(leaves(state))
+    return (
+        dtypes is not None
+        and _FLOAT32.issuperset(dtypes[kept:])
+        and _NUMBERS_AND_COUNTERS.issuperset(dtypes[:kept])
+    )

@@ -15,6 +15,7 @@ from .dtypes import (
     PyTree,
     cast_array,
     dtype_of,
+    have_same_dtypes,
     kind_of,
     leaves,
     same_structure,
@@ -79,6 +80,8 @@ def cast_updates(
       The updates. A tree with neither the structure of the gradients nor that of the params comes
       back as it is.
     """
+    if have_same_dtypes(updates, grads):
+        return updates
     flat = leaves(updates)
     dtypes = update_dtypes(updates, grads, params, state, asked)
     return updates if dtypes is None else unflatten_like(updates, map(cast_array, flat, dtypes))

@@ -23,6 +23,7 @@ from ..._contract.dtypes import (
     cast_back,
     compute_dtype,
     dtype_of,
+    have_same_dtypes,
     is_array,
     is_half,
     is_inexact,
@@ -198,6 +199,8 @@ def in_the_present_mode(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def same_dtypes(grads: PyTree, params: PyTree) -> bool:
     """Check that each gradient has the dtype of its param, if there are params."""
+    if have_same_dtypes(grads, params):
+        return True
     flat, like = numbers(grads), numbers(params)
     if len(flat) != len(like):  # A gradient may be None where there is a param.
         rows = zip(leaves_and_none(grads), leaves_and_none(params))
