@@ -56,7 +56,9 @@ def master_weights(tx: Any, *, dtype: Any = jnp.float32, rounding_key: Any = Non
     another way, as by clipping them, the copy follows, element by element.
 
     A line search evaluates its ``value_fn`` at the copy, so ``optax.value_and_grad_from_state``,
-    which evaluates at the params, does not go with it. float8 params have no copy.
+    which evaluates at the params, does not go with it. float8 params have no copy. Around a
+    schedule-free optimizer, pass the parts of the state to optax:
+    ``schedule_free_eval_params(state.inner_state, state.master)``.
 
     With ``rounding_key``, no copy is kept. The new params are rounded up or down at random, so that
     they are right on average (Gupta et al., 2015, https://arxiv.org/abs/1502.02551).

@@ -154,6 +154,19 @@ def test_float0_gradients_are_passed_through(key: Any) -> None:
     np.testing.assert_array_equal(updates["w"], -0.5)
 
 
+@pytest.mark.skipif(
+    not hasattr(getattr(optax, "contrib", None), "schedule_free_adamw"),
+    reason="it came with optax 0.2.3",
+)
+def test_params_to_evaluate_are_those_of_the_inner_state() -> None:
+    params = {"w": jnp.ones(3, jnp.bfloat16)}
+    tx = master_weights(optax.contrib.schedule_free_sgd(0.1))
+    updates, state = tx.update(params, tx.init(params), params)
+    params = optax.contrib.schedule_free_eval_params(state.inner_state, state.master)
+    assert params["w"].dtype == updates["w"].dtype == jnp.float32
+    np.testing.assert_allclose(params["w"], 0.9, rtol=1e-6)  # The first average is the first step.
+
+
 @HALVES
 def test_adam_follows_float64(dtype: Any) -> None:
     params, goal = tree_of(dtype), in_float64(tree_of(jnp.float32, seed=1))
