@@ -127,7 +127,7 @@ def long_runs(session: nox.Session) -> None:
 
 @nox.session
 def rounding(session: nox.Session) -> None:
-    """Compare 300 steps in half precision with stock and with float64, for all sizes of gradients."""
+    """Compare 300 steps in half precision with stock and float64, for all sizes of gradients."""
     session.install("-e", ".[test]")
     session.run("python", "-m", "pytest", "tests/evidence/rounding")
 
