@@ -126,6 +126,13 @@ def long_runs(session: nox.Session) -> None:
 
 
 @nox.session
+def rounding(session: nox.Session) -> None:
+    """Compare 300 steps in half precision with stock and float64, for all sizes of gradients."""
+    session.install("-e", ".[test]")
+    session.run("python", "-m", "pytest", "tests/evidence/rounding")
+
+
+@nox.session
 @nox.parametrize("optax", _RELEASES)
 def release(session: nox.Session, optax: str) -> None:
     """Test one release of optax with the matching jax."""

@@ -6,10 +6,14 @@ number of float16 is 6e-8 and the largest is 65504. So eps = 1e-8 is 0, the squa
 for good. bfloat16 has the exponents of float32 and needs no help.
 
 Here stock runs on float32 copies of the float16 leaves. Its state is rounded back: the user chose
-how much memory the state takes. Where float16 has only multiples of 6e-8, a moment that divides is
-rounded up: an update may be too small, but never too large because a moment was lost. A moment
-above 65504, from gradients that stay above 256, is kept at 65504: an update is then too large by up
-to |g| / 256; on stock it is zero for ever. ``float32_moments`` avoids both.
+how much memory the state takes. A step may add less to a moment than float16 can hold: rounded to
+nearest, the moment would stop, and rounded up, it would drift up. So it is rounded up in some steps
+and down in others, and its mean over steps is right. The step counter in the state decides, so each
+run gives the same bits. rmsprop, adagrad and sm3 have no counter: their moments are rounded to
+nearest, and a small one of rmsprop that grows does so by 6e-8 or more. A positive moment that
+divides is at least 6e-8: an update for a tiny gradient may be too small. A moment above 65504, from
+gradients that stay above 256, is kept at 65504: an update is then too large by up to |g| / 256; on
+stock it is zero for ever. ``float32_moments`` avoids both.
 
 This patch does not change norms of whole trees or the scalars of parameter-free optimizers.
 """

@@ -11,14 +11,13 @@ import pytest
 from packaging.version import Version
 
 import optax_dtypefix
+from evidence.rounding import measure
 from optax_dtypefix._contract.x64 import x64
 from optax_dtypefix.patches._support.in_float32 import (
     MomentTransform,
-    _round,
+    Rounding,
     is_float16,
-    round_down,
-    round_up,
-    round_up_subnormals,
+    to_float16,
 )
 from support import moments
 from support.contract import assert_keeps_the_contract, float64_in
@@ -197,12 +196,15 @@ def test_adam_follows_the_paper_to_the_rounding_of_its_state(size: float) -> Non
 @pytest.mark.parametrize("size", [1e-6, 1e-5, 1e-4, 1e-3, 5e-3, 1e-2])
 @pytest.mark.parametrize("b2", [0.9, 0.999])
 def test_a_tiny_second_moment_does_not_enlarge_an_update(size: float, b2: float) -> None:
-    """5e-3 squared, times 0.001, is less than half the smallest float16 number."""
+    """5e-3 squared, times 0.001, is less than half the smallest float16 number.
+
+    It would enlarge an update by 10 or more. Moments of few units are off by one.
+    """
     random = np.random.default_rng(0)
     gradients = rounded(size * (1 + random.random((300, 3, 4))))
     updates, state = run(optax.scale_by_adam(b2=b2, mu_dtype=jnp.float32), gradients)
     exact, _ = moments.adam(gradients, b2=b2)
-    assert (np.abs(updates) <= np.abs(exact) * 1.03).all()
+    assert (np.abs(updates) <= np.abs(exact) * 1.5).all()
     assert (np.asarray(state.nu) > 0).all()
 
 
@@ -341,27 +343,81 @@ def test_a_mask_keeps_the_contract() -> None:
     assert_keeps_the_contract(tx, params)
 
 
-@pytest.mark.parametrize("rounding", [round_up_subnormals, round_up])
-def test_rounding_up_never_decreases_a_number(rounding: Callable[[Any], Any]) -> None:
-    x = np.exp(np.linspace(np.log(1e-12), np.log(6e4), 5000)).astype(np.float32)
-    got = np.asarray(jnp.asarray(rounding(jnp.asarray(x)), jnp.float16)).astype(np.float64)
-    tiny = x < 2.0**-14
-    assert (got[tiny] >= x[tiny]).all()
-    assert (got[tiny] <= x[tiny] * (1 + 2**-10) + TINY).all()
-    np.testing.assert_allclose(got[~tiny], x[~tiny], rtol=2**-9)
-    assert rounding is round_up_subnormals or (got >= x).all()
-    assert float(rounding(jnp.asarray(0.0))) == 0
-
-
-def test_a_rounded_mean_never_exceeds_the_root_of_the_rounded_mean_square() -> None:
-    x = np.exp(np.linspace(np.log(1e-6), np.log(6e4), 5000)).astype(np.float32)
-    got, square = (
-        np.asarray(_round(jnp.asarray(value), jnp.float16(0), rounding)).astype(np.float64)
-        for value, rounding in ((x, round_down), (x**2, round_up))
+def float16_of(how: Rounding, x: Any, old: Any = 0.0, step: int = 0) -> Any:
+    """Round to float16, and return the result in float64."""
+    bits = np.uint16((step * 40503 + 2**15) % 2**16)
+    got = jax.jit(to_float16, static_argnums=0)(
+        how, jnp.asarray(x, jnp.float32), jnp.broadcast_to(jnp.float16(old), np.shape(x)), bits
     )
-    assert (got**2 <= square).all()
+    return np.asarray(got, np.float64)
+
+
+SIZES = np.exp(np.linspace(np.log(1e-12), np.log(6e4), 5000)).astype(np.float32)
+
+
+def test_rounding_by_turns_keeps_the_mean_and_is_never_zero() -> None:
+    mean = np.mean([float16_of("by turns", SIZES, step=step) for step in range(500)], axis=0)
+    unit = np.maximum(np.spacing(SIZES.astype(np.float16)).astype(np.float64), TINY)
+    assert (np.abs(mean - np.maximum(SIZES, TINY))[SIZES > TINY] <= 0.01 * unit[SIZES > TINY]).all()
+    assert (mean[SIZES <= TINY] == TINY).all()
+    assert float16_of("by turns", 0.0) == 0
+
+
+def test_step_0_rounds_to_nearest() -> None:
+    """So what ``init`` stores is as close as on stock."""
+    x = SIZES[SIZES > TINY]
+    np.testing.assert_array_equal(float16_of("by turns", x), x.astype(np.float16))
+
+
+def test_what_grows_is_rounded_to_more_where_float16_has_few_numbers() -> None:
+    """``e_g`` of 7 units that tends to 20, by 0.1 units a step, would stop at 15 or earlier."""
+    at, steady = 7.0, 20.0
+    for _ in range(40):
+        at = float(float16_of("growing", (0.9 * at + 0.1 * steady) * TINY, old=at * TINY)) / TINY
+    assert at == steady
+
+
+def test_a_mean_square_is_never_below_the_square_of_the_rounded_mean() -> None:
+    x = SIZES[SIZES > 1e-6]
+    mean = float16_of("below 256", x)
+    square = float16_of("above square", np.float32(x) ** 2, old=mean)
+    assert (mean**2 <= square).all()
     normal = (x > 2.0**-14) & (x < 250)
-    np.testing.assert_allclose(got[normal], x[normal], rtol=2**-9)
+    np.testing.assert_allclose(mean[normal], x[normal], rtol=2**-10)
+
+
+# The size of gradients, as a power of 2, for which rounding up was worst against stock.
+WORST = {
+    **dict.fromkeys(
+        ("rms", "stddev", "factored_rms", "adadelta", "simplified_ademamix"), (-9, 0.03)
+    ),
+    **{"sm3": (-11, 0.01), "madgrad": (-9, 0.005), "adan": (-7, 0.01), "adamax": (-7, 0.005)},
+}
+
+
+@by_transform
+def test_moments_do_not_drift_over_300_steps(transform: MomentTransform) -> None:
+    """Rounding up gave errors of 0.02 to 0.4."""
+    exponent, most = WORST.get(transform.name[len("scale_by_") :], (-7, 0.05))
+    rows = measure.gradients((exponent,), ("normal",))
+    got, exact = (
+        measure.updates_of(moments.build(transform), rows, dtype)
+        for dtype in (jnp.float16, jnp.float32)
+    )
+    for window, error in measure.errors(got, exact).items():
+        assert error < most, window
+
+
+def test_a_steady_gradient_gives_a_moment_of_its_square() -> None:
+    """Of 16 units of 2^-24, after one of 46. Rounded up, the moment never falls."""
+    tx, param = optax.scale_by_adam(), jnp.ones((1,), jnp.float16)
+    gradients = jnp.where(jnp.arange(8200) < 200, 2.0**-8, 2.0**-10)
+
+    def step(state: Any, gradient: Any) -> Any:
+        return tx.update(param * gradient.astype(jnp.float16), state, param)[1], None
+
+    state, _ = jax.jit(lambda: jax.lax.scan(step, tx.init(param), gradients))()
+    assert 15 <= float(state.nu[0]) / TINY <= 17
 
 
 @pytest.mark.skipif(
@@ -391,7 +447,7 @@ def test_init_accepts_shapes() -> None:
 
 @pytest.mark.parametrize("gradient", [0.01, 0.02, -0.05])
 def test_a_derivative_through_steps_follows_float32_or_overflows(gradient: float) -> None:
-    """Rounding up is differentiated as the identity, because a step has the derivative 0."""
+    """Rounding is differentiated as the identity, because a step has the derivative 0."""
 
     def three_updates(g: Any, dtype: Any) -> Any:
         tx, params = optax.scale_by_adam(), jnp.ones((), dtype)
@@ -406,7 +462,7 @@ def test_a_derivative_through_steps_follows_float32_or_overflows(gradient: float
         return float(tangent)
 
     at = jnp.float32(gradient)
-    # Of a term in 1 / g: the moment of 0.01 is 1e-7, which is rounded up to a multiple of 6e-8.
+    # Of a term in 1 / g: the moment of 0.01 is 1e-7, which is rounded to a multiple of 6e-8.
     assert abs(derivative(jnp.float16) - derivative(jnp.float32)) < 1 / abs(gradient)
     # Backwards, the derivative by a float16 moment of 1e-7 is 5e6, and no float16.
     backwards = float(jax.grad(lambda g: three_updates(g, jnp.float16))(at))

@@ -23,7 +23,7 @@ def both() -> Any:
     return stock_and_patched("evidence.long_runs.runs")
 
 
-# Moments below the range of float16 are rounded up, so its updates are too small.
+# Moments are at least the smallest float16 number: updates for tiny gradients are too small.
 MORE = {"bfloat16": 1.15, "float16": 1.7}
 
 

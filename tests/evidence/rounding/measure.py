@@ -1,7 +1,7 @@
 """Run the transformations with moments on the same gradients, and save their updates.
 
-``python -m evidence.rounding.measure DTYPE FILE EXPONENT ...`` runs 300 steps. Each size of
-gradients is 2 to the power of an exponent.
+``python -m evidence.rounding.measure DTYPE FILE`` runs 300 steps for each kind and size of
+gradients, all at once. Run it with ``OPTAX_DTYPEFIX=off`` for stock.
 """
 
 from __future__ import annotations
@@ -17,72 +17,85 @@ import numpy as np
 import optax
 
 STEPS, SHAPE = 300, (8, 8)
+WINDOWS = {"10-99": slice(10, 100), "100-299": slice(100, STEPS)}
 KINDS = ("normal", "sparse", "constant")
+EXPONENTS = tuple(range(-13, 1))
+
+_NAMES = (
+    *("adam", "belief", "yogi", "radam", "rms", "stddev", "rss", "sm3", "factored_rms", "adamax"),
+    *("amsgrad", "novograd", "adadelta", "adan", "acprop", "cocob", "ademamix", "adopt"),
+    "simplified_ademamix",
+)
 
 
-def _gradients(exponents: list[int]) -> Any:
-    """Return gradients for each kind, size and step, exact in float16 and in bfloat16."""
+def gradients(exponents: tuple[int, ...] = EXPONENTS, kinds: tuple[str, ...] = KINDS) -> Any:
+    """Return the gradients of each step for each kind and each power of 2.
+
+    They are exact in float16 and in bfloat16.
+    """
     random = np.random.default_rng(0)
     normal = random.normal(size=(STEPS, *SHAPE))
-    sparse = normal * (random.random(normal.shape) < 0.1)
-    constant = np.broadcast_to(normal[:1], normal.shape)
-    units = np.stack([normal, sparse, constant])[:, None]
-    sized = units * 2.0 ** np.asarray(exponents)[None, :, None, None, None]
-    return sized.astype(np.float16).astype(jnp.bfloat16).reshape(-1, STEPS, *SHAPE)
+    by_kind = {
+        "normal": normal,
+        "sparse": normal * (random.random(normal.shape) < 0.1),
+        "constant": np.broadcast_to(normal[:1], normal.shape),
+    }
+    rows = np.stack([by_kind[kind] * 2.0**exponent for kind in kinds for exponent in exponents])
+    return rows.astype(np.float16).astype(jnp.bfloat16)
 
 
 def transformations() -> dict[str, Any]:
     """Build the transformations with moments that the installed optax has."""
-    contrib = getattr(optax, "contrib", None)
+    contrib = getattr(optax, "contrib", optax)
 
-    def get(name: str) -> Any:
+    def found(name: str) -> Any:
         return getattr(optax, name, None) or getattr(contrib, name, None)
 
-    plain = (
-        *("adam", "belief", "yogi", "radam", "rms", "stddev", "rss", "sm3", "factored_rms"),
-        *("adamax", "amsgrad", "novograd", "adadelta", "adan", "acprop", "cocob", "ademamix"),
-        *("simplified_ademamix", "adopt"),
-    )
-    made = {name: build() for name in plain if (build := get(f"scale_by_{name}"))}
-    made["factors"] = optax.scale_by_factored_rms(min_dim_size_to_factor=2)
-    made["rss from 0"] = optax.scale_by_rss(0.0)
-    made["rms 0.99"] = optax.scale_by_rms(0.99)
-    if optax.__version__ >= "0.2.4":
-        made["rms corrected"] = optax.scale_by_rms(bias_correction=True)
-        made["stddev corrected"] = optax.scale_by_stddev(bias_correction=True)
-    if get("scale_by_madgrad"):
-        made["madgrad"] = get("scale_by_madgrad")(1e-2)
-    return made
+    built = {name: build() for name in _NAMES if (build := found(f"scale_by_{name}"))}
+    built["factors"] = optax.scale_by_factored_rms(min_dim_size_to_factor=2)
+    if madgrad := found("scale_by_madgrad"):
+        built["madgrad"] = madgrad(1e-2)
+    return built
 
 
-def updates_of(tx: Any, gradients: Any, dtype: Any) -> Any:
+def updates_of(tx: Any, rows: Any, dtype: Any) -> Any:
     """Return the updates for each row of gradients."""
     # Params that move, for what compares them with the first ones.
     path = 1 + 0.25 * jnp.sin(jnp.arange(STEPS, dtype=jnp.float32)).astype(jnp.bfloat16)
 
     def step(state: Any, now: Any) -> Any:
         grads, param = now
-        params = jnp.full(SHAPE, param, dtype)
-        updates, after = tx.update(grads.astype(dtype), state, params)
-        # Some states of stock change their dtypes.
+        updates, after = tx.update(grads.astype(dtype), state, jnp.full(SHAPE, param, dtype))
+        # On stock some states change their dtypes.
         after = jax.tree_util.tree_map(lambda new, old: new.astype(old.dtype), after, state)
         return after, updates
 
-    def run(gradients: Any) -> Any:
+    def run(row: Any) -> Any:
         state = jax.tree_util.tree_map(jnp.asarray, tx.init(jnp.ones(SHAPE, dtype)))
-        return jax.lax.scan(step, state, (gradients, path))[1]
+        return jax.lax.scan(step, state, (row, path))[1]
 
-    return np.asarray(jax.jit(jax.vmap(run))(gradients), np.float32)
+    return np.asarray(jax.jit(jax.vmap(run))(rows), np.float32)
 
 
-def main(dtype: str, file: str, *exponents: str) -> None:
-    gradients = _gradients([int(exponent) for exponent in exponents])
+def errors(updates: Any, reference: Any) -> dict[str, Any]:
+    """Return the relative error of each row in each window."""
     found = {}
+    for name, window in WINDOWS.items():
+        got, exact = (x[:, window].astype(np.float64) for x in (updates, reference))
+        with np.errstate(invalid="ignore"):
+            error = np.abs(got - exact).sum((1, 2, 3)) / np.abs(exact).sum((1, 2, 3))
+        found[name] = np.where(np.isnan(error), np.inf, error)
+    return found
+
+
+def main(dtype: str, file: str) -> None:
+    """Save the updates of each transformation. The names of those that raise are left out."""
+    rows, found = gradients(), {}
     for name, tx in transformations().items():
         try:
-            found[name] = updates_of(tx, gradients, jnp.dtype(dtype))
-        except (TypeError, AttributeError) as error:
-            print(name, dtype, str(error)[:100], file=sys.stderr)
+            found[name] = updates_of(tx, rows, jnp.dtype(dtype))
+        except TypeError as error:
+            print(f"{name}: {error}", file=sys.stderr)
     np.savez(file, **found)
 
 
