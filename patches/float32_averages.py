@@ -7,7 +7,7 @@ difference, which is rounded away as soon as the average is half way: an average
 
 Here new states have these sums in float32, which take twice the memory, and stock runs on float32
 copies of the gradients. A state restored from a checkpoint keeps its dtypes, and so does one whose
-``accumulator_dtype`` you chose.
+``accumulator_dtype`` you chose. If you pass no params, the gradients stand in for them.
 
 No upstream issue was found about the averages.
 """

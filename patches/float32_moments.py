@@ -8,7 +8,8 @@ After 200 gradients of 1, updates for 8,000 gradients of 0.001 are 60 times too 
 second (https://github.com/google-deepmind/optax/issues/1552).
 
 Here new states have second moments in float32, which take twice the memory, and stock runs on
-float32 copies of the narrower leaves. A moment restored from a checkpoint keeps its dtype.
+float32 copies of the narrower leaves. A moment restored from a checkpoint keeps its dtype. If you
+pass no params and no other moment tells their dtype, the gradients stand in for them.
 """
 
 from __future__ import annotations

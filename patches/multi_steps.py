@@ -9,6 +9,7 @@ agree already, nothing is cast and the program is stock's.
 
 Integers and half precision are accumulated in float32, as optax does with half precision from 0.2.8
 on: in bfloat16, 256 + 1 is 256. A state with narrower accumulators, from a checkpoint, keeps them.
+Up to 0.2.7, if you pass no params and the inner state has no moments, gradients stand in for them.
 
 Stock is given lists of leaves, because stock builds trees of ``jax.ShapeDtypeStruct``, which a
 user-defined pytree node need not accept.
