@@ -41,9 +41,10 @@ def parameters_of(function: Callable[..., Any]) -> Parameters:
 
 def _unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
     # A bound method has the __wrapped__ of its function, which also takes self.
-    return inspect.unwrap(
+    plain: Callable[..., Any] = inspect.unwrap(
         function, stop=lambda f: type(f) is MethodType or hasattr(f, "__signature__")
     )
+    return plain
 
 
 def _made_of(function: FunctionType) -> tuple[object, ...]:

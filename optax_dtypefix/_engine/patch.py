@@ -22,9 +22,10 @@ Replacement = Callable[..., Any]
 ``stock`` is the stock function, or the next patch of the same function. For a method, ``args[0]``
 is the instance.
 
-``status()`` says what a patch changed. So a replacement wraps the functions that it builds, and its
-callbacks for stock, in ``counting`` of ``_tally``. Casts count by themselves; ``count`` is for
-anything else that stock does not do.
+``status()`` says what a patch changed. So a replacement counts later calls too: of functions that
+it returns, by ``rebuild`` of ``patches/_support/rebuild.py``, and of its callbacks for stock, by
+``counting`` of ``_tally``. Casts count by themselves; ``count`` is for anything else that stock
+does not do.
 """
 
 Reproducer = Callable[[Any], Optional[str]]

@@ -40,6 +40,7 @@ class _Inside(functools.partial[Any]):
     """
 
     pickled_as: tuple[Any, ...]
+    __wrapped__: Callable[..., Any]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self.pickled_as
@@ -66,12 +67,14 @@ def in_place_of(
     """
     inside = _Inside(current().run, function)
     inside.pickled_as = (part, (call,)) if part else call.__reduce__()
+    inside.__wrapped__ = stock
 
     # Annotations are types, which would be pickled by value.
     @functools.wraps(stock, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         return inside(*args, **kwargs)
 
+    wrapper.__wrapped__ = inside  # Between the two, so that stock is not pickled.
     return wrapper
 
 
