@@ -13,7 +13,6 @@ import site
 import subprocess
 import sys
 import sysconfig
-import tempfile
 import time
 from pathlib import Path
 
@@ -110,17 +109,15 @@ def _text() -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    temporary = None
+    temporary = path.with_name(f"{FILE}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(prefix=FILE, dir=path.parent)
-        with open(descriptor, "w", encoding="ascii") as file:
-            file.write(text)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)  # Another Python may start at this moment.
+        try:
+            temporary.write_text(text, encoding="ascii")
+            temporary.replace(path)  # Another Python may start at this moment.
+        finally:
+            temporary.unlink(missing_ok=True)
     except OSError as error:
-        if temporary is not None and os.path.exists(temporary):
-            os.remove(temporary)
         raise _denied("write", path, error) from error
 
 

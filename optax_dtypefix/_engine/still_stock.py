@@ -60,6 +60,7 @@ class StillStock:
         builders = {id(code): _name_of(f) for f in new for code in _nested(_code_of(f))}
         # The bound methods of a patched class hold the stock method.
         builders.update((id(function), _name_of(function)) for function in new)
+        gc.collect()  # What nobody can reach is in nobody's way.
         holders = [o for o in gc.get_referrers(*new) if type(o) not in _NO_HOLDERS]
         built = _made_of(builders)
         own = {id(o) for o in _held_by(ours, *map(dict_of, loaded_modules(self._package)))}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import shutil
 from pathlib import Path
 
@@ -191,3 +192,23 @@ def test_the_engine_imports_neither_jax_nor_optax(tmp_path: Path) -> None:
         print(*sorted({"jax", "jaxlib", "numpy", "optax"} & set(sys.modules) | patches))
         """
     assert run(tmp_path, script) == "\n"
+
+
+def test_no_two_modules_need_each_other() -> None:
+    """Neither inside functions nor for types."""
+    root = Path(optax_dtypefix.__file__).parent
+    files = [*root.glob("_*.py"), *(root / "_engine").glob("*.py")]
+    names = {".".join(("", *file.relative_to(root).with_suffix("").parts)): file for file in files}
+    needs: dict[str, set[str]] = {}
+    for name, file in names.items():
+        found = needs[name] = set()
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                above = ".".join(name.split(".")[: -node.level])
+                module = f"{above}.{node.module}" if node.module else above
+                found |= {module, *(f"{module}.{alias.name}" for alias in node.names)} & {*names}
+    while needs:
+        free = [name for name, found in needs.items() if not found & needs.keys() - {name}]
+        assert free, f"a circle among {sorted(needs)}"
+        for name in free:
+            del needs[name]
