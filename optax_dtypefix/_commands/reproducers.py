@@ -77,9 +77,9 @@ def _outcome(fault: Fault) -> str | None:
 
 def _fixed_by(fault: Fault, at_work: list[str]) -> list[str]:
     """Return the patches each of which fixes a fault alone; if none does, those that it takes."""
-    applied = {patch.id for patch in status() if patch.state is State.APPLIED}
-    candidates = at_work or list(applied)
-    alone = [i for i in candidates if _outcome_without(fault, applied - {i}) is None]
+    applied = [patch.id for patch in status() if patch.state is State.APPLIED]
+    candidates = at_work or applied
+    alone = [i for i in candidates if _outcome_without(fault, {*applied} - {i}) is None]
     return alone or [i for i in candidates if _outcome_without(fault, {i}) is not None]
 
 
