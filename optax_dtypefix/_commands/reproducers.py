@@ -7,11 +7,13 @@ faults, then one outcome a fault, then the report again.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import TYPE_CHECKING
 
-from .._api import status
+from .._api import disabled, is_applied, status
 from .._engine.release import Release, installed
+from .._engine.state import State
 from ..patches import IDS, TESTED, load
 from .counts import counts_so_far, patches_at_work
 from .import_optax import import_optax
@@ -46,7 +48,8 @@ def write_outcomes(path: str, *ids: str) -> None:
         for patch_id, fault in in_release:
             before = counts_so_far()
             outcome = _outcome(fault)
-            fixed_by = [] if outcome is not None else patches_at_work(before)
+            fixed = outcome is None and not is_applied(patch_id)
+            fixed_by = _fixed_by(fault, patches_at_work(before)) if fixed else []
             write(patch=patch_id, fault=fault.id, outcome=outcome, fixed_by=fixed_by)
         write(report=status().as_dict())  # A reproducer may have imported a pending module.
 
@@ -70,3 +73,16 @@ def _outcome(fault: Fault) -> str | None:
         return fault.reproduce(sys.modules["optax"])
     except Exception as error:  # Many faults show by raising.
         return f"{type(error).__name__}: {error}"
+
+
+def _fixed_by(fault: Fault, at_work: list[str]) -> list[str]:
+    """Return the patches each of which fixes a fault alone; if none does, those that it takes."""
+    applied = [patch.id for patch in status() if patch.state is State.APPLIED]
+    candidates = at_work or applied
+    alone = [i for i in candidates if _outcome_without(fault, {*applied} - {i}) is None]
+    return alone or [i for i in candidates if _outcome_without(fault, {i}) is not None]
+
+
+def _outcome_without(fault: Fault, ids: set[str]) -> str | None:
+    with disabled(*ids) if ids else contextlib.nullcontext():  # ``disabled()`` disables all.
+        return _outcome(fault)

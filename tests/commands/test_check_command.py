@@ -25,6 +25,7 @@ from optax_dtypefix._commands.check.params import (
     DTYPES,
     Leaf,
     default_params,
+    in_float32,
     parse_dtypes,
     parse_own,
     parse_params,
@@ -150,7 +151,7 @@ def test_params_that_do_not_fit_are_no_verdict() -> None:
     def named() -> Any:
         return optax.multi_transform({"a": optax.sgd(0.1)}, lambda _: {"encoder": "a"})
 
-    found = findings(named, parse_params(HALF.params))
+    found = findings(named, HALF.params)
     assert (found["problems"][0]["kind"], found["unfit"]) == ("error", True)
     name = OptimizerName("train.py", "named")
     refuse_unfit(name, ParamsCheck(HALF, found, {**found, "unfit": False}))  # The patches fix it.
@@ -164,7 +165,7 @@ def test_a_factory_that_raises_is_no_matter_of_params() -> None:
     def boom() -> Any:
         raise ValueError("no config")
 
-    found = findings(boom, parse_params(HALF.params))
+    found = findings(boom, HALF.params)
     with pytest.raises(OptimizerError) as error:
         refuse_unfit(OptimizerName("train.py", "boom"), ParamsCheck(HALF, found, found))
     assert str(error.value) == (
@@ -178,7 +179,7 @@ def test_an_error_in_half_precision_alone_is_a_problem() -> None:
         return updates, state
 
     tx = optax.GradientTransformation(optax.sgd(0.1).init, update)
-    entry = findings(lambda: tx, parse_params("w=float16[2]"))
+    entry = findings(lambda: tx, "w=float16[2]")
     assert [p["kind"] for p in entry["problems"]] == ["error"]  # Once, not for dtypes and values.
     assert not entry["unfit"]
 
@@ -335,6 +336,12 @@ def test_malformed_params_are_explained(text: str, message: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError) as error:
         parse_params(text)
     assert message in str(error.value)
+
+
+def test_half_precision_becomes_float32() -> None:
+    text = "w=bfloat16[2],float16 = float16 [3],b=float64[]"
+    single = "w=float32[2],float16=float32[3],b=float64[]"
+    assert parse_params(in_float32(text)) == parse_params(single)
 
 
 def test_64_bits_need_64_bit_mode() -> None:

@@ -285,18 +285,24 @@ OTHERS = """
 
     @wrapt.when_imported("optax_dtypefix.patches.multi_steps")
     def tamper(module):
-        import os
+        from optax_dtypefix import status
 
         inner_drift = module.PATCH.faults[0]
-        patched = os.environ.get("OPTAX_DTYPEFIX") != "off"
 
-        def reproduce(optax):
-            params = {"w": __import__("jax").numpy.ones(3, "bfloat16")}
-            tx = optax.fromage(lambda count: 0.1)
-            tx.update(params, tx.init(params), params)
-            return None if patched else "wrong"
+        def fault(name, *fixers, together=False):
+            def reproduce(optax):
+                states = [status()[patch].state == "applied" for patch in fixers]
+                fixed = (all if together else any)(states)
+                return None if fixed else "wrong"
 
-        module.PATCH.faults = [inner_drift._replace(id="by_one", reproducer=reproduce, releases="")]
+            return inner_drift._replace(id=name, reproducer=reproduce, releases="")
+
+        module.PATCH.faults = (
+            fault("by_one", "fromage"),
+            fault("by_either", "fromage", "learning_rate"),
+            fault("by_both", "fromage", "learning_rate", together=True),
+            fault("by_none"),
+        )
 """
 
 
@@ -306,10 +312,17 @@ def test_it_says_which_other_patches_fix_a_fault(command: Python) -> None:
         "multi_steps",
         "--json",
         PYTHONPATH=command.at_start(OTHERS),
-        OPTAX_DTYPEFIX_ONLY="fromage,schedule_free",
+        OPTAX_DTYPEFIX_ONLY="fromage,learning_rate",
     )
-    (row,) = json.loads(run.stdout)["faults"]
-    assert (row["verdict"], row["fixed_by"]) == ("fixed by others", ["fromage"])
+    rows = {row["fault"]: row for row in json.loads(run.stdout)["faults"]}
+    assert {fault: row["fixed_by"] for fault, row in rows.items()} == {
+        "by_one": ["fromage"],
+        "by_either": ["fromage", "learning_rate"],
+        "by_both": ["fromage", "learning_rate"],
+        "by_none": [],
+    }
+    verdicts = [row["verdict"] for row in rows.values()]
+    assert verdicts == ["fixed by others"] * 3 + ["disabled"]
 
 
 def test_one_patch_in_detail(command: Python) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from typing import Any, Callable, NamedTuple, Union
+from typing import NamedTuple, Union
 
 from ..._text import suggest
 
@@ -15,7 +15,6 @@ DTYPES = (
 USUAL = "float32,bfloat16,float16"
 """What is checked if the user names no dtype and no params."""
 _64_BITS = ("float64", "complex128", "int64", "uint64")
-_HALF = ("bfloat16", "float16")
 _LEAF = re.compile(r"\s*(?P<path>[^\s=,\[\]]+)\s*=\s*(?P<dtype>\w+)\s*\[(?P<shape>[\d\s,]*)\]\s*")
 
 
@@ -38,7 +37,7 @@ class NamedParams(NamedTuple):
     @property
     def needs_x64(self) -> bool:
         """Whether JAX has such arrays in 64-bit mode only."""
-        return any(leaf.dtype in _64_BITS for leaf in _leaves(parse_params(self.params)))
+        return any(match["dtype"] in _64_BITS for match in _LEAF.finditer(self.params))
 
 
 def default_params(dtype: str) -> NamedParams:
@@ -91,26 +90,9 @@ def parse_params(text: str) -> Tree:
             return tree
 
 
-def in_float32(tree: Tree) -> Tree:
-    """Return the tree with float32 for every half-precision leaf."""
-    tree = map_leaves(
-        lambda leaf: leaf._replace(dtype="float32") if leaf.dtype in _HALF else leaf, tree
-    )
-    return tree
-
-
-def map_leaves(function: Callable[[Leaf], Any], tree: Tree) -> Any:
-    """Apply a function to each leaf."""
-    return {
-        name: function(node) if isinstance(node, Leaf) else map_leaves(function, node)
-        for name, node in tree.items()
-    }
-
-
-def _leaves(tree: Tree) -> list[Leaf]:
-    found: list[Leaf] = []
-    map_leaves(found.append, tree)
-    return found
+def in_float32(params: str) -> str:
+    """Return the params with float32 for every half-precision dtype."""
+    return re.sub(r"=\s*b?float16\b", "=float32", params)
 
 
 def _dtype(word: str) -> str:

@@ -19,7 +19,7 @@ from ..counts import counts_so_far, patches_at_work
 from ..import_optax import import_optax
 from ..worker import lines_to
 from .optimizer import OptimizerError, OptimizerName, load
-from .params import Tree, in_float32, map_leaves, parse_params
+from .params import Leaf, in_float32, parse_params
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,14 +50,14 @@ def write_findings(path: str, place: str, name: str, mode: str, *params: str) ->
             build = load(OptimizerName(place, name))
             for text in params:
                 before = counts_so_far()
-                found = findings(build, parse_params(text))
+                found = findings(build, text)
                 write(**found, at_work=patches_at_work(before))
         except OptimizerError as error:
             write(failure=str(error))
         write(report=status().as_dict())
 
 
-def findings(build: Callable[[], Any], tree: Tree) -> dict[str, Any]:
+def findings(build: Callable[[], Any], params_text: str) -> dict[str, Any]:
     """Check dtypes and values on such params.
 
     Returns:
@@ -69,11 +69,11 @@ def findings(build: Callable[[], Any], tree: Tree) -> dict[str, Any]:
         raise
     except Exception as error:  # Some faults show while the optimizer is built.
         return {"problems": [_problem("dtypes", "build", "", summarize(error))], "unfit": True}
-    params = _abstract(tree)
+    params = _abstract(params_text)
     extra_args, dtypes = checked(tx, params)
     if dtypes.error is not None:  # The values have the same error.
         # The default params are not those of the user: the optimizer may look for other names.
-        unfit = checked(build(), _abstract(in_float32(tree)))[1].error is not None
+        unfit = checked(build(), _abstract(in_float32(params_text)))[1].error is not None
         return {"problems": _problems("dtypes", dtypes), "unfit": unfit}
     if any(map(callable, extra_args.values())):  # Then ``check_values`` does not shrink them.
         params = _shrunk(tx, params)
@@ -85,8 +85,12 @@ def findings(build: Callable[[], Any], tree: Tree) -> dict[str, Any]:
     }
 
 
-def _abstract(tree: Tree) -> Any:
-    return map_leaves(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(leaf.dtype)), tree)
+def _abstract(params_text: str) -> Any:
+    return jax.tree_util.tree_map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(leaf.dtype)),
+        parse_params(params_text),
+        is_leaf=lambda node: isinstance(node, Leaf),
+    )
 
 
 def _shrunk(tx: Any, params: Any) -> Any:
