@@ -119,6 +119,16 @@ def lowest(session: nox.Session) -> None:
 
 
 @nox.session
+def pages(session: nox.Session) -> None:
+    """Run the examples and the code in the pages, on the newest and the lowest versions."""
+    session.install("-e", ".[test]")
+    _test(session, "tests/examples")
+    optax, (jax, *held_back) = next(iter(MATCHING_JAX.items()))
+    _install(session, optax, jax, *held_back, *LOWEST)
+    _test(session, "tests/examples")
+
+
+@nox.session
 def long_runs(session: nox.Session) -> None:
     """Train 3,000 steps in half precision, and compare them with float64."""
     session.install("-e", ".[test]")
@@ -211,8 +221,9 @@ def upstream(session: nox.Session, optax: str) -> None:
 def fuzz(session: nox.Session, optax: str) -> None:
     """Fuzz each patch with thousands of trees, alone and against stock."""
     jax, *held_back = MATCHING_JAX[optax]
-    _install(session, optax, jax, *held_back, "pytest-xdist")
-    many = ("--hypothesis-profile=many", "-n", "auto", *session.posargs)
+    _install(session, optax, jax, *held_back)
+    # By tests, not by files: each has many tests, and little else.
+    many = ("--hypothesis-profile=many", "--dist=load", *session.posargs)
     # Separately: both start processes.
     for tests in ("tests/patches/test_properties.py", "tests/evidence/differential"):
         session.run("python", "-m", "pytest", *many, tests)

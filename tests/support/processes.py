@@ -106,7 +106,8 @@ def stdout_of(done: subprocess.CompletedProcess[str]) -> str:
 @functools.cache
 def json_of(*arguments: str, **variables: str) -> Any:
     """Return the JSON in the last line that a module of `tests/` prints; run it only once."""
-    return json.loads(stdout_of(run("-m", *arguments, **variables)).splitlines()[-1])
+    done = run("-m", *arguments, **CACHE, **variables)
+    return json.loads(stdout_of(done).splitlines()[-1])
 
 
 def stock_and_patched(*arguments: str, **variables: str) -> tuple[Any, Any]:

@@ -21,6 +21,9 @@ from support.compiled import without_metadata
 from support.patch_cases import Program, programs
 from support.trees import tree_map
 
+# What is printed is this compilation.
+jax.config.update("jax_enable_compilation_cache", False)
+
 STEPS = 4
 STOCK = os.environ.get("OPTAX_DTYPEFIX") == "off"
 

@@ -197,7 +197,8 @@ def _survives_an_error(file: str, line: int) -> bool:
 
 
 def _passes(tests: list[str]) -> bool:
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    options = ["-n", "0", "-x", "-q", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", *options, *tests]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     try:
         code = subprocess.call(command, cwd=ROOT, env=environment(), timeout=LIMIT, **quiet)
