@@ -188,8 +188,9 @@ def _step(
         rate = rate(state.count)
 
     count = safe_increment(state.count)
-    t = jnp.asarray(count, d.dtype)  # An int32 exponent would make float64 of a Python float.
-    bias_correction = (1 - beta2**t) ** 0.5 / (1 - beta1**t)
+    # Arrays, because a Python float and an int32 exponent make float64 in 64-bit mode.
+    decay1, decay2 = (jnp.asarray(beta, d.dtype) ** count for beta in (beta1, beta2))
+    bias_correction = (1 - decay2) ** 0.5 / (1 - decay1)
     step_size = d * rate * bias_correction
     sum_size = d if arguments.get("safeguard_warmup", False) else step_size
 
