@@ -15,6 +15,10 @@ typed, and take the dtype of the leaf that they meet, like a Python number. In t
 narrower than its param is passed on as wide as the param: stock's hyperparameters would promote it
 too.
 
+Functions of ``jax.lax`` do not promote. An inner transformation that gives them hyperparameters is
+called twice in such a step: JAX refuses float32, then the hyperparameters have the dtype of the
+params, as on stock. An error of the user's own comes out at once.
+
 eps = 1e-8 is 0 in float16, for a Python number as for a hyperparameter: ``float16_eps`` fixes both.
 """
 
