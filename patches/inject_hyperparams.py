@@ -7,21 +7,29 @@ complex leaf makes them complex. With ``hyperparam_dtype=float32`` they keep the
 and updates change to float32. https://github.com/google-deepmind/optax/issues/1414 asks for another
 dtype; no upstream issue was found about the NaN, or about the dtypes of state and updates.
 
-Here stock keeps the books. Instead of params and gradients stock sees one number in the dtype of
-the hyperparameters. The inner transformation sees the user's params, gradients and state. Where no
+Here stock computes the hyperparameters. Instead of params and gradients stock sees one number in
+their dtype, and instead of the inner transformation one that has them for its state. The inner
+transformation then sees the user's params, gradients and state. Where no
 param is narrower than the hyperparameters, they are passed on unchanged. Else they are weakly
 typed, and take the dtype of the leaf that they meet, like a Python number. In that case a gradient
 narrower than its param is passed on as wide as the param: stock's hyperparameters would promote it
 too.
+
+Functions of ``jax.lax`` do not promote. An inner transformation that gives them hyperparameters is
+called twice in such a step: JAX refuses float32, then the hyperparameters have the dtype of the
+params, as on stock. An error of the user's own comes out at once.
 
 eps = 1e-8 is 0 in float16, for a Python number as for a hyperparameter: ``float16_eps`` fixes both.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
-from typing import Any, Callable
+import re
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Callable
 
 import jax
 import jax.numpy as jnp
@@ -55,16 +63,24 @@ from ._support.rebuild import Call, call_of, in_place_of, rebuild
 from ._support.representation import number_for
 from ._support.weak_scalars import weak
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 PATCH = Patch(
     "inject_hyperparams",
     summary="hyperparameters are rounded to the dtype of the params: in bfloat16 `b2=0.999` is 1, "
     "and adam gives NaN at once",
 )
 
+_UNLIKE = re.compile(
+    "same dtype|(equal|equal output|identical|compatible) types|dtypes (should|must)|accept dtype"
+)
+"""What JAX says of operands and branches whose dtypes differ, from 0.4.13 to 0.10."""
+
 
 @PATCH.wraps("inject_hyperparams", ("optax.schedules._inject", "optax._src.schedule"))
 @PATCH.wraps("inject_stateful_hyperparams", ("optax.schedules._stateful",), "==0.1.8")
-def _inject_hyperparams(stock: Stock, *args: Any, **kwargs: Any) -> Any:  # noqa: PLR0915
+def _inject_hyperparams(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace ``inject_hyperparams``, with the arguments of the installed release.
 
     The state is stock's. Real hyperparameters are in ``hyperparam_dtype`` if the user gives one,
@@ -73,98 +89,139 @@ def _inject_hyperparams(stock: Stock, *args: Any, **kwargs: Any) -> Any:  # noqa
     """
     arguments = arguments_of(stock, args, kwargs)
     static = arguments["static_args"] = _names(arguments["static_args"])
-    inner_factory = arguments["inner_factory"]
-    signature = _Signature(inspect.signature(inner_factory))
-    asked = arguments.get("hyperparam_dtype")  # From 0.1.4 on.
-    built = stock(**arguments)  # Checks the arguments.
-    call = call_of(stock, (), arguments)
+    inner_factory, asked = arguments["inner_factory"], arguments.get("hyperparam_dtype")
+    signature = inspect.signature(inner_factory)
+
+    def remember(**hyperparams: Any) -> Any:
+        """Build what has the hyperparameters for its state, in place of a transformation."""
+        import optax
+
+        return optax.GradientTransformation(lambda _: hyperparams, lambda *_: (None, hyperparams))
+
+    remember.__signature__ = signature  # type: ignore[attr-defined]
+    call, built = call_of(stock, (), arguments), stock(**arguments)  # Checks the arguments.
+    hyperparams_of = stock(**{**arguments, "inner_factory": remember})
 
     def wrapped_transform(*args: Any, **kwargs: Any) -> Any:
         tx = built(*args, **kwargs)  # Checks the arguments, and has the right type.
-        strong = _strong_names(signature.of.bind(*args, **kwargs), asked)
+        strong = _strong_names(signature.bind(*args, **kwargs), asked)
+        injected = _Injected(inner_factory, hyperparams_of(*args, **kwargs), static, strong, asked)
+        return rebuild(tx, Call(factory, *args, **kwargs), injected.update, injected.init)
 
-        def stock_around(
-            like: PyTree,
-            init: Callable[..., Any],
-            update: Callable[..., Any] = lambda _: None,
-            convert: Callable[..., Any] | None = None,
-        ) -> Any:
-            """Build stock's transformation around two functions that take the inner transformation.
+    factory = in_place_of(inner_factory, wrapped_transform, call)
+    return factory
 
-            ``convert`` is applied to a hyperparameter that would promote a leaf. By default Python
-            numbers become weakly typed again.
-            """
-            import optax
 
-            dtype, promotes = compute_dtype(like), _would_promote(like, asked)
-            # JAX promotes float8 with nothing else.
-            halves = {dtype_of(leaf).itemsize for leaf in leaves(like) if is_half(leaf)} == {2}
+@dataclasses.dataclass(eq=False, repr=False)  # By identity: equinox hashes what a closure holds.
+class _Injected:
+    """A transformation whose hyperparameters are in its state.
 
-            def hand(name: str, value: Any) -> Any:
-                default = None if halves and name in strong else weak
-                used = (convert or default) if promotes else None
-                return value if name in static else _handed(value, dtype, asked, used)
+    Attributes:
+      factory: builds the inner transformation.
+      hyperparams: stock's transformation, around one that has the hyperparameters for its state.
+      static: names of the arguments that are passed on unchanged.
+      strong: names of the hyperparameters that promote half precision without the wrapper.
+      asked: the user's ``hyperparam_dtype``, if any; an argument from 0.1.4 on.
+    """
 
-            def factory(**hyperparams: Any) -> Any:
-                inner = inner_factory(**{k: hand(k, value) for k, value in hyperparams.items()})
-                return optax.GradientTransformation(
-                    lambda _: init(inner), lambda *_: update(_taking_extra_args(inner))
-                )
+    factory: Callable[..., Any]
+    hyperparams: Any
+    static: frozenset[str]
+    strong: frozenset[str]
+    asked: Any
 
-            factory.__signature__ = signature.of  # type: ignore[attr-defined]
-            return stock(**{**arguments, "inner_factory": factory})(*args, **kwargs)
+    def init(self, params: PyTree) -> Any:
+        dtype = compute_dtype(params)
+        state = self.hyperparams.init(number_for(params, dtype))
+        given = state.inner_state
+        kept = {name: _keep(value, dtype, self.asked) for name, value in state.hyperparams.items()}
 
-        def init_fn(params: PyTree) -> Any:
-            around = stock_around(params, lambda inner: inner.init(params))
-            dtype = compute_dtype(params)
-            state = around.init(number_for(params, dtype))
-            kept = {name: _keep(value, dtype, asked) for name, value in state.hyperparams.items()}
-            # Integers stay weakly typed: int64, in 64-bit mode, would turn counters into int64.
-            state = strip_weak_type(state._replace(hyperparams={}, inner_state=()))._replace(
-                hyperparams=kept, inner_state=strip_weak_type(state.inner_state)
-            )
+        def step(grads: PyTree, inner_state: PyTree, params: PyTree) -> tuple[PyTree, PyTree]:
+            return self._step(given, params, (grads, inner_state, params))
 
-            def step(updates: PyTree, inner: PyTree, params: PyTree) -> tuple[PyTree, PyTree]:
-                updates, after = update_fn(updates, state._replace(inner_state=inner), params)
-                return updates, after.inner_state
+        inner_state = self._inner(given, params).init(params)
+        inner_state = start_in_kind(step, strip_weak_type(inner_state), params)
+        # Integers stay weakly typed: int64, in 64-bit mode, would turn counters into int64.
+        state = strip_weak_type(state._replace(hyperparams={}, inner_state=()))
+        return state._replace(hyperparams=kept, inner_state=inner_state)
 
-            promotes = not strong.isdisjoint(kept)
-            inner_state = start_in_kind(step, state.inner_state, params, promotes=promotes)
-            return state._replace(inner_state=inner_state)
+    def update(
+        self, updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
+    ) -> tuple[PyTree, Any]:
+        before = state.inner_state
+        like = _params_like(updates, before) if params is None else params
+        dtype = compute_dtype(like)
+        number = number_for(like, dtype)
+        _, new_state = self.hyperparams.update(
+            number, state._replace(inner_state=()), number, **extra_args
+        )
+        given, trees = new_state.inner_state, (updates, before, params)
+        new_updates, inner_state = self._step(given, like, trees, extra_args)
+        if same_dtypes(updates, like):
+            whose = "inject_hyperparams: state of the inner transformation"
+            inner_state = cast_back(inner_state, before, whose)
+        as_stock = not _would_promote(like, self.asked)
+        kept = _kept_hyperparams(new_state, state, dtype, self.asked, as_stock=as_stock)
+        # The rest is the count and the states of the user's schedules.
+        rest = cast_back(*(s._replace(hyperparams={}, inner_state=()) for s in (new_state, state)))
+        new_state = rest._replace(hyperparams=kept, inner_state=inner_state)
+        return cast_updates(new_updates, updates, params, before), new_state
 
-        def update_fn(
-            updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
-        ) -> tuple[PyTree, Any]:
-            like = _params_like(updates, state.inner_state) if params is None else params
-            promotes = _would_promote(like, asked)
-            grads = _as_wide_as(like, updates) if promotes else updates
+    def _step(
+        self,
+        given: dict[str, Any],
+        like: PyTree,
+        trees: tuple[PyTree, PyTree, PyTree],
+        extra_args: Mapping[str, Any] = MappingProxyType({}),
+    ) -> tuple[PyTree, PyTree]:
+        """Take a step of the inner transformation.
 
-            def update(inner: Any) -> Any:
-                return inner.update(grads, state.inner_state, params, **extra_args)
+        Functions of ``jax.lax`` do not promote. Stock gives them hyperparameters in the dtype of
+        the params, and so does a second try where JAX refuses float32 for that reason.
+        """
+        grads, inner_state, params = trees
+        promotes = _would_promote(like, self.asked)
+        wide = _as_wide_as(like, grads) if promotes else grads
 
-            def run(*convert: Callable[..., Any]) -> tuple[PyTree, Any]:
-                around = stock_around(like, lambda _: None, update, *convert)
-                result: tuple[PyTree, Any] = around.update(proxy, state, proxy, **extra_args)
-                return result
+        def run(**how: Any) -> tuple[PyTree, PyTree]:
+            inner = _taking_extra_args(self._inner(given, like, **how))
+            result: tuple[PyTree, PyTree] = inner.update(wide, inner_state, params, **extra_args)
+            return result
 
-            dtype = compute_dtype(like)
-            proxy = number_for(like, dtype)
-            try:
-                new_updates, new_state = run()
-            except (TypeError, ValueError):  # ValueError comes from XLA, with old jax.
-                if not promotes:
-                    raise
-                # Functions of jax.lax do not promote. Stock gives them this dtype.
-                new_updates, new_state = run(functools.partial(cast, dtype=_narrowest(like)))
-            bounded = cast_updates(new_updates, updates, params, state.inner_state)
-            kept = _kept_hyperparams(new_state, state, dtype, asked, as_stock=not promotes)
-            after = _state_after(new_state, state, keep_inner=same_dtypes(updates, like))
-            return bounded, after._replace(hyperparams=kept)
+        try:
+            return run()
+        except (TypeError, ValueError) as error:  # ValueError comes from XLA, with old jax.
+            if not (promotes and _is_about_dtypes(error)):
+                raise
+        return run(dtype=_narrowest(like))
 
-        return rebuild(tx, Call(injected, *args, **kwargs), update_fn, init_fn)
+    def _inner(self, given: dict[str, Any], like: PyTree, dtype: Any = None) -> Any:
+        """Build the inner transformation.
 
-    injected = in_place_of(inner_factory, wrapped_transform, call)
-    return injected
+        Args:
+          given: the arguments of the factory, from stock.
+          like: the params, or what has their dtypes.
+          dtype: of the hyperparameters that would promote a leaf, if not weakly typed.
+        """
+        widest, promotes = compute_dtype(like), _would_promote(like, self.asked)
+        # JAX promotes float8 with nothing else.
+        halves = {dtype_of(leaf).itemsize for leaf in leaves(like) if is_half(leaf)} == {2}
+
+        def convert(name: str) -> Callable[..., Any] | None:
+            if not promotes:
+                return None
+            if dtype is not None:
+                return functools.partial(cast, dtype=dtype)
+            return None if halves and name in self.strong else weak
+
+        return self.factory(
+            **{
+                name: value
+                if name in self.static
+                else _handed(value, widest, self.asked, convert(name))
+                for name, value in given.items()
+            }
+        )
 
 
 def _kept_hyperparams(
@@ -181,31 +238,6 @@ def _kept_hyperparams(
         return _cast_back(value, before, stateful=_is_stateful(schedules.get(name)))
 
     return {name: kept(name, value) for name, value in new_state.hyperparams.items()}
-
-
-def _state_after(new_state: Any, state: Any, *, keep_inner: bool) -> Any:
-    """Cast the state after a step back to the dtypes before it, without the hyperparameters.
-
-    Where gradients have other dtypes than params, the inner state is what the inner transformation
-    makes without ``inject_hyperparams``.
-    """
-    # The rest is the count and the states of the user's schedules.
-    rest = cast_back(*(s._replace(hyperparams={}, inner_state=()) for s in (new_state, state)))
-    whose = "inject_hyperparams: state of the inner transformation"
-    inner = new_state.inner_state
-    inner = cast_back(inner, state.inner_state, whose) if keep_inner else inner
-    return rest._replace(inner_state=inner)
-
-
-class _Signature:
-    """A signature that is hashed by identity, because a default in it may have no hash.
-
-    equinox and optimistix hash the closure of a transformation, and replace each function there by
-    an object without a signature.
-    """
-
-    def __init__(self, of: inspect.Signature) -> None:
-        self.of = of
 
 
 def _names(static_args: Any) -> frozenset[str]:
@@ -259,6 +291,11 @@ def _would_promote(like: PyTree, asked: Any) -> bool:
         dtype = jnp.promote_types(jax.dtypes.canonicalize_dtype(asked), jnp.float32)
     bits = jnp.finfo(dtype).bits
     return any(is_inexact(leaf) and jnp.finfo(dtype_of(leaf)).bits < bits for leaf in leaves(like))
+
+
+def _is_about_dtypes(error: Exception) -> bool:
+    """Check for JAX's error about operands of two dtypes."""
+    return type(error) in (TypeError, ValueError) and _UNLIKE.search(str(error)) is not None
 
 
 def _narrowest(tree: PyTree) -> Any:

@@ -40,7 +40,7 @@ from .._contract.dtypes import (
 )
 from .._contract.jaxpr import equations
 from .._contract.updates import cast_updates
-from .._contract.x64 import x64
+from .._contract.x64 import is_x64, x64
 from .._engine.patch import Patch, Stock
 from .._tally import count
 from ._support import reproduce as demo
@@ -189,8 +189,10 @@ def _step(
         rate = rate(state.count)
 
     count = safe_increment(state.count)
-    t = jnp.asarray(count, d.dtype)  # An int32 exponent would make float64 of a Python float.
-    bias_correction = (1 - beta2**t) ** 0.5 / (1 - beta1**t)
+    # In 64-bit mode a Python float and an int32 exponent make float64.
+    powers = ((jnp.asarray(b, d.dtype) if is_x64() else b) ** count for b in (beta1, beta2))
+    decay1, decay2 = powers
+    bias_correction = (1 - decay2) ** 0.5 / (1 - decay1)
     step_size = d * rate * bias_correction
     sum_size = d if arguments.get("safeguard_warmup", False) else step_size
 

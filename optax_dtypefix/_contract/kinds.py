@@ -81,10 +81,22 @@ def _start(leaf: Any, after: Any, *, double: bool, promotes: bool) -> Any:
 
 
 def _may_change_kind(state: PyTree, params: PyTree) -> bool:
-    """Check whether a step may change a kind; with real params and optax's states it does not."""
+    """Check whether a step may change a kind; with real params and optax's states it does not.
+
+    To trace a step that may not is to call the user's code once more than stock does.
+    """
     if any(kind_of(dtype_of(leaf)) != REAL for leaf in leaves(params)):
         return True
-    return any(is_number(leaf) and kind_of(dtype_of(leaf)) < REAL for leaf in _user_defined(state))
+    return any(
+        is_number(leaf) and kind_of(dtype_of(leaf)) < REAL and not _counts(leaf)
+        for leaf in _user_defined(state)
+    )
+
+
+def _counts(leaf: Any) -> bool:
+    """Check for a counter, a flag or a random key: an array that is not meant to hold a mean."""
+    unsigned = jnp.issubdtype(dtype_of(leaf), jnp.unsignedinteger)
+    return isinstance(leaf, jax.Array) and bool(leaf.ndim == 0 or unsigned)
 
 
 def _user_defined(node: Any, *, trusted: bool = False) -> Iterator[Any]:
