@@ -132,7 +132,7 @@ def pages(session: nox.Session) -> None:
 def long_runs(session: nox.Session) -> None:
     """Train 3,000 steps in half precision, and compare them with float64."""
     session.install("-e", ".[test]")
-    session.run("python", "-m", "pytest", "tests/evidence/long_runs")
+    session.run("python", "-m", "pytest", "tests/evidence/long_runs", "tests/evidence/eager")
 
 
 @nox.session

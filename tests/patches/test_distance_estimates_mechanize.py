@@ -53,7 +53,11 @@ def averaging(start: Any, seen: list[Any]) -> Any:
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.complex64])
 @pytest.mark.parametrize(
     "start",
-    [lambda _: 0, lambda _: jnp.zeros((), jnp.int32), lambda p: jnp.zeros(p.shape, jnp.float32)],
+    [
+        lambda _: 0,
+        lambda p: jnp.zeros(p.shape, jnp.int32),
+        lambda p: jnp.zeros(p.shape, jnp.float32),
+    ],
     ids=["0", "int32", "float32"],
 )
 def test_the_state_of_the_base_optimizer_keeps_fractions_and_imaginary_parts(
