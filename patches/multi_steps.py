@@ -205,9 +205,9 @@ def _run_on_leaves(
     import optax
 
     multi_steps, grads, state, params, extra_args, shown, stored, other = step
-    outer, inner, structure_of_params = map(
-        jax.tree_util.tree_structure, (grads, state.inner_opt_state, params)
-    )
+    trees = grads, state.inner_opt_state, params
+    structures: list[Any] = list(map(jax.tree_util.tree_structure, trees))
+    outer, inner, structure_of_params = structures
     # Of the updates. Eager stock may skip the inner transformation.
     structure, dtypes = outer, other or shown
 

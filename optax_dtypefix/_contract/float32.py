@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -18,7 +20,8 @@ def is_float32(state: PyTree, *trees: PyTree) -> bool:
       state: may also hold counters and masks. No leaf may have a weak type.
       *trees: gradients, params and extra arguments.
     """
-    if jax.config.jax_enable_x64 or jax.config.jax_numpy_dtype_promotion != "standard":
+    modes: Any = jax.config
+    if modes.jax_enable_x64 or modes.jax_numpy_dtype_promotion != "standard":
         return False
     dtypes, kept = strong_dtypes((state, trees)), len(leaves(state))
     return (
