@@ -85,7 +85,8 @@ In the table:
 - The *reference* computes in float64. It rounds params, gradients and updates to the dtype of the
   run. In bfloat16 it also rounds the arrays in the optimizer state. In float16 it keeps moments in
   float64; patched optax keeps a moment at 6e-8 or more, so its steps are smaller with tiny
-  gradients. The float16 figures of optimizers with moments were recorded when it rounded small moments up.
+  gradients. The float16 figures of optimizers with moments were recorded when it rounded small
+  moments up.
 
 | patch | run | statistics: stock, patched | loss: stock | patched | reference |
 |---|---|---|---|---|---|"""
