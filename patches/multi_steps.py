@@ -205,9 +205,9 @@ def _run_on_leaves(
     import optax
 
     multi_steps, grads, state, params, extra_args, shown, stored, other = step
-    outer, inner, structure_of_params = map(
-        jax.tree_util.tree_structure, (grads, state.inner_opt_state, params)
-    )
+    outer: Any = jax.tree_util.tree_structure(grads)
+    inner: Any = jax.tree_util.tree_structure(state.inner_opt_state)
+    outer_params: Any = jax.tree_util.tree_structure(params)
     # Of the updates. Eager stock may skip the inner transformation.
     structure, dtypes = outer, other or shown
 
@@ -219,7 +219,7 @@ def _run_on_leaves(
         # https://github.com/google-deepmind/optax/pull/1122) or drops all of them (0.1.5, 0.1.7).
         shown_grads = outer.unflatten(map(cast, acc_grads, shown))
         before = inner.unflatten(inner_state)
-        given = structure_of_params.unflatten(params)
+        given = outer_params.unflatten(params)
         new_updates, after = multi_steps._opt.update(shown_grads, before, given, **extra_args)
         held = cast_back(after, before, "MultiSteps: state of the inner transformation")
         # From 0.2.8 on (no other branch), the gradients may be narrower than the accumulators.
