@@ -205,9 +205,9 @@ def _run_on_leaves(
     import optax
 
     multi_steps, grads, state, params, extra_args, shown, stored, other = step
-    trees = grads, state.inner_opt_state, params
-    structures: list[Any] = list(map(jax.tree_util.tree_structure, trees))
-    outer, inner, structure_of_params = structures
+    outer: Any = jax.tree_util.tree_structure(grads)
+    inner: Any = jax.tree_util.tree_structure(state.inner_opt_state)
+    outer_params: Any = jax.tree_util.tree_structure(params)
     # Of the updates. Eager stock may skip the inner transformation.
     structure, dtypes = outer, other or shown
 
@@ -219,7 +219,7 @@ def _run_on_leaves(
         # https://github.com/google-deepmind/optax/pull/1122) or drops all of them (0.1.5, 0.1.7).
         shown_grads = outer.unflatten(map(cast, acc_grads, shown))
         before = inner.unflatten(inner_state)
-        given = structure_of_params.unflatten(params)
+        given = outer_params.unflatten(params)
         new_updates, after = multi_steps._opt.update(shown_grads, before, given, **extra_args)
         held = cast_back(after, before, "MultiSteps: state of the inner transformation")
         # From 0.2.8 on (no other branch), the gradients may be narrower than the accumulators.
@@ -232,10 +232,7 @@ def _run_on_leaves(
             leaves(held) if same_structure(held, before) else held,
         )
 
-    # Not by a call: ``every_transform`` would bound updates by gradients in a plain list.
-    copied._opt = optax.GradientTransformation._make(
-        (multi_steps._opt.init, counting(inner_update))
-    )
+    copied._opt = optax.GradientTransformation(multi_steps._opt.init, counting(inner_update))
     copied._every_k_schedule = counting(
         lambda step: _like_the_counter(multi_steps._every_k_schedule(step))
     )
