@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from optax_dtypefix._commands.audit.cases import Case, cases
-from optax_dtypefix._commands.audit.measure import _extra_args
+from evidence.audit.cases import Case, cases
+from evidence.audit.measure import _extra_args
 
 STEPS = 5
 DTYPES: dict[str, tuple[Any, Any]] = {

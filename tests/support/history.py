@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from optax_dtypefix._commands.audit.cases import Case, cases
+from evidence.audit.cases import Case, cases
 from support.problems import extra_args, problem
 from support.trees import leaves, tree_map
 

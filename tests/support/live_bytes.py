@@ -16,7 +16,7 @@ import optax_dtypefix  # noqa: F401  # isort: skip  # First, as in a training sc
 import jax
 import jax.numpy as jnp
 
-from optax_dtypefix._commands.audit.cases import Case, cases
+from evidence.audit.cases import Case, cases
 from support.problems import extra_args, problem
 from support.transformations import drifting
 
@@ -79,6 +79,8 @@ def main() -> None:
         for case in all_cases()
         for name, dtypes in REGIMES.items()
     }
+    gc.collect()
+    found["kept when all is gone"] = live_bytes()
     json.dump(found, sys.stdout)
 
 

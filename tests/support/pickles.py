@@ -24,9 +24,9 @@ import cloudpickle  # type: ignore[import-untyped]
 import jax
 import optax
 
-from optax_dtypefix._commands.audit.cases import Case, cases
-from optax_dtypefix._commands.audit.measure import _extra_args, _trees
-from optax_dtypefix._commands.audit.regimes import REGIMES
+from evidence.audit.cases import Case, cases
+from evidence.audit.measure import _extra_args, _trees
+from evidence.audit.regimes import REGIMES
 from optax_dtypefix._commands.import_optax import import_optax
 from optax_dtypefix._engine.locate import defining_module, find
 from optax_dtypefix.patches import IDS, load

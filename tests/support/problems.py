@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from support.trees import leaves, tree_map, tree_of
 
 if TYPE_CHECKING:
-    from optax_dtypefix._commands.audit.cases import Case
+    from evidence.audit.cases import Case
 
 
 def problem(
