@@ -27,11 +27,11 @@ from .._contract.dtypes import (
     unflatten_like,
 )
 from .._contract.kinds import start_in_kind
+from .._contract.promotion import standard_promotion
 from .._contract.updates import cast_updates
 from .._engine.patch import Patch, Stock
 from ._support import reproduce as demo
 from ._support.branches import fit, in_agreement
-from ._support.keep_dtypes import standard_promotion
 from ._support.rebuild import call_of, rebuild
 
 _MODULES = ("optax.transforms._conditionality", "optax._src.wrappers")

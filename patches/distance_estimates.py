@@ -36,25 +36,24 @@ from .._contract.dtypes import (
     cast,
     cast_back,
     cast_like,
-    compute_dtype,
     dtype_of,
     half_to_float32,
     is_inexact,
     leaves,
     same_structure,
-    statistics_dtype,
     strip_weak_type,
     tree_map,
     unflatten_like,
 )
 from .._contract.kinds import start_in_kind
+from .._contract.promotion import standard_promotion
 from .._contract.updates import cast_updates, update_dtype
+from .._contract.widths import compute_dtype, statistics_dtype
 from .._contract.x64 import is_x64, without_x64, x64
 from .._engine.patch import Patch, Stock
 from .._tally import count, counting, paused
 from ._support import reproduce as demo
 from ._support.arguments import arguments_of, array_in
-from ._support.keep_dtypes import standard_promotion
 from ._support.rebuild import call_of, rebuild
 from ._support.representation import complex_places, in_parts, joined
 

@@ -15,15 +15,9 @@ from typing import Any, Callable
 import jax.numpy as jnp
 import numpy as np
 
-from .._contract.dtypes import (
-    PyTree,
-    cast_learning_rate,
-    half_to_float32,
-    safe_increment,
-    statistics_dtype,
-    tree_map,
-)
+from .._contract.dtypes import PyTree, cast_learning_rate, half_to_float32, safe_increment, tree_map
 from .._contract.updates import cast_updates
+from .._contract.widths import statistics_dtype
 from .._engine.patch import Patch, Stock
 from .._tally import count
 from ._support import reproduce as demo

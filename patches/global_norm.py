@@ -28,21 +28,19 @@ import numpy as np
 from .._contract.dtypes import (
     PyTree,
     cast,
-    compute_dtype,
     dtype_of,
     half_to_float32,
     is_half,
     is_inexact,
     is_weak,
     leaves,
-    statistics_dtype,
     tree_map,
     unflatten_like,
 )
 from .._contract.updates import cast_updates, update_dtype
+from .._contract.widths import compute_dtype, promoted, statistics_dtype
 from .._engine.patch import Patch, Stock
 from ._support import reproduce as demo
-from ._support.branches import promoted
 from ._support.deprecated import deprecated_attribute
 from ._support.rebuild import call_of, rebuild
 

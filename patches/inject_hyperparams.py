@@ -25,7 +25,6 @@ eps = 1e-8 is 0 in float16, for a Python number as for a hyperparameter: ``float
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 import re
 from types import MappingProxyType
@@ -40,10 +39,11 @@ from .._contract.dtypes import (
     PyTree,
     cast,
     cast_back,
-    compute_dtype,
     dtype_of,
+    dtypes_in,
     half_to_float32,
     is_half,
+    is_half_dtype,
     is_inexact,
     is_real,
     is_weak,
@@ -54,6 +54,7 @@ from .._contract.dtypes import (
 )
 from .._contract.kinds import start_in_kind
 from .._contract.updates import cast_updates, kept_like
+from .._contract.widths import compute_dtype
 from .._contract.x64 import x64
 from .._engine.patch import Patch, Stock
 from ._support import reproduce as demo
@@ -133,8 +134,8 @@ class _Injected:
     def init(self, params: PyTree) -> Any:
         dtype = compute_dtype(params)
         state = self.hyperparams.init(number_for(params, dtype))
-        given = state.inner_state
-        kept = {name: _keep(value, dtype, self.asked) for name, value in state.hyperparams.items()}
+        kept = self._kept(state, dtype)
+        given = {**state.inner_state, **kept}
 
         def step(grads: PyTree, inner_state: PyTree, params: PyTree) -> tuple[PyTree, PyTree]:
             return self._step(given, params, (grads, inner_state, params))
@@ -155,17 +156,21 @@ class _Injected:
         _, new_state = self.hyperparams.update(
             number, state._replace(inner_state=()), number, **extra_args
         )
-        given, trees = new_state.inner_state, (updates, before, params)
+        kept = self._kept(new_state, dtype)
+        given, trees = {**new_state.inner_state, **kept}, (updates, before, params)
         new_updates, inner_state = self._step(given, like, trees, extra_args)
         if same_dtypes(updates, like):
             whose = "inject_hyperparams: state of the inner transformation"
             inner_state = cast_back(inner_state, before, whose)
-        as_stock = not _would_promote(like, self.asked)
-        kept = _kept_hyperparams(new_state, state, dtype, self.asked, as_stock=as_stock)
+        kept = _cast_all_back(kept, state, as_stock=not _would_promote(like, self.asked))
         # The rest is the count and the states of the user's schedules.
         rest = cast_back(*(s._replace(hyperparams={}, inner_state=()) for s in (new_state, state)))
         new_state = rest._replace(hyperparams=kept, inner_state=inner_state)
         return cast_updates(new_updates, updates, params, before), new_state
+
+    def _kept(self, state: Any, widest: Any) -> dict[str, Any]:
+        """Cast each hyperparameter of stock to the dtype that the state keeps."""
+        return {name: _keep(value, widest, self.asked) for name, value in state.hyperparams.items()}
 
     def _step(
         self,
@@ -199,45 +204,45 @@ class _Injected:
         """Build the inner transformation.
 
         Args:
-          given: the arguments of the factory, from stock.
+          given: the arguments of the factory.
           like: the params, or what has their dtypes.
           dtype: of the hyperparameters that would promote a leaf, if not weakly typed.
         """
-        widest, promotes = compute_dtype(like), _would_promote(like, self.asked)
+        promotes = _would_promote(like, self.asked)
         # JAX promotes float8 with nothing else.
-        halves = {dtype_of(leaf).itemsize for leaf in leaves(like) if is_half(leaf)} == {2}
+        of_16_bits = {d.itemsize for d in filter(is_half_dtype, dtypes_in(like))} == {2}
 
-        def convert(name: str) -> Callable[..., Any] | None:
-            if not promotes:
-                return None
+        def argument(name: str, value: Any) -> Any:
+            if promotes and isinstance(value, np.generic) and is_real(value):
+                return float(value)
+            if not isinstance(value, jax.Array):
+                return value
+            value = half_to_float32(value)
+            if not (promotes and is_real(value)):
+                return value
             if dtype is not None:
-                return functools.partial(cast, dtype=dtype)
-            return None if halves and name in self.strong else weak
+                return cast(value, dtype)
+            return value if of_16_bits and name in self.strong else weak(value)
 
         return self.factory(
             **{
-                name: value
-                if name in self.static
-                else _handed(value, widest, self.asked, convert(name))
+                name: value if name in self.static else argument(name, value)
                 for name, value in given.items()
             }
         )
 
 
-def _kept_hyperparams(
-    new_state: Any, state: Any, widest: Any, asked: Any, *, as_stock: bool
-) -> dict[str, Any]:
+def _cast_all_back(kept: dict[str, Any], state: Any, *, as_stock: bool) -> dict[str, Any]:
     """Cast hyperparameters back to their dtypes in the state, or keep those of stock."""
     schedules = getattr(state, "hyperparams_states", {})  # From 0.1.5 on.
 
-    def kept(name: str, value: Any) -> Any:
-        value = _keep(value, widest, asked)
+    def back(name: str, value: Any) -> Any:
         before = jnp.asarray(state.hyperparams.get(name, value))
         if as_stock and is_real(value) and is_real(before):
             before = value
         return _cast_back(value, before, stateful=_is_stateful(schedules.get(name)))
 
-    return {name: kept(name, value) for name, value in new_state.hyperparams.items()}
+    return {name: back(name, value) for name, value in kept.items()}
 
 
 def _names(static_args: Any) -> frozenset[str]:
@@ -261,16 +266,6 @@ def _strong_names(bound: inspect.BoundArguments, asked: Any) -> frozenset[str]:
     return frozenset(n for n, value in given.items() if callable(value) or promotes_half(value))
 
 
-def _handed(value: Any, dtype: Any, asked: Any, convert: Callable[..., Any] | None) -> Any:
-    """Prepare a hyperparameter for the inner factory; ``convert`` takes the real ones."""
-    if convert is not None and isinstance(value, np.generic) and is_real(value):
-        return float(value)
-    if not isinstance(value, jax.Array):
-        return value
-    value = half_to_float32(_keep(value, dtype, asked))
-    return convert(value) if convert is not None and is_real(value) else value
-
-
 def _taking_extra_args(tx: Any) -> Any:
     import optax
 
@@ -290,7 +285,7 @@ def _would_promote(like: PyTree, asked: Any) -> bool:
     else:
         dtype = jnp.promote_types(jax.dtypes.canonicalize_dtype(asked), jnp.float32)
     bits = jnp.finfo(dtype).bits
-    return any(is_inexact(leaf) and jnp.finfo(dtype_of(leaf)).bits < bits for leaf in leaves(like))
+    return any(kind_of(d) >= REAL and jnp.finfo(d).bits < bits for d in dtypes_in(like))
 
 
 def _is_about_dtypes(error: Exception) -> bool:
@@ -332,7 +327,8 @@ def _keep(value: Any, widest: Any, asked: Any) -> Any:
         return value
     if asked is not None:
         return cast(value, jax.dtypes.canonicalize_dtype(asked))
-    value = half_to_float32(value)
+    if is_half_dtype(value.dtype):
+        return cast(value, jnp.float32)
     return cast(value, widest) if value.dtype.itemsize > widest.itemsize else value
 
 

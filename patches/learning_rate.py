@@ -20,9 +20,10 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from .._contract.dtypes import PyTree, cast, compute_dtype, is_inexact, is_weak
+from .._contract.dtypes import PyTree, cast, is_inexact, is_weak
 from .._contract.signatures import parameters_of
 from .._contract.updates import asked_dtypes
+from .._contract.widths import compute_dtype
 from .._contract.x64 import is_x64, x64
 from .._engine.patch import Patch, Stock
 from .._tally import count, counting

@@ -38,13 +38,14 @@ from .._contract.dtypes import (
     tree_map,
 )
 from .._contract.kinds import start_in_kind
+from .._contract.promotion import standard_promotion
 from .._contract.updates import cast_updates, kept_like
+from .._contract.widths import float_dtype, promoted
 from .._contract.x64 import x64
 from .._engine.patch import Patch, Stock
 from .._tally import count, counting
 from ._support import reproduce as demo
-from ._support.branches import fit, in_agreement, promoted
-from ._support.keep_dtypes import standard_promotion
+from ._support.branches import fit, in_agreement
 
 _LAYOUTS = ("optax.transforms._accumulation", "optax._src.wrappers")
 
@@ -81,19 +82,14 @@ def _accumulator_dtype(asked: Any, param: Any) -> Any:
     needs a complex accumulator whatever was asked.
     """
     if asked is None:
-        return _float_dtype(param)
+        return float_dtype(param)
     if jnp.issubdtype(param, jnp.complexfloating) or asked == jnp.float32:
         return promoted(asked, param)
-    return _float_dtype(asked)
-
-
-def _float_dtype(dtype: Any) -> Any:
-    """Choose float32 in place of an integer dtype: a mean of integers is a float."""
-    return jnp.dtype(jnp.float32) if 0 <= kind_of(dtype) < REAL else dtype
+    return float_dtype(asked)
 
 
 def _in_float(leaf: Any) -> Any:
-    return cast(leaf, _float_dtype(dtype_of(leaf)))
+    return cast(leaf, float_dtype(dtype_of(leaf)))
 
 
 @PATCH.wraps("MultiSteps.update", _LAYOUTS, "<0.1.5")
@@ -160,7 +156,7 @@ def _update_accumulator(
 def _accumulated(grads: PyTree, accumulators: list[Any]) -> list[Any]:
     """List the float dtypes that gradients and their accumulators promote to."""
     pairs = zip(leaves(grads), accumulators)
-    return [_float_dtype(promoted(dtype_of(grad), dtype_of(acc))) for grad, acc in pairs]
+    return [float_dtype(promoted(dtype_of(grad), dtype_of(acc))) for grad, acc in pairs]
 
 
 def _stored(state: Any, accumulated: list[Any]) -> list[Any]:

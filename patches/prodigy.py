@@ -33,19 +33,19 @@ from .._contract.dtypes import (
     leaves,
     safe_increment,
     same_structure,
-    statistics_dtype,
     strip_weak_type,
     tree_map,
     unflatten_like,
 )
 from .._contract.jaxpr import equations
+from .._contract.promotion import standard_promotion
 from .._contract.updates import cast_updates
+from .._contract.widths import statistics_dtype
 from .._contract.x64 import is_x64, x64
 from .._engine.patch import Patch, Stock
 from .._tally import count
 from ._support import reproduce as demo
 from ._support.arguments import arguments_of
-from ._support.keep_dtypes import standard_promotion
 from ._support.rebuild import call_of, rebuild
 from ._support.representation import complex_places, in_parts, joined
 

@@ -23,16 +23,17 @@ from .._contract.dtypes import (
     tree_map,
 )
 from .._contract.float32 import is_float32
+from .._contract.promotion import standard_promotion
 from .._contract.updates import cast_updates
+from .._contract.widths import real_dtype
 from .._contract.x64 import x64
 from .._engine.patch import Patch, Stock
 from ._support import reproduce as demo
 from ._support.arguments import arguments_of
 from ._support.deprecated import deprecated_attribute
 from ._support.in_float32 import with_params_cast_back
-from ._support.keep_dtypes import KeepDtypes, standard_promotion
+from ._support.keep_dtypes import KeepDtypes
 from ._support.rebuild import call_of, in_place_of
-from ._support.representation import real_dtype
 
 PATCH = Patch(
     "promotion",

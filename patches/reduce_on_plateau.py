@@ -23,19 +23,18 @@ from .._contract.dtypes import (
     PyTree,
     cast,
     cast_back,
-    compute_dtype,
     half_to_float32,
     is_inexact,
-    statistics_dtype,
     strip_weak_type,
     tree_map,
 )
+from .._contract.promotion import standard_promotion
 from .._contract.updates import cast_updates
+from .._contract.widths import compute_dtype, statistics_dtype
 from .._contract.x64 import without_x64, x64
 from .._engine.patch import Patch, Stock
 from ._support import reproduce as demo
 from ._support.arguments import arguments_of, array_in
-from ._support.keep_dtypes import standard_promotion
 from ._support.rebuild import call_of, rebuild
 from ._support.representation import number_for
 

@@ -24,22 +24,20 @@ from .._contract.dtypes import (
     cast,
     cast_back,
     cast_learning_rate,
-    compute_dtype,
     dtype_of,
     half_to_float32,
     is_half,
     is_inexact,
     leaves,
-    statistics_dtype,
     strip_weak_type,
     tree_map,
 )
 from .._contract.kinds import start_in_kind
 from .._contract.updates import asked_dtypes, cast_updates
+from .._contract.widths import compute_dtype, promoted, statistics_dtype
 from .._engine.patch import Patch, Stock
 from ._support import reproduce as demo
 from ._support.arguments import arguments_of
-from ._support.branches import promoted
 from ._support.rebuild import call_of, rebuild
 
 _MODULES = ("optax.contrib._schedule_free",)

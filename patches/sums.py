@@ -35,12 +35,12 @@ from .._contract.dtypes import (
     tree_map,
     unflatten_like,
 )
+from .._contract.promotion import standard_promotion
 from .._contract.updates import update_dtype
+from .._contract.widths import promoted
 from .._engine.patch import Patch, Stock
 from .._tally import counting, paused
 from ._support import reproduce as demo
-from ._support.branches import promoted
-from ._support.keep_dtypes import standard_promotion
 
 _ACCUMULATION = ("optax.transforms._accumulation", "optax._src.wrappers")
 _MICROBATCHING = ("optax.microbatching._microbatching",)

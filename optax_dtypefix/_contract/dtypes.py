@@ -68,10 +68,13 @@ def is_weak(leaf: Any) -> bool:
 
 def is_half(leaf: Any) -> bool:
     """Check whether a leaf is a float narrower than float32."""
-    if not is_number(leaf):
-        return False
-    dtype = dtype_of(leaf)
-    return bool(jnp.issubdtype(dtype, jnp.floating)) and dtype.itemsize < 4
+    return is_half_dtype(dtype_of(leaf))
+
+
+@functools.cache
+def is_half_dtype(dtype: Any) -> bool:
+    """Check whether a dtype is a float narrower than float32."""
+    return bool(jnp.issubdtype(dtype, jnp.floating)) and jnp.dtype(dtype).itemsize < 4
 
 
 def cast(leaf: Any, dtype: Any) -> Any:
@@ -137,24 +140,9 @@ def strip_weak_type(state: PyTree, *, numbers_too: bool = False) -> PyTree:
 
 def half_to_float32(tree: PyTree) -> PyTree:
     """Cast half-precision leaves to float32, for arithmetic; leave others alone."""
+    if not any(map(is_half_dtype, dtypes_in(tree))):
+        return tree
     return tree_map(lambda leaf: cast(leaf, jnp.float32) if is_half(leaf) else leaf, tree)
-
-
-def compute_dtype(tree: PyTree) -> Any:
-    """Choose the dtype of arithmetic over all leaves: float32, or float64 if a leaf has it."""
-    return jnp.result_type(jnp.float64 if any(_are_double(tree)) else jnp.float32)
-
-
-def statistics_dtype(tree: PyTree) -> Any:
-    """Choose the dtype of scalar statistics: float32, or float64 if all leaves are float64."""
-    double = _are_double(tree)
-    return jnp.result_type(jnp.float64 if double and all(double) else jnp.float32)
-
-
-def _are_double(tree: PyTree) -> list[bool]:
-    """List whether each inexact leaf has 64 bits; a complex leaf counts as its parts."""
-    inexact = [dtype_of(leaf) for leaf in leaves(tree) if is_inexact(leaf)]
-    return [jnp.finfo(dtype).dtype.itemsize > 4 for dtype in inexact]
 
 
 def cast_learning_rate(learning_rate: Any, dtype: Any) -> Any:
@@ -179,6 +167,11 @@ def strong_dtypes(tree: PyTree) -> list[Any] | None:
         return None if any(map(_WEAK_TYPE, flat)) else list(map(_DTYPE, flat))
     except AttributeError:  # Python and NumPy numbers, functions, random keys.
         return None
+
+
+def dtypes_in(tree: PyTree) -> set[Any]:
+    """Return the dtypes of the leaves of a tree."""
+    return set(strong_dtypes(tree) or map(dtype_of, leaves(tree)))
 
 
 _DTYPE, _WEAK_TYPE = operator.attrgetter("dtype"), operator.attrgetter("weak_type")

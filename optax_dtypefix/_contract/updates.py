@@ -23,6 +23,7 @@ from .dtypes import (
 )
 from .master_weights import MasterWeightsState, StochasticRoundingState
 from .signatures import parameters_of
+from .widths import widest_real
 
 
 @functools.cache
@@ -40,20 +41,10 @@ def update_dtype(stock: Any, *inputs: Any, asked: tuple[Any, ...] = ()) -> Any:
     """
     if kind_of(stock) < REAL:
         return stock
-    bound = _widest_real((_widest_real(inputs), *asked))
+    bound = widest_real(widest_real(*inputs), *asked)
     if jnp.finfo(stock).bits <= jnp.finfo(bound).bits:
         return stock
     return jnp.promote_types(bound, jnp.complex64) if kind_of(stock) == COMPLEX else bound
-
-
-def _widest_real(dtypes: tuple[Any, ...]) -> Any:
-    found = [jnp.finfo(dtype).dtype for dtype in dtypes if kind_of(dtype) >= REAL]
-    if not found:
-        return jnp.dtype(jnp.float32)
-    widest = max(found, key=lambda dtype: dtype.itemsize)
-    # bfloat16 and float16 have one size, and float32 is the least that has the numbers of both.
-    others = [dtype for dtype in found if dtype.itemsize == widest.itemsize and dtype != widest]
-    return jnp.promote_types(widest, others[0]) if others and widest.itemsize > 1 else widest
 
 
 def cast_updates(

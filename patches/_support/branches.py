@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, TypeVar
 
-import jax.numpy as jnp
-
-from ..._contract.dtypes import REAL, cast, dtype_of, kind_of
-from .keep_dtypes import standard_promotion
+from ..._contract.dtypes import cast, dtype_of
+from ..._contract.widths import promoted
 
 Result = TypeVar("Result")
 
@@ -24,20 +22,6 @@ class _TooWideError(Exception):
     def __init__(self, dtypes: list[Any]) -> None:
         super().__init__()
         self.dtypes = dtypes
-
-
-def promoted(*dtypes: Any) -> Any:
-    """Promote dtypes, even in the user's strict mode."""
-    # float8 has no implicit promotion, and any wider float holds its numbers.
-    wider = [dtype for dtype in dtypes if not _is_float8(dtype)]
-    if any(kind_of(dtype) >= REAL for dtype in wider):
-        dtypes = tuple(wider)
-    with standard_promotion():
-        return jnp.result_type(*dtypes)
-
-
-def _is_float8(dtype: Any) -> bool:
-    return kind_of(dtype) == REAL and jnp.dtype(dtype).itemsize == 1
 
 
 def in_agreement(run: Callable[[list[Any]], Result], dtypes: list[Any]) -> Result:

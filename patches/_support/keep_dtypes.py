@@ -9,19 +9,16 @@ there is the user's choice (https://github.com/google-deepmind/optax/issues/1098
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 from typing import TYPE_CHECKING, Any, Callable
 
-import jax
 import jax.numpy as jnp
 
 from ..._contract.dtypes import (
     PyTree,
     cast,
     cast_back,
-    compute_dtype,
     dtype_of,
     have_same_dtypes,
     is_array,
@@ -36,14 +33,15 @@ from ..._contract.dtypes import (
     tree_map,
 )
 from ..._contract.kinds import start_in_kind
+from ..._contract.promotion import in_the_present_mode, standard_promotion
 from ..._contract.updates import asked_dtypes, cast_updates, kept_like, leaves_and_none
+from ..._contract.widths import compute_dtype
 from ..._contract.x64 import without_x64
 from ..._engine.patch import Stock
-from ..._tally import count
 from .rebuild import Call, call_of, rebuild
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    pass
 
 
 @dataclasses.dataclass(eq=False, repr=False)  # Cheaper to import than a whole one.
@@ -167,34 +165,6 @@ def promotes_half(argument: Any) -> bool:
     if not is_array(argument):
         return False
     return not is_weak(argument) and is_real(argument) and not is_half(argument)
-
-
-@contextlib.contextmanager
-def standard_promotion() -> Iterator[None]:
-    """Use standard promotion, which stock's arithmetic needs; strict mode is meant for user code.
-
-    ``1 - decay**count`` raises in strict mode: a float and an int32.
-    """
-    if getattr(jax.config, "jax_numpy_dtype_promotion", "") == "standard":
-        yield  # Most often, and faster.
-    else:
-        count("run in standard promotion mode")
-        with jax.numpy_dtype_promotion("standard"):
-            yield
-
-
-def in_the_present_mode(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a user-defined function so that stock calls it in the user's promotion mode."""
-    mode = getattr(jax.config, "jax_numpy_dtype_promotion", "standard")
-    if mode == "standard":
-        return function
-
-    @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        with jax.numpy_dtype_promotion(mode):
-            return function(*args, **kwargs)
-
-    return wrapper
 
 
 def same_dtypes(grads: PyTree, params: PyTree) -> bool:

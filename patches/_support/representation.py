@@ -36,12 +36,6 @@ if TYPE_CHECKING:
 _SPLIT = "complex leaf split"
 
 
-def real_dtype(tree: PyTree) -> Any:
-    """Find the widest real dtype among the leaves of a tree; complex ones count as their parts."""
-    found = [jnp.finfo(dtype_of(leaf)).dtype for leaf in leaves(tree) if is_inexact(leaf)]
-    return functools.reduce(jnp.promote_types, found) if found else jnp.dtype(jnp.float32)
-
-
 def number_for(tree: PyTree, dtype: Any) -> Any:
     """Return one number for stock to see in place of a tree, of which it needs only the dtype.
 

@@ -23,23 +23,22 @@ from ..._contract.dtypes import (
     PyTree,
     cast,
     cast_back,
-    compute_dtype,
     dtype_of,
     is_inexact,
     is_weak,
     leaves,
-    statistics_dtype,
     strip_weak_type,
     tree_map,
     unflatten_like,
 )
+from ..._contract.promotion import in_the_present_mode, standard_promotion
 from ..._contract.updates import cast_updates
+from ..._contract.widths import compute_dtype, real_dtype, statistics_dtype
 from ..._contract.x64 import x64
 from ..._engine.patch import Patch, Stock
 from .._support import reproduce as demo
-from .._support.keep_dtypes import in_the_present_mode, standard_promotion
 from .._support.rebuild import Call, call_of, in_place_of, rebuild
-from .._support.representation import Representation, real_dtype
+from .._support.representation import Representation
 from . import lbfgs
 
 _MODULES = ("optax._src.linesearch",)

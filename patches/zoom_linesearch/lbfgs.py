@@ -8,14 +8,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..._contract.dtypes import PyTree, cast_back, compute_dtype, leaves, statistics_dtype
+from ..._contract.dtypes import PyTree, cast_back, leaves
 from ..._contract.kinds import start_in_kind
+from ..._contract.promotion import standard_promotion
 from ..._contract.updates import cast_updates
+from ..._contract.widths import compute_dtype, statistics_dtype
 from ..._engine.patch import Stock
 from ..._errors import warn_or_raise
 from ..._settings import SETTINGS
 from ..._tally import count, paused
-from .._support.keep_dtypes import standard_promotion
 from .._support.rebuild import Call, call_of, rebuild
 from .._support.representation import Representation
 

@@ -1,0 +1,46 @@
+"""Enter JAX's standard dtype promotion for stock, and leave it for the user's functions."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import TYPE_CHECKING, Any, Callable
+
+import jax
+
+from .._tally import count
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+
+def standard_promotion() -> AbstractContextManager[None]:
+    """Use standard promotion, which stock's arithmetic needs; strict mode is meant for user code.
+
+    ``1 - decay**count`` raises in strict mode: a float and an int32.
+    """
+    if _mode() == "standard":
+        return contextlib.nullcontext()
+    count("run in standard promotion mode")
+    standard: AbstractContextManager[None] = jax.numpy_dtype_promotion("standard")
+    return standard
+
+
+def in_the_present_mode(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a user-defined function so that stock calls it in the user's promotion mode."""
+    mode = _mode()
+    if mode == "standard":
+        return function
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        with jax.numpy_dtype_promotion(mode):
+            return function(*args, **kwargs)
+
+    return wrapper
+
+
+def _mode() -> str:
+    config: Any = jax.config
+    mode: str = config.jax_numpy_dtype_promotion
+    return mode
