@@ -30,9 +30,34 @@ INTEGERS = [jnp.int32, jnp.int8, jnp.uint8]
 
 
 class Leaf(NamedTuple):
+    """A leaf, which takes its dtypes from lists that are drawn for the whole tree."""
+
     shape: Any
-    dtype: Any
-    grad: Any
+    dtype: int
+    grad: int
+
+    def dtype_in(self, dtypes: list[Any]) -> Any:
+        """Return the dtype of the param."""
+        return dtypes[self.dtype % len(dtypes)]
+
+    def grad_in(self, dtypes: list[Any]) -> Any:
+        """Return the dtype of the gradient."""
+        return dtypes[self.grad % len(dtypes)]
+
+
+# Built once: Hypothesis examines a strategy when it first draws from it. 12 is a multiple of the
+# lengths of all lists of dtypes.
+TREES = st.recursive(
+    st.builds(Leaf, SHAPES, st.integers(0, 11), st.integers(0, 11)) | st.none(),
+    lambda node: st.one_of(
+        st.dictionaries(st.sampled_from("abc"), node, max_size=3),
+        st.lists(node, max_size=3),
+        st.tuples(node, node),
+        st.builds(Pair, node, node),
+        st.builds(Node, node),
+    ),
+    max_leaves=5,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,21 +84,8 @@ def problems(draw: Any) -> Problem:
     integers = [] if in_64_bits else INTEGERS
     # A tree of one dtype is as likely as any mixed one.
     few = draw(st.lists(st.sampled_from([*floats * 3, *RARE, *integers]), min_size=1, max_size=3))
-    others = st.sampled_from([*floats, *integers]) if draw(st.booleans()) else st.none()
-    leaf = st.builds(Leaf, SHAPES, st.sampled_from(few), others)
-    tree = draw(
-        st.recursive(
-            leaf | st.none(),
-            lambda node: st.one_of(
-                st.dictionaries(st.sampled_from("abc"), node, max_size=3),
-                st.lists(node, max_size=3),
-                st.tuples(node, node),
-                st.builds(Pair, node, node),
-                st.builds(Node, node),
-            ),
-            max_leaves=5,
-        )
-    )
+    others = [*floats, *integers] if draw(st.booleans()) else []
+    tree = draw(TREES)
 
     def shapes(of: Callable[[Leaf], Any]) -> Any:
         return tree_map(
@@ -82,8 +94,11 @@ def problems(draw: Any) -> Problem:
             is_leaf=lambda node: isinstance(node, Leaf),
         )
 
-    grads = shapes(lambda leaf: (leaf.dtype in floats and leaf.grad) or leaf.dtype)
-    return Problem(shapes(lambda leaf: leaf.dtype), grads, in_64_bits)
+    def gradient(leaf: Leaf) -> Any:
+        dtype = leaf.dtype_in(few)
+        return leaf.grad_in(others) if others and dtype in floats else dtype
+
+    return Problem(shapes(lambda leaf: leaf.dtype_in(few)), shapes(gradient), in_64_bits)
 
 
 def loss(params: Any) -> Any:
