@@ -40,6 +40,7 @@ class _Inside(functools.partial[Any]):
     """
 
     pickled_as: tuple[Any, ...]
+    stock_in_float32: Callable[..., Any] | None = None
     __wrapped__: Callable[..., Any]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -56,7 +57,7 @@ def in_place_of(
     function: Callable[..., Any],
     call: Call,
     part: Callable[[Any], Any] | None = None,
-) -> Callable[..., Any]:
+) -> Any:
     """Return a function that looks like stock's, and counts for the patch that runs.
 
     Args:
@@ -97,12 +98,13 @@ def rebuild(
       init: called as ``init(params)``.
       also_in_float32: whether stock is wrong in float32 too, so that ``update`` always runs.
     """
-    stock = getattr(tx.update, "stock_in_float32", tx.update)
+    inside = getattr(tx.update, "__wrapped__", None)
+    stock = getattr(inside, "stock_in_float32", None) or tx.update
     if not also_in_float32:
         update = _stock_in_float32(stock, update)
     accepting = _accept_arguments_of(tx.update, update)
     rebuilt = in_place_of(tx.update, accepting, call, operator.attrgetter("update"))
-    rebuilt.stock_in_float32 = rebuilt if also_in_float32 else stock  # type: ignore[attr-defined]
+    rebuilt.__wrapped__.stock_in_float32 = None if also_in_float32 else stock
     tx = tx._replace(update=rebuilt)
     if init is None:
         return tx

@@ -230,7 +230,8 @@ def _value_and_grad_from_state(stock: Stock, value_fn: Callable[..., Any]) -> Ca
         function = value_fn if dtype is None else _giving(dtype, value_fn)
         return stock(function)(params, *args, state=state, **kwargs)
 
-    return in_place_of(stock(value_fn), value_and_grad, call_of(stock, (value_fn,), {}))
+    call = call_of(stock, (value_fn,), {})
+    return in_place_of(stock(value_fn), value_and_grad, call)  # type: ignore[no-any-return]
 
 
 def _value_dtype(state: Any) -> Any:
