@@ -13,7 +13,7 @@ from typing import Any, Callable
 
 import jax
 
-from ..._contract.dtypes import PyTree
+from ..._contract.dtypes import PyTree, cast_back
 from ..._contract.float32 import is_float32
 from ..._contract.signatures import positional_names
 from ..._engine.locate import find
@@ -115,9 +115,12 @@ def _stock_in_float32(stock: Callable[..., Any], update: Callable[..., Any]) -> 
     def update_fn(
         updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, PyTree]:
-        run = stock if is_float32(state, updates, params, extra_args) else update
-        result: tuple[PyTree, PyTree] = run(updates, state, params, **extra_args)
-        return result
+        if not is_float32(state, updates, params, extra_args):
+            result: tuple[PyTree, PyTree] = update(updates, state, params, **extra_args)
+            return result
+        new_updates, new_state = stock(updates, state, params, **extra_args)
+        # User-defined code inside, such as a schedule, may return any dtype.
+        return new_updates, cast_back(new_state, state)
 
     return update_fn
 
