@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from .._errors import OptaxDtypeFixError, warn_or_raise
 from .._text import summarize
-from .lock import locked
+from .lock import LOCK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +49,7 @@ def after_import(module: str, hook: Callable[[Any], None], *, strict: bool = Fal
     entry = (module, hook, strict)
     _busy.append(module)
     try:
-        with locked():
+        with LOCK:
             if entry not in _awaited:
                 _awaited.append(entry)
             if _FINDER not in sys.meta_path:
@@ -114,7 +114,7 @@ def _warn_missed_imports() -> None:
 
 
 def _forget(entry: tuple[str, Callable[[Any], None], bool]) -> None:
-    with locked():
+    with LOCK:
         if entry in _awaited:
             _awaited.remove(entry)
 
