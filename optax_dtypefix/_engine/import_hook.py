@@ -161,7 +161,7 @@ class _Finder:
             find_spec = getattr(finder, "find_spec", None)
             spec: Any = find_spec(name, path, target) if find_spec else None
             if spec is not None:
-                if spec.loader is not None:  # A namespace package may have none.
+                if hasattr(spec.loader, "exec_module"):  # A namespace package may have no loader.
                     spec.loader = _Loader(spec)
                 return spec
         return None
@@ -173,31 +173,21 @@ class _Loader:
     def __init__(self, spec: Any) -> None:
         self._spec = spec
         self._loader = spec.loader
-        if hasattr(spec.loader, "exec_module"):  # Else Python calls ``load_module``.
-            self.exec_module = self._exec_module
 
     def __getattr__(self, name: str) -> Any:
         if "_loader" not in vars(self):  # While being copied.
             raise AttributeError(name)
         return getattr(self._loader, name)
 
-    def _exec_module(self, module: ModuleType) -> None:
+    def exec_module(self, module: ModuleType) -> None:
         self._spec.loader = module.__loader__ = self._loader
-        self._execute(self._spec.name, lambda: self._loader.exec_module(module))
-
-    def load_module(self, name: str) -> Any:
-        self._spec.loader = self._loader
-        self._execute(name, lambda: self._loader.load_module(name))
-        return sys.modules[name]
-
-    def _execute(self, name: str, execute: Callable[[], object]) -> None:
         # Python does not mark lazy modules, or those loaded by hand, as being imported.
-        _busy.append(name)
+        _busy.append(self._spec.name)
         try:
-            execute()
-            _call_back(name)
+            self._loader.exec_module(module)
+            _call_back(self._spec.name)
         finally:
-            _busy.remove(name)
+            _busy.remove(self._spec.name)
 
 
 _FINDER: Any = _Finder()

@@ -117,9 +117,6 @@ class PatchedFunction(_FunctionWrapper):
     def __deepcopy__(self, memo: dict[int, Any]) -> PatchedFunction:
         return self
 
-    def __reduce__(self) -> str | tuple[Any, ...]:
-        return self.__reduce_ex__(2)
-
     def __reduce_ex__(self, protocol: Any) -> str | tuple[Any, ...]:
         """Pickle the qualified name; without optax_dtypefix, a process loads stock from it."""
         name: str = self.__wrapped__.__qualname__
