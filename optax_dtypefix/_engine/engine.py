@@ -221,14 +221,13 @@ class Engine:
             stale, _ = self._points.refresh(self._suspended(), importing=importing)
         for patch_id in settled:
             self._verify(patch_id)
-        with LOCK:
-            outcome = {i: slot.decision for i, slot in settled.items() if slot.decision}
-            active = [i for i, decision in outcome.items() if decision.state is State.APPLIED]
+        outcome = {i: slot.decision for i, slot in settled.items() if slot.decision}
         if stale or (settled and not release.tested):  # Probes leave traces too.
             _forget_traces()
         for decision in outcome.values():
             if decision.waits_for is not None:
                 after_import(decision.waits_for, self.on_import, strict=self._settings.strict)
+        active = any(decision.state is State.APPLIED for decision in outcome.values())
         if (active or importing) and LOGGER.isEnabledFor(logging.INFO):
             LOGGER.info(self.status().headline)
         if not (late or self._settings.strict):  # An import repeats no warning.

@@ -100,10 +100,11 @@ def _warn_missed_imports() -> None:
     # Call no hook here: a hook imports, and this runs inside the search for another module.
     for entry in list(_awaited):
         name, _, strict = entry
+        if name in _busy:
+            continue
         module = sys.modules.get(name)
         # A lazy module has a class of its own, and attribute access would load it.
-        loaded = type(module) is type(sys) and not _is_being_imported(module)
-        if not loaded or name in _busy:
+        if type(module) is not type(sys) or _is_being_imported(module):
             continue
         _forget(entry)
         warn_or_raise(
@@ -151,7 +152,7 @@ class _Finder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> Any:
-        if not any(entry[0] == name for entry in _awaited):
+        if name not in [entry[0] for entry in _awaited]:
             _warn_missed_imports()
             return None
         finders = list(sys.meta_path)
