@@ -54,7 +54,8 @@ def revert(*ids: str) -> None:
     """Take the named patches out, or all, and restore every name that was rebound.
 
     If other code wrapped a patched function since, that wrapper stays and calls the stock function,
-    and a warning names it.
+    and a warning names it, if it has ``__wrapped__``. Once it is gone, a second ``revert`` restores
+    the name.
 
     Raises:
       ValueError: unknown patch id; the message names the nearest one.

@@ -39,10 +39,9 @@ class Record:
         self._path = settings.report
         self._process = os.getpid()
         self._applied: dict[str, Any] = {}  # When optax was imported: a program may change it.
-        self._warned = False
-        problem = _why_unwritable(self._path) if self._path else ""
+        problem = _why_unwritable(_filled_in(self._path)) if self._path else ""
         if problem:
-            self._warn(problem, strict=settings.strict)
+            self._give_up(problem, strict=settings.strict)
         atexit.register(self._end)
 
     def start(self) -> None:
@@ -94,10 +93,6 @@ class Record:
             "settings": self._settings.variables(),
             "finished": finished,
         }
-        problem = _why_unwritable(path)
-        if problem:
-            self._warn(problem, strict=False)
-            return
         path = os.path.realpath(_filled_in(path))
         temporary = f"{path}.{os.urandom(4).hex()}.tmp"
         try:
@@ -109,16 +104,15 @@ class Record:
                 if os.path.exists(temporary):
                     os.remove(temporary)
         except OSError as error:
-            self._warn(error.strerror or str(error), strict=False)
+            self._give_up(error.strerror or str(error), strict=False)
 
-    def _warn(self, problem: str, *, strict: bool) -> None:
-        if not self._warned:
-            self._warned = True
-            warn_or_raise(
-                f"Cannot write the report {self._path}: {problem}. Set OPTAX_DTYPEFIX_REPORT "
-                f"(--report) to a file in a folder that exists.",
-                strict=strict,
-            )
+    def _give_up(self, problem: str, *, strict: bool) -> None:
+        path, self._path = self._path, None
+        warn_or_raise(
+            f"Cannot write the report {path}: {problem}. Set OPTAX_DTYPEFIX_REPORT (--report) to "
+            f"a file in a folder that exists.",
+            strict=strict,
+        )
 
 
 def read_record(path: str) -> Mapping[str, Any]:
@@ -156,7 +150,6 @@ def _filled_in(path: str) -> str:
 
 
 def _why_unwritable(path: str) -> str:
-    path = _filled_in(path)
     folder = os.path.dirname(path)
     if not os.path.isdir(folder):
         return f"there is no folder {folder}"

@@ -21,7 +21,7 @@ _T = TypeVar("_T")
 _PREFIX = "OPTAX_DTYPEFIX"
 _SWITCH = {"on": True, "off": False}
 _STRICT = {"0": False, "1": True}
-_LEVELS = {"warning": "WARNING", "info": "INFO", "debug": "DEBUG"}
+_LEVELS: dict[str, str | None] = {"warning": "WARNING", "info": "INFO", "debug": "DEBUG"}
 
 
 class Settings(NamedTuple):
@@ -74,29 +74,22 @@ def read_settings(environment: Mapping[str, str], known_ids: Sequence[str]) -> S
     Raises:
       OptaxDtypeFixError: a value is malformed; in strict mode, an id or a variable is unknown.
     """
-    strict = _choice(environment, f"{_PREFIX}_STRICT", _STRICT, default="0")
+    strict = _choice(environment, f"{_PREFIX}_STRICT", _STRICT, default=False)
     _check_names(environment, strict=strict)
 
     def ids(variable: str) -> frozenset[str] | None:
         return _ids(environment, variable, known_ids, strict=strict)
 
     return Settings(
-        enabled=_choice(environment, _PREFIX, _SWITCH, default="on"),
+        enabled=_choice(environment, _PREFIX, _SWITCH, default=True),
         disable=ids(f"{_PREFIX}_DISABLE") or frozenset(),
         only=ids(f"{_PREFIX}_ONLY"),
         enable=ids(f"{_PREFIX}_ENABLE") or frozenset(),
         strict=strict,
-        log_level=_log_level(environment),
+        log_level=_choice(environment, f"{_PREFIX}_LOG", _LEVELS, default=None),
         report=_path(environment, f"{_PREFIX}_REPORT"),
         require=_path(environment, f"{_PREFIX}_REQUIRE"),
     )
-
-
-def _log_level(environment: Mapping[str, str]) -> str | None:
-    variable = f"{_PREFIX}_LOG"
-    if not environment.get(variable, "").strip():
-        return None
-    return _choice(environment, variable, _LEVELS, default="warning")
 
 
 def _path(environment: Mapping[str, str], variable: str) -> str | None:
@@ -106,11 +99,11 @@ def _path(environment: Mapping[str, str], variable: str) -> str | None:
 
 
 def _choice(
-    environment: Mapping[str, str], variable: str, choices: Mapping[str, _T], *, default: str
+    environment: Mapping[str, str], variable: str, choices: Mapping[str, _T], *, default: _T
 ) -> _T:
     value = environment.get(variable, "")
     if not value.strip():  # Compose files set variables to nothing.
-        return choices[default]
+        return default
     if value not in choices:
         allowed = " or ".join(repr(choice) for choice in choices)
         raise OptaxDtypeFixError(f"{variable}={value!r} is not valid. Set it to {allowed}.")

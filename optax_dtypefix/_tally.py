@@ -57,7 +57,7 @@ class Tally:
         return counted
 
 
-NOBODY = Tally()
+NO_PATCH = Tally()
 """Open where no patch runs. Nobody reads it."""
 
 
@@ -65,7 +65,7 @@ class _Thread(threading.local):
     paused = False
 
     def __init__(self) -> None:
-        self.open = [NOBODY]
+        self.open = [NO_PATCH]
 
 
 _THREAD = _Thread()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._tally import NOBODY
+from .._tally import NO_PATCH
 from .dtypes import PyTree, cast_back, strip_weak_type
 from .kinds import start_in_kind
 from .updates import cast_updates
@@ -37,14 +37,14 @@ def preserve_dtypes(tx: Any) -> Any:
         inner = optax.with_extra_args_support(tx)  # Stock's own accepts none: they are dropped.
 
     def init_fn(params: PyTree) -> PyTree:
-        with NOBODY:  # A patch that runs this function does not cast here: the user asked for it.
+        with NO_PATCH:  # A patch that runs this function does not cast here: the user asked for it.
             state = start_in_kind(inner.update, inner.init(params), params)
             return strip_weak_type(state, numbers_too=True)
 
     def update_fn(
         updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, PyTree]:
-        with NOBODY:
+        with NO_PATCH:
             new_updates, new_state = inner.update(updates, state, params, **extra_args)
             return (
                 cast_updates(new_updates, updates, params, state),

@@ -13,7 +13,7 @@ from .._tally import Tally, paused
 from .._text import suggest, summarize
 from . import release as _release
 from .import_hook import after_import, is_imported, loaded_module
-from .lock import locked
+from .lock import LOCK
 from .patch_points import PatchPoints
 from .selection import Decision, decide, verify_fix
 from .state import State
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from .._settings import Settings
-    from .patch import Patch, Target
+    from .patch import Patch
     from .report import Report
 
 REVERTED = "reverted by the program"
@@ -37,24 +37,13 @@ class _Slot:
 
     def __init__(self) -> None:
         self.decision: Decision | None = None
-        self.targets: tuple[str, ...] = ()
         self.requested = False  # The program named the patch in ``apply``.
         self.reverted = False
         self.tally = Tally()
-        self.suspended: set[object] = set()  # By open ``disabled`` blocks.
 
     @property
     def is_applied(self) -> bool:
         return self.decision is not None and self.decision.state is State.APPLIED
-
-    def settle(self, decision: Decision | None, targets: tuple[str, ...] = ()) -> None:
-        self.decision, self.targets = decision, targets
-
-    def counted(self, target: Target) -> Target:
-        """Count the calls of a target; reading a name from a module is no call."""
-        if target.name == "__getattr__":
-            return target
-        return target._replace(replacement=self.tally.layer(target.replacement))
 
 
 class Engine:
@@ -87,13 +76,14 @@ class Engine:
         self._still_stock = StillStock(package)
         self._points = PatchPoints(package, self._ids)
         self._slots = {patch_id: _Slot() for patch_id in self._ids}
+        self._blocks: list[tuple[str, ...]] = []  # The ids of each open ``disabled`` block.
 
     def on_import(self, module: ModuleType) -> None:
         """Apply the patches that wait for this module, while it is being imported."""
-        with locked():
+        with LOCK:
             waiting = [i for i in self._ids if self._is_waiting(self._decision(i))]
         self._apply(waiting, importing=module.__name__ == self._package)
-        with locked():
+        with LOCK:
             self._still_stock.skip(self._points.stock())
 
     def _is_waiting(self, decision: Decision) -> bool:
@@ -105,7 +95,7 @@ class Engine:
     def apply(self, *ids: str) -> None:
         """Apply the named patches, or all that the settings want. Idempotent."""
         self._check(ids)
-        with locked():
+        with LOCK:
             for patch_id in ids:
                 self._slots[patch_id].requested = True
             for patch_id in ids or self._ids:
@@ -124,16 +114,13 @@ class Engine:
     def revert(self, *ids: str) -> None:
         """Take the named patches out, or all. Idempotent."""
         self._check(ids)
-        with locked():
-            slots = [self._slots[patch_id] for patch_id in ids or self._ids]
-            changed = self._points.wrappers(ids or self._ids)
-            for slot in slots:
-                slot.reverted = True
-                slot.settle(None)
+        with LOCK:
             for patch_id in ids or self._ids:
+                slot = self._slots[patch_id]
+                slot.reverted, slot.decision = True, None
                 self._points.detach(patch_id)
-            _, foreign = self._points.refresh(self._suspended())
-        if any(wrapper._self_called for wrapper in changed):
+            stale, foreign = self._points.refresh(self._suspended())
+        if stale:
             _forget_traces()
         if foreign:
             warn_or_raise(
@@ -147,12 +134,14 @@ class Engine:
     def disabled(self, *ids: str) -> Iterator[None]:
         """Run the ``with`` block with stock behaviour, in all threads. Nests."""
         self._check(ids)
-        block = object()
+        block = ids or self._ids
+        self._blocks.append(block)
         try:  # Around the entry too, which Ctrl-C may interrupt.
-            self._suspend(ids or self._ids, lambda blocks: blocks.add(block))
+            self._restack()
             yield
         finally:
-            self._suspend(ids or self._ids, lambda blocks: blocks.discard(block))
+            self._blocks.remove(block)
+            self._restack()
 
     def built_before(self, value: Any) -> list[str]:
         """Return the functions that built parts of a value before they were patched."""
@@ -161,7 +150,7 @@ class Engine:
     def is_applied(self, patch_id: str) -> bool:
         """Return whether calls reach this patch right now."""
         self._check((patch_id,))
-        with locked():
+        with LOCK:
             return self._decision(patch_id).state is State.APPLIED
 
     def status(self) -> Report:
@@ -171,20 +160,20 @@ class Engine:
         package = loaded_module(self._package)
         # Loading a patch imports JAX, which a pending package does not justify.
         declared = {i: self._declared(i) if package else ((), "", False) for i in self._ids}
-        with locked():
+        with LOCK:
+            decisions = {patch_id: self._decision(patch_id) for patch_id in self._ids}
             patches = tuple(
                 PatchStatus(
                     patch_id,
                     decision.state,
                     decision.reason,
-                    slot.targets,
+                    self._points.paths(patch_id),
                     *declared[patch_id],
                     held=tuple(self._still_stock.held(self._points.stock((patch_id,)))),
-                    reached=slot.tally.reached,
-                    changed=slot.tally.changed.copy(),
+                    reached=self._slots[patch_id].tally.reached,
+                    changed=self._slots[patch_id].tally.changed.copy(),
                 )
-                for patch_id, slot in self._slots.items()
-                for decision in [self._decision(patch_id)]
+                for patch_id, decision in decisions.items()
             )
         return Report(
             optax_version=str(_release.installed(package or self._package, self._tested)),
@@ -206,7 +195,7 @@ class Engine:
                 return Decision(State.PENDING, f"{self._package} is not imported yet")
             missed = f"{self._package} was imported without triggering the import hook"
             return Decision(State.PENDING, f"{missed}; call optax_dtypefix.apply()")
-        if slot.is_applied and slot.suspended:
+        if slot.is_applied and patch_id in self._suspended():
             return Decision(State.DISABLED, SUSPENDED)
         lost = self._points.lost(patch_id) if slot.is_applied else ""
         if lost:
@@ -215,103 +204,82 @@ class Engine:
 
     def _apply(self, ids: Iterable[str], *, importing: bool = False, late: bool = False) -> None:
         """Apply patches: while the package is being imported, late in the program, or between."""
-        ids = [patch_id for patch_id in ids if self._settings.disabled_reason(patch_id) is None]
         release = _release.installed(sys.modules[self._package], self._tested)
-        with locked():
-            before = {i for i, slot in self._slots.items() if slot.is_applied}
+        with LOCK:
+            applied = {i for i, slot in self._slots.items() if slot.is_applied}
+        wanted = [i for i in ids if not (i in applied or self._settings.disabled_reason(i))]
         # Do not hold our lock here: loading and probing trigger imports, and another thread may
         # hold the lock of that import while it waits for ours.
-        loaded = {i: self._loaded(i) for i in ids if i not in before}
-        decisions = self._decide(loaded, release, busy=bool(before))
-        with locked():
-            slots = {patch_id: self._slots[patch_id] for patch_id in loaded}
+        decisions = self._decide(wanted, release, busy=bool(applied))
+        with LOCK:
+            slots = {patch_id: self._slots[patch_id] for patch_id in wanted}
             # Another thread may have settled some of them meanwhile.
             settled = {i: s for i, s in slots.items() if not (s.reverted or s.is_applied)}
             repeated = {i for i, s in settled.items() if s.decision == decisions[i]}
-            errors: list[Exception] = []
             for patch_id, slot in settled.items():
-                slot.settle(*self._attach(patch_id, decisions[patch_id], errors))
-            bound, _ = self._points.refresh(self._suspended(), importing=importing)
-        for error in errors:  # Not locked: a fork in another thread holds the lock of logging.
-            LOGGER.debug("a patch could not be applied", exc_info=error)
+                slot.decision = self._attach(patch_id, decisions[patch_id])
+            stale, _ = self._points.refresh(self._suspended(), importing=importing)
         for patch_id in settled:
             self._verify(patch_id)
-        with locked():
-            outcome = {i: slot.decision for i, slot in settled.items() if slot.decision}
-            active = [i for i, decision in outcome.items() if decision.state is State.APPLIED]
-            changed = self._points.wrappers(self._ids if bound else active)
-            # Probes leave traces too.
-            in_traces = any(w._self_called or not release.tested for w in changed)
-            for wrapper in changed:
-                wrapper._self_called = False  # No trace will be left.
-        if in_traces:
+        outcome = {i: slot.decision for i, slot in settled.items() if slot.decision}
+        if stale or (settled and not release.tested):  # Probes leave traces too.
             _forget_traces()
         for decision in outcome.values():
             if decision.waits_for is not None:
                 after_import(decision.waits_for, self.on_import, strict=self._settings.strict)
+        active = any(decision.state is State.APPLIED for decision in outcome.values())
         if (active or importing) and LOGGER.isEnabledFor(logging.INFO):
             LOGGER.info(self.status().headline)
         if not (late or self._settings.strict):  # An import repeats no warning.
             outcome = {i: decision for i, decision in outcome.items() if i not in repeated}
         self._report_problems(outcome)  # Last: in strict mode it may raise.
 
-    def _loaded(self, patch_id: str) -> Patch | Exception:
-        try:
-            return self._load(patch_id)
-        except Exception as error:  # A broken patch must not break the others, or the import.
-            LOGGER.debug("%s could not be loaded", patch_id, exc_info=True)
-            return error
-
     def _decide(
-        self, loaded: Mapping[str, Patch | Exception], release: _release.Release, *, busy: bool
+        self, ids: Sequence[str], release: _release.Release, *, busy: bool
     ) -> dict[str, Decision]:
-        decisions = {}
         # Probes must see stock functions, and no trace of patched ones; the table needs no probe.
-        if busy and loaded and not release.tested:
+        if busy and ids and not release.tested:
             _forget_traces()
         with stock_only(), contextlib.nullcontext() if release.tested else self._probing():
-            for patch_id, patch in loaded.items():
-                if isinstance(patch, Exception):
-                    decisions[patch_id] = _failure(patch)
-                    continue
-                named = self._slots[patch_id].requested or self._settings.opted_in(patch_id)
-                try:
-                    package = sys.modules[self._package]
-                    strict = self._settings.strict
-                    decision = decide(patch, package, release, opted_in=named, strict=strict)
-                except Exception as error:  # As above: only this patch is lost.
-                    LOGGER.debug("%s could not be decided", patch_id, exc_info=True)
-                    decision = _failure(error)
-                decisions[patch_id] = decision
-        return decisions
+            return {patch_id: self._decide_on(patch_id, release) for patch_id in ids}
 
-    def _attach(
-        self, patch_id: str, decision: Decision, errors: list[Exception]
-    ) -> tuple[Decision, tuple[str, ...]]:
-        """Add the layers of a patch. Return what to record: its decision and its targets."""
-        if decision.state is not State.APPLIED:
-            return decision, ()
+    def _decide_on(self, patch_id: str, release: _release.Release) -> Decision:
+        named = self._slots[patch_id].requested or self._settings.opted_in(patch_id)
+        package, strict = sys.modules[self._package], self._settings.strict
         try:
-            targets = map(self._slots[patch_id].counted, decision.targets)
-            paths = [self._points.attach(patch_id, target) for target in targets]
+            return decide(self._load(patch_id), package, release, opted_in=named, strict=strict)
+        except Exception as error:  # A broken patch must not break the others, or the import.
+            LOGGER.debug("%s could not be decided", patch_id, exc_info=True)
+            return _failure(error)
+
+    def _attach(self, patch_id: str, decision: Decision) -> Decision:
+        """Add the layers of a patch. Return the decision to record."""
+        if decision.state is not State.APPLIED:
+            return decision
+        tally = self._slots[patch_id].tally
+        try:
+            for target in decision.targets:
+                call = target.replacement
+                if target.name != "__getattr__":  # Reading a name from a module is no call.
+                    call = tally.layer(call)
+                self._points.attach(patch_id, target._replace(replacement=call))
         except Exception as error:
-            errors.append(error)
             self._points.detach(patch_id)
-            return _failure(error), ()
-        return decision, tuple(dict.fromkeys(paths))
+            return _failure(error)
+        return decision
 
     def _verify(self, patch_id: str) -> None:
         """Take out a patch that was chosen by probe and does not fix what the probe found."""
         slot = self._slots[patch_id]
-        with locked():
+        with LOCK:
             decision = slot.decision
-            if decision is None or not decision.probed or slot.suspended:
+            if decision is None or not decision.probed or patch_id in self._suspended():
                 return
         with paused(), self._probing():  # Not locked: it imports.
             verdict = verify_fix(decision, sys.modules[self._package])
-        with locked():
+        with LOCK:
             if verdict is not decision and slot.decision is decision:
-                slot.settle(verdict)
+                slot.decision = verdict
                 self._points.detach(patch_id)
                 self._points.refresh(self._suspended())
 
@@ -330,7 +298,7 @@ class Engine:
 
     def _report_still_stock(self) -> None:
         try:
-            with locked():
+            with LOCK:
                 names = self._still_stock.search(self._points.stock(), self._points)
         except Exception:  # The patches are applied: only the warning is lost.
             LOGGER.debug("could not search for what is still stock", exc_info=True)
@@ -344,29 +312,23 @@ class Engine:
             )
 
     def _suspended(self) -> set[str]:
-        return {patch_id for patch_id, slot in self._slots.items() if slot.suspended}
+        return {patch_id for block in tuple(self._blocks) for patch_id in block}
 
-    def _suspend(self, ids: Iterable[str], change: Callable[[set[object]], None]) -> None:
-        with locked():
-            before = self._suspended()
-            for patch_id in ids:
-                change(self._slots[patch_id].suspended)
-            after = self._suspended()
-            self._points.stack(after)
-            changed = self._points.wrappers(before ^ after)
-        if any(wrapper._self_called for wrapper in changed):
+    def _restack(self) -> None:
+        """Let the layers act that no ``disabled`` block suspends now."""
+        with LOCK:
+            stale = self._points.stack(self._suspended())
+        if stale:
             _forget_traces()
 
     def _declared(self, patch_id: str) -> tuple[tuple[str, ...], str, bool]:
         """Return a patch's links, the release that fixes it, and whether it is opt-in."""
-        patch = self._loaded(patch_id)
-        if isinstance(patch, Exception):
-            return (), "", False
         try:
+            patch = self._load(patch_id)
             tested = [_release.Release(text, tested=True) for text in self._tested]
             return patch.upstream, patch.fixed_in(tested), patch.opt_in
-        except Exception:  # Specifiers that cannot be read: the patch is recorded as failed.
-            return patch.upstream, "", patch.opt_in
+        except Exception:  # Its state says why it failed.
+            return (), "", False
 
     def _check(self, ids: Iterable[str]) -> None:
         for patch_id in ids:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from .._errors import OptaxDtypeFixError, warn_or_raise
 from .._text import summarize
-from .lock import locked
+from .lock import LOCK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +49,7 @@ def after_import(module: str, hook: Callable[[Any], None], *, strict: bool = Fal
     entry = (module, hook, strict)
     _busy.append(module)
     try:
-        with locked():
+        with LOCK:
             if entry not in _awaited:
                 _awaited.append(entry)
             if _FINDER not in sys.meta_path:
@@ -100,10 +100,11 @@ def _warn_missed_imports() -> None:
     # Call no hook here: a hook imports, and this runs inside the search for another module.
     for entry in list(_awaited):
         name, _, strict = entry
+        if name in _busy:
+            continue
         module = sys.modules.get(name)
         # A lazy module has a class of its own, and attribute access would load it.
-        loaded = type(module) is type(sys) and not _is_being_imported(module)
-        if not loaded or name in _busy:
+        if type(module) is not type(sys) or _is_being_imported(module):
             continue
         _forget(entry)
         warn_or_raise(
@@ -114,7 +115,7 @@ def _warn_missed_imports() -> None:
 
 
 def _forget(entry: tuple[str, Callable[[Any], None], bool]) -> None:
-    with locked():
+    with LOCK:
         if entry in _awaited:
             _awaited.remove(entry)
 
@@ -151,7 +152,7 @@ class _Finder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> Any:
-        if not any(entry[0] == name for entry in _awaited):
+        if name not in [entry[0] for entry in _awaited]:
             _warn_missed_imports()
             return None
         finders = list(sys.meta_path)
@@ -161,7 +162,7 @@ class _Finder:
             find_spec = getattr(finder, "find_spec", None)
             spec: Any = find_spec(name, path, target) if find_spec else None
             if spec is not None:
-                if spec.loader is not None:  # A namespace package may have none.
+                if hasattr(spec.loader, "exec_module"):  # A namespace package may have no loader.
                     spec.loader = _Loader(spec)
                 return spec
         return None
@@ -173,31 +174,21 @@ class _Loader:
     def __init__(self, spec: Any) -> None:
         self._spec = spec
         self._loader = spec.loader
-        if hasattr(spec.loader, "exec_module"):  # Else Python calls ``load_module``.
-            self.exec_module = self._exec_module
 
     def __getattr__(self, name: str) -> Any:
         if "_loader" not in vars(self):  # While being copied.
             raise AttributeError(name)
         return getattr(self._loader, name)
 
-    def _exec_module(self, module: ModuleType) -> None:
+    def exec_module(self, module: ModuleType) -> None:
         self._spec.loader = module.__loader__ = self._loader
-        self._execute(self._spec.name, lambda: self._loader.exec_module(module))
-
-    def load_module(self, name: str) -> Any:
-        self._spec.loader = self._loader
-        self._execute(name, lambda: self._loader.load_module(name))
-        return sys.modules[name]
-
-    def _execute(self, name: str, execute: Callable[[], object]) -> None:
         # Python does not mark lazy modules, or those loaded by hand, as being imported.
-        _busy.append(name)
+        _busy.append(self._spec.name)
         try:
-            execute()
-            _call_back(name)
+            self._loader.exec_module(module)
+            _call_back(self._spec.name)
         finally:
-            _busy.remove(name)
+            _busy.remove(self._spec.name)
 
 
 _FINDER: Any = _Finder()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,12 +32,12 @@ class Rebinding(NamedTuple):
     after: Any
 
     @property
-    def wrapper(self) -> Any:
-        """The function that we set, without the ``functools.partial`` around it."""
+    def wrapper(self) -> PatchedFunction | None:
+        """The function that we set, without a ``functools.partial`` around it; None in a tuple."""
         function = self.after
         while type(function) in (functools.partial, staticmethod):
             function = getattr(function, "func", None) or function.__func__
-        return function
+        return None if type(function) is tuple else function
 
     def bind(self) -> None:
         """Set the new value, unless another thread moved the old one."""
@@ -69,13 +70,6 @@ class Rebinding(NamedTuple):
             type.__setattr__(self.owner, self.name, value)  # Not that of a metaclass.
         else:
             setattr(self.owner, self.name, value)
-
-
-def rebind_point(owner: Any, name: str, wrapper: PatchedFunction) -> Rebinding:
-    """Put a wrapper where its stock function is defined."""
-    rebinding = Rebinding(owner, name, vars(owner)[name], wrapper)
-    rebinding.bind()
-    return rebinding
 
 
 def rebind_aliases(swaps: Iterable[tuple[Any, Any]], package: str | None = None) -> list[Rebinding]:
@@ -116,17 +110,14 @@ dict_of = _IN_MODULES.__get__
 def _stale(swaps: Iterable[tuple[Any, Any]], package: str | None) -> Iterator[Rebinding]:
     swaps = tuple(swaps)  # Keeps the functions alive, so that no id is used again.
     new = {id(old): replacement for old, replacement in swaps}
-    for owner, entries in _names(package):
+    for owner, entries in _names(package) if new else ():
+        in_module = issubclass(type(owner), ModuleType)
+        kinds = (functools.partial, staticmethod, *((tuple,) if in_module else ()))
         for name, value in entries:  # Tens of thousands: call nothing for most of them.
-            if id(value) in new or type(value) in (functools.partial, staticmethod):
+            if id(value) in new or type(value) in kinds:
                 after = _swapped(value, new)
-            elif type(value) is tuple and issubclass(type(owner), ModuleType):
-                swapped = tuple(new.get(id(held), held) for held in value)
-                after = None if all(map(lambda a, b: a is b, swapped, value)) else swapped
-            else:
-                continue
-            if after is not None:
-                yield Rebinding(owner, name, value, after)
+                if after is not value:
+                    yield Rebinding(owner, name, value, after)
 
 
 def _names(package: str | None) -> Iterator[tuple[Any, list[tuple[Any, Any]]]]:
@@ -148,14 +139,18 @@ def _names(package: str | None) -> Iterator[tuple[Any, list[tuple[Any, Any]]]]:
 
 
 def _swapped(value: Any, new: Mapping[int, Any]) -> Any:
-    if id(value) in new:
-        return new[id(value)]
+    """Return what takes the place of a value: the value itself if it holds no function of ours."""
+    if type(value) is tuple:
+        held = tuple(new.get(id(entry), entry) for entry in value)
+        return value if all(map(operator.is_, held, value)) else held
     if type(value) is staticmethod:
         function = _swapped(value.__func__, new)
-        return None if function is None else staticmethod(function)
-    function = _swapped(value.func, new) if type(value) is functools.partial else None
-    if function is None:
-        return None
+        return value if function is value.__func__ else staticmethod(function)
+    if type(value) is not functools.partial or id(value) in new:
+        return new.get(id(value), value)
+    function = _swapped(value.func, new)
+    if function is value.func:
+        return value
     after = functools.partial(function, *value.args, **value.keywords)
     after.__dict__.update(value.__dict__)
     return after

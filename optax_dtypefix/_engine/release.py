@@ -86,25 +86,22 @@ def installed(package: ModuleType | str, tested: Sequence[str]) -> Release:
     ``__version__`` comes before the metadata: with two copies on the path, the metadata may
     describe the other one.
     """
-    version: object = None
-    if not isinstance(package, str):
-        version = getattr(package, "__version__", None)
-        package = package.__name__
-    if not isinstance(version, str):
-        try:
-            version = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            version = ""
-    text = version if isinstance(version, str) else ""
+    name = package if isinstance(package, str) else package.__name__
+    version = getattr(package, "__version__", None)
+    text = version if isinstance(version, str) else _metadata_version(name)
     return Release(text, tested=text in tested)
 
 
 def version_of(package: str) -> str:
     """Return the version of an installed distribution as text, for reports."""
+    return _metadata_version(package) or "not installed"
+
+
+def _metadata_version(package: str) -> str:
     try:
-        return importlib.metadata.version(package)
+        return importlib.metadata.version(package) or ""  # Broken metadata has none.
     except importlib.metadata.PackageNotFoundError:
-        return "not installed"
+        return ""
 
 
 def location_of(module: ModuleType) -> str:

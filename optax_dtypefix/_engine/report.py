@@ -50,21 +50,6 @@ class PatchStatus:
     def __repr__(self) -> str:
         return cut(f"<PatchStatus {self.id}: {self.state}, {self.effect}>", 100)
 
-    def _repr_html_(self) -> str:
-        changed = ", ".join(f"{kind}: {count}" for kind, count in self.changed.items())
-        rows = [
-            ("patch", self.id),
-            ("state", self.state.value),
-            ("reason", self.reason),
-            ("effect", self.effect if self.state is State.APPLIED else ""),
-            ("changed", changed),
-            ("targets", ", ".join(self.targets)),
-            ("still stock", ", ".join(self.held)),
-            ("upstream", ", ".join(self.upstream)),
-            ("fixed in", self.fixed_in_text),
-        ]
-        return html_table([(name, text) for name, text in rows if text])
-
     @property
     def effect(self) -> str:
         """What an applied patch did in this process; of any other, the reason."""
@@ -175,10 +160,10 @@ class Report:
         return f"<Report: {self.headline}>"
 
     def __str__(self) -> str:
-        return self._as_text([("patch", "state", "effect"), *self._effects()])
+        return self._as_text(self._effects())
 
     def _repr_html_(self) -> str:
-        return html_table([("patch", "state", "effect"), *self._effects()])
+        return html_table(self._effects())
 
     def as_text(
         self,
@@ -201,8 +186,9 @@ class Report:
             rows = [(*cells, cut(reason, max(width - before, 20))) for *cells, reason in rows]
         return self._as_text(rows, width, paint)
 
-    def _effects(self) -> Iterator[tuple[str, ...]]:
-        return ((patch.id, patch.state.value, patch.effect) for patch in self)
+    def _effects(self) -> list[tuple[str, ...]]:
+        rows = ((patch.id, patch.state.value, patch.effect) for patch in self)
+        return [("patch", "state", "effect"), *rows]
 
     def _as_text(
         self,

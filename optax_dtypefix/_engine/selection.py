@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import ModuleType
 
-    from .patch import Fault, Patch, Reproducer, Stock, Target
+    from .patch import Fault, Patch, Stock, Target
     from .release import Release
 
 
@@ -107,9 +107,13 @@ def _by_probe(
         if probe is None:
             continue
         try:
-            shows = _shows(probe, package)
-        except Exception as error:  # The probe does not know this release.
+            shows = probe(package) is not None
+        except NotInReleaseError:
+            shows = False
+        except (AttributeError, ImportError) as error:  # The probe does not know this release.
             return _unsupported(f"{untested}; the probe could not run: {summarize(error)}")
+        except Exception:  # Many faults show by raising.
+            shows = True
         if shows:  # One fault is enough to know: tracing them all would hold up the import.
             reason = f"{untested}; the probe found: {fault.id}"
             return Decision(State.APPLIED, reason, targets, probed=tuple(probed))
@@ -166,14 +170,3 @@ def verify_fix(decision: Decision, package: ModuleType) -> Decision:
 
 def _unsupported(reason: str) -> Decision:
     return Decision(State.UNSUPPORTED, reason, warn=True)
-
-
-def _shows(probe: Reproducer, package: ModuleType) -> bool:
-    try:
-        return probe(package) is not None
-    except NotInReleaseError:
-        return False
-    except (AttributeError, ImportError):
-        raise
-    except Exception:  # Many faults show by raising.
-        return True

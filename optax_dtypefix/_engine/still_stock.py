@@ -104,21 +104,21 @@ def _source_of(value: Any) -> Any:
     return value.__func__ if type(value) is MethodType else value.__code__
 
 
+def _inside(function: Any) -> Any:
+    """Return the function inside wrappers and partials, which has the name and the code."""
+    while type(function) is functools.partial or hasattr(function, "__wrapped__"):
+        is_partial = type(function) is functools.partial
+        function = function.func if is_partial else function.__wrapped__
+    return function
+
+
 def _name_of(function: Any) -> str:
-    """Name a function. A ``functools.partial`` has no name but that of the function inside."""
-    while type(function) is functools.partial and not hasattr(function, "__qualname__"):
-        function = function.func
-    return str(getattr(function, "__qualname__", type(function).__qualname__))
+    inside = _inside(function)
+    return str(getattr(inside, "__qualname__", type(inside).__qualname__))
 
 
 def _code_of(function: Any) -> CodeType | None:
-    while True:
-        if hasattr(function, "__wrapped__"):
-            function = function.__wrapped__
-        elif type(function) is functools.partial:
-            function = function.func
-        else:
-            return getattr(function, "__code__", None)
+    return getattr(_inside(function), "__code__", None)
 
 
 def _nested(code: CodeType | None) -> Iterator[CodeType]:

@@ -67,17 +67,27 @@ class PatchedFunction(_FunctionWrapper):
         # ``__new__`` is a staticmethod, which Python 3.9 cannot call directly.
         self._self_stock: Callable[..., Any] = getattr(stock, "__func__", stock)
         self._self_call = self._self_stock
-        self._self_called = False  # Then no trace of JAX can hold what it called.
+        self._self_layers: tuple[Replacement, ...] = ()
+        self._self_called = False
 
-    def _self_set_layers(self, replacements: Iterable[Replacement]) -> None:
-        """Stack the replacements on the stock function, the first one outermost."""
+    def _self_set_layers(self, replacements: Iterable[Replacement]) -> bool:
+        """Stack the replacements on the stock function, the first one outermost.
+
+        Returns:
+          Whether that is a change of a function that was called: JAX may have traced it.
+        """
+        layers = tuple(replacements)
+        if layers == self._self_layers:
+            return False
+        self._self_layers = layers
         call = self._self_stock
-        for replacement in reversed(tuple(replacements)):
+        for replacement in reversed(layers):
             if call is not self._self_stock:
                 # A layer sees the layer below it with the name and signature of the stock function.
                 functools.update_wrapper(call, self._self_stock)
             call = functools.partial(replacement, call)
         self._self_call = call  # One assignment: a concurrent call sees the old or the new stack.
+        return self._self_called
 
     def _self_dispatch(
         self, wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -106,9 +116,6 @@ class PatchedFunction(_FunctionWrapper):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PatchedFunction:
         return self
-
-    def __reduce__(self) -> str | tuple[Any, ...]:
-        return self.__reduce_ex__(2)
 
     def __reduce_ex__(self, protocol: Any) -> str | tuple[Any, ...]:
         """Pickle the qualified name; without optax_dtypefix, a process loads stock from it."""

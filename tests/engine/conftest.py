@@ -34,7 +34,7 @@ def _no_logging_under_the_lock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     logged, enabled = [], LOGGER.isEnabledFor
 
     def check(level: int) -> bool:
-        if _lock._lock._is_owned():  # type: ignore[attr-defined]
+        if _lock.LOCK._is_owned():  # type: ignore[attr-defined]
             logged.extend(traceback.format_stack())
         return enabled(level)
 

@@ -208,16 +208,6 @@ def test_an_unwritable_path_is_one_early_warning(
         begin(report=path, strict=True)
 
 
-def test_a_folder_that_the_program_makes_later_is_used(
-    package: FakePackage, tmp_path: Path
-) -> None:
-    with pytest.warns(OptaxDtypeFixWarning, match="there is no folder"):
-        begin(report=str(tmp_path / "later" / "run.json"))
-    (tmp_path / "later").mkdir()
-    package.load()
-    assert (tmp_path / "later" / "run.json").exists()
-
-
 def test_a_report_is_replaced_as_a_whole(
     package: FakePackage, run_json: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
