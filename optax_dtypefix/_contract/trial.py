@@ -272,8 +272,9 @@ class Run:
     def _kept(self, state: PyTree) -> PyTree:
         if self._stored is None or len(leaves(state)) != len(self._stored):
             return state
-        dtypes = iter(self._stored)
-        return jax.tree_util.tree_map(lambda leaf: _rounded(leaf, next(dtypes)), state)
+        structure: Any = jax.tree_util.tree_structure(state)
+        kept: PyTree = structure.unflatten(map(_rounded, leaves(state), self._stored))
+        return kept
 
 
 def _rounded(leaf: Any, dtype: Any) -> Any:
