@@ -338,7 +338,7 @@ def integer_nesterov(optax: Any) -> str | None:
     params = demo.ones(jnp.float32)
     grads = tree_map(lambda leaf: leaf.astype(jnp.int8), params)
     tx = demo.public(optax, "nadam")(0.1)
-    updates, _ = tx.update(grads, tx.init(params), params)
+    updates, _ = jax.jit(lambda: tx.update(grads, tx.init(params), params))()
     got = float(updates["b"][0])
     return None if jnp.isfinite(got) else f"gradients of 1 give the update {got:g}"
 

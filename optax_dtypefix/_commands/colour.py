@@ -24,28 +24,20 @@ def painter() -> Callable[[str], str]:
 
 
 def _wanted() -> bool:
-    """Follow NO_COLOR, FORCE_COLOR and CLICOLOR_FORCE, in the order in which Python does."""
+    """Follow NO_COLOR and FORCE_COLOR, in the order in which Python does."""
     if os.environ.get("NO_COLOR"):
         return False
-    if any(
-        os.environ.get(name, "0") not in ("", "0") for name in ("FORCE_COLOR", "CLICOLOR_FORCE")
-    ):
+    if os.environ.get("FORCE_COLOR", "0") not in ("", "0"):
         return True
-    if os.environ.get("TERM") == "dumb" or sys.platform == "win32":
-        return False
-    return sys.stdout.isatty()
+    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and sys.platform != "win32"
 
 
 def _paint(cell: str) -> str:
     text = cell.rstrip()
-    colour = _COLOURS.get(text) or _colour_of_count(text)
-    return f"\033[{colour}m{text}\033[0m{cell[len(text) :]}" if colour else cell
-
-
-def _colour_of_count(text: str) -> str | None:
+    colour = _COLOURS.get(text)
     count = re.match(r"(\d+)/(\d+) fixed", text)
-    if count is None:
-        return None
-    if "still fail" in text or "not shown" in text:
-        return _RED
-    return _GREEN if count[1] == count[2] else _YELLOW
+    if count is not None:
+        colour = _GREEN if count[1] == count[2] else _YELLOW
+        if "still fail" in text or "not shown" in text:
+            colour = _RED
+    return f"\033[{colour}m{text}\033[0m{cell[len(text) :]}" if colour else cell

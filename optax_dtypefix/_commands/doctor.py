@@ -163,19 +163,13 @@ def diagnose(ids: Sequence[str]) -> Diagnosis:
         key = fault["patch"], fault["fault"]
         state = states[fault["patch"]]
         rows.append(_result(fault, before(*key), after(*key), state, tested=header["tested"]))
-    loaded = {row.patch for row in rows}
-    rows += [
-        _unloadable(state)
-        for patch_id, state in states.items()
-        if state["state"] == State.FAILED.value and patch_id not in loaded
-    ]
     return Diagnosis(report, header["tested"], tuple(rows))
 
 
 def _outcomes(written: Written) -> Callable[[str, str], Mapping[str, Any]]:
     """Return what finds the outcome that a process wrote, by patch and fault."""
     found = {(e["patch"], e["fault"]): e for e in written.entries if "outcome" in e}
-    missing = {"outcome": f"no outcome: the process ended with code {written.code}"}
+    missing = {"outcome": f"no outcome: the process ended with code {written.code}", "fixed_by": []}
     return lambda patch, fault: found.get((patch, fault), missing)
 
 
@@ -188,12 +182,11 @@ def _result(
     tested: bool,
 ) -> FaultResult:
     stock, patched = before["outcome"], after["outcome"]
+    verdict = _verdict(stock, patched, status)
     if not fault["in_release"]:
         stock = patched = None
-    verdict = _verdict(stock, patched, status)
     if not fault["in_release"] or (status["state"] == State.MISSING.value and not tested):
         verdict = Verdict.NOT_IN_RELEASE
-    fixed_by = {Verdict.FIXED: [fault["patch"]], Verdict.FIXED_BY_OTHERS: after.get("fixed_by", ())}
     return FaultResult(
         patch=fault["patch"],
         fault=fault["fault"],
@@ -204,7 +197,7 @@ def _result(
         verdict=verdict,
         state=status["state"],
         reason=status["reason"],
-        fixed_by=tuple(fixed_by.get(verdict, ())),
+        fixed_by=tuple(after["fixed_by"]) if verdict in _FIXED else (),
     )
 
 
@@ -222,28 +215,13 @@ def _verdict(stock: str | None, patched: str | None, status: Mapping[str, Any]) 
     return Verdict.FIXED if applied else Verdict.FIXED_BY_OTHERS
 
 
-def _unloadable(status: Mapping[str, Any]) -> FaultResult:
-    """Return the row of a patch that cannot be loaded, and so has no list of faults."""
-    fault = {
-        "patch": status["id"],
-        "fault": "(all)",
-        "summary": "the patch cannot be loaded, so its faults are unknown",
-        "upstream": "",
-        "in_release": True,
-    }
-    unknown = {"outcome": "unknown: the patch cannot be loaded"}
-    return _result(fault, unknown, {"outcome": status["reason"]}, status, tested=True)
-
-
 def _patch_table(rows: Sequence[FaultResult], width: int, paint: Callable[[str], str]) -> list[str]:
     """Return one line a patch: its state, and how many of its faults are fixed."""
     by_patch: dict[str, list[FaultResult]] = {}
     for row in rows:
         by_patch.setdefault(row.patch, []).append(row)
     cells = [(patch, mine[0].state, _summary(mine)) for patch, mine in by_patch.items()]
-    before = sum(max(map(len, column)) + 2 for column in list(zip(*cells))[:-1])
-    limited = [(*cell, cut(summary, max(width - before, 20))) for *cell, summary in cells]
-    return table([("patch", "state", "faults"), *limited], paint=paint)
+    return table([("patch", "state", "faults"), *cells], width, paint)
 
 
 def _summary(rows: Sequence[FaultResult]) -> str:

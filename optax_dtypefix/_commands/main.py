@@ -42,8 +42,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     options, theirs = parse(sys.argv[1:] if argv is None else list(argv))
     if options.command == "run":
         return _run(options, theirs)
-    if not _prepare_streams():
-        return 1
+    if sys.stdout is None:  # As in ``>&-``.
+        raise SystemExit("optax-dtypefix: stdout is closed, so there is nowhere to report.")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # Messages may hold what a terminal cannot show.
     commands: dict[str, Callable[[argparse.Namespace], int]] = {
         "status": _status,
         "doctor": _doctor,
@@ -61,18 +63,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ActivationError, NoOptaxError, OptimizerError, OSError) as error:
         print(f"optax-dtypefix: {error}", file=sys.stderr)
         return CHECK_FAILED if options.command == "check" else 1
-
-
-def _prepare_streams() -> bool:
-    """Make the streams ready for our messages. Return whether there is a stdout."""
-    if sys.stderr is None:  # As in ``2>&-``.
-        sys.stderr = sys.stdout
-    if sys.stdout is None:
-        print("optax-dtypefix: stdout is closed, so there is nowhere to report.", file=sys.stderr)
-        return False
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # Messages may hold what a terminal cannot show.
-    return True
 
 
 def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
@@ -122,7 +112,7 @@ def _doctor(options: argparse.Namespace) -> int:
         if patch_id not in IDS:
             print(f"Unknown patch {patch_id!r}. {suggest(patch_id, IDS)}", file=sys.stderr)
             return 2
-    if sys.stderr.isatty():
+    if sys.stderr and sys.stderr.isatty():
         print("Reproducing each fault on stock and on patched optax ...", file=sys.stderr)
     diagnosis = diagnose(options.patches)
     if options.json:

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING
 
 from .. import __version__
 from .._engine.release import version_of
-from .._text import suggest
 from .check.optimizer import parse_name
 from .check.params import USUAL, parse_dtypes, parse_own
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_COMMANDS = ("status", "doctor", "check", "run", "activate", "deactivate")
 _RUN_OPTIONS = ("--report", "--require")
 CHECK_FAILED = 3
 """Exit code of ``check`` if it has no verdict; the verdicts are 0, 1 and 2."""
@@ -117,8 +115,6 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Sequence[str]]:
     if not ours:
         parser.print_help(sys.stderr)
         raise SystemExit(2)
-    if not ours[0].startswith("-") and ours[0] not in _COMMANDS:
-        parser.error(f"unknown command {ours[0]!r}. {suggest(ours[0], _COMMANDS)}")
     try:
         return parser.parse_args(ours), theirs
     except SystemExit as exit_:

@@ -7,20 +7,15 @@ faults, then one outcome a fault, then the report again.
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from typing import TYPE_CHECKING
 
 from .._api import disabled, is_applied, status
+from .._engine.patch import Fault
 from .._engine.release import Release, installed
-from .._engine.state import State
 from ..patches import IDS, TESTED, load
 from .counts import counts_so_far, patches_at_work
 from .import_optax import import_optax
 from .worker import lines_to
-
-if TYPE_CHECKING:
-    from .._engine.patch import Fault
 
 
 def write_outcomes(path: str, *ids: str) -> None:
@@ -43,13 +38,13 @@ def write_outcomes(path: str, *ids: str) -> None:
                 }
                 for patch_id, fault in faults
             ],
-            total=len(in_release) + 1,
         )
         for patch_id, fault in in_release:
             before = counts_so_far()
             outcome = _outcome(fault)
-            fixed = outcome is None and not is_applied(patch_id)
-            fixed_by = _fixed_by(fault, patches_at_work(before)) if fixed else []
+            fixed_by = [patch_id]
+            if outcome is None and not is_applied(patch_id):
+                fixed_by = _fixed_by(fault, patches_at_work(before))
             write(patch=patch_id, fault=fault.id, outcome=outcome, fixed_by=fixed_by)
         write(report=status().as_dict())  # A reproducer may have imported a pending module.
 
@@ -58,7 +53,8 @@ def _faults(patch_id: str) -> tuple[Fault, ...]:
     try:
         faults: tuple[Fault, ...] = load(patch_id).faults
     except Exception:  # The report says that the patch failed, and why.
-        return ()
+        unknown = "the patch cannot be loaded, so its faults are unknown"
+        return (Fault("(all)", unknown, "", lambda _: unknown),)
     return faults
 
 
@@ -76,13 +72,10 @@ def _outcome(fault: Fault) -> str | None:
 
 
 def _fixed_by(fault: Fault, at_work: list[str]) -> list[str]:
-    """Return the patches each of which fixes a fault alone; if none does, those that it takes."""
-    applied = [patch.id for patch in status() if patch.state is State.APPLIED]
-    candidates = at_work or applied
-    alone = [i for i in candidates if _outcome_without(fault, {*applied} - {i}) is None]
-    return alone or [i for i in candidates if _outcome_without(fault, {i}) is not None]
-
-
-def _outcome_without(fault: Fault, ids: set[str]) -> str | None:
-    with disabled(*ids) if ids else contextlib.nullcontext():  # ``disabled()`` disables all.
-        return _outcome(fault)
+    """Return the patches each of which the fix needs; if there are none, all that were at work."""
+    needed = []
+    for patch_id in at_work:
+        with disabled(patch_id):
+            if _outcome(fault) is not None:
+                needed.append(patch_id)
+    return needed or at_work

@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .import_optax import NoOptaxError
@@ -46,11 +46,10 @@ class Written(NamedTuple):
 def run_workers(
     function: str, arguments: Sequence[str], ways: Mapping[str, Mapping[str, str]]
 ) -> dict[str, Written]:
-    """Call a function in several processes at the same time; on a terminal, show how far they are.
+    """Call a function in several processes at the same time.
 
     Args:
-      function: as ``module:name``. It writes JSON lines to the path that is its first argument. The
-        first line has the number of lines that will follow, as ``total``.
+      function: as ``module:name``. It writes JSON lines to the path that is its first argument.
       arguments: its further arguments.
       ways: for each process its name, and the environment variables to set.
 
@@ -59,26 +58,17 @@ def run_workers(
     """
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="optax-dtypefix-"))
-        paths = {name: os.path.join(folder, f"{name}.jsonl") for name in ways}
-        processes = {}
-        for name, path in paths.items():
-            process = _start([function, path, *arguments], ways[name], f"{path}.stderr")
-            processes[name] = stack.enter_context(process)
-            stack.callback(process.kill)
-        while any(process.poll() is None for process in processes.values()):
-            time.sleep(0.1)
-            if sys.stderr.isatty():
-                _show_progress([_entries(path) for path in paths.values()])
-        if sys.stderr.isatty():
-            print(file=sys.stderr)
-        written = {
-            name: Written(_entries(path), processes[name].wait()) for name, path in paths.items()
-        }
-        for name, path in paths.items():
-            if not written[name].entries:
-                with open(f"{path}.stderr", encoding="utf-8", errors="replace") as file:
-                    raise NoOptaxError(f"the process with {name} optax failed:\n{file.read()}")
-        return written
+        pool = stack.enter_context(ThreadPoolExecutor(len(ways)))
+
+        def run(name: str) -> Written:
+            path = os.path.join(folder, f"{name}.jsonl")
+            code, stderr = _run([function, path, *arguments], ways[name])
+            entries = _entries(path)
+            if not entries:
+                raise NoOptaxError(f"the process with {name} optax failed:\n{stderr}")
+            return Written(entries, code)
+
+        return dict(zip(ways, pool.map(run, ways)))
 
 
 @contextlib.contextmanager
@@ -91,41 +81,29 @@ def lines_to(path: str) -> Iterator[Callable[..., None]]:
         yield lambda **fields: print(json.dumps(fields), file=file, flush=True)
 
 
-def _start(
-    arguments: list[str], variables: Mapping[str, str], stderr: str
-) -> subprocess.Popen[bytes]:
+def _run(arguments: Sequence[str], variables: Mapping[str, str]) -> tuple[int, str]:
     script = _SCRIPT.format(path=[entry for entry in sys.path if isinstance(entry, str)])
-    with open(stderr, "w", encoding="utf-8") as file:
-        return subprocess.Popen(
-            [sys.executable, *_isolation(), "-c", script, *arguments],
+    isolated = ["-I"] if sys.flags.isolated else []
+    # No pipe: a process that the user's program leaves behind would hold it open.
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as stderr:
+        done = subprocess.run(
+            [sys.executable, *isolated, "-c", script, *arguments],
             env=_environment(variables),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=file,
+            stderr=stderr,
+            check=False,
         )
+        stderr.seek(0)
+        return done.returncode, stderr.read()
 
 
 def _entries(path: str) -> list[Any]:
     """Read the lines that were written in full."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            return [json.loads(line) for line in file if line.endswith("\n")]
-    except FileNotFoundError:
+    if not os.path.exists(path):
         return []
-
-
-def _show_progress(written: list[list[Any]]) -> None:
-    if all(written):
-        total = sum(entries[0]["total"] for entries in written)
-        done = sum(len(entries) - 1 for entries in written)
-        print(f"\r{done} of {total}", end="", file=sys.stderr, flush=True)
-
-
-def _isolation() -> list[str]:
-    """Return the option that keeps files out that this process does not run either."""
-    if sys.flags.isolated:
-        return ["-I"]
-    return ["-P"] if sys.version_info >= (3, 11) else []
+    with open(path, encoding="utf-8") as file:
+        return [json.loads(line) for line in file if line.endswith("\n")]
 
 
 def _environment(variables: Mapping[str, str]) -> dict[str, str]:
@@ -133,12 +111,11 @@ def _environment(variables: Mapping[str, str]) -> dict[str, str]:
     # Dtype faults are the same on all devices, and the accelerator may be in use.
     environment.setdefault("JAX_PLATFORMS", "cpu")
     # The reproducers choose their own JAX modes: 64 bits, strict promotion or NaN checks in the
-    # environment would change the outcomes. Warnings are not part of the contract.
-    # A worker is no run of the user: it must not replace the report, and stock differs from it.
-    for variable in ("OPTAX_DTYPEFIX_REPORT", "OPTAX_DTYPEFIX_REQUIRE"):
-        environment.pop(variable, None)
-    for variable in list(environment):
-        other = variable.startswith("JAX_") and not variable.startswith("JAX_PLATFORM")
-        if other or variable == "PYTHONWARNINGS":
-            del environment[variable]
+    # environment would change the outcomes. Warnings are not part of the contract. A worker is no
+    # run of the user: it must not replace the report, and stock differs from it.
+    unwanted = ("PYTHONWARNINGS", "OPTAX_DTYPEFIX_REPORT", "OPTAX_DTYPEFIX_REQUIRE")
+    for name in list(environment):
+        mode = name.startswith("JAX_") and not name.startswith("JAX_PLATFORM")
+        if mode or name in unwanted:
+            del environment[name]
     return environment

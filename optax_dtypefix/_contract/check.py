@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -69,11 +69,10 @@ class TracedStep:
         tx: Any,
         params: PyTree,
         grads: PyTree,
-        extra_args: dict[str, Any] | None = None,
+        extra_args: dict[str, Any],
         *,
         state_asks: bool = False,
     ) -> None:
-        extra_args = extra_args or {}
         abstract = {k: v for k, v in extra_args.items() if _is_abstract(v)}
         self._static = {k: v for k, v in extra_args.items() if k not in abstract}
         self._tx = tx
@@ -97,20 +96,19 @@ class TracedStep:
 
             return jax.lax.scan(body, self._tx.init(inputs[0]), None, length=2)
 
-        refused = None
+        refused: list[Violation] = []
         try:
             jaxpr = jax.make_jaxpr(scan)(self._inputs)
         except TypeError as error:
             if not seen:  # The transformation itself raises, not scan.
                 raise
-            refused = f"does not take the state: {summarize(error)}"
+            refused = [_refused("scan", error)]
             jaxpr = jax.make_jaxpr(self._once)(self._inputs)
         # If a weak type changes, scan traces the body again without the weak type.
         yield from seen[0]
         if not self._has_input(DOUBLE) and float64_inside(jaxpr.jaxpr):
             yield Violation("float64", "", "computed inside, but no input is float64")
-        if refused is not None:
-            yield Violation("scan", "", refused)
+        yield from refused
 
     def cond(self) -> Iterator[Violation]:
         """Check that ``lax.cond`` accepts the state, updated in one branch and old in the other."""
@@ -126,7 +124,7 @@ class TracedStep:
         try:
             jax.eval_shape(cond, self._inputs)
         except TypeError as error:
-            yield Violation("cond", "", f"does not take the state: {summarize(error)}")
+            yield _refused("cond", error)
 
     def _once(self, flat: list[Any]) -> tuple[PyTree, PyTree]:
         inputs = self._structure.unflatten(flat)
@@ -147,14 +145,15 @@ class TracedStep:
         if before != after:
             yield Violation("structure", "", f"changes from {before} to {after}")
         else:
-            for (path, was), (_, now) in zip(_with_paths(state), _with_paths(new_state)):
+            for (path, leaf), new_leaf in zip(_with_paths(state), leaves(new_state)):
+                was, now = _describe(leaf), _describe(new_leaf)
                 if was != now:
                     yield Violation("state", path, f"changes from {was} to {now}")
         yield from self._widths(updates, state, inputs)
         for kind, dtypes in (("float64", DOUBLE), ("int64", _LONG)):
             for path, leaf in () if self._has_input(dtypes) else _with_paths(new_state):
-                if leaf.dtype in dtypes:
-                    message = f"{leaf} in the state, but no input is {kind}"
+                if dtype_of(leaf) in dtypes:
+                    message = f"{_describe(leaf)} in the state, but no input is {kind}"
                     yield Violation(kind, path, message)
 
     def _widths(self, updates: PyTree, state: PyTree, inputs: PyTree) -> Iterator[Violation]:
@@ -170,42 +169,32 @@ class TracedStep:
         rows = zip(leaves(grads), leaves(params), _with_paths(updates), dtypes)
         for grad, param, (path, update), bound in rows:
             given = f"gradient {grad.dtype}, param {param.dtype}"
-            if update.dtype != bound:
-                message = f"{update.dtype}, wider than {bound} ({given})"
-                yield Violation("updates", path, message)
+            dtype = dtype_of(update)
+            if dtype != bound:
+                yield Violation("updates", path, f"{dtype}, wider than {bound} ({given})")
             elif kind_of(bound) < REAL <= max(kind_of(grad.dtype), kind_of(param.dtype)):
-                yield Violation("updates", path, f"{update.dtype} loses fractions ({given})")
+                yield Violation("updates", path, f"{dtype} loses fractions ({given})")
 
     def _has_input(self, dtypes: tuple[Any, ...]) -> bool:
         return any(leaf.dtype in dtypes for leaf in self._inputs)
 
 
-class _Type(NamedTuple):
-    """Dtype and shape of a value, and whether it is weakly typed."""
-
-    dtype: Any
-    shape: tuple[int, ...]
-    weak: bool
-
-    def __str__(self) -> str:
-        return f"{'weak ' if self.weak else ''}{self.dtype}{list(self.shape)}"
+def _refused(by: str, error: Exception) -> Violation:
+    return Violation(by, "", f"does not take the state: {summarize(error)}")
 
 
-def _type_of(value: Any) -> _Type:
-    return _Type(dtype_of(value), tuple(jnp.shape(value)), is_weak(value))
+def _describe(leaf: Any) -> str:
+    return f"{'weak ' if is_weak(leaf) else ''}{dtype_of(leaf)}{list(jnp.shape(leaf))}"
 
 
-def _with_paths(tree: PyTree) -> list[tuple[str, _Type]]:
+def _with_paths(tree: PyTree) -> list[tuple[str, Any]]:
     flat, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return [(jax.tree_util.keystr(path), _type_of(leaf)) for path, leaf in flat]
+    return [(jax.tree_util.keystr(path), leaf) for path, leaf in flat]
 
 
 def _is_abstract(value: Any) -> bool:
-    found = jax.tree_util.tree_leaves(value)
-    return bool(found) and all(hasattr(leaf, "dtype") and hasattr(leaf, "shape") for leaf in found)
+    return bool(leaves(value)) and all(hasattr(leaf, "dtype") for leaf in leaves(value))
 
 
 def _shape(leaf: Any) -> Any:
-    if hasattr(leaf, "dtype") and hasattr(leaf, "shape"):
-        return jax.ShapeDtypeStruct(leaf.shape, dtype_of(leaf))
-    return jax.ShapeDtypeStruct((), dtype_of(leaf))
+    return jax.ShapeDtypeStruct(getattr(leaf, "shape", ()), dtype_of(leaf))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
@@ -57,47 +58,42 @@ def find_violations(
       steps: of the longest run.
       notes: gets what is not compared, and why.
     """
+    short = min(steps, _SHORT)
+    (first,), _ = _exact_run(problem, _SCENARIOS[0], 1, seed=0)
+    long = steps if problem.has_sums(first) else short
+    incomparable = "updates are random" if problem.is_random(first) else ""
     # The gradients of a given loss are what they are.
     scenarios = _SCENARIOS[:1] if problem.searches else _SCENARIOS
     for seed, scenario in enumerate(scenarios):
-        long = scenario.long and problem.has_sums
-        count = steps if long else min(steps, _SHORT)
-        rng = np.random.default_rng(seed)
-        for one in _violations(problem, scenario, count, rng, notes):
-            yield dataclasses.replace(one, gradients=scenario.name)
-    yield from _after_nan(problem, min(steps, _SHORT))
+        inputs, exact = _exact_run(problem, scenario, long if scenario.long else short, seed)
+        run = Run(problem, inputs[0])
+        stored = run.array_dtypes()
+        user = list(map(run.step, inputs))
+        broken = list(_not_finite(problem, user))
+        reason = incomparable or ("float8" if problem.coarse else "the exact run fails")
+        if not broken and (incomparable or problem.coarse or not exact):
+            notes[f"{reason}: only checked for numbers that are not finite"] = None
+        elif not broken:
+            run = Run(problem, inputs[0], exact=True, stored=stored)
+            rounded = list(map(run.step, inputs))
+            broken = list(_wrong_values(problem, scenario.zeros, user, exact, rounded))
+        yield from (dataclasses.replace(one, gradients=scenario.name) for one in broken)
+    yield from _after_nan(problem, short)
 
 
-def _violations(
+def _wrong_values(
     problem: RandomProblem,
-    scenario: _Scenario,
-    steps: int,
-    rng: np.random.Generator,
-    notes: dict[str, None],
+    zeros: int,
+    user: list[StepResult],
+    exact: list[StepResult],
+    rounded: list[StepResult],
 ) -> Iterator[Violation]:
     """Yield what is wrong in one scenario, at most once for each leaf and kind."""
-    inputs, exact = _exact_run(problem, scenario, steps, rng)
-    run = Run(problem, inputs[0])
-    stored = run.array_dtypes()
-    user = [run.step(step) for step in inputs]
-    broken = list(_not_finite(problem, user))
-    yield from broken
-    if broken:
-        return
-    for applies, why in (
-        (problem.random, "updates are random"),
-        (problem.coarse, "float8"),
-        (not exact, "the exact run fails"),
-    ):
-        if applies:
-            notes[f"{why}: only checked for numbers that are not finite"] = None
-            return
-    run = Run(problem, inputs[0], exact=True, stored=stored)
-    rounded = [run.step(step) for step in inputs]
     if problem.searches:
-        exact = _until_converged(exact)
-    yield from _wrong_updates(problem, scenario.zeros, user, exact, rounded)
-    if not problem.searches:  # A line search decides by differences of nearly equal losses.
+        # A line search decides by differences of nearly equal losses.
+        yield from _wrong_updates(problem, zeros, user, _until_converged(exact), rounded)
+    else:
+        yield from _wrong_updates(problem, zeros, user, exact, rounded)
         yield from _wrong_statistics(user, exact, rounded)
 
 
@@ -157,26 +153,26 @@ def _wrong_statistics(
 
 
 def _exact_run(
-    problem: RandomProblem, scenario: _Scenario, steps: int, rng: np.random.Generator
+    problem: RandomProblem, scenario: _Scenario, steps: int, seed: int
 ) -> tuple[list[Inputs], list[StepResult]]:
     """Run a problem exactly. Return the inputs of its steps, and no outcomes if it fails."""
+    rng = np.random.default_rng(seed)
     start = problem.start(rng)
-    params, run, inputs, outcomes = start, None, [], []
-    failed = False
+    params, run = start, None
+    inputs: list[Inputs] = []
+    outcomes: list[StepResult] = []
     for step in range(steps):
         scale = 0.0 if step < scenario.zeros else scenario.scale
         inputs.append(problem.inputs(params, start, step, scale, rng))
-        if failed:
-            continue
-        try:
+        if len(outcomes) < step:
+            continue  # It has failed; the user's run goes on.
+        with contextlib.suppress(Exception):
             run = run or Run(problem, inputs[0], exact=True)
-            outcomes.append(run.step(inputs[-1]))
-        except Exception:
-            failed = True
-            continue
-        params = _moved(params, outcomes[-1].updates)
-        failed = not all(np.all(np.isfinite(u)) for u in outcomes[-1].updates)
-    return inputs, [] if failed else outcomes
+            outcome = run.step(inputs[-1])
+            if all(np.all(np.isfinite(update)) for update in outcome.updates):
+                outcomes.append(outcome)
+                params = _moved(params, outcome.updates)
+    return inputs, outcomes if len(outcomes) == steps else []
 
 
 def _moved(params: list[Any], updates: list[Any]) -> list[Any]:
@@ -214,18 +210,17 @@ def _errors(got: list[Any], wanted: list[Any]) -> list[float]:
 
 def _not_finite(problem: RandomProblem, outcomes: Sequence[StepResult]) -> Iterator[Violation]:
     for leaf, where in enumerate(problem.paths):
-        for step, outcome in enumerate(outcomes):
+        for step, outcome in enumerate(outcomes, 1):
             update = outcome.updates[leaf]
             if not np.all(np.isfinite(update)):
-                what = "nan" if np.any(np.isnan(update)) else "inf"
-                yield Violation("not finite", where, what, step + 1)
+                message = "nan" if np.any(np.isnan(update)) else "inf"
+                yield Violation("not finite", where, message, step)
                 break
 
 
 def _after_nan(problem: RandomProblem, steps: int) -> Iterator[Violation]:
     """Compare a run whose first gradients are NaN with the same run without."""
-    rng = np.random.default_rng(0)
-    inputs, _ = _exact_run(problem, _SCENARIOS[0], steps, rng)
+    inputs, _ = _exact_run(problem, _SCENARIOS[0], steps, seed=0)
     bad = problem.with_nan(inputs[0])
     clean, run = Run(problem, bad), Run(problem, bad)
     without = [clean.step(step) for step in inputs]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import jax
+import numpy as np
 
 from .dtypes import PyTree, dtype_of, is_number, leaves
 from .jaxpr import equations
@@ -31,10 +33,10 @@ def shrunk_shapes(tx: Any, params: PyTree, grads: PyTree) -> dict[Shape, Shape]:
       params: tree of arrays or ``jax.ShapeDtypeStruct``.
       grads: likewise.
     """
-    shapes = {tuple(leaf.shape) for leaf in leaves((params, grads)) if _has_shape(leaf)}
+    shapes = set(map(np.shape, leaves((params, grads))))
     as_is = {shape: shape for shape in shapes}
     wanted = _outline(tx, params, grads, as_is)
-    for size in _SIZES if wanted is not None else ():
+    for size in _SIZES if wanted else ():
         smaller = _smaller(shapes, size)
         if _outline(tx, params, grads, smaller) == wanted:
             return smaller
@@ -48,44 +50,24 @@ def _smaller(shapes: Iterable[Shape], size: int) -> dict[Shape, Shape]:
     return {shape: tuple(dimension.get(n, n) for n in shape) for shape in shapes}
 
 
-def _outline(tx: Any, params: PyTree, grads: PyTree, shapes: Mapping[Shape, Shape]) -> Any:
-    """Describe the state and the operations without sizes; None if ``init`` cannot be traced."""
+def _outline(tx: Any, params: PyTree, grads: PyTree, shapes: Mapping[Shape, Shape]) -> list[Any]:
+    """Describe the state and the operations without sizes; as far as they can be traced."""
     structure: Any = jax.tree_util.tree_structure((params, grads))
-    flat = leaves((params, grads))
-    arrays = [i for i, leaf in enumerate(flat) if _has_shape(leaf)]
-    states: list[Any] = []
-
-    def given(values: list[Any]) -> Any:
-        filled = list(flat)
-        for i, value in zip(arrays, values):
-            filled[i] = value
-        return structure.unflatten(filled)
-
-    def init(values: list[Any]) -> list[Any]:
-        state = tx.init(given(values)[0])
-        states.append(jax.tree_util.tree_structure(state))
-        return [leaf for leaf in leaves(state) if is_number(leaf)]
-
-    def update(values: list[Any]) -> list[Any]:
-        params, grads = given(values)
-        return list(filter(is_number, leaves(tx.update(grads, tx.init(params), params))))
-
     inputs = [
-        jax.ShapeDtypeStruct(shapes[tuple(leaf.shape)], dtype_of(leaf))
-        for leaf in (flat[i] for i in arrays)
+        jax.ShapeDtypeStruct(shapes[np.shape(leaf)], dtype_of(leaf))
+        for leaf in leaves((params, grads))
     ]
-    try:
-        state = jax.eval_shape(init, inputs)
-    except Exception:  # Not traceable, or too small: ``muon`` may refuse a shape.
-        return None
-    try:
-        jaxpr = jax.make_jaxpr(update)(inputs)
-    except Exception:  # It needs extra arguments, or a constant has the shape of a param.
-        operations = None
-    else:
-        operations = [equation.primitive.name for equation in equations(jaxpr.jaxpr)]
-    return states[0], [tuple(n == 1 for n in leaf.shape) for leaf in state], operations
+    outline: list[Any] = []
 
+    def step(flat: list[Any]) -> list[Any]:
+        params, grads = structure.unflatten(flat)
+        state = tx.init(params)
+        ones = [[n == 1 for n in np.shape(leaf)] for leaf in leaves(state) if is_number(leaf)]
+        outline.extend((jax.tree_util.tree_structure(state), ones))
+        return leaves(tx.update(grads, state, params))
 
-def _has_shape(leaf: Any) -> bool:
-    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+    # A shape may be too small for ``init``, as for muon; ``update`` may need extra arguments.
+    with contextlib.suppress(Exception):
+        jaxpr = jax.make_jaxpr(step)(inputs)
+        outline.append([equation.primitive.name for equation in equations(jaxpr.jaxpr)])
+    return outline

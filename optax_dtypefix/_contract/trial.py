@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -54,7 +53,7 @@ class RandomProblem:
     stay, because the function may need them, and gradients are those of ``value_fn``.
 
     Attributes:
-      update: ``update(grads, state, params, arrays)``, compiled where the trees allow it.
+      update: ``update(grads, state, params, arrays)``, compiled.
       init: that of the transformation.
       searches: whether it is given the loss as a function, and so may converge.
       double: whether float32 is not enough for the exact run.
@@ -73,9 +72,9 @@ class RandomProblem:
             result: tuple[PyTree, PyTree] = tx.update(grads, state, params, **arrays, **functions)
             return result
 
-        # A model may have functions among its leaves.
-        compiles = all(map(is_number, leaves((params, grads, arrays))))
-        self.update = jax.jit(update) if compiles else update
+        if not all(map(is_number, leaves((params, grads, arrays)))):
+            raise TypeError("a leaf is no array")
+        self.update = jax.jit(update)
         self.init = tx.init
         self._arrays = arrays
         self._loss = functions.get("value_fn")
@@ -86,35 +85,26 @@ class RandomProblem:
         self._grads = [_Leaf.of(leaf, shapes) for leaf in leaves(grads)]
         self._structures: Any = [jax.tree_util.tree_structure(tree) for tree in (params, grads)]
         floats = [leaf.dtype for leaf in (*self._params, *self._grads) if leaf.is_float]
-        bits = {jnp.finfo(dtype).dtype.itemsize * 8 for dtype in floats}
-        self.double = any(count > 16 for count in bits)
-        self.half = any(count <= 16 for count in bits)
-        self.coarse = any(count <= 8 for count in bits)
-        self.paths = [path for path, leaf in _with_paths(grads) if is_number(leaf)]
+        bits = [jnp.finfo(dtype).bits for dtype in floats]
+        self.double = max(bits, default=0) > 16
+        self.half = min(bits, default=32) <= 16
+        self.coarse = min(bits, default=32) <= 8
+        flat, _ = jax.tree_util.tree_flatten_with_path(grads)
+        self.paths = [f"updates{jax.tree_util.keystr(path)}" for path, _ in flat]
 
-    @functools.cached_property
-    def _first(self) -> Inputs:
-        rng = np.random.default_rng(0)
-        start = self.start(rng)
-        return self.inputs(start, start, 0, 1.0, rng)
+    def has_sums(self, first: Inputs) -> bool:
+        """Check whether the state has float scalars, which may be sums."""
+        return any(map(is_inexact, Run(self, first).scalars().values()))
 
-    @functools.cached_property
-    def has_sums(self) -> bool:
-        """Whether the state has float scalars, which may be sums."""
-        return any(map(is_inexact, Run(self, self._first).scalars().values()))
-
-    @functools.cached_property
-    def random(self) -> bool:
-        """Whether the update draws random numbers: these differ by dtype."""
-        params, grads, extra_args = self.arguments(self._first, exact=False)
+    def is_random(self, first: Inputs) -> bool:
+        """Check whether the update draws random numbers: these differ by dtype."""
+        params, grads, extra_args = self.arguments(first, exact=False)
 
         def updates() -> list[Any]:
-            state = self.init(params)
-            return list(filter(is_number, leaves(self.update(grads, state, params, extra_args)[0])))
+            return leaves(self.update(grads, self.init(params), params, extra_args)[0])
 
         jaxpr = jax.make_jaxpr(updates)()
-        names = {equation.primitive.name for equation in equations(jaxpr.jaxpr)}
-        return bool(names & _RANDOM)
+        return any(equation.primitive.name in _RANDOM for equation in equations(jaxpr.jaxpr))
 
     def with_nan(self, inputs: Inputs) -> Inputs:
         """Return the inputs with NaN for every float gradient."""
@@ -150,7 +140,7 @@ class RandomProblem:
         self, params: Arrays, start: Arrays, step: int, scale: float, rng: np.random.Generator
     ) -> Inputs:
         """Return the rounded inputs of a step, for exact params."""
-        rounded = [leaf.round(value) for leaf, value in zip(self._params, params)]
+        rounded = list(map(_Leaf.round, self._params, params))
         if self._loss is not None:
             tree = self._structures[0].unflatten(map(jnp.asarray, rounded))
             value, gradient = jax.value_and_grad(self._loss)(tree)
@@ -158,8 +148,8 @@ class RandomProblem:
         else:
             flat = [leaf.draw(rng) for leaf in self._grads]
             if len(flat) == len(params):  # The minimum is where the signs of the start turn.
-                rows = zip(self._grads, flat, params, start)
-                flat = [g + _half_way(p, s, g) if leaf.dtype else g for leaf, g, p, s in rows]
+                rows = zip(flat, params, start)
+                flat = [g + _half_way(p, s, g) for g, p, s in rows]
             loss = 0.998**step  # It improves slowly and steadily.
         pairs = zip(self._grads, flat)
         grads = [leaf.round(scale * g if leaf.is_float else g) for leaf, g in pairs]
@@ -169,7 +159,7 @@ class RandomProblem:
         """Return params, gradients and the extra arguments that are arrays, for one step."""
         params, grads = (
             structure.unflatten(
-                jnp.asarray(value, self._dtype(leaf.dtype, exact=exact)) if leaf.dtype else value
+                jnp.asarray(value, self._dtype(leaf.dtype, exact=exact))
                 for leaf, value in zip(flat, values)
             )
             for structure, flat, values in zip(
@@ -193,7 +183,7 @@ class RandomProblem:
 
 @dataclasses.dataclass(frozen=True)
 class _Leaf:
-    """A leaf of params or gradients; ``dtype`` is None if the leaf is no number."""
+    """A leaf of params or gradients."""
 
     shape: tuple[int, ...]
     dtype: Any
@@ -201,20 +191,16 @@ class _Leaf:
 
     @classmethod
     def of(cls, leaf: Any, shapes: Mapping[tuple[int, ...], tuple[int, ...]]) -> _Leaf:
-        if not is_number(leaf):
-            return cls((), None, leaf)
         shape = tuple(np.shape(leaf))
         given = None if isinstance(leaf, jax.ShapeDtypeStruct) else np.asarray(leaf)
         return cls(shapes.get(shape, shape), np.dtype(dtype_of(leaf)), given)
 
     @property
     def is_float(self) -> bool:
-        return self.dtype is not None and bool(jnp.issubdtype(self.dtype, jnp.inexact))
+        return bool(jnp.issubdtype(self.dtype, jnp.inexact))
 
     def draw(self, rng: np.random.Generator) -> Any:
         """Draw numbers of a size between 0.5 and 1.5."""
-        if self.dtype is None:
-            return self.given
         numbers = rng.uniform(0.5, 1.5, self.shape) * rng.choice((-1.0, 1.0), self.shape)
         if jnp.issubdtype(self.dtype, jnp.complexfloating):
             return numbers * np.exp(1j * rng.uniform(0.0, np.pi, self.shape))
@@ -222,8 +208,6 @@ class _Leaf:
 
     def round(self, value: Any) -> Any:
         """Round to the dtype; integers away from zero, so that none becomes zero."""
-        if self.dtype is None:
-            return value
         if jnp.issubdtype(self.dtype, jnp.complexfloating):
             return np.asarray(value).astype(self.dtype)
         real = np.real(np.asarray(value, np.complex128))
@@ -270,7 +254,7 @@ class Run:
             updates, state = self._problem.update(grads, self._state, params, extra_args)
             self._state = self._kept(state)
         return StepResult(
-            [_double(leaf) for leaf in leaves(updates) if is_number(leaf)],
+            list(map(_double, leaves(updates))),
             {name: _double(leaf) for name, leaf in self.scalars().items()},
         )
 
@@ -286,15 +270,16 @@ class Run:
         ]
 
     def _kept(self, state: PyTree) -> PyTree:
-        flat = leaves(state)
-        structure: Any = jax.tree_util.tree_structure(state)
-        if self._stored is None or len(flat) != len(self._stored):
+        if self._stored is None or len(leaves(state)) != len(self._stored):
             return state
-        kept: PyTree = structure.unflatten(
-            leaf if dtype is None else jnp.asarray(np.asarray(leaf).astype(dtype), leaf.dtype)
-            for leaf, dtype in zip(flat, self._stored)
-        )
+        structure: Any = jax.tree_util.tree_structure(state)
+        kept: PyTree = structure.unflatten(map(_rounded, leaves(state), self._stored))
         return kept
+
+
+def _rounded(leaf: Any, dtype: Any) -> Any:
+    """Round a leaf to a dtype, but keep its own."""
+    return leaf if dtype is None else jnp.asarray(np.asarray(leaf).astype(dtype), leaf.dtype)
 
 
 def _names(state: PyTree, params: PyTree) -> list[str]:
@@ -318,17 +303,11 @@ def _names(state: PyTree, params: PyTree) -> list[str]:
     return names
 
 
-def _with_paths(tree: PyTree) -> list[tuple[str, Any]]:
-    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return [(f"updates{jax.tree_util.keystr(path)}", leaf) for path, leaf in flat]
-
-
 def _half_way(param: Any, start: Any, like: Any) -> Any:
     """Return half the distance from the minimum, or 0 if the gradient has another shape."""
     distance = np.asarray(param) + np.asarray(start)
-    fits = np.ndim(distance) <= np.ndim(like) and np.broadcast_shapes(
-        distance.shape, like.shape
-    ) == np.shape(like)
+    # Gradients of each example have one dimension more.
+    fits = distance.shape == like.shape[like.ndim - distance.ndim :]
     return 0.5 * distance if fits else 0.0
 
 

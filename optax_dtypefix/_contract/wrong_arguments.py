@@ -56,22 +56,17 @@ def refuse_traced(params: PyTree) -> None:
 
 def advice_on(error: BaseException, caller: str, params: PyTree) -> str:
     """Return advice on an exception of the transformation, or nothing."""
-    advice = _missing_arguments(error, caller)
-    if not advice and not all(map(is_number, leaves(params))):
-        advice = " Some leaves of params are no arrays. Pass the arrays alone: of an Equinox model "
-        advice += "`eqx.filter(model, eqx.is_inexact_array)`."
-    return advice
-
-
-def _missing_arguments(error: BaseException, caller: str) -> str:
     found = _MISSING.search(str(error)) if isinstance(error, TypeError) else None
-    if found is None:
-        return ""
-    names = re.findall(r"'(\w+)'", found[1])
-    if not names:
-        return ""
-    given = ", ".join(f"{name}=..." for name in names)
-    return f" The update needs {' and '.join(names)}: call {caller}(tx, params, {given})."
+    names = re.findall(r"'(\w+)'", found[1]) if found else []
+    if names:
+        given = ", ".join(f"{name}=..." for name in names)
+        return f" The update needs {' and '.join(names)}: call {caller}(tx, params, {given})."
+    if not all(map(is_number, leaves(params))):
+        return (
+            " Some leaves of params are no arrays. Pass the arrays alone: of an Equinox model "
+            "`eqx.filter(model, eqx.is_inexact_array)`."
+        )
+    return ""
 
 
 def _is_transformation(value: Any) -> bool:
@@ -79,8 +74,6 @@ def _is_transformation(value: Any) -> bool:
 
 
 def _public_name(function: Any) -> str:
-    name = getattr(function, "__name__", None) or getattr(
-        getattr(function, "func", None), "__name__", "factory"
-    )
+    name = getattr(getattr(function, "func", function), "__name__", "factory")
     module = str(getattr(function, "__module__", ""))
     return f"optax.{name}" if module.startswith("optax.") else str(name)

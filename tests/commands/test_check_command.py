@@ -324,12 +324,12 @@ def test_any_tree_can_be_written(tree: Any) -> None:
         ("w=float32[2],", "cannot read ''"),
         ("w=float32[2] b=float32[2]", "cannot read 'w=float32"),
         ("w=float32", "cannot read 'w=float32'"),
-        ("w=float32[2 3]", "cannot read the shape [2 3]"),
+        ("w=float32[2 3]", "cannot read 'w=float32[2 3]'"),
         ("w=flaot32[2]", "unknown dtype 'flaot32'. Did you mean 'float32'?"),
         ("w=int8[2],w=int8[3]", "'w' is named twice"),
         ("w=int8[2],w.x=int8[3]", "'w.x': 'w' is an array already"),
         ("w.x=int8[2],w=int8[3]", "'w' is named twice"),
-        ("w..x=int8[2]", "'w..x' has an empty part"),
+        ("w..x=int8[2]", "cannot read 'w..x=int8[2]'"),
     ],
 )
 def test_malformed_params_are_explained(text: str, message: str) -> None:

@@ -51,11 +51,15 @@ def test_without_a_command_it_prints_help(capsys: pytest.CaptureFixture[str]) ->
     assert "examples:" in capsys.readouterr().err
 
 
-def test_an_unknown_command_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_command_is_named_with_the_known_ones(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with pytest.raises(SystemExit) as exit_:
         main(["doctr"])
     assert exit_.value.code == 2
-    assert "unknown command 'doctr'. Did you mean 'doctor'?" in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert "invalid choice: 'doctr'" in printed
+    assert "doctor" in printed
 
 
 @pytest.mark.parametrize("arguments", [["run"], ["run", "-x"], ["run", "-m"], ["status", "more"]])
@@ -90,13 +94,12 @@ def test_status_lists_the_applied_patches(command: Python) -> None:
         (False, {}, False),
         (False, {"FORCE_COLOR": "1"}, True),
         (False, {"FORCE_COLOR": "0"}, False),
-        (False, {"CLICOLOR_FORCE": "1", "TERM": "dumb"}, True),
     ],
 )
 def test_colour_where_the_terminal_wants_it(
     monkeypatch: pytest.MonkeyPatch, terminal: bool, variables: dict[str, str], coloured: bool
 ) -> None:
-    for name in ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE"):
+    for name in ("NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm")
     for name, value in variables.items():

@@ -140,7 +140,7 @@ def judged(
     stock: str | None, patched: str | None, state: str, reason: str = "so", *, tested: bool = True
 ) -> FaultResult:
     status = {"state": state, "reason": reason}
-    messages = ({"outcome": message} for message in (stock, patched))
+    messages = ({"outcome": message, "fixed_by": ["p"]} for message in (stock, patched))
     return _doctor._result(FAULT, *messages, status, tested=tested)
 
 
@@ -285,44 +285,30 @@ OTHERS = """
 
     @wrapt.when_imported("optax_dtypefix.patches.multi_steps")
     def tamper(module):
-        from optax_dtypefix import status
+        from optax_dtypefix._engine.release import Release
+        from optax_dtypefix.patches import fromage
 
         inner_drift = module.PATCH.faults[0]
 
-        def fault(name, *fixers, together=False):
-            def reproduce(optax):
-                states = [status()[patch].state == "applied" for patch in fixers]
-                fixed = (all if together else any)(states)
-                return None if fixed else "wrong"
-
-            return inner_drift._replace(id=name, reproducer=reproduce, releases="")
+        def reproduce_another(optax):
+            return fromage.PATCH.faults_on(Release(optax.__version__))[0].reproduce(optax)
 
         module.PATCH.faults = (
-            fault("by_one", "fromage"),
-            fault("by_either", "fromage", "learning_rate"),
-            fault("by_both", "fromage", "learning_rate", together=True),
-            fault("by_none"),
+            inner_drift._replace(id="of_fromage", reproducer=reproduce_another, releases=""),
+            inner_drift._replace(id="of_none", reproducer=lambda optax: "wrong", releases=""),
         )
 """
 
 
-def test_it_says_which_other_patches_fix_a_fault(command: Python) -> None:
+def test_it_says_which_other_patch_fixes_a_fault(command: Python) -> None:
     run = command(
-        "doctor",
-        "multi_steps",
-        "--json",
+        *("doctor", "multi_steps", "--json"),
         PYTHONPATH=command.at_start(OTHERS),
         OPTAX_DTYPEFIX_ONLY="fromage,learning_rate",
     )
-    rows = {row["fault"]: row for row in json.loads(run.stdout)["faults"]}
-    assert {fault: row["fixed_by"] for fault, row in rows.items()} == {
-        "by_one": ["fromage"],
-        "by_either": ["fromage", "learning_rate"],
-        "by_both": ["fromage", "learning_rate"],
-        "by_none": [],
-    }
-    verdicts = [row["verdict"] for row in rows.values()]
-    assert verdicts == ["fixed by others"] * 3 + ["disabled"]
+    by_fromage, by_none = json.loads(run.stdout)["faults"]
+    assert (by_fromage["verdict"], by_fromage["fixed_by"]) == ("fixed by others", ["fromage"])
+    assert (by_none["verdict"], by_none["fixed_by"]) == ("disabled", [])
 
 
 def test_one_patch_in_detail(command: Python) -> None:
@@ -337,12 +323,20 @@ def test_one_patch_in_detail(command: Python) -> None:
     assert "Unknown patch 'fromag'. Did you mean 'fromage'?" in wrong.stderr
 
 
-def test_a_patch_that_cannot_be_loaded_is_a_failure() -> None:
-    broken = {"id": "p", "state": "failed", "reason": "SyntaxError: no"}
-    result = diagnosis(_doctor._unloadable(broken))
-    assert not result.ok
-    assert "SyntaxError: no" in result.as_text(200, verbose=True)
-    assert "0/1 fixed; still fails" in result.as_text(200)
+BROKEN = f"""
+{FEW}
+
+    @wrapt.when_imported("optax_dtypefix.patches.multi_steps")
+    def break_it(module):
+        del module.PATCH
+"""
+
+
+def test_a_patch_that_cannot_be_loaded_is_a_failure(command: Python) -> None:
+    run = command("doctor", "multi_steps", PYTHONPATH=command.at_start(BROKEN))
+    assert (run.returncode, run.stderr) == (1, "")
+    assert run.stdout.startswith("multi_steps, (all): still fails\n")
+    assert "the patch is failed: AttributeError" in run.stdout
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 300])

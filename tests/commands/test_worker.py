@@ -27,7 +27,7 @@ def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "user.py").write_text(
         "import json, os\n"
         "def write(path):\n"
-        "    open(path, 'w').write(json.dumps({'total': 0, 'way': os.environ['WAY']}) + '\\n')\n"
+        "    open(path, 'w').write(json.dumps({'way': os.environ['WAY']}) + '\\n')\n"
     )
     monkeypatch.chdir(folder)
     return folder
@@ -49,8 +49,8 @@ def test_it_finds_what_this_process_finds(
     monkeypatch.setattr(sys, "path", [*sys.path, str(modules), modules])  # A Path is ignored.
     ways = {"one": {"WAY": "1"}, "other": {"WAY": "2"}}
     assert run_workers("user:write", (), ways) == {
-        "one": Written([{"total": 0, "way": "1"}], 0),
-        "other": Written([{"total": 0, "way": "2"}], 0),
+        "one": Written([{"way": "1"}], 0),
+        "other": Written([{"way": "2"}], 0),
     }
 
 

@@ -242,7 +242,7 @@ def test_the_loss_falls_slowly() -> None:
     values = jax.ShapeDtypeStruct((), jnp.float32)
     with jax.disable_jit():
         assert check_values(tx, shapes(jnp.bfloat16), steps=3, value=values).ok
-    assert [round(float(v), 4) for v in seen[:3]] == [1.0, 0.998, 0.996]
+    assert {round(float(v), 4) for v in seen} == {1.0, 0.998, 0.996}
     assert seen[0].dtype == jnp.float32
 
 
@@ -261,16 +261,9 @@ def test_functions_get_the_params_that_were_given() -> None:
     assert found.ok, found
 
 
-def test_user_defined_nodes_and_functions_among_leaves() -> None:
+def test_user_defined_nodes() -> None:
     node = {"n": Converting(jnp.ones(3, jnp.bfloat16)), "b": jnp.ones((), jnp.bfloat16)}
     assert check_values(optax.sgd(0.1, momentum=0.9), node).ok
-    model = {"w": jnp.ones(3), "activation": jnp.tanh}
-
-    def update(grads: Any, state: Any, params: Any = None) -> Any:
-        del params
-        return tree_map(lambda g: g if callable(g) else -0.1 * g, grads), state
-
-    assert check_values(optax.GradientTransformation(lambda _: (), update), model).ok
 
 
 def test_large_shapes_are_shrunk_but_factored_alike() -> None:
@@ -341,7 +334,7 @@ def test_empty_leaves_and_float8() -> None:
 
 def test_a_model_with_functions_gets_advice() -> None:
     found = check_values(optax.adam(0.1), {"w": jnp.ones(3), "activation": jnp.tanh}, steps=3)
-    assert found.ok or "eqx.filter" in str(found)
+    assert "eqx.filter" in str(found)
     assert "did you mean" not in str(found).lower()
     with pytest.raises(TypeError, match=r"is not a gradient transformation\. Pass an object"):
         check_values(lambda _: 0.1, shapes(jnp.float32))

@@ -15,7 +15,13 @@ DTYPES = (
 USUAL = "float32,bfloat16,float16"
 """What is checked if the user names no dtype and no params."""
 _64_BITS = ("float64", "complex128", "int64", "uint64")
-_LEAF = re.compile(r"\s*(?P<path>[^\s=,\[\]]+)\s*=\s*(?P<dtype>\w+)\s*\[(?P<shape>[\d\s,]*)\]\s*")
+_COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])")
+_LEAF = re.compile(
+    r"""\s* (?P<path> [^\s=,.\[\]]+ (\.[^\s=,.\[\]]+)* )
+    \s* = \s* (?P<dtype> \w+ )
+    \s* \[ (?P<shape> (\s*\d+\s*,)* (\s*\d+)? \s* ) \] \s*""",
+    re.VERBOSE,
+)
 
 
 class Leaf(NamedTuple):
@@ -71,23 +77,16 @@ def parse_params(text: str) -> Tree:
       ArgumentTypeError: the text is malformed; the message names the part.
     """
     tree: Tree = {}
-    at = 0
-    while True:
-        match = _LEAF.match(text, at)
-        if match is None or text[match.end() : match.end() + 1] not in ("", ","):
+    for part in _COMMA_OUTSIDE_BRACKETS.split(text):
+        match = _LEAF.fullmatch(part)
+        if match is None:
             raise argparse.ArgumentTypeError(
-                f"cannot read {text[at:]!r}. Write NAME=DTYPE[SHAPE],..., such as "
+                f"cannot read {part!r}. Write NAME=DTYPE[SHAPE],..., such as "
                 f"w=bfloat16[128,256],layer.b=float32[16],scale=float32[]"
             )
-        sizes = [size for size in match["shape"].split(",") if size.strip()]
-        try:
-            shape = tuple(map(int, sizes))
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"cannot read the shape [{match['shape']}]") from None
+        shape = tuple(map(int, re.findall(r"\d+", match["shape"])))
         _insert(tree, match["path"], Leaf(_dtype(match["dtype"]), shape))
-        at = match.end() + 1
-        if at > len(text):
-            return tree
+    return tree
 
 
 def in_float32(params: str) -> str:
@@ -103,8 +102,6 @@ def _dtype(word: str) -> str:
 
 def _insert(tree: Tree, path: str, leaf: Leaf) -> None:
     *folders, name = path.split(".")
-    if not all((*folders, name)):
-        raise argparse.ArgumentTypeError(f"{path!r} has an empty part")
     for folder in folders:
         node = tree.setdefault(folder, {})
         if isinstance(node, Leaf):

@@ -45,7 +45,7 @@ def write_findings(path: str, place: str, name: str, mode: str, *params: str) ->
     if mode == "x64":
         jax.config.update("jax_enable_x64", True)
     with lines_to(path) as write:
-        write(report=status().as_dict(), total=len(params) + 1)
+        write(report=status().as_dict())
         try:
             build = load(OptimizerName(place, name))
             for text in params:

@@ -150,16 +150,15 @@ def compare(name: OptimizerName, every: Sequence[NamedParams], *, x64: bool) -> 
     mode = "x64" if x64 or any(params.needs_x64 for params in every) else "x32"
     arguments = (*name, mode, *(params.params for params in every))
     stock, patched = run_workers(_WRITE_FINDINGS, arguments, STOCK_AND_PATCHED).values()
-    report: dict[str, Any] = {}
-    for entry in patched.entries:
-        report = entry.get("report", report)
-        if "failure" in entry:
-            raise OptimizerError(entry["failure"])
+    reports = [entry["report"] for entry in patched.entries if "report" in entry]
+    failures = [entry["failure"] for entry in patched.entries if "failure" in entry]
+    if failures:
+        raise OptimizerError(failures[0])
     found = zip(every, found_by(stock, len(every)), found_by(patched, len(every)))
     checks = tuple(ParamsCheck(*one) for one in found)
     for check in checks:
         refuse_unfit(name, check)
-    return OptimizerCheck(name, report, checks)
+    return OptimizerCheck(name, reports[-1], checks)
 
 
 def found_by(written: Written, count: int) -> list[Mapping[str, Any]]:

@@ -31,7 +31,6 @@ def write_cells(path: str, *only: str) -> None:
 
         write(
             report=status().as_dict(),
-            total=len(found),
             known=known,
             regimes=[regime.name for regime in REGIMES],
             same_dtypes=[regime.name for regime in REGIMES if regime.same_dtypes],
