@@ -207,7 +207,7 @@ def cast_back(new: PyTree, old: PyTree, whose: str = "") -> PyTree:
       whose: the code that made the new state, if that code may be user-defined. Each leaf that is
         cast back is then logged once, at level info, with its key path and both dtypes.
     """
-    if not same_structure(new, old) or have_same_dtypes(new, old):
+    if have_same_dtypes(new, old) or not same_structure(new, old):
         return new
     if whose:
         _log_drift(new, old, whose)
