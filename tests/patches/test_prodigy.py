@@ -33,7 +33,7 @@ print(updates)
 """
 EXAMPLE_SHOWS = "zero_gradient"
 STOCK_PRINTS = "[nan]"
-PATCHED_PRINTS = "[-8.584592e-07]"
+PATCHED_PRINTS = "[-8.5845073e-07]"
 NUMBERS_CHANGE = (
     "Yes, after a zero first gradient, for bfloat16, float16 and complex params, and beside an "
     "integer leaf. Otherwise only dtypes and compilation change."
