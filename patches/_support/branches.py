@@ -26,6 +26,13 @@ class _TooWideError(Exception):
         self.dtypes = dtypes
 
 
+def copy_of(multi_steps: Any) -> Any:
+    """Copy a MultiSteps for one call; a subclass may say that it is copied in another way."""
+    copied = object.__new__(type(multi_steps))
+    vars(copied).update(vars(multi_steps))
+    return copied
+
+
 def promoted(*dtypes: Any) -> Any:
     """Promote dtypes, even in the user's strict mode."""
     # float8 has no implicit promotion, and any wider float holds its numbers.
