@@ -17,7 +17,6 @@ user-defined pytree node need not accept.
 
 from __future__ import annotations
 
-import copy
 import inspect
 from typing import Any, Callable, NamedTuple
 
@@ -45,7 +44,7 @@ from .._contract.x64 import x64
 from .._engine.patch import Patch, Stock
 from .._tally import count, counting
 from ._support import reproduce as demo
-from ._support.branches import fit, in_agreement
+from ._support.branches import copy_of, fit, in_agreement
 
 _LAYOUTS = ("optax.transforms._accumulation", "optax._src.wrappers")
 
@@ -108,7 +107,7 @@ def _update(
 
     def run(dtypes: list[Any]) -> tuple[PyTree, Any]:
         step = _Step(self, updates, state, params, extra_args, shown, stored, dtypes)
-        return _run_on_leaves(stock, step, copy.copy(self), dtypes)
+        return _run_on_leaves(stock, step, copy_of(self), dtypes)
 
     with standard_promotion():
         return in_agreement(run, list(map(promoted, shown, accumulated)))
@@ -146,7 +145,7 @@ def _update_accumulator(
     common = promoted(*stored) if stored else jnp.dtype(jnp.float32)
     if self._accumulator_dtype is None:
         count("accumulator_dtype=None accepted")
-    copied = copy.copy(self)
+    copied = copy_of(self)
     copied._accumulator_dtype = common
     copied._acc_update = _of_the_same_kind(self._acc_update)
     with standard_promotion():

@@ -15,7 +15,6 @@ changed in ``status()``.
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -27,6 +26,7 @@ from .._contract.jaxpr import equations
 from .._engine.patch import Patch, Stock
 from .._tally import count
 from ._support import reproduce as demo
+from ._support.branches import copy_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -83,7 +83,7 @@ def _update_selecting_state(
             return inner_updates, new_state  # Stock raises.
         return inner_updates, list(map(_Selected, leaves(new_state), inner_leaves))
 
-    patched_copy = copy.copy(self)
+    patched_copy = copy_of(self)
     patched_copy._opt = optax.GradientTransformation(inner.init, inner_update)
     on_lists = state._replace(inner_opt_state=leaves(state.inner_opt_state))
     new_updates, new_state = _update(stock, patched_copy, updates, on_lists, params, **extra_args)

@@ -24,6 +24,13 @@ class _TooWideError(Exception):
         self.dtypes = dtypes
 
 
+def copy_of(multi_steps: Any) -> Any:
+    """Copy a MultiSteps for one call; a subclass may say that it is copied in another way."""
+    copied = object.__new__(type(multi_steps))
+    vars(copied).update(vars(multi_steps))
+    return copied
+
+
 def in_agreement(run: Callable[[list[Any]], Result], dtypes: list[Any]) -> Result:
     """Call ``run`` with the dtypes of the other branch, and again if :func:`fit` finds wider ones.
 

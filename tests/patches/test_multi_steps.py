@@ -473,3 +473,14 @@ def test_strict_promotion_accepts_any_dtype(dtypes: Any) -> None:
 
 def in_complex(leaf: Any) -> Any:
     return np.asarray(leaf).astype(np.complex128)
+
+
+def test_a_subclass_decides_how_it_is_copied() -> None:
+    class Own(optax.MultiSteps):
+        def __copy__(self) -> Any:
+            return self
+
+    tx = Own(optax.sgd(1.0), 2)
+    before, params = dict(vars(tx)), {"w": jnp.ones(3)}
+    jax.eval_shape(tx.update, params, tx.init(params), params)
+    assert vars(tx) == before
