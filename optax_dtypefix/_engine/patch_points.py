@@ -145,7 +145,9 @@ class PatchPoints:
         points = self._with_layers(self._order)
         bound = [entry for point in points if (entry := point.bind())]
         changed = self.stack(suspended)
-        bound += rebind_aliases(_swaps(points), self._package if importing else None)
+        swaps = _swaps(points)
+        if bound or stale_names(swaps, self._package):
+            bound += rebind_aliases(swaps, self._package if importing else None)
         self._ledger += [entry for entry in bound if entry.wrapper is not None]
         # Nobody saw the calls of a name before it was bound.
         return changed or bool(bound and not importing), self._restore()

@@ -193,3 +193,29 @@ def test_a_probe_during_the_import_leaves_no_traces(
         assert float(JITTED(ONE)) == 8
     finally:
         engine.revert()
+
+
+def test_a_probe_that_finds_nothing_leaves_no_traces_of_stock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_release, "installed", lambda *_: _release.Release("99.0"))
+
+    def finds_nothing() -> None:
+        assert float(JITTED(ONE)) == 2
+
+    probes = {"a": lambda: "seen", "b": finds_nothing}
+    target = Target(("optax._src.update",), "apply_updates", doubled)
+    engine = Engine(
+        "optax",
+        ("a", "b"),
+        lambda name: patch(name, target, faults=[fault(probes[name])]),
+        Settings(),
+        TESTED,
+    )
+    try:
+        engine.apply("a")
+        engine.apply("b")
+        assert engine.status()["b"].state == "not-needed"
+        assert float(JITTED(ONE)) == 4
+    finally:
+        engine.revert()
