@@ -156,7 +156,7 @@ def diagnose(ids: Sequence[str]) -> Diagnosis:
     stock, patched = run_workers(_WRITE_OUTCOMES, ids, STOCK_AND_PATCHED).values()
     header = patched.entries[0]
     report = [entry["report"] for entry in patched.entries if "report" in entry][-1]
-    states = {state["id"]: state for state in report["patches"] if not ids or state["id"] in ids}
+    states = {state["id"]: state for state in report["patches"]}
     before, after = _outcomes(stock), _outcomes(patched)
     rows = []
     for fault in header["faults"]:

@@ -127,8 +127,7 @@ def _doctor(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> int:
     _look_for_optax()
     found = compare(options.target, options.params, x64=options.x64)
-    width = terminal_width() if sys.stdout.isatty() else None
-    text = found.as_json() if options.json else found.as_text(width, verbose=options.verbose)
+    text = found.as_json() if options.json else found.as_text(verbose=options.verbose)
     return _say(text, found.verdict)
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from ..._engine.selection import NOT_OPTED_IN
 from ..._engine.state import State
-from ..._text import cut
 from ..worker import STOCK_AND_PATCHED, Written, run_workers
 from .optimizer import OptimizerError, OptimizerName
 
@@ -100,19 +99,12 @@ class OptimizerCheck:
         }
         return json.dumps(record, indent=2)
 
-    def as_text(self, width: int | None, *, verbose: bool = False) -> str:
-        """Return some lines for each params, and the conclusion.
-
-        Args:
-          width: cut the lines to this width, unless they are verbose.
-          verbose: show all problems, not the first.
-        """
+    def as_text(self, *, verbose: bool = False) -> str:
+        """Return some lines for each params, and the conclusion; all problems if ``verbose``."""
         lines = []
         for check in self.checks:
             name = f"{self.name.name}, {check.params.name}"
             lines += [name, *check.lines(verbose=verbose), ""]
-        if width is not None and not verbose:
-            lines = [cut(line, width) for line in lines]
         return "\n".join([*lines, *self._conclusion()])
 
     def _conclusion(self) -> Iterator[str]:
