@@ -110,10 +110,7 @@ def _is_transformation(found: Any) -> bool:
 
 
 def _required_arguments(factory: Callable[..., Any]) -> list[str]:
-    try:
-        parameters = inspect.signature(factory).parameters.values()
-    except ValueError:  # Some functions written in C have no signature.
-        return []
+    parameters = inspect.signature(factory).parameters.values()
     optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return [p.name for p in parameters if p.default is p.empty and p.kind not in optional]
 
