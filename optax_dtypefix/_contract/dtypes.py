@@ -227,6 +227,8 @@ def cast_leaf_back(leaf: Any, before: Any) -> Any:
     if on_host or not (is_number(leaf) and is_number(before)):
         return leaf
     was, now = dtype_of(before), dtype_of(leaf)
+    if was == now and is_weak(leaf) and is_weak(before):
+        return leaf
     return cast(leaf, was if may_cast(now, was) else now)
 
 

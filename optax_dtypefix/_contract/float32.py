@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .dtypes import PyTree, leaves, strong_dtypes
+from .dtypes import PyTree, dtype_of, is_weak, leaves, strong_dtypes
 
 _FLOAT32 = frozenset({jnp.dtype(jnp.float32)})
 _NUMBERS_AND_COUNTERS = _FLOAT32 | {jnp.dtype(name) for name in ("int32", "uint32", "bool")}
@@ -17,15 +17,23 @@ def is_float32(state: PyTree, *trees: PyTree) -> bool:
     """Check that all numbers are float32 arrays of JAX, and no mode of the user changes dtypes.
 
     Args:
-      state: may also hold counters and masks. No leaf may have a weak type.
+      state: may also hold counters and masks. No float may have a weak type.
       *trees: gradients, params and extra arguments.
     """
     modes: Any = jax.config
     if modes.jax_enable_x64 or modes.jax_numpy_dtype_promotion != "standard":
         return False
-    dtypes, kept = strong_dtypes((state, trees)), len(leaves(state))
+    kept = leaves(state)
+    dtypes = strong_dtypes((kept, trees))
+    if dtypes is None:  # A hyperparameter may be a Python integer, which stays weakly typed.
+        kept = [leaf for leaf in kept if not _is_weak_integer(leaf)]
+        dtypes = strong_dtypes((kept, trees))
     return (
         dtypes is not None
-        and _FLOAT32.issuperset(dtypes[kept:])
-        and _NUMBERS_AND_COUNTERS.issuperset(dtypes[:kept])
+        and _FLOAT32.issuperset(dtypes[len(kept) :])
+        and _NUMBERS_AND_COUNTERS.issuperset(dtypes[: len(kept)])
     )
+
+
+def _is_weak_integer(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and is_weak(leaf) and dtype_of(leaf) == jnp.int32

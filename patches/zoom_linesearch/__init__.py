@@ -33,7 +33,7 @@ from ..._contract.dtypes import (
 )
 from ..._contract.promotion import in_the_present_mode, standard_promotion
 from ..._contract.updates import cast_updates
-from ..._contract.widths import compute_dtype, real_dtype, statistics_dtype
+from ..._contract.widths import compute_dtype, float_dtype, real_dtype, statistics_dtype
 from ..._contract.x64 import x64
 from ..._engine.patch import Patch, Stock
 from .._support import reproduce as demo
@@ -144,6 +144,9 @@ def _scale_by_linesearch(
             learning_rate=cast(state.learning_rate, compute_dtype(params)),
             value=cast(state.value, compute_dtype(params)),
         )
+        # The gradient of an integer param is a float.
+        grad = tree_map(lambda leaf: cast(leaf, float_dtype(dtype_of(leaf))), state.grad)
+        state = state._replace(grad=grad)
         if info is not None:
             state = state._replace(info=tree_map(lambda leaf: _info(leaf, params), info))
         return strip_weak_type(state)

@@ -454,3 +454,19 @@ def test_nodes_only_receive_arrays(enabled: bool) -> None:
         real, turning = carry[0].children
         np.testing.assert_allclose(real, 1, rtol=1e-3)
         np.testing.assert_allclose(turning, 1 + 2j, rtol=1e-3)
+
+
+@needs_backtracking
+def test_a_stored_gradient_of_an_integer_param_is_a_float_from_init_on() -> None:
+    tx = optax.scale_by_backtracking_linesearch(2, store_grad=True)
+
+    def states(params: Any, value: Any) -> Any:
+        state = tx.init(params)
+        _, new_state = tx.update(
+            params, state, params, value=value, grad=params, value_fn=lambda _: jnp.float32(1)
+        )
+        return state.grad, new_state.grad
+
+    shapes = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct((), jnp.float32)
+    before, after = jax.eval_shape(states, *shapes)
+    assert before.dtype == after.dtype == jnp.float32
