@@ -26,7 +26,7 @@ from .._contract.dtypes import (
     strip_weak_type,
     unflatten_like,
 )
-from .._contract.kinds import start_in_kind
+from .._contract.kinds import promote_initial_state
 from .._contract.promotion import standard_promotion
 from .._contract.updates import cast_updates
 from .._engine.patch import Patch, Stock
@@ -60,7 +60,7 @@ def _around(stock: Stock, inner: Any, *args: Any, **kwargs: Any) -> Any:
         kind = optax.GradientTransformation
 
     def inner_init(params: PyTree) -> PyTree:
-        return strip_weak_type(start_in_kind(inner.update, inner.init(params), params))
+        return strip_weak_type(promote_initial_state(inner.update, inner.init(params), params))
 
     def stock_around(update: Callable[..., Any]) -> Any:
         return stock(kind(inner_init, update), *args, **kwargs)

@@ -45,7 +45,7 @@ from .._contract.dtypes import (
     tree_map,
     unflatten_like,
 )
-from .._contract.kinds import start_in_kind
+from .._contract.kinds import promote_initial_state
 from .._contract.promotion import standard_promotion
 from .._contract.updates import cast_updates, update_dtype
 from .._contract.widths import compute_dtype, statistics_dtype
@@ -221,7 +221,7 @@ def _mechanize(stock: Stock, *args: Any, **kwargs: Any) -> Any:
 
     def init_fn(params: PyTree) -> Any:
         state = _start(stock, {**arguments, "base_optimizer": _base(tuple)}, params)
-        base_state = strip_weak_type(start_in_kind(base.update, base.init(params), params))
+        base_state = strip_weak_type(promote_initial_state(base.update, base.init(params), params))
         return state._replace(base_optimizer_state=base_state)
 
     def update_fn(

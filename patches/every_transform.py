@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._contract.dtypes import PyTree, cast_back, strip_weak_type
-from .._contract.kinds import start_in_kind
+from .._contract.kinds import promote_initial_state
 from .._contract.updates import cast_updates
 from .._engine.patch import Patch, Stock
 from .._tally import current
@@ -75,7 +75,7 @@ class _Init(_Wrapped):
         state = self.__wrapped__(*args, **kwargs)
         params = next(iter((*args, *kwargs.values())), None)
         with self._tally:
-            started = start_in_kind(self._update, state, params)
+            started = promote_initial_state(self._update, state, params)
             return strip_weak_type(started, numbers_too=True)
 
 

@@ -52,7 +52,7 @@ from .._contract.dtypes import (
     strip_weak_type,
     unflatten_like,
 )
-from .._contract.kinds import start_in_kind
+from .._contract.kinds import promote_initial_state
 from .._contract.updates import cast_updates, kept_like
 from .._contract.widths import compute_dtype
 from .._contract.x64 import x64
@@ -61,7 +61,7 @@ from ._support import reproduce as demo
 from ._support.arguments import arguments_of
 from ._support.keep_dtypes import promotes_half, same_dtypes
 from ._support.rebuild import Call, call_of, in_place_of, rebuild
-from ._support.representation import number_for
+from ._support.representation import stand_in_number
 from ._support.weak_scalars import weak
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class _Injected:
 
     def init(self, params: PyTree) -> Any:
         dtype = compute_dtype(params)
-        state = self.hyperparams.init(number_for(params, dtype))
+        state = self.hyperparams.init(stand_in_number(params, dtype))
         kept = self._kept(state, dtype)
         given = {**state.inner_state, **kept}
 
@@ -141,7 +141,7 @@ class _Injected:
             return self._step(given, params, (grads, inner_state, params))
 
         inner_state = self._inner(given, params).init(params)
-        inner_state = start_in_kind(step, strip_weak_type(inner_state), params)
+        inner_state = promote_initial_state(step, strip_weak_type(inner_state), params)
         # Integers stay weakly typed: int64, in 64-bit mode, would turn counters into int64.
         state = strip_weak_type(state._replace(hyperparams={}, inner_state=()))
         return state._replace(hyperparams=kept, inner_state=inner_state)
@@ -152,7 +152,7 @@ class _Injected:
         before = state.inner_state
         like = _params_like(updates, before) if params is None else params
         dtype = compute_dtype(like)
-        number = number_for(like, dtype)
+        number = stand_in_number(like, dtype)
         _, new_state = self.hyperparams.update(
             number, state._replace(inner_state=()), number, **extra_args
         )

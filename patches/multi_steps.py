@@ -36,7 +36,7 @@ from .._contract.dtypes import (
     strip_weak_type,
     tree_map,
 )
-from .._contract.kinds import start_in_kind
+from .._contract.kinds import promote_initial_state
 from .._contract.promotion import standard_promotion
 from .._contract.updates import cast_updates, kept_like
 from .._contract.widths import float_dtype, promoted
@@ -64,7 +64,7 @@ def _init(stock: Stock, self: Any, params: PyTree) -> Any:
     def inner_update(grads: PyTree, *args: PyTree) -> Any:
         return self._opt.update(tree_map(_in_float, grads), *args)
 
-    inner_state = start_in_kind(inner_update, state.inner_opt_state, params)
+    inner_state = promote_initial_state(inner_update, state.inner_opt_state, params)
     asked = getattr(self, "_accumulator_dtype", jnp.float32)  # An argument from 0.2.8 on.
     acc_grads = tree_map(
         lambda acc, param: cast(acc, _accumulator_dtype(asked, dtype_of(param))),

@@ -42,7 +42,7 @@ PATCH = Patch(
     allow_missing_targets=True,
 )
 
-_HELD = KeepDtypes()
+_KEEP_DTYPES = KeepDtypes()
 
 
 def _schedule(stock: Stock, *args: Any, **kwargs: Any) -> Any:
@@ -57,7 +57,10 @@ def _schedule(stock: Stock, *args: Any, **kwargs: Any) -> Any:
 
 
 def _wrap(
-    modules: tuple[str, ...], releases: str, names: str, replacement: Callable[..., Any] = _HELD
+    modules: tuple[str, ...],
+    releases: str,
+    names: str,
+    replacement: Callable[..., Any] = _KEEP_DTYPES,
 ) -> None:
     """Register one replacement for functions that are defined together."""
     for name in names.split():

@@ -36,7 +36,7 @@ from .._engine.patch import Patch, Stock
 from ._support import reproduce as demo
 from ._support.arguments import arguments_of, array_in
 from ._support.rebuild import call_of, rebuild
-from ._support.representation import number_for
+from ._support.representation import stand_in_number
 
 _MODULES = ("optax.contrib._reduce_on_plateau", "optax.contrib.reduce_on_plateau")
 
@@ -59,7 +59,7 @@ def _reduce_on_plateau(stock: Stock, *args: Any, **kwargs: Any) -> Any:
 
     def init_fn(params: PyTree) -> Any:
         # Stock looks only at the dtypes of the params.
-        stand_in = number_for(params, statistics_dtype(params))
+        stand_in = stand_in_number(params, statistics_dtype(params))
         return strip_weak_type(without_x64(built.init, stand_in))
 
     def update_fn(

@@ -32,7 +32,7 @@ from .._contract.dtypes import (
     strip_weak_type,
     tree_map,
 )
-from .._contract.kinds import start_in_kind
+from .._contract.kinds import promote_initial_state
 from .._contract.updates import asked_dtypes, cast_updates
 from .._contract.widths import compute_dtype, promoted, statistics_dtype
 from .._engine.patch import Patch, Stock
@@ -76,7 +76,7 @@ def _schedule_free(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         return stock(**{**arguments, **changed})
 
     def base_init(params: PyTree) -> PyTree:
-        return start_in_kind(base.update, base.init(params), params)
+        return promote_initial_state(base.update, base.init(params), params)
 
     def init_fn(params: PyTree) -> Any:
         statistics = statistics_dtype(params)

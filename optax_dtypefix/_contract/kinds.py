@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def start_in_kind(
+def promote_initial_state(
     update: Callable[..., Any], state: PyTree, params: PyTree, *, promotes: bool = False
 ) -> PyTree:
     """Start each leaf of a state in the kind of number that one step makes of it.

@@ -6,7 +6,7 @@ from typing import Any
 
 from .._tally import NO_PATCH
 from .dtypes import PyTree, cast_back, strip_weak_type
-from .kinds import start_in_kind
+from .kinds import promote_initial_state
 from .updates import cast_updates
 
 
@@ -38,7 +38,7 @@ def preserve_dtypes(tx: Any) -> Any:
 
     def init_fn(params: PyTree) -> PyTree:
         with NO_PATCH:  # A patch that runs this function does not cast here: the user asked for it.
-            state = start_in_kind(inner.update, inner.init(params), params)
+            state = promote_initial_state(inner.update, inner.init(params), params)
             return strip_weak_type(state, numbers_too=True)
 
     def update_fn(

@@ -32,7 +32,7 @@ from ..._contract.dtypes import (
     strip_weak_type,
     tree_map,
 )
-from ..._contract.kinds import start_in_kind
+from ..._contract.kinds import promote_initial_state
 from ..._contract.promotion import in_the_present_mode, standard_promotion
 from ..._contract.updates import asked_dtypes, cast_updates, kept_like, leaves_and_none
 from ..._contract.widths import compute_dtype
@@ -79,7 +79,7 @@ class KeepDtypes:
 
         def init_fn(params: PyTree) -> PyTree:
             state = self._start(tx, params)
-            return strip_weak_type(start_in_kind(step, state, params, promotes=promotes))
+            return strip_weak_type(promote_initial_state(step, state, params, promotes=promotes))
 
         def step(
             updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _SPLIT = "complex leaf split"
 
 
-def number_for(tree: PyTree, dtype: Any) -> Any:
+def stand_in_number(tree: PyTree, dtype: Any) -> Any:
     """Return one number for stock to see in place of a tree, of which it needs only the dtype.
 
     NumPy, because a probe must not create JAX arrays.

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from ..._contract.dtypes import PyTree, cast_back, leaves
-from ..._contract.kinds import start_in_kind
+from ..._contract.kinds import promote_initial_state
 from ..._contract.promotion import standard_promotion
 from ..._contract.updates import cast_updates
 from ..._contract.widths import compute_dtype, statistics_dtype
@@ -36,7 +36,7 @@ def _direction(tx: Any, call: Call, *, split: bool) -> Any:
     trees = ("params", "updates", "diff_params_memory", "diff_updates_memory")
 
     def init_fn(params: PyTree) -> Any:
-        return start_in_kind(update_fn, zeros(params), params)
+        return promote_initial_state(update_fn, zeros(params), params)
 
     def zeros(params: PyTree) -> Any:
         """Start stock's state without float64 weights in 64-bit mode."""
