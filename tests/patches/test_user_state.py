@@ -12,6 +12,8 @@ import pytest
 from support.trees import types
 from support.user_calls import tree, wrappers
 
+pytestmark = pytest.mark.filterwarnings("ignore:jax.tree_leaves is deprecated:FutureWarning")
+
 _AFTER: dict[str, Callable[[Any], Any]] = {
     "weak": lambda leaf: jnp.where(leaf < 1, 1.0, 2.0),
     "bfloat16": lambda leaf: (leaf + 1).astype(jnp.bfloat16),

@@ -81,9 +81,10 @@ def compare(stock: dict[str, int | None], patched: dict[str, int | None]) -> Non
         if left is not None and (patched[name] is None or patched[name] > 2 * left)
     }
     assert more == {}
-    # Stock raises here, so there is nothing to compare with.
+    # Where stock raises there is nothing to compare with, but for what JAX itself leaves.
     new = {name: left for name, left in patched.items() if stock[name] is None and left}
-    assert not any("MultiSteps" in name for name in new), new
+    if not stock["MultiSteps, float32"]:
+        assert not any("MultiSteps" in name for name in new), new
 
 
 def main() -> None:
