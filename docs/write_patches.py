@@ -1,13 +1,13 @@
 """Write the pages of the patches, their index and their navigation.
 
 Run ``python docs/write_patches.py [FOLDER]``. Without a folder, the command writes docs/patches/
-and mkdocs.yml of the repository. The text comes from the patch files. Each headline and example
-comes from the test file of the patch. tests/examples/test_patch_pages.py runs the examples.
+and mkdocs.yml of the repository. The text comes from the patch files, but for what stands above the
+first table of a page, and for the headlines in the index: these are written by hand, and stay.
+tests/examples/test_patch_pages.py runs the examples.
 """
 
 from __future__ import annotations
 
-import ast
 import importlib
 import inspect
 import re
@@ -24,35 +24,39 @@ if TYPE_CHECKING:
     from optax_dtypefix._engine.patch import Fault, Patch, Target
 
 ROOT = Path(__file__).parents[1]
+PAGES = ROOT / "docs" / "patches"
 
 
 class Example(NamedTuple):
-    """Constants of a test file. Stock output is that on the newest release with the fault."""
+    """What is written by hand, in the page of a patch and in its row of the index.
 
-    HEADLINE: str
-    EXAMPLE: str
-    EXAMPLE_SHOWS: str
-    STOCK_PRINTS: str
-    PATCHED_PRINTS: str
-    NUMBERS_CHANGE: str
+    Attributes:
+      headline: what goes wrong, in a few words.
+      script: with the import of the shim.
+      stock_prints: on the newest release with the fault.
+      patched_prints: with the patch.
+      fault: that the script shows.
+      numbers_change: whether the patch changes numbers.
+    """
 
-    @property
-    def script(self) -> str:
-        """The script with the import of the shim."""
-        return f"import optax_dtypefix\n{self.EXAMPLE}"
+    headline: str
+    script: str
+    stock_prints: str
+    patched_prints: str
+    fault: str
+    numbers_change: str
 
 
 def example_of(patch_id: str) -> Example:
-    """Read the example of a patch, without importing the test file."""
-    file = ROOT / "tests" / "patches" / f"test_{patch_id}.py"
-    constants = {
-        node.targets[0].id: ast.literal_eval(node.value)
-        for node in ast.parse(file.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.Assign)
-        and isinstance(node.targets[0], ast.Name)
-        and node.targets[0].id in Example._fields
-    }
-    return Example(**constants)
+    """Read the example of a patch."""
+    row = re.compile(rf"^\| \[`{patch_id}`\][^|]*\| (.*?) \|", re.MULTILINE)
+    above, _, _ = (PAGES / f"{patch_id}.md").read_text(encoding="utf-8").partition("\n## ")
+    return Example(
+        row.findall((PAGES / "index.md").read_text(encoding="utf-8"))[0],
+        *re.findall(r"```\w+\n(.*?)\n```", above, re.DOTALL),
+        *re.findall(r"\(fault `(\w+)` below\)", above),
+        above.partition("**Do numbers change?** ")[2].strip(),
+    )
 
 
 def page(patch: Patch) -> Iterator[str]:
@@ -97,7 +101,7 @@ def page(patch: Patch) -> Iterator[str]:
 def demonstration(patch: Patch) -> Iterator[str]:
     """Give the lines with the example, both outputs, and whether numbers change."""
     example = example_of(patch.id)
-    (fault,) = (fault for fault in patch.faults if fault.id == example.EXAMPLE_SHOWS)
+    (fault,) = (fault for fault in patch.faults if fault.id == example.fault)
     yield "```python"
     yield from example.script.splitlines()
     yield "```"
@@ -105,19 +109,19 @@ def demonstration(patch: Patch) -> Iterator[str]:
     yield f"Without the patch, optax {affected(fault)[-1]} prints:"
     yield ""
     yield "```text"
-    yield from example.STOCK_PRINTS.splitlines()
+    yield from example.stock_prints.splitlines()
     yield "```"
     yield ""
     switch = f" and `OPTAX_DTYPEFIX_ENABLE={patch.id}`" if patch.opt_in else ""
     yield f"With the import{switch}:"
     yield ""
     yield "```text"
-    yield from example.PATCHED_PRINTS.splitlines()
+    yield from example.patched_prints.splitlines()
     yield "```"
     yield ""
     yield f"The script goes wrong on optax {ranges(affected(fault))} (fault `{fault.id}` below)."
     yield ""
-    yield f"**Do numbers change?** {example.NUMBERS_CHANGE}"
+    yield f"**Do numbers change?** {example.numbers_change}"
 
 
 def name_of(target: Target) -> str:
@@ -138,7 +142,7 @@ def index() -> Iterator[str]:
     yield "|---|---|---|---|"
     for patch in sorted(map(load, IDS), key=lambda patch: patch.opt_in):
         name = f"[`{patch.id}`]({patch.id}.md){' (opt-in)' if patch.opt_in else ''}"
-        wrong = example_of(patch.id).HEADLINE
+        wrong = example_of(patch.id).headline
         cells = (name, wrong, ranges(affected(*patch.faults)), links(*patch.upstream))
         yield f"| {' | '.join(cells)} |"
 

@@ -30,11 +30,12 @@ from .._contract.kinds import promote_initial_state
 from .._contract.promotion import standard_promotion
 from .._contract.updates import cast_updates
 from .._engine.patch import Patch, Stock
-from ._support import reproduce as demo
+from ._support import (
+    modules,
+    reproduce as demo,
+)
 from ._support.branches import fit, in_agreement
 from ._support.rebuild import call_of, rebuild
-
-_MODULES = ("optax.transforms._conditionality", "optax._src.wrappers")
 
 PATCH = Patch(
     "conditional",
@@ -44,10 +45,10 @@ PATCH = Patch(
 )
 
 
-@PATCH.wraps("apply_if_finite", _MODULES)
-@PATCH.wraps("maybe_update", _MODULES, "<0.2.3")
-@PATCH.wraps("conditionally_transform", _MODULES, ">=0.2.3")
-@PATCH.wraps("conditionally_mask", _MODULES, ">=0.2.3")
+@PATCH.wraps("apply_if_finite", modules.CONDITIONALITY)
+@PATCH.wraps("maybe_update", modules.CONDITIONALITY, "<0.2.3")
+@PATCH.wraps("conditionally_transform", modules.CONDITIONALITY, ">=0.2.3")
+@PATCH.wraps("conditionally_mask", modules.CONDITIONALITY, ">=0.2.3")
 def _around(stock: Stock, inner: Any, *args: Any, **kwargs: Any) -> Any:
     """Replace a function whose first argument is the inner transformation."""
     import optax
@@ -107,7 +108,7 @@ def _within_kind(inner: Any, common: Any) -> Any:
     return inner if kind_of(inner) == kind_of(common) else common
 
 
-@PATCH.wraps("periodic_update", ("optax._src.update",))
+@PATCH.wraps("periodic_update", modules.UPDATE)
 def _periodic_update(
     stock: Stock, new_tensors: PyTree, old_tensors: PyTree, *args: Any, **kwargs: Any
 ) -> PyTree:
@@ -122,7 +123,7 @@ def _every_other(step: Any) -> Any:
 @PATCH.fault(">=0.1.2", issue=1207)
 def apply_if_finite(optax: Any) -> str | None:
     """apply_if_finite around an optimizer that changes a dtype: TypeError from cond."""
-    return demo.one_step(optax.apply_if_finite(demo.drifting(optax), 3), demo.shapes(jnp.bfloat16))
+    return demo.one_step(optax.apply_if_finite(demo.drifting(optax), 3), jnp.bfloat16)
 
 
 @PATCH.fault("<0.2.5", issue=1207)
@@ -145,14 +146,14 @@ def conditionally_mask(optax: Any) -> str | None:
 
 def _show_conditional(optax: Any, name: str) -> str | None:
     build = demo.public(optax, name)
-    return demo.one_step(build(demo.drifting(optax), _every_other), demo.shapes(jnp.bfloat16))
+    return demo.one_step(build(demo.drifting(optax), _every_other), jnp.bfloat16)
 
 
 @PATCH.fault(">=0.1.2", issue=1207)
 def mixed_precision(optax: Any) -> str | None:
     """apply_if_finite with float32 gradients and bfloat16 params: TypeError from cond."""
-    params, grads = demo.shapes(jnp.bfloat16), demo.shapes(jnp.float32)
-    return demo.one_step(optax.apply_if_finite(optax.trace(0.9), 3), params, grads)
+    tx = optax.apply_if_finite(optax.trace(0.9), 3)
+    return demo.one_step(tx, jnp.bfloat16, grads=jnp.float32)
 
 
 @PATCH.fault(">=0.1.2")
@@ -161,5 +162,4 @@ def periodic_update(optax: Any) -> str | None:
     new, old = demo.shapes(jnp.float32), demo.shapes(jnp.bfloat16)
     step = jax.ShapeDtypeStruct((), jnp.int32)
     tensors = jax.eval_shape(lambda *args: optax.periodic_update(*args, 2), new, old, step)
-    dtype = tensors["w"].dtype
-    return None if dtype == jnp.bfloat16 else f"bfloat16 tensors change to {dtype}"
+    return demo.wrong_dtype("bfloat16 tensors change to {}", tensors["w"], jnp.bfloat16)

@@ -25,7 +25,7 @@ as changed in ``status()``, and in 64-bit mode every optimizer here does.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Callable
+from typing import Any, Callable
 
 import jax
 import jax.numpy as jnp
@@ -47,23 +47,18 @@ from .._contract.dtypes import (
 )
 from .._contract.kinds import promote_initial_state
 from .._contract.promotion import standard_promotion
-from .._contract.updates import cast_updates, update_dtype
-from .._contract.widths import compute_dtype, statistics_dtype
+from .._contract.updates import cast_updates
+from .._contract.widths import compute_dtype, promoted, statistics_dtype
 from .._contract.x64 import is_x64, without_x64, x64
 from .._engine.patch import Patch, Stock
 from .._tally import count, counting, paused
-from ._support import reproduce as demo
+from ._support import (
+    modules,
+    reproduce as demo,
+)
 from ._support.arguments import arguments_of, array_in
 from ._support.rebuild import call_of, rebuild
-from ._support.representation import complex_places, in_parts, joined
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-_DADAPT = ("optax.contrib._dadapt_adamw", "optax.contrib.dadapt_adamw")
-_DOG = ("optax.contrib._dog",)
-_MOMO = ("optax.contrib._momo",)
-_MECHANIC = ("optax.contrib._mechanic", "optax.contrib.mechanic", "optax._src.contrib.mechanic")
+from ._support.representation import Representation, average_dtype
 
 PATCH = Patch(
     "distance_estimates",
@@ -72,15 +67,16 @@ PATCH = Patch(
     allow_missing_targets=True,
 )
 
-# Fields of stock's states with a leaf for each param; all other fields are scalars.
-_COPIES = ("init_params", "x0")
-_AVERAGES = ("exp_avg", "exp_avg_sq", "grad_sum")
+# Fields of stock's states with a leaf for each param; all others are scalars.
+_COPIES = frozenset({"init_params", "x0"})
+_AVERAGES = frozenset({"exp_avg", "exp_avg_sq", "grad_sum"})
+_TREES = _COPIES | _AVERAGES
 
 
-@PATCH.wraps("dog", _DOG, ">=0.2.3")
-@PATCH.wraps("dowg", _DOG, ">=0.2.3")
-@PATCH.wraps("momo", _MOMO, ">=0.2.3")
-@PATCH.wraps("momo_adam", _MOMO, ">=0.2.3")
+@PATCH.wraps("dog", modules.contrib("dog"), ">=0.2.3")
+@PATCH.wraps("dowg", modules.contrib("dog"), ">=0.2.3")
+@PATCH.wraps("momo", modules.contrib("momo"), ">=0.2.3")
+@PATCH.wraps("momo_adam", modules.contrib("momo"), ">=0.2.3")
 def _estimator(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace a stock function, with the arguments of the installed release.
 
@@ -108,38 +104,34 @@ def _estimator(stock: Stock, *args: Any, **kwargs: Any) -> Any:
 
 def _start(stock: Stock, arguments: dict[str, Any], params: PyTree) -> Any:
     """Start a state in its final dtypes."""
-    dtype, places = compute_dtype(params), complex_places(params)
-    numbers = _in(in_parts(params, places), dtype)
-    tx = stock(**_hyperparameters(arguments, dtype, params))
-    halves = [jax.ShapeDtypeStruct(np.shape(p), jnp.bfloat16) for p in leaves(params)]
+    problem = Representation.of(compute_dtype(params), params)
+    tx = stock(**_hyperparameters(arguments, problem.dtype, params))
     with standard_promotion():
-        state = without_x64(tx.init, numbers)
-    with standard_promotion(), paused():
-        example = jax.eval_shape(tx.init, halves)  # Some trees of stock are always float32.
-    scalars, adam = statistics_dtype(params), "exp_avg_sq" in getattr(state, "_fields", ())
+        state = without_x64(tx.init, problem.to_list(params))
+        halves = [jax.ShapeDtypeStruct(np.shape(p), jnp.bfloat16) for p in leaves(params)]
+        with paused():
+            example = jax.eval_shape(tx.init, halves)  # Some trees of stock are always float32.
+    scalars_in = statistics_dtype(params)
+    squares = hasattr(state, "exp_avg_sq")
+    averages_in = [average_dtype(p, squares=squares) for p in leaves(params)]
 
-    def average(leaf: Any, like: Any, param: Any) -> Any:
-        param_dtype = dtype_of(param)
-        follows = like.dtype == jnp.bfloat16 and is_inexact(param)
-        if not follows or (adam and param_dtype == jnp.float16):
-            param_dtype = jnp.promote_types(param_dtype, jnp.float32)
-        return cast(leaf, param_dtype)
-
-    def tree(name: str, new: list[Any], like: list[Any]) -> Any:
+    def final(name: str, field: Any, like: Any) -> Any:
+        if name not in _TREES:
+            return cast(field, scalars_in if is_inexact(field) else dtype_of(field))
+        tree = problem.to_tree(field, params)
         if name in _COPIES:  # Some releases start with zeros and copy in the first step.
-            return cast_like(unflatten_like(params, joined(new)), params)
-        return unflatten_like(params, map(average, joined(new), like, leaves(params)))
+            return cast_like(tree, params)
+        wide = any(leaf.dtype == jnp.float32 for leaf in like)
+        dtypes = [promoted(d, jnp.float32) for d in averages_in] if wide else averages_in
+        return unflatten_like(params, map(cast, leaves(tree), dtypes))
 
-    def scalar(leaf: Any, _: Any) -> Any:
-        return cast(leaf, scalars if is_inexact(leaf) else dtype_of(leaf))
-
-    return _map_fields(tree, scalar, state, example)
+    return _map_fields(final, state, example)
 
 
 def _step(
     stock: Stock,
     arguments: dict[str, Any],
-    given: tuple[PyTree, ...],
+    given: tuple[PyTree, Any, PyTree],
     extra_args: dict[str, Any],
     base: Callable[[], PyTree] | None = None,
 ) -> tuple[PyTree, Any]:
@@ -148,49 +140,46 @@ def _step(
     Args:
       stock: builds the transformation.
       arguments: of ``stock``.
-      given: gradients, state and params, all trees of one structure; for ``mechanize`` also the
-        updates of the base optimizer, if one is complex where gradient and param are real.
+      given: gradients, state and params.
       extra_args: of the update.
-      base: for ``mechanize``, returns the updates of the base optimizer.
+      base: for ``mechanize``, returns the updates of the base optimizer. One may be complex where
+        gradient and param are real: stock only scales and adds them.
 
     Returns:
-      Updates in that dtype, complex where a given tree is, and the new state in the dtypes of the
-      old one.
+      Updates in that dtype, complex where a tree is, and the new state in its old dtypes.
     """
-    updates, state, params, *more = given
-    dtype, places = compute_dtype(given), complex_places(updates, params, *more)
+    updates, state, params = given
+    problem = Representation.of(compute_dtype(given), updates, params, *_trees(state))
     if extra_args.get("value") is not None:
-        extra_args = {**extra_args, "value": _value(extra_args["value"], dtype)}
-    hyperparameters = _hyperparameters(arguments, dtype, updates, state)
+        extra_args = {**extra_args, "value": _value(extra_args["value"], problem.dtype)}
+    hyperparameters = _hyperparameters(arguments, problem.dtype, updates, state)
     if base is not None:
-        if _in_32_bits(dtype):
+        if _in_32_bits(problem.dtype):
             base()  # In the user's mode, before stock runs in 32-bit mode.
-        hyperparameters["base_optimizer"] = _base(lambda: numbers(base()))
+        hyperparameters["base_optimizer"] = _returning(lambda: problem.to_list(base()))
 
-    def scalar(leaf: Any) -> Any:
-        return cast(leaf, dtype) if is_inexact(leaf) else leaf
+    def to_stock(name: str, field: Any) -> Any:
+        if name in _TREES:
+            return problem.to_list(field)
+        return cast(field, problem.dtype) if is_inexact(field) else field
 
-    def numbers(tree: PyTree) -> list[Any]:
-        flat: list[Any] = _in(in_parts(tree, places), dtype)
-        return flat
-
-    def run(grads: Any, state: Any, params: Any) -> Any:
-        return stock(**hyperparameters).update(grads, state, params, **extra_args)
-
-    encoded = _map_fields(lambda _, tree: numbers(tree), scalar, state)
-    with standard_promotion():
-        new_updates, new_state = without_x64(run, numbers(updates), encoded, numbers(params))
-
-    def tree(name: str, new: list[Any], old: PyTree) -> Any:
-        structure: Any = jax.tree_util.tree_structure(old)
-        tree = structure.unflatten(joined(new))
+    def from_stock(name: str, field: Any, old: Any) -> Any:
+        if name not in _TREES:
+            return field
+        tree = problem.to_tree(field, old)
         return cast_like(tree, old) if name in _COPIES else tree
 
-    new_state = _map_fields(tree, lambda leaf, _: leaf, new_state, state)
-    return unflatten_like(updates, joined(new_updates)), cast_back(new_state, state)
+    def run(*lists: Any) -> Any:
+        return stock(**hyperparameters).update(*lists, **extra_args)
+
+    lists = problem.to_list(updates), _map_fields(to_stock, state), problem.to_list(params)
+    with standard_promotion():
+        new_updates, new_state = without_x64(run, *lists)
+    new_state = _map_fields(from_stock, new_state, state)
+    return problem.to_tree(new_updates, updates), cast_back(new_state, state)
 
 
-@PATCH.wraps("dadapt_adamw", _DADAPT, ">=0.1.8")
+@PATCH.wraps("dadapt_adamw", modules.contrib("dadapt_adamw"), ">=0.1.8")
 def _dadapt_adamw(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Do as :func:`_estimator`, and keep the distance while all gradients are 0."""
     tx = _estimator(stock, *args, **kwargs)
@@ -210,7 +199,7 @@ def _dadapt_adamw(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     return rebuild(tx, call_of(stock, args, kwargs), update_fn, also_in_float32=True)
 
 
-@PATCH.wraps("mechanize", _MECHANIC)
+@PATCH.wraps("mechanize", modules.contrib("mechanic"))
 def _mechanize(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Do as :func:`_estimator`, around a base optimizer that sees its usual inputs."""
     import optax
@@ -220,7 +209,7 @@ def _mechanize(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     base = optax.with_extra_args_support(arguments["base_optimizer"])
 
     def init_fn(params: PyTree) -> Any:
-        state = _start(stock, {**arguments, "base_optimizer": _base(tuple)}, params)
+        state = _start(stock, {**arguments, "base_optimizer": _returning(tuple)}, params)
         base_state = strip_weak_type(promote_initial_state(base.update, base.init(params), params))
         return state._replace(base_optimizer_state=base_state)
 
@@ -230,42 +219,34 @@ def _mechanize(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         if params is None or not same_structure(updates, params, state.x0):
             return built.update(updates, state, params)  # type: ignore[no-any-return]  # It raises.
         before = state.base_optimizer_state
-        bare = state._replace(base_optimizer_state=())
 
         @functools.cache
         def base_step() -> tuple[PyTree, PyTree]:
-            result = base.update(updates, before, params, **extra_args)
+            result: tuple[PyTree, PyTree] = base.update(updates, before, params, **extra_args)
             if not same_structure(result[0], params):
                 built.update(updates, state, params)  # It raises.
-            return result  # type: ignore[no-any-return]
+            return result
 
-        given: tuple[PyTree, ...] = updates, bare, params
+        given = updates, state._replace(base_optimizer_state=()), params
         new_updates, new_state = _step(stock, arguments, given, {}, lambda: base_step()[0])
         base_updates, after = base_step()
-        complex_base = complex_places(updates, params, base_updates)
-        if complex_base != complex_places(updates, params):  # Not known before stock calls it.
-            given = updates, bare, params, base_updates
-            new_updates, new_state = _step(stock, arguments, given, {}, lambda: base_updates)
-
         # The state and the updates of the base optimizer show which dtypes the user asked for.
         bounded = cast_updates(base_updates, updates, params, before)
-        inputs = zip(*([dtype_of(x) for x in leaves(t)] for t in (updates, params, bounded)))
-        dtypes = [update_dtype(dtype_of(u), *row) for u, row in zip(leaves(new_updates), inputs)]
-        new_updates = unflatten_like(updates, map(cast, leaves(new_updates), dtypes))
         held = cast_back(after, before, "mechanize: state of the base optimizer")
-        return new_updates, new_state._replace(base_optimizer_state=held)
+        new_state = new_state._replace(base_optimizer_state=held)
+        return cast_updates(new_updates, updates, params, bounded), new_state
 
     return rebuild(built, call_of(stock, args, kwargs), update_fn, init_fn, also_in_float32=True)
 
 
-def _base(updates: Callable[[], PyTree]) -> Any:
-    """Build a base optimizer without a state of its own."""
+def _returning(updates: Callable[[], PyTree]) -> Any:
+    """Build a transformation that gives these updates, and has no state."""
     import optax
 
     return optax.GradientTransformation(lambda _: (), lambda *_: (updates(), ()))
 
 
-@PATCH.wraps("_tree_norm", _MECHANIC, "==0.1.7")
+@PATCH.wraps("_tree_norm", modules.contrib("mechanic"), "==0.1.7")
 def _tree_norm(stock: Stock, tree: PyTree) -> Any:
     """Replace the norm of ``mechanize`` in 0.1.7, which newer jax cannot run."""
     try:
@@ -274,30 +255,26 @@ def _tree_norm(stock: Stock, tree: PyTree) -> Any:
         return jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in leaves(tree)))
 
 
-def _in(tree: PyTree, dtype: Any) -> PyTree:
-    """Cast each leaf to a real dtype."""
-    return tree_map(lambda leaf: cast(leaf, dtype), tree)
+def _has_trees(node: Any) -> bool:
+    """Check whether this is a state with trees, perhaps one of several in the state of a chain."""
+    return not _TREES.isdisjoint(getattr(node, "_fields", ()))
 
 
 def _trees(state: Any) -> list[PyTree]:
     """List the trees of a state that are like the params."""
-    found: list[PyTree] = []
-    _map_fields(lambda _, tree: found.append(tree), lambda leaf: leaf, state)
-    return found
+    parts = filter(_has_trees, jax.tree_util.tree_leaves(state, is_leaf=_has_trees))
+    return [field for part in parts for name, field in part._asdict().items() if name in _TREES]
 
 
-def _map_fields(
-    tree: Callable[..., Any], scalar: Callable[..., Any], state: Any, *others: Any
-) -> Any:
-    """Map over the fields of a state: trees like the params, and scalars."""
-    if not isinstance(state, tuple):
-        return scalar(state, *others)
-    names = getattr(state, "_fields", ("",) * len(state))
-    mapped = [
-        tree(name, *parts) if name in (*_COPIES, *_AVERAGES) else _map_fields(tree, scalar, *parts)
-        for name, *parts in zip(names, state, *others)
-    ]
-    return type(state)(*mapped) if hasattr(state, "_fields") else tuple(mapped)
+def _map_fields(function: Callable[..., Any], state: Any, *others: Any) -> Any:
+    """Replace each field of a state with trees; the rest of a chain has only counts."""
+
+    def replace(part: Any, *others: Any) -> Any:
+        if not _has_trees(part):
+            return part
+        return type(part)(*map(function, part._fields, part, *others))
+
+    return tree_map(replace, state, *others, is_leaf=_has_trees)
 
 
 def _hyperparameters(
@@ -311,23 +288,13 @@ def _hyperparameters(
       tree: what a mask is made for: params in ``init``, then gradients.
       state: before the step.
     """
-
-    def convert(name: str, value: Any) -> Any:
-        if name == "mask" and value is not None:
-            return _mask(value, tree)
-        if callable(value) and name in ("learning_rate", "weight_decay") and state is not None:
-            return _schedule(value, dtype, _count(name, state))
-        return tree_map(lambda leaf: array_in(leaf, dtype), value)
-
-    return {name: convert(name, value) for name, value in arguments.items()}
-
-
-def _mask(mask: Any, tree: PyTree) -> list[Any]:
-    """List the entry of a mask for each leaf of a tree; the mask may be a prefix, or a function."""
-    made = mask(tree) if all(map(callable, leaves(mask))) and callable(mask) else mask
-    structure: Any = jax.tree_util.tree_structure(made)
-    below = map(leaves, structure.flatten_up_to(tree))
-    return [entry for entry, flat in zip(leaves(made), below) for _ in flat]
+    found: dict[str, Any] = tree_map(lambda leaf: array_in(leaf, dtype), dict(arguments))
+    if arguments.get("mask") is not None:
+        found["mask"] = _mask(arguments["mask"], tree)
+    for name in ("learning_rate", "weight_decay"):
+        if state is not None and callable(arguments.get(name)):
+            found[name] = _schedule(arguments[name], dtype, _count(name, state))
+    return found
 
 
 def _schedule(schedule: Callable[[Any], Any], dtype: Any, count: Any) -> Callable[[Any], Any]:
@@ -341,6 +308,14 @@ def _schedule(schedule: Callable[[Any], Any], dtype: Any, count: Any) -> Callabl
 def _in_32_bits(dtype: Any) -> bool:
     """Check whether stock computes in ``dtype`` in another mode than the user's."""
     return is_x64() and bool(dtype == jnp.float32)
+
+
+def _mask(mask: Any, tree: PyTree) -> list[Any]:
+    """List the entry of a mask for each leaf of a tree; the mask may be a prefix, or a function."""
+    made = mask(tree) if all(map(callable, leaves(mask))) and callable(mask) else mask
+    structure: Any = jax.tree_util.tree_structure(made)
+    below = map(leaves, structure.flatten_up_to(tree))
+    return [entry for entry, flat in zip(leaves(made), below) for _ in flat]
 
 
 def _count(name: str, state: Any) -> Any:
@@ -364,30 +339,21 @@ def _value(value: Any, dtype: Any) -> Any:
 _NAMES = ("dadapt_adamw", "dog", "dowg", "momo", "momo_adam", "mechanize")
 
 
-def _optimizers(
-    optax: Any, names: tuple[str, ...] = _NAMES, **arguments: Any
-) -> Iterator[tuple[str, Any, dict[str, Any]]]:
-    """Yield name, transformation and extra arguments of each optimizer of the release."""
+def _optimizers(optax: Any, names: tuple[str, ...] = _NAMES, **arguments: Any) -> dict[str, Any]:
+    """Build each optimizer of the release; its update ignores a value that it does not need."""
+    bases = {"mechanize": (optax.sgd(0.1),)}
     found = demo.all_public(optax, *(f"contrib.{name}" for name in names))
-    for name, build in zip((path.rpartition(".")[2] for path in found), found.values()):
-        base = (optax.sgd(0.1),) if name == "mechanize" else ()
-        value = {"value": jax.ShapeDtypeStruct((), jnp.float32)}
-        yield name, build(*base, **arguments), value if name.startswith("momo") else {}
+    return {
+        name: optax.with_extra_args_support(build(*bases.get(name, ()), **arguments))
+        for name, build in found.items()
+    }
 
 
-def _show(
-    optax: Any,
-    dtype: Any,
-    *more: Any,
-    names: tuple[str, ...] = _NAMES,
-    inside: bool = False,
-    **arguments: Any,
-) -> str | None:
-    for name, tx, extra in _optimizers(optax, names, **arguments):
-        found = demo.one_step(tx, demo.shapes(dtype, *more), inside=inside, **extra)
-        if found is not None:
-            return f"{name}: {found}"
-    return None
+def _show(optimizers: dict[str, Any], *dtypes: Any, inside: bool = False) -> str | None:
+    value = jax.ShapeDtypeStruct((), jnp.float32)
+    return demo.first_named(
+        lambda tx: demo.one_step(tx, *dtypes, inside=inside, value=value), optimizers
+    )
 
 
 def _probe_zero_gradient(optax: Any) -> str | None:
@@ -410,59 +376,59 @@ def _probe_zero_gradient(optax: Any) -> str | None:
 @PATCH.fault("==0.2.3")
 def weak_types(optax: Any) -> str | None:
     """Types of the state change in the first step of dog and dowg, which compiles twice."""
-    return _show(optax, jnp.float32, names=("dog", "dowg"))
+    return _show(_optimizers(optax, ("dog", "dowg")), jnp.float32)
 
 
 @PATCH.fault(">=0.1.7,<0.2.5", issue=1051)
 def promoted_updates(optax: Any) -> str | None:
     """float32 updates or state for bfloat16 params."""
-    return _show(optax, jnp.bfloat16)
+    return _show(_optimizers(optax), jnp.bfloat16)
 
 
 @PATCH.fault(">=0.1.7,<0.2.4", issue=1051)
+@x64()
 def float64(optax: Any) -> str | None:
     """float32 params in 64-bit mode: float64 in state, updates or arithmetic."""
-    with x64():
-        return _show(optax, jnp.float32, inside=True)
+    return _show(_optimizers(optax), jnp.float32, inside=True)
 
 
 @PATCH.fault(">=0.1.7,<0.2.4", issue=1051)
+@x64()
 def float64_params(optax: Any) -> str | None:
     """float64 params: the state changes from float32 to float64, or lax.clamp raises."""
-    with x64():
-        return _show(optax, jnp.float64)
+    return _show(_optimizers(optax), jnp.float64)
 
 
 @PATCH.fault(">=0.1.7", issue=1207)
 def mixed_tree(optax: Any) -> str | None:
     """Leaves of different dtypes: the state changes dtype, or updates are promoted."""
-    narrow = _first_scalar_not_float32(optax, demo.shapes(jnp.bfloat16, jnp.float32))
-    return narrow or _show(optax, jnp.bfloat16, jnp.float32)
+    optimizers, dtypes = _optimizers(optax), (jnp.bfloat16, jnp.float32)
+    return _narrow(optimizers, *dtypes) or _show(optimizers, *dtypes)
 
 
 @PATCH.fault(">=0.1.7")
 def mixed_halves(optax: Any) -> str | None:
     """bfloat16 and float16 leaves in one tree: ValueError, or float32 updates."""
-    return _show(optax, jnp.bfloat16, jnp.float16)
+    return _show(_optimizers(optax), jnp.bfloat16, jnp.float16)
 
 
 @PATCH.fault(">=0.1.8")
 def array_learning_rate(optax: Any) -> str | None:
     """float32 number as learning rate: float32 updates for bfloat16 params."""
     rate = np.asarray(0.1, np.float32)
-    return _show(optax, jnp.bfloat16, names=_NAMES[:-1], learning_rate=rate)
+    return _show(_optimizers(optax, _NAMES[:-1], learning_rate=rate), jnp.bfloat16)
 
 
 @PATCH.fault(">=0.2.4")
 def narrow_scalars(optax: Any) -> str | None:
     """Distances, sums and averages are kept in the lowest dtype of the params."""
-    return _first_scalar_not_float32(optax, demo.shapes(jnp.bfloat16))
+    return _narrow(_optimizers(optax), jnp.bfloat16)
 
 
 @PATCH.fault(">=0.2.4")
 def integer_leaf(optax: Any) -> str | None:
     """Integer leaves in the params make the scalars integers."""
-    return _first_scalar_not_float32(optax, demo.shapes(jnp.float32, jnp.int32))
+    return _narrow(_optimizers(optax), jnp.float32, jnp.int32)
 
 
 @PATCH.fault(">=0.1.7")
@@ -471,19 +437,17 @@ def complex_params(optax: Any) -> str | None:
 
     JAX compares complex numbers by their real parts first; lax.clamp takes no complex numbers.
     """
-    params = demo.shapes(jnp.complex64)
-    return _show(optax, jnp.complex64) or _first_scalar_not_float32(optax, params)
+    optimizers = _optimizers(optax)
+    return _show(optimizers, jnp.complex64) or _narrow(optimizers, jnp.complex64)
 
 
 _SCALARS = ("estim_lr", "estim_dist", "max_dist", "estim_sq_dist", "barf", "s")
 
 
-def _first_scalar_not_float32(optax: Any, params: PyTree) -> str | None:
-    for optimizer, tx, _ in _optimizers(optax):
-        found = demo.first_not_float32(jax.eval_shape(tx.init, params), _SCALARS)
-        if found is not None:
-            return f"{optimizer}: {found}"
-    return None
+def _narrow(optimizers: dict[str, Any], *dtypes: Any) -> str | None:
+    return demo.first_named(
+        lambda tx: demo.first_not_float32(demo.initial(tx, *dtypes), _SCALARS), optimizers
+    )
 
 
 @PATCH.fault(">=0.2.3", abstract=False)
@@ -492,17 +456,11 @@ def stalled_sum(optax: Any) -> str | None:
 
     A term of 16 is half a unit in the last place of 256 * 16 = 4096 in bfloat16.
     """
-    tx, params, steps = demo.public(optax, "contrib.dog")(), demo.ones(jnp.bfloat16), 600
-
-    def step(state: Any, _: None) -> tuple[Any, None]:
-        return tx.update(params, state, params)[1], None
-
-    state, _ = jax.jit(lambda: jax.lax.scan(step, tx.init(params), None, length=steps))()
-    (got,) = (float(part.sum_sq_norm_grads) for part in state if len(part) > 1)
-    exact = steps * 16.0  # |g|^2 = 16 at each step.
-    if abs(got - exact) > 0.01 * exact:
-        return f"the sum of squared norms is {got:g} after {steps} steps, not {exact:g}"
-    return None
+    tx = demo.public(optax, "contrib.dog")()
+    _, state = demo.steps(tx, demo.ones(jnp.bfloat16), [1.0] * 600)
+    (got,) = (part.sum_sq_norm_grads for part in state if len(part) > 1)
+    text = "the sum of squared norms is {:g} after 600 steps, not {:g}"
+    return demo.wrong(text, got, 600 * 16.0)  # |g|^2 = 16 at each step.
 
 
 @PATCH.fault(">=0.2.4", abstract=False)
@@ -511,7 +469,7 @@ def float16(optax: Any) -> str | None:
 
     estim_lr0 = 1e-6 and eps = 1e-8 are 0 in float16, whose smallest number is 6e-8.
     """
-    return _first_not_finite(optax, "dadapt_adamw", jnp.float16, 1.0)
+    return _not_finite(optax, jnp.float16, 1.0)
 
 
 @PATCH.fault(">=0.1.8", abstract=False, probe=_probe_zero_gradient)
@@ -520,30 +478,20 @@ def zero_gradient(optax: Any) -> str | None:
 
     The divisor of the distance is the sum of all gradients: 0 / 0.
     """
-    return _first_not_finite(optax, "dadapt_adamw", jnp.float32, 0.0)
+    return _not_finite(optax, jnp.float32, 0.0)
 
 
-def _first_not_finite(optax: Any, name: str, dtype: Any, gradient: float) -> str | None:
-    params = demo.ones(dtype)
-    grads = tree_map(lambda p: jnp.full_like(p, gradient), params)
-    for _, tx, _ in _optimizers(optax, (name,)):
-
-        def run(tx: Any = tx) -> Any:
-            updates, state = grads, tx.init(params)
-            for _ in range(3):
-                updates, state = tx.update(grads, state, params)
-            return updates, state
-
-        if not all(bool(jnp.isfinite(leaf).all()) for leaf in leaves(jax.jit(run)())):
-            return f"{name}: not finite after 3 gradients of {gradient:g}"
-    return None
+def _not_finite(optax: Any, dtype: Any, gradient: float) -> str | None:
+    tx = demo.public(optax, "contrib.dadapt_adamw")()
+    found = demo.steps(tx, demo.ones(dtype), [gradient] * 3)
+    return demo.not_finite(f"dadapt_adamw: not finite after 3 gradients of {gradient:g}", found)
 
 
 @PATCH.fault(">=0.2.5,<0.2.7", issue=1500)
 def python_value(optax: Any) -> str | None:
     """Python numbers as value of momo: AttributeError."""
     params = demo.shapes(jnp.float32)
-    for name, tx, _ in _optimizers(optax, ("momo", "momo_adam")):
+    for name, tx in _optimizers(optax, ("momo", "momo_adam")).items():
         try:
             jax.eval_shape(lambda p, tx=tx: tx.update(p, tx.init(p), p, value=1.0), params)
         except AttributeError as error:

@@ -24,7 +24,10 @@ from .._contract.kinds import promote_initial_state
 from .._contract.updates import cast_updates
 from .._engine.patch import Patch, Stock
 from .._tally import current
-from ._support import reproduce as demo
+from ._support import (
+    modules,
+    reproduce as demo,
+)
 
 PATCH = Patch(
     "every_transform",
@@ -34,7 +37,7 @@ PATCH = Patch(
 )
 
 
-@PATCH.wraps("GradientTransformation.__new__", ("optax._src.base",))
+@PATCH.wraps("GradientTransformation.__new__", modules.BASE)
 def _new(stock: Stock, cls: Any, *args: Any, **kwargs: Any) -> Any:
     """Wrap ``init`` and ``update`` of each new transformation."""
     init, update = stock(cls, *args, **kwargs)
@@ -97,8 +100,7 @@ def wider_gradients(optax: Any) -> str | None:
 
     momentum = 0.9 * bfloat16 + float32: the sum is float32.
     """
-    params, grads = demo.shapes(jnp.bfloat16), demo.shapes(jnp.float32)
-    return demo.one_step(optax.trace(0.9), params, grads)
+    return demo.one_step(optax.trace(0.9), jnp.bfloat16, grads=jnp.float32)
 
 
 @PATCH.fault(">=0.1.2", issue=1207)
@@ -110,4 +112,4 @@ def own_transformation(optax: Any) -> str | None:
         return grads, state + np.float32(1)
 
     tx = optax.GradientTransformation(lambda _: jnp.zeros([], jnp.bfloat16), update)
-    return demo.one_step(tx, demo.shapes(jnp.bfloat16))
+    return demo.one_step(tx, jnp.bfloat16)

@@ -20,15 +20,14 @@ This patch does not change norms of whole trees or the scalars of parameter-free
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from .._contract.dtypes import PyTree, leaves
-from .._contract.jaxpr import equations
 from .._engine.patch import Patch
+from ._support import reproduce as demo
 from ._support.in_float32 import MOMENT_TRANSFORMS, InFloat32, available, is_float16
 
 PATCH = Patch(
@@ -39,28 +38,19 @@ PATCH = Patch(
 )
 
 
-def _steps(tx: Any, *gradients: float) -> tuple[list[float], Any]:
+def _sizes(tx: Any, *gradients: float) -> tuple[list[float], Any]:
     """Return the sizes of the updates for these gradients, one a step, and the last state."""
-    params = jnp.ones((3, 4), jnp.float16)
-
-    @jax.jit
-    def step(gradient: Any, state: Any) -> tuple[PyTree, Any]:
-        updates, state = tx.update(jnp.full_like(params, gradient), state, params)
-        return updates, state
-
-    sizes, state = [], tx.init(params)
-    for gradient in gradients:
-        updates, state = step(jnp.asarray(gradient, jnp.float16), state)
-        sizes.append(float(jnp.abs(updates).max()))
-    return sizes, state
+    updates, state = demo.steps(tx, np.ones((3, 4), np.float16), gradients)
+    return [float(size) for size in np.abs(updates).max((1, 2))], state
 
 
 def _show_not_finite(optax: Any, gradient: float, *names: str) -> str | None:
-    for name, tx in available(optax, *names).items():
-        wrong = [size for size in _steps(tx, gradient, gradient)[0] if not math.isfinite(size)]
-        if wrong:
-            return f"{name}: the update for a gradient of {gradient:g} is {wrong[0]}"
-    return None
+    def show(tx: Any) -> str | None:
+        sizes, _ = _sizes(tx, gradient, gradient)
+        text = f"the update for a gradient of {gradient:g} is "
+        return demo.first(demo.not_finite(f"{text}{size}", size) for size in sizes)
+
+    return demo.first_named(show, available(optax, *names))
 
 
 @PATCH.fault(">=0.1.2", issue=1754, abstract=False)
@@ -125,11 +115,12 @@ def lost_gradient(optax: Any) -> str | None:
 
     (1e-4)^2 is 0, and sm3 replaces 1 / sqrt(0) by 0. The exact update is 0.1 g / sqrt(g^2 + 1e-8).
     """
-    for name, tx in available(optax, "scale_by_sm3").items():
-        (size,), _ = _steps(tx, 1e-4)
-        if not 0.07 < size < 0.072:
-            return f"{name}: the first update for a gradient of 1e-4 is {size:g}, not 0.071"
-    return None
+    text = "the first update for a gradient of 1e-4 is {:g}, not 0.071"
+    grads = np.full((3, 4), 1e-4, np.float16)
+    return demo.first_named(
+        lambda tx: demo.wrong(text, demo.first_updates(tx, grads), 0.071),
+        available(optax, "scale_by_sm3"),
+    )
 
 
 @PATCH.fault(">=0.1.2", abstract=False)
@@ -138,29 +129,29 @@ def overflow(optax: Any) -> str | None:
 
     300^2 is 90000, above 65504: inf, and 0.999 * inf is inf.
     """
-    for name, tx in available(optax, "scale_by_adam", "scale_by_rms", "scale_by_rss").items():
-        sizes, state = _steps(tx, 300.0, *[1.0] * 10)
-        if not all(bool(jnp.isfinite(leaf).all()) for leaf in leaves(state)):
-            return f"{name}: after one gradient of 300 the updates are {sizes[-1]:g} for good"
-    return None
+
+    def show(tx: Any) -> str | None:
+        sizes, state = _sizes(tx, 300.0, *[1.0] * 10)
+        text = f"after one gradient of 300 the updates are {sizes[-1]:g} for good"
+        return demo.not_finite(text, state)
+
+    return demo.first_named(show, available(optax, "scale_by_adam", "scale_by_rms", "scale_by_rss"))
 
 
 @PATCH.fault(">=0.1.2", issue=1754)
 def float16_arithmetic(optax: Any) -> str | None:
     """Moments of float16 gradients are squared and divided by in float16."""
     params = jax.ShapeDtypeStruct((3, 4), jnp.float16)
-    for name, tx in available(
-        optax, "scale_by_adam", "scale_by_rms", "scale_by_factored_rms"
-    ).items():
-        jaxpr = jax.make_jaxpr(lambda p, tx=tx: tx.update(p, tx.init(p), p))(params)
-        for equation in equations(jaxpr.jaxpr):
+
+    def show(tx: Any) -> str | None:
+        for equation in demo.operations(lambda p: tx.update(p, tx.init(p), p), params):
             what = equation.primitive.name
-            if what in _INVERSES and any(v.aval.dtype == jnp.float16 for v in equation.invars):
-                return f"{name}: {what} of a float16 moment"
-    return None
+            if what in ("div", "rsqrt", "pow") and any(is_float16(v.aval) for v in equation.invars):
+                return f"{what} of a float16 moment"
+        return None
 
-
-_INVERSES = ("div", "rsqrt", "pow")
+    names = ("scale_by_adam", "scale_by_rms", "scale_by_factored_rms")
+    return demo.first_named(show, available(optax, *names))
 
 
 for _transform in MOMENT_TRANSFORMS:

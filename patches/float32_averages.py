@@ -16,12 +16,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
+import numpy as np
 
-from .._contract.dtypes import dtype_of, is_half
-from .._contract.updates import asked_dtypes
+from .._contract.dtypes import is_half
+from .._contract.updates import requested_dtypes
 from .._engine.patch import Patch, Stock
+from ._support import (
+    modules,
+    reproduce as demo,
+)
 from ._support.in_float32 import InFloat32, MomentTransform
 
 PATCH = Patch(
@@ -32,59 +36,49 @@ PATCH = Patch(
     allow_missing_targets=True,
 )
 
-_MODULES = ("optax.transforms._accumulation", "optax._src.transform")
 
-
-class _UnlessAsked(InFloat32):
+class _UnlessRequested(InFloat32):
     """Run stock in float32, unless the user chose the dtype of the accumulator."""
 
     def __call__(self, stock: Stock, *args: Any, **kwargs: Any) -> Any:
         """Build stock's transformation."""
-        asked = asked_dtypes(stock, args, kwargs)
-        return stock(*args, **kwargs) if asked else super().__call__(stock, *args, **kwargs)
+        requested = requested_dtypes(stock, args, kwargs)
+        return stock(*args, **kwargs) if requested else super().__call__(stock, *args, **kwargs)
 
 
 for _name, _field in {"ema": "ema", "trace": "trace", "apply_every": "grad_acc"}.items():
-    _transform = MomentTransform(_name, _MODULES[-1], ">=0.1.2", (_field,))
-    PATCH.wraps(_name, _MODULES, ">=0.1.2")(_UnlessAsked(_transform, is_half, wide_moments=True))
-
-
-def _narrow(state: Any) -> str | None:
-    return f"it is kept in {dtype_of(state)}" if is_half(state) else None
+    _transform = MomentTransform(_name, modules.ACCUMULATION, ">=0.1.2", (_field,))
+    _UnlessRequested(_transform, is_half, wide_moments=True).wrap_in(PATCH)
 
 
 @PATCH.fault(">=0.1.2")
 def narrow_averages(optax: Any) -> str | None:
     """Averages of half-precision gradients are kept in half precision."""
-    params = jax.ShapeDtypeStruct((3, 4), jnp.bfloat16)
-    return _narrow(jax.eval_shape(optax.ema(0.999).init, params).ema)
+    state = demo.initial(optax.ema(0.999), jnp.bfloat16)
+    return demo.wrong_dtype("it is kept in {}", state.ema["w"])
 
 
-def _last_update(tx: Any, steps: int) -> float:
-    """Return the last update for bfloat16 gradients of one."""
-    ones = jnp.ones((4,), jnp.bfloat16)
-    _, updates = jax.lax.scan(
-        lambda state, _: tx.update(ones, state, ones)[::-1], tx.init(ones), None, steps
-    )
-    return float(updates[-1, 0])
+def _updates(tx: Any, steps: int) -> Any:
+    """Return the updates for bfloat16 gradients of one."""
+    return demo.steps(tx, np.ones((), jnp.bfloat16), [1.0] * steps)[0]
 
 
 @PATCH.fault(">=0.1.2", abstract=False)
 def stalled_ema(optax: Any) -> str | None:
     """In bfloat16, ema(0.999) of ones ends at 0.5."""
-    got = _last_update(optax.ema(0.999, debias=False), 10000)
-    return None if got > 0.99 else f"after 10000 ones the average is {got:.3g}"
+    got = _updates(optax.ema(0.999, debias=False), 10000)
+    return demo.wrong("after 10000 ones the average is {:.3g}", got, 1.0)
 
 
 @PATCH.fault(">=0.1.2", abstract=False)
 def stalled_sum(optax: Any) -> str | None:
     """In bfloat16, apply_every(1000) sums 1,000 ones to 256."""
-    got = _last_update(optax.apply_every(1000), 1000)
-    return None if got > 990 else f"the sum of 1000 ones is {got:.4g}"
+    got = _updates(optax.apply_every(1000), 1000)
+    return demo.wrong("the sum of 1000 ones is {:.4g}", got, 1000.0)
 
 
 @PATCH.fault(">=0.1.2", abstract=False)
 def stalled_trace(optax: Any) -> str | None:
     """In bfloat16, trace(0.99) of ones ends below its limit of 100."""
-    got = _last_update(optax.trace(0.99), 2000)
-    return None if got > 99 else f"after 2000 ones the trace is {got:.3g}"
+    got = _updates(optax.trace(0.99), 2000)
+    return demo.wrong("after 2000 ones the trace is {:.3g}", got, 100.0)

@@ -17,10 +17,8 @@ No upstream issue was found about the sums.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import warnings
-from typing import TYPE_CHECKING, Any, Callable
+from typing import Any, Callable
 
 import jax.numpy as jnp
 import numpy as np
@@ -28,28 +26,20 @@ import numpy as np
 from .._contract.dtypes import (
     PyTree,
     cast,
-    dtype_of,
     half_to_float32,
-    is_half,
     is_inexact,
-    is_weak,
-    leaves,
     tree_map,
-    unflatten_like,
 )
-from .._contract.updates import cast_updates, update_dtype
-from .._contract.widths import compute_dtype, promoted, statistics_dtype
+from .._contract.updates import cast_updates
+from .._contract.widths import compute_dtype, statistics_dtype
 from .._engine.patch import Patch, Stock
-from ._support import reproduce as demo
+from ._support import (
+    modules,
+    reproduce as demo,
+)
 from ._support.deprecated import deprecated_attribute
+from ._support.functions import in_float32, trees_in_float32
 from ._support.rebuild import call_of, rebuild
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-_CLIPPING = ("optax.transforms._clipping", "optax._src.clipping")
-_TREE_MATH = ("optax.tree_utils._tree_math",)
-_PROJECTIONS = ("optax.projections._projections",)
 
 PATCH = Patch(
     "global_norm",
@@ -59,22 +49,22 @@ PATCH = Patch(
 )
 
 
-@PATCH.wraps("clip_by_global_norm", _CLIPPING, ">=0.1.3")
-@PATCH.wraps("clip_by_block_rms", _CLIPPING)
-@PATCH.wraps("normalize_by_update_norm", ("optax._src.transform",), ">=0.2.3")
+@PATCH.wraps("clip_by_global_norm", modules.CLIPPING, ">=0.1.3")
+@PATCH.wraps("clip_by_block_rms", modules.CLIPPING)
+@PATCH.wraps("normalize_by_update_norm", modules.TRANSFORM, ">=0.2.3")
 def _transformation(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace a transformation that divides by a norm."""
     return _run_on(half_to_float32, stock, args, kwargs)
 
 
-@PATCH.wraps("adaptive_grad_clip", _CLIPPING)
-@PATCH.wraps("scale_by_trust_ratio", ("optax._src.transform",))
+@PATCH.wraps("adaptive_grad_clip", modules.CLIPPING)
+@PATCH.wraps("scale_by_trust_ratio", modules.TRANSFORM)
 def _transformation_by_params(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace a transformation that also multiplies by a norm of the params."""
     return _run_on(half_to_float32, stock, args, kwargs, by_params=True)
 
 
-@PATCH.wraps("clip_by_global_norm", _CLIPPING, "<0.1.3")
+@PATCH.wraps("clip_by_global_norm", modules.CLIPPING, "<0.1.3")
 def _transformation_in_one_dtype(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """In 0.1.2, replace a transformation that raises on leaves of different dtypes."""
     return _run_on(_in_widest, stock, args, kwargs)
@@ -112,38 +102,27 @@ def _in_widest(tree: PyTree) -> PyTree:
     )
 
 
-@PATCH.wraps("global_norm", ("optax._src.linear_algebra",), "<0.2.7")
-@PATCH.wraps("tree_l2_norm", _TREE_MATH, ">=0.1.8,<0.2.5")
-@PATCH.wraps("tree_l1_norm", _TREE_MATH, ">=0.2.3,<0.2.5")
-@PATCH.wraps("tree_norm", _TREE_MATH, ">=0.2.5")
-@PATCH.wraps("safe_norm", ("optax._src.numerics",))
-@PATCH.wraps("safe_root_mean_squares", ("optax._src.numerics",))
-@PATCH.wraps("unitwise_norm", _CLIPPING, ">=0.2.3")
-def _norm(stock: Stock, *args: Any, **kwargs: Any) -> Any:
-    """Replace a function that returns a norm; the norm keeps its dtype."""
-    tree, others, norm = _widened(stock, args, kwargs)
-    if not any(map(is_half, leaves(tree))):
-        return norm
-    # A Python number among the leaves counts as float32: stock takes its norm on its own.
-    dtype = promoted(*map(dtype_of, leaves(tree)))
-    return cast(norm, jnp.finfo(jnp.result_type(dtype, *others)).dtype)
+PATCH.wraps("global_norm", modules.LINEAR_ALGEBRA, "<0.2.7")(in_float32)
+PATCH.wraps("tree_l2_norm", modules.TREE_MATH, ">=0.1.8,<0.2.5")(in_float32)
+PATCH.wraps("tree_l1_norm", modules.TREE_MATH, ">=0.2.3,<0.2.5")(in_float32)
+PATCH.wraps("tree_norm", modules.TREE_MATH, ">=0.2.5")(in_float32)
+PATCH.wraps("safe_norm", modules.NUMERICS)(in_float32)
+PATCH.wraps("safe_root_mean_squares", modules.NUMERICS)(in_float32)
+PATCH.wraps("unitwise_norm", modules.CLIPPING, ">=0.2.3")(in_float32)
+PATCH.wraps("projection_l2_ball", modules.PROJECTIONS, ">=0.2.4")(trees_in_float32)
+PATCH.wraps("projection_l2_sphere", modules.PROJECTIONS, ">=0.2.4")(trees_in_float32)
+PATCH.wraps("projection_l1_ball", modules.PROJECTIONS, ">=0.2.4")(trees_in_float32)
+PATCH.wraps("per_example_global_norm_clip", modules.CLIPPING, ">=0.2.4")(trees_in_float32)
+PATCH.wraps("per_example_layer_norm_clip", modules.CLIPPING, ">=0.2.4")(trees_in_float32)
 
 
-@PATCH.wraps("projection_l2_ball", _PROJECTIONS, ">=0.2.4")
-@PATCH.wraps("projection_l2_sphere", _PROJECTIONS, ">=0.2.4")
-@PATCH.wraps("projection_l1_ball", _PROJECTIONS, ">=0.2.4")
-def _projection(stock: Stock, *args: Any, **kwargs: Any) -> Any:
-    """Replace a function from a tree to a tree."""
-    tree, others, projected = _widened(stock, args, kwargs)
-    return _like(projected, tree, others)
-
-
-@PATCH.wraps("per_example_global_norm_clip", _CLIPPING, ">=0.1.3")
-@PATCH.wraps("per_example_layer_norm_clip", _CLIPPING, ">=0.1.8")
-def _per_example(stock: Stock, *args: Any, **kwargs: Any) -> Any:
-    """Replace a function from a batch of gradients to their clipped sums and a count."""
-    grads, others, (clipped, count) = _widened(stock, args, kwargs)
-    return _like(clipped, grads, others), count
+@PATCH.wraps("per_example_global_norm_clip", modules.CLIPPING, ">=0.1.3,<0.2.4")
+@PATCH.wraps("per_example_layer_norm_clip", modules.CLIPPING, ">=0.1.8,<0.2.4")
+def _per_example(stock: Stock, grads: PyTree, *args: Any, **kwargs: Any) -> Any:
+    """Up to 0.2.3, return a list for any sequence of gradients, as stock does."""
+    return trees_in_float32(
+        stock, list(grads) if isinstance(grads, tuple) else grads, *args, **kwargs
+    )
 
 
 @PATCH.wraps("__getattr__", ("optax.tree_utils",), ">=0.2.5")
@@ -157,86 +136,51 @@ def _deprecated_name(stock: Stock, name: str) -> Any:
     return found
 
 
-def _widened(
-    stock: Stock, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[PyTree, list[Any], Any]:
-    """Return the first argument of a call, other arrays, and stock's result for a float32 copy."""
-    names = ("updates", "tree", "grads", "x")
-    tree = args[0] if args else next((kwargs[name] for name in names if name in kwargs), None)
-    wide = half_to_float32(tree)
-
-    def swap(value: Any) -> Any:
-        return wide if value is tree else value
-
-    values = (*args, *kwargs.values())
-    others = [v for v in values if v is not tree and hasattr(v, "dtype")]
-    new = stock(*map(swap, args), **{name: swap(value) for name, value in kwargs.items()})
-    return tree, others, new
-
-
-def _like(tree: PyTree, like: PyTree, others: list[Any]) -> PyTree:
-    """Cast each leaf to be no wider than its counterpart, or than another strong argument."""
-    if not any(map(is_half, leaves(like))):
-        return tree
-    asked = tuple(dtype_of(other) for other in others if not is_weak(other))
-    pairs = zip(leaves(tree), leaves(like))  # A tuple may have come back as a list.
-    dtypes = (update_dtype(dtype_of(leaf), dtype_of(was), asked=asked) for leaf, was in pairs)
-    return unflatten_like(tree, map(cast, leaves(tree), dtypes))
-
-
 # 4 elements of 400: the norm is 800, and one square, 160000, is more than 65504 already.
-def _large() -> PyTree:
-    return {"b": jnp.full((4,), 400, jnp.float16)}
+_LARGE = {"b": np.full(4, 400, np.float16)}
 
 
-def _many() -> PyTree:
-    return [jnp.ones((), jnp.bfloat16)] * 1000
-
-
-def _wrong(what: str, got: Any, expected: float) -> str | None:
-    if np.isclose(float(got), expected, rtol=0.01):
-        return None
-    return f"{what} is {float(got):g}, not {expected:g}"
-
-
+@demo.no_warnings()  # global_norm is deprecated from 0.2.7 on, tree_l2_norm from 0.2.5 on.
 def _probe_sum(optax: Any) -> str | None:
-    with _no_warnings():
-        return demo.in_half(optax.global_norm, demo.shapes(jnp.bfloat16))
+    return demo.in_half(optax.global_norm, demo.shapes(jnp.bfloat16))
 
 
 def _probe_tree_norms(optax: Any) -> str | None:
-    outcomes = (demo.in_half(norm, demo.shapes(jnp.bfloat16)) for _, norm in _tree_norms(optax))
-    return next(filter(None, outcomes), None)
+    params = demo.shapes(jnp.bfloat16)
+    return demo.first_named(lambda norm: demo.in_half(norm, params), _tree_norms(optax))
 
 
 @PATCH.fault(">=0.1.2", abstract=False, probe=_probe_sum)
+@demo.no_warnings()
 def many_leaves(optax: Any) -> str | None:
     """Norms of many bfloat16 leaves are too small, so clipped updates are too large.
 
     256 + 1 == 256 in bfloat16: the sum of 1,000 ones stops at 256, the norm at 16.
     """
-    with _no_warnings():
-        return _wrong("the norm of 1,000 leaves of 1", optax.global_norm(_many()), 1000**0.5)
+    return demo.wrong(
+        "the norm of 1,000 leaves of 1", optax.global_norm(demo.thousand_ones()), 1000**0.5
+    )
 
 
 @PATCH.fault(">=0.1.2", abstract=False, probe=_probe_sum)
+@demo.no_warnings()
 def overflow(optax: Any) -> str | None:
     """float16 norms above 255 are infinite.
 
     400^2 = 160000 is more than 65504, the largest float16 number.
     """
-    with _no_warnings():
-        return _wrong("the norm", optax.global_norm(_large()), 800)
+    return demo.wrong("the norm", demo.compiled(optax.global_norm, _LARGE), 800)
 
 
 @PATCH.fault(">=0.1.2", abstract=False, probe=_probe_sum)
+@demo.no_warnings()
 def underflow(optax: Any) -> str | None:
     """float16 norms of small numbers are 0.
 
     1e-4^2 = 1e-8 is less than half of 6e-8, the smallest float16 number.
     """
-    with _no_warnings():
-        return _wrong("the norm", optax.global_norm({"b": jnp.full((4,), 1e-4, jnp.float16)}), 2e-4)
+    small = np.full(4, 1e-4, np.float16)
+    return demo.wrong("the norm", demo.compiled(optax.global_norm, small), 2e-4)
 
 
 @PATCH.fault(">=0.1.8", abstract=False, probe=_probe_tree_norms)
@@ -245,19 +189,20 @@ def tree_norms(optax: Any) -> str | None:
 
     256 + 1 == 256, in the sum of squares or of absolute values.
     """
-    for name, norm in _tree_norms(optax):
-        expected = 1000 if "l1" in name else 1000**0.5
-        outcome = _wrong(f"{name} of 1,000 leaves of 1", norm(_many()), expected)
-        if outcome is not None:
-            return outcome
-    return None
+    return demo.first(
+        demo.wrong(
+            f"{name} of 1,000 leaves of 1",
+            norm(demo.thousand_ones()),
+            1000 if "l1" in name else 1000**0.5,
+        )
+        for name, norm in _tree_norms(optax).items()
+    )
 
 
-def _tree_norms(optax: Any) -> list[tuple[str, Any]]:
-    module = getattr(optax, "tree_utils", None)
+@demo.no_warnings()
+def _tree_norms(optax: Any) -> dict[str, Any]:
     names = ("tree_norm", "tree_l2_norm", "tree_l1_norm")
-    with _no_warnings():
-        return [(name, getattr(module, name)) for name in names if hasattr(module, name)]
+    return demo.all_public(optax, *(f"tree_utils.{name}" for name in names))
 
 
 @PATCH.fault(">=0.1.2", abstract=False)
@@ -266,9 +211,9 @@ def safe_norms(optax: Any) -> str | None:
 
     400^2 is infinite. Later x / inf = 0 and inf / inf is nan.
     """
-    x = _large()["b"]
-    return _wrong("safe_norm", optax.safe_norm(x, 0.0), 800) or _wrong(
-        "safe_root_mean_squares", optax.safe_root_mean_squares(x, 0.0), 400
+    x = _LARGE["b"]
+    return demo.wrong("safe_norm", demo.compiled(optax.safe_norm, x, 0.0), 800) or demo.wrong(
+        "safe_root_mean_squares", demo.compiled(optax.safe_root_mean_squares, x, 0.0), 400
     )
 
 
@@ -276,7 +221,7 @@ def safe_norms(optax: Any) -> str | None:
 def unitwise_norm(optax: Any) -> str | None:
     """unitwise_norm of float16 arrays is infinite."""
     norm = demo.public(optax, "transforms.unitwise_norm")
-    return _wrong("the norm", norm(_large()["b"])[0], 800)
+    return demo.wrong("the norm", demo.compiled(norm, _LARGE["b"]), 800)
 
 
 @PATCH.fault(">=0.1.2", abstract=False)
@@ -310,9 +255,7 @@ def normalize_by_update_norm(optax: Any) -> str | None:
 
 
 def _wrong_update(tx: Any, expected: float) -> str | None:
-    params = _large()
-    updates, _ = tx.update(params, tx.init(params), params)
-    return _wrong("an update", updates["b"][0], expected)
+    return demo.wrong("an update", demo.first_updates(tx, _LARGE)["b"], expected)
 
 
 def _normalize(optax: Any) -> Any:
@@ -322,25 +265,24 @@ def _normalize(optax: Any) -> Any:
 @PATCH.fault(">=0.1.3", abstract=False)
 def per_example(optax: Any) -> str | None:
     """Per-example clipping clips float16 gradients of a norm above 255 to zero."""
-    for name in ("per_example_global_norm_clip", "per_example_layer_norm_clip"):
-        clip = getattr(optax, name, None)
-        if clip is not None:
-            (clipped,), _ = clip([jnp.full((2, 4), 400, jnp.float16)], 1.0)
-            outcome = _wrong(f"the sum by {name}", clipped[0], 1)
-            if outcome is not None:
-                return outcome
-    return None
+    names = ("per_example_global_norm_clip", "per_example_layer_norm_clip")
+    grads = np.full((2, 4), 400, np.float16)
+    return demo.first(
+        demo.wrong(
+            f"the sum by {name}", demo.compiled(lambda g, clip=clip: clip([g], 1.0)[0], grads), 1
+        )
+        for name, clip in demo.all_public(optax, *names).items()
+    )
 
 
 @PATCH.fault(">=0.2.4", abstract=False)
 def projections(optax: Any) -> str | None:
     """projection_l2_ball and projection_l2_sphere project float16 norms above 255 to zero."""
-    for name in ("projection_l2_ball", "projection_l2_sphere"):
-        project = demo.public(optax, f"projections.{name}")
-        outcome = _wrong(name, project(_large())["b"][0], 0.5)
-        if outcome is not None:
-            return outcome
-    return None
+    project = demo.public(optax, "projections.projection_l2_ball")
+    onto = demo.public(optax, "projections.projection_l2_sphere")
+    return demo.wrong("projection_l2_ball", demo.compiled(project, _LARGE)["b"], 0.5) or demo.wrong(
+        "projection_l2_sphere", demo.compiled(onto, _LARGE)["b"], 0.5
+    )
 
 
 @PATCH.fault("<0.1.3")
@@ -349,7 +291,7 @@ def mixed_tree(optax: Any) -> str | None:
 
     t / norm has the wider dtype of the two, and ``lax.select`` takes one dtype only.
     """
-    return demo.one_step(optax.clip_by_global_norm(1.0), demo.shapes(jnp.bfloat16, jnp.float32))
+    return demo.one_step(optax.clip_by_global_norm(1.0), jnp.bfloat16, jnp.float32)
 
 
 @PATCH.fault(">=0.2.3")
@@ -358,7 +300,7 @@ def mixed_updates(optax: Any) -> str | None:
 
     A bfloat16 leaf is divided by the norm of the whole tree, which is float32 if one leaf is.
     """
-    return demo.one_step(_normalize(optax), demo.shapes(jnp.bfloat16, jnp.float32))
+    return demo.one_step(_normalize(optax), jnp.bfloat16, jnp.float32)
 
 
 @PATCH.fault(">=0.1.2")
@@ -367,12 +309,4 @@ def array_max_norm(optax: Any) -> str | None:
 
     (t / norm) * max_norm is float32, and ``lax.select`` takes one dtype only.
     """
-    return demo.one_step(optax.clip_by_global_norm(np.float32(1)), demo.shapes(jnp.bfloat16))
-
-
-@contextlib.contextmanager
-def _no_warnings() -> Iterator[None]:
-    """Silence deprecations: ``global_norm`` from 0.2.7 on, ``tree_l2_norm`` from 0.2.5 on."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    return demo.one_step(optax.clip_by_global_norm(np.float32(1)), jnp.bfloat16)

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import re
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Callable
 
@@ -41,7 +40,7 @@ from .._contract.dtypes import (
     cast_back,
     dtype_of,
     dtypes_in,
-    half_to_float32,
+    have_same_dtypes,
     is_half,
     is_half_dtype,
     is_inexact,
@@ -57,7 +56,10 @@ from .._contract.updates import cast_updates, kept_like
 from .._contract.widths import compute_dtype
 from .._contract.x64 import x64
 from .._engine.patch import Patch, Stock
-from ._support import reproduce as demo
+from ._support import (
+    modules,
+    reproduce as demo,
+)
 from ._support.arguments import arguments_of
 from ._support.keep_dtypes import promotes_half, same_dtypes
 from ._support.rebuild import Call, call_of, in_place_of, rebuild
@@ -73,14 +75,15 @@ PATCH = Patch(
     "and adam gives NaN at once",
 )
 
-_UNLIKE = re.compile(
-    "same dtype|(equal|equal output|identical|compatible) types|dtypes (should|must)|accept dtype"
+_UNLIKE = (
+    *("same dtype", "accept dtype", "dtypes should", "dtypes must"),
+    *("equal types", "equal output types", "identical types", "compatible types"),
 )
 """What JAX says of operands and branches whose dtypes differ, from 0.4.13 to 0.10."""
 
 
-@PATCH.wraps("inject_hyperparams", ("optax.schedules._inject", "optax._src.schedule"))
-@PATCH.wraps("inject_stateful_hyperparams", ("optax.schedules._stateful",), "==0.1.8")
+@PATCH.wraps("inject_hyperparams", modules.SCHEDULES)
+@PATCH.wraps("inject_stateful_hyperparams", modules.SCHEDULES, "==0.1.8")
 def _inject_hyperparams(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace ``inject_hyperparams``, with the arguments of the installed release.
 
@@ -90,7 +93,7 @@ def _inject_hyperparams(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """
     arguments = arguments_of(stock, args, kwargs)
     static = arguments["static_args"] = _names(arguments["static_args"])
-    inner_factory, asked = arguments["inner_factory"], arguments.get("hyperparam_dtype")
+    inner_factory, requested = arguments["inner_factory"], arguments.get("hyperparam_dtype")
     signature = inspect.signature(inner_factory)
 
     def remember(**hyperparams: Any) -> Any:
@@ -105,8 +108,10 @@ def _inject_hyperparams(stock: Stock, *args: Any, **kwargs: Any) -> Any:
 
     def wrapped_transform(*args: Any, **kwargs: Any) -> Any:
         tx = built(*args, **kwargs)  # Checks the arguments, and has the right type.
-        strong = _strong_names(signature.bind(*args, **kwargs), asked)
-        injected = _Injected(inner_factory, hyperparams_of(*args, **kwargs), static, strong, asked)
+        strong = _strong_names(signature.bind(*args, **kwargs), requested)
+        injected = _Injected(
+            inner_factory, hyperparams_of(*args, **kwargs), static, strong, requested
+        )
         return rebuild(tx, Call(factory, *args, **kwargs), injected.update, injected.init)
 
     factory = in_place_of(inner_factory, wrapped_transform, call)
@@ -122,25 +127,26 @@ class _Injected:
       hyperparams: stock's transformation, around one that has the hyperparameters for its state.
       static: names of the arguments that are passed on unchanged.
       strong: names of the hyperparameters that promote half precision without the wrapper.
-      asked: the user's ``hyperparam_dtype``, if any; an argument from 0.1.4 on.
+      requested: the user's ``hyperparam_dtype``, if any; an argument from 0.1.4 on.
     """
 
     factory: Callable[..., Any]
     hyperparams: Any
     static: frozenset[str]
     strong: frozenset[str]
-    asked: Any
+    requested: Any
 
     def init(self, params: PyTree) -> Any:
         dtype = compute_dtype(params)
         state = self.hyperparams.init(stand_in_number(params, dtype))
         kept = self._kept(state, dtype)
         given = {**state.inner_state, **kept}
+        promotes = self._would_promote(params, dtype)
 
         def step(grads: PyTree, inner_state: PyTree, params: PyTree) -> tuple[PyTree, PyTree]:
-            return self._step(given, params, (grads, inner_state, params))
+            return self._step(given, params, (grads, inner_state, params), promotes=promotes)
 
-        inner_state = self._inner(given, params).init(params)
+        inner_state = self._inner(given, params, promotes=promotes).init(params)
         inner_state = promote_initial_state(step, strip_weak_type(inner_state), params)
         # Integers stay weakly typed: int64, in 64-bit mode, would turn counters into int64.
         state = strip_weak_type(state._replace(hyperparams={}, inner_state=()))
@@ -157,20 +163,33 @@ class _Injected:
             number, state._replace(inner_state=()), number, **extra_args
         )
         kept = self._kept(new_state, dtype)
-        given, trees = {**new_state.inner_state, **kept}, (updates, before, params)
-        new_updates, inner_state = self._step(given, like, trees, extra_args)
-        if same_dtypes(updates, like):
+        same, promotes = same_dtypes(updates, like), self._would_promote(like, dtype)
+        wide = _as_wide_as(like, updates) if promotes and not same else updates
+        given, trees = {**new_state.inner_state, **kept}, (wide, before, params)
+        new_updates, inner_state = self._step(given, like, trees, extra_args, promotes=promotes)
+        if same:
             whose = "inject_hyperparams: state of the inner transformation"
             inner_state = cast_back(inner_state, before, whose)
-        kept = _cast_all_back(kept, state, as_stock=not _would_promote(like, self.asked))
+        if not have_same_dtypes(kept, state.hyperparams):
+            kept = _cast_all_back(kept, state, as_stock=not promotes)
         # The rest is the count and the states of the user's schedules.
-        rest = cast_back(*(s._replace(hyperparams={}, inner_state=()) for s in (new_state, state)))
+        none: dict[str, Any] = {"hyperparams": {}, "inner_state": ()}
+        rest = cast_back(new_state._replace(**none), state._replace(**none))
         new_state = rest._replace(hyperparams=kept, inner_state=inner_state)
         return cast_updates(new_updates, updates, params, before), new_state
 
     def _kept(self, state: Any, widest: Any) -> dict[str, Any]:
         """Cast each hyperparameter of stock to the dtype that the state keeps."""
-        return {name: _keep(value, widest, self.asked) for name, value in state.hyperparams.items()}
+        return {
+            name: _keep(value, widest, self.requested) for name, value in state.hyperparams.items()
+        }
+
+    def _would_promote(self, like: PyTree, widest: Any) -> bool:
+        """Check whether stock's strongly typed hyperparameters would promote a leaf."""
+        if self.requested is not None:
+            widest = jnp.promote_types(jax.dtypes.canonicalize_dtype(self.requested), jnp.float32)
+        bits = [jnp.finfo(dtype).bits for dtype in dtypes_in(like) if kind_of(dtype) >= REAL]
+        return min(bits, default=64) < jnp.finfo(widest).bits
 
     def _step(
         self,
@@ -178,19 +197,18 @@ class _Injected:
         like: PyTree,
         trees: tuple[PyTree, PyTree, PyTree],
         extra_args: Mapping[str, Any] = MappingProxyType({}),
+        *,
+        promotes: bool,
     ) -> tuple[PyTree, PyTree]:
         """Take a step of the inner transformation.
 
         Functions of ``jax.lax`` do not promote. Stock gives them hyperparameters in the dtype of
         the params, and so does a second try where JAX refuses float32 for that reason.
         """
-        grads, inner_state, params = trees
-        promotes = _would_promote(like, self.asked)
-        wide = _as_wide_as(like, grads) if promotes else grads
 
         def run(**how: Any) -> tuple[PyTree, PyTree]:
-            inner = _taking_extra_args(self._inner(given, like, **how))
-            result: tuple[PyTree, PyTree] = inner.update(wide, inner_state, params, **extra_args)
+            inner = _taking_extra_args(self._inner(given, like, promotes=promotes, **how))
+            result: tuple[PyTree, PyTree] = inner.update(*trees, **extra_args)
             return result
 
         try:
@@ -200,25 +218,30 @@ class _Injected:
                 raise
         return run(dtype=_narrowest(like))
 
-    def _inner(self, given: dict[str, Any], like: PyTree, dtype: Any = None) -> Any:
+    def _inner(
+        self, given: dict[str, Any], like: PyTree, *, promotes: bool, dtype: Any = None
+    ) -> Any:
         """Build the inner transformation.
 
         Args:
           given: the arguments of the factory.
           like: the params, or what has their dtypes.
-          dtype: of the hyperparameters that would promote a leaf, if not weakly typed.
+          promotes: whether strongly typed hyperparameters would promote a leaf.
+          dtype: of such hyperparameters, if not weakly typed.
         """
-        promotes = _would_promote(like, self.asked)
         # JAX promotes float8 with nothing else.
-        of_16_bits = {d.itemsize for d in filter(is_half_dtype, dtypes_in(like))} == {2}
+        of_16_bits = bool(self.strong) and {
+            d.itemsize for d in filter(is_half_dtype, dtypes_in(like))
+        } == {2}
 
         def argument(name: str, value: Any) -> Any:
             if promotes and isinstance(value, np.generic) and is_real(value):
                 return float(value)
             if not isinstance(value, jax.Array):
                 return value
-            value = half_to_float32(value)
-            if not (promotes and is_real(value)):
+            if is_half_dtype(value.dtype):
+                value = cast(value, jnp.float32)
+            if not (promotes and kind_of(value.dtype) == REAL):
                 return value
             if dtype is not None:
                 return cast(value, dtype)
@@ -240,7 +263,11 @@ def _cast_all_back(kept: dict[str, Any], state: Any, *, as_stock: bool) -> dict[
         before = jnp.asarray(state.hyperparams.get(name, value))
         if as_stock and is_real(value) and is_real(before):
             before = value
-        return _cast_back(value, before, stateful=_is_stateful(schedules.get(name)))
+        # A stateful schedule may start with an integer and go on with floats: they are left alone.
+        # A state from stock may have an integer for a float, and the float is what the step uses.
+        stateful = _is_stateful(schedules.get(name))
+        grown = stateful and jnp.issubdtype(before.dtype, jnp.integer) and is_real(value)
+        return value if grown or is_weak(before) else cast(value, before.dtype)
 
     return {name: back(name, value) for name, value in kept.items()}
 
@@ -250,7 +277,7 @@ def _names(static_args: Any) -> frozenset[str]:
     return frozenset([static_args] if isinstance(static_args, str) else static_args)
 
 
-def _strong_names(bound: inspect.BoundArguments, asked: Any) -> frozenset[str]:
+def _strong_names(bound: inspect.BoundArguments, requested: Any) -> frozenset[str]:
     """Name the hyperparameters that are arrays or schedules; all with ``hyperparam_dtype``.
 
     Without the wrapper an array promotes half precision, and a Python number does not. So stock's
@@ -261,7 +288,7 @@ def _strong_names(bound: inspect.BoundArguments, asked: Any) -> frozenset[str]:
     for name, parameter in bound.signature.parameters.items():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             given.update(given.pop(name))
-    if asked is not None and not is_half(jax.ShapeDtypeStruct((), asked)):
+    if requested is not None and not is_half(jax.ShapeDtypeStruct((), requested)):
         return frozenset(given)
     return frozenset(n for n, value in given.items() if callable(value) or promotes_half(value))
 
@@ -278,19 +305,11 @@ def _params_like(grads: PyTree, state: PyTree) -> PyTree:
     return next(iter(kept_like(state, grads)), grads)
 
 
-def _would_promote(like: PyTree, asked: Any) -> bool:
-    """Check whether stock's strongly typed hyperparameters would promote a leaf."""
-    if asked is None:
-        dtype = compute_dtype(like)
-    else:
-        dtype = jnp.promote_types(jax.dtypes.canonicalize_dtype(asked), jnp.float32)
-    bits = jnp.finfo(dtype).bits
-    return any(kind_of(d) >= REAL and jnp.finfo(d).bits < bits for d in dtypes_in(like))
-
-
 def _is_about_dtypes(error: Exception) -> bool:
     """Check for JAX's error about operands of two dtypes."""
-    return type(error) in (TypeError, ValueError) and _UNLIKE.search(str(error)) is not None
+    return type(error) in (TypeError, ValueError) and any(
+        unlike in str(error) for unlike in _UNLIKE
+    )
 
 
 def _narrowest(tree: PyTree) -> Any:
@@ -314,32 +333,22 @@ def _as_wide_as_leaf(param: Any, grad: Any) -> Any:
     return grad if dtype_of(grad) == dtype else cast(grad, dtype)
 
 
-def _keep(value: Any, widest: Any, asked: Any) -> Any:
+def _keep(value: Any, widest: Any, requested: Any) -> Any:
     """Cast a hyperparameter to the dtype that the state keeps.
 
     Args:
       value: from stock. From 0.2.8 on, arrays have the dtype that the user gave them.
       widest: the widest dtype to keep it in; the narrowest is float32.
-      asked: the user's ``hyperparam_dtype``, if any.
+      requested: the user's ``hyperparam_dtype``, if any.
     """
     value = jnp.asarray(value)
-    if not is_real(value):
+    if kind_of(value.dtype) != REAL:
         return value
-    if asked is not None:
-        return cast(value, jax.dtypes.canonicalize_dtype(asked))
+    if requested is not None:
+        return cast(value, jax.dtypes.canonicalize_dtype(requested))
     if is_half_dtype(value.dtype):
         return cast(value, jnp.float32)
     return cast(value, widest) if value.dtype.itemsize > widest.itemsize else value
-
-
-def _cast_back(value: Any, before: Any, *, stateful: bool) -> Any:
-    """Cast a hyperparameter back to its dtype in the state, unless that dtype is weak.
-
-    A stateful schedule may start with an integer and go on with floats: such a value is left alone.
-    A state from stock may have an integer for a float, and the float is what the step uses.
-    """
-    grown = jnp.issubdtype(before.dtype, jnp.integer) and is_real(value)
-    return value if is_weak(before) or (stateful and grown) else cast(value, before.dtype)
 
 
 def _is_stateful(state: Any) -> bool:
@@ -347,10 +356,8 @@ def _is_stateful(state: Any) -> bool:
     return state is not None and type(state).__name__ != "WrappedScheduleState"
 
 
-def _inject(optax: Any, factory: str, *args: Any, **hyperparams: Any) -> Any:
-    dtype = hyperparams.pop("hyperparam_dtype", None)
-    options = {} if dtype is None else {"hyperparam_dtype": dtype}
-    return optax.inject_hyperparams(getattr(optax, factory), **options)(*args, **hyperparams)
+def _inject(optax: Any, factory: str, *args: Any, **options: Any) -> Any:
+    return optax.inject_hyperparams(getattr(optax, factory), **options)(*args)
 
 
 @PATCH.fault(">=0.1.2", issue=1414, abstract=False)
@@ -359,18 +366,14 @@ def not_a_number(optax: Any) -> str | None:
 
     0.999 in bfloat16 is 1, and adam divides by 1 - b2^t = 0.
     """
-    tx, grads = _inject(optax, "adam", 1e-2), demo.ones(jnp.bfloat16)
-    updates, _ = jax.jit(tx.update)(grads, tx.init(grads), grads)
-    got, exact = float(updates["b"][0]), -1e-2
-    if abs(got - exact) <= 1e-4:
-        return None
-    return f"the first update of adam is {got:g}, not {exact:g}"
+    updates = demo.first_updates(_inject(optax, "adam", 1e-2), demo.ones(jnp.bfloat16))
+    return demo.wrong("the first update of adam", updates["b"], -1e-2)
 
 
 @PATCH.fault(">=0.1.2", issue=1414)
 def narrow_hyperparams(optax: Any) -> str | None:
     """Hyperparameters are rounded to the half precision of the params."""
-    return _dtype_is_not(optax, jnp.float32, demo.shapes(jnp.bfloat16))
+    return _narrow(optax, jnp.bfloat16)
 
 
 @PATCH.fault("<0.2.8")
@@ -379,13 +382,13 @@ def integer_leaf(optax: Any) -> str | None:
 
     0.1 in int32 is 0: nothing is trained, and there is no warning.
     """
-    return _dtype_is_not(optax, jnp.float32, demo.shapes(jnp.float32, jnp.int32))
+    return _narrow(optax, jnp.float32, jnp.int32)
 
 
-def _dtype_is_not(optax: Any, dtype: Any, params: PyTree) -> str | None:
-    state = jax.eval_shape(_inject(optax, "sgd", 0.1).init, params)
-    found = state.hyperparams["learning_rate"].dtype
-    return None if found == dtype else f"the learning rate is kept in {found}"
+def _narrow(optax: Any, *dtypes: Any) -> str | None:
+    state = demo.initial(_inject(optax, "sgd", 0.1), *dtypes)
+    rate = state.hyperparams["learning_rate"]
+    return demo.wrong_dtype("the learning rate is kept in {}", rate)
 
 
 @PATCH.fault(">=0.1.4", issue=1207)
@@ -393,7 +396,7 @@ def hyperparam_dtype(optax: Any) -> str | None:
     """hyperparam_dtype=float32 changes state and updates of bfloat16 params to float32."""
     demo.public(optax, "inject_hyperparams", parameter="hyperparam_dtype")
     tx = _inject(optax, "adam", 1e-2, hyperparam_dtype=jnp.float32)
-    return demo.one_step(tx, demo.shapes(jnp.bfloat16))
+    return demo.one_step(tx, jnp.bfloat16)
 
 
 @PATCH.fault(">=0.2.8")
@@ -402,26 +405,21 @@ def strong_array(optax: Any) -> str | None:
 
     A strong float32 scalar promotes the bfloat16 update.
     """
-    return demo.one_step(_inject(optax, "sgd", _warm_up), demo.shapes(jnp.bfloat16))
-
-
-def _warm_up(count: Any) -> Any:
-    """Return a strongly typed rate, as most schedules of optax do."""
-    return jnp.asarray(0.1, jnp.float32) * jnp.minimum(1.0, (count + 1) / 10.0)
+    return demo.one_step(_inject(optax, "sgd", demo.warm_up), jnp.bfloat16)
 
 
 @PATCH.fault(">=0.2.8")
+@x64()
 def float64_schedule(optax: Any) -> str | None:
     """In 64-bit mode, a float64 schedule gives float64 updates for float32 params."""
-    with x64():
-        tx = _inject(optax, "sgd", lambda count: jnp.asarray(0.1, jnp.float64) / (count + 1))
-        return demo.one_step(tx, demo.shapes(jnp.float32))
+    tx = _inject(optax, "sgd", lambda count: jnp.asarray(0.1, jnp.float64) / (count + 1))
+    return demo.one_step(tx, jnp.float32)
 
 
 @PATCH.fault(">=0.1.5")
 def numpy_scalar(optax: Any) -> str | None:
     """NumPy float32 as learning rate: float32 updates for bfloat16 params."""
-    return demo.one_step(_inject(optax, "sgd", np.float32(0.1)), demo.shapes(jnp.bfloat16))
+    return demo.one_step(_inject(optax, "sgd", np.float32(0.1)), jnp.bfloat16)
 
 
 @PATCH.fault("<0.2.8")
@@ -430,20 +428,19 @@ def wide_gradients(optax: Any) -> str | None:
 
     ``init`` takes the dtype from the params, ``update`` from the gradients.
     """
-    params, grads = demo.shapes(jnp.bfloat16), demo.shapes(jnp.float32)
-    return demo.one_step(_inject(optax, "sgd", 0.1), params, grads)
+    return demo.one_step(_inject(optax, "sgd", 0.1), jnp.bfloat16, grads=jnp.float32)
 
 
 @PATCH.fault(">=0.1.2", issue=1207)
 def mixed_tree(optax: Any) -> str | None:
     """bfloat16 and float32 leaves in one tree: float32 updates for bfloat16."""
-    return demo.one_step(_inject(optax, "sgd", 0.1), demo.shapes(jnp.bfloat16, jnp.float32))
+    return demo.one_step(_inject(optax, "sgd", 0.1), jnp.bfloat16, jnp.float32)
 
 
 @PATCH.fault(">=0.1.2")
 def mixed_halves(optax: Any) -> str | None:
     """bfloat16 and float16 leaves in one tree: float32 updates, or ValueError."""
-    return demo.one_step(_inject(optax, "sgd", 0.1), demo.shapes(jnp.bfloat16, jnp.float16))
+    return demo.one_step(_inject(optax, "sgd", 0.1), jnp.bfloat16, jnp.float16)
 
 
 @PATCH.fault(">=0.1.2")
@@ -454,5 +451,4 @@ def complex_leaf(optax: Any) -> str | None:
     """
     tx, params = _inject(optax, "sgd", 0.1), demo.shapes(jnp.float32, jnp.complex64)
     updates, _ = jax.eval_shape(lambda p: tx.update(p, tx.init(p), p), params)
-    found = updates["w"].dtype
-    return None if found == jnp.float32 else f"the update of a float32 param is {found}"
+    return demo.wrong_dtype("the update of a float32 param is {}", updates["w"])

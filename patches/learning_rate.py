@@ -14,7 +14,6 @@ is built from stock in each step with the rate of that step, so its state is sto
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import jax.numpy as jnp
@@ -22,17 +21,18 @@ import numpy as np
 
 from .._contract.dtypes import PyTree, cast, is_inexact, is_weak
 from .._contract.signatures import parameters_of
-from .._contract.updates import asked_dtypes
+from .._contract.updates import requested_dtypes
 from .._contract.widths import compute_dtype
 from .._contract.x64 import is_x64, x64
 from .._engine.patch import Patch, Stock
 from .._tally import count, counting
-from ._support import reproduce as demo
+from ._support import (
+    modules,
+    reproduce as demo,
+)
 from ._support.arguments import arguments_of
 from ._support.keep_dtypes import KeepDtypes
 from ._support.rebuild import call_of, rebuild
-
-_ADDING = ("optax.transforms._adding", "optax._src.transform")
 
 PATCH = Patch(
     "learning_rate",
@@ -49,16 +49,16 @@ class _Scaled(KeepDtypes):
     """Fit the first argument of stock's function to the leaves."""
 
     def __call__(self, stock: Stock, *args: Any, **kwargs: Any) -> Any:
-        tx, asked = stock(*args, **kwargs), asked_dtypes(stock, args, kwargs)
+        tx, requested = stock(*args, **kwargs), requested_dtypes(stock, args, kwargs)
         call = call_of(stock, args, kwargs)
         name, *_ = parameters_of(stock).positional
         rate = args[0] if args else kwargs.get(name)
         if not (callable(rate) or hasattr(rate, "dtype")):
-            return self.wrap(tx, call, asked)
+            return self.wrap(tx, call, requested)
         arguments = arguments_of(stock, args, kwargs)
         if name == "weight_decay" and isinstance(rate, float) and rate == 0:
             # NumPy's float64 is a Python float. Stock skips such a decay, and 0 * inf is nan.
-            return self.wrap(stock(**{**arguments, name: float(rate)}), call, asked)
+            return self.wrap(stock(**{**arguments, name: float(rate)}), call, requested)
 
         def update_fn(
             updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
@@ -67,7 +67,7 @@ class _Scaled(KeepDtypes):
             result: tuple[PyTree, PyTree] = fitted.update(updates, state, params, **extra_args)
             return result
 
-        return self.wrap(rebuild(tx, call, update_fn), call, asked)
+        return self.wrap(rebuild(tx, call, update_fn), call, requested)
 
 
 class _OptimisticAdam(_Scaled):
@@ -91,12 +91,10 @@ class _OptimisticAdam(_Scaled):
 
         call = call_of(stock, args, kwargs)
         tx = rebuild(tx, call, update_fn, also_in_float32=True)
-        return self.wrap(tx, call, asked_dtypes(stock, args, kwargs))
+        return self.wrap(tx, call, requested_dtypes(stock, args, kwargs))
 
 
-@PATCH.wraps(
-    "sm3", ("optax._src.alias",), known_parameters=frozenset({"learning_rate", "momentum"})
-)
+@PATCH.wraps("sm3", modules.ALIAS, known_parameters=frozenset({"learning_rate", "momentum"}))
 def _sm3(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace ``sm3`` by one that also accepts a schedule."""
     import optax
@@ -129,46 +127,41 @@ def _no_wider_than(tree: PyTree, rate: Any) -> Any:
 @PATCH.fault(">=0.1.2", issue=1405)
 def array(optax: Any) -> str | None:
     """float32 array as learning rate: float32 updates for bfloat16 params."""
-    return demo.one_step(optax.sgd(np.asarray(0.1, np.float32)), demo.shapes(jnp.bfloat16))
+    return demo.one_step(optax.sgd(np.asarray(0.1, np.float32)), jnp.bfloat16)
 
 
 @PATCH.fault(">=0.1.2", issue=1405)
+@x64()
 def numpy_scalar(optax: Any) -> str | None:
     """NumPy float64 as learning rate: float64 updates for float32 params under x64."""
-    with x64():
-        return demo.one_step(optax.sgd(np.float64(0.1)), demo.shapes(jnp.float32))
+    return demo.one_step(optax.sgd(np.float64(0.1)), jnp.float32)
 
 
 @PATCH.fault(">=0.1.2", issue=1405)
 def weight_decay(optax: Any) -> str | None:
     """float32 array as weight decay: float32 updates for bfloat16 params."""
     tx = optax.add_decayed_weights(np.asarray(0.1, np.float32))
-    return demo.one_step(tx, demo.shapes(jnp.bfloat16))
-
-
-def _halving(count: Any) -> Any:
-    return jnp.asarray(0.1, jnp.float32) / (count + 1)
+    return demo.one_step(tx, jnp.bfloat16)
 
 
 @PATCH.fault(">=0.1.2")
 def schedule_of_sm3(optax: Any) -> str | None:
     """sm3 with a schedule as learning rate: TypeError."""
-    return demo.one_step(optax.sm3(_halving), demo.shapes(jnp.float32))
+    return demo.one_step(optax.sm3(demo.warm_up), jnp.float32)
 
 
 @PATCH.fault(">=0.2.4")
+@demo.no_warnings()  # Deprecated from 0.2.6 on.
 def schedule_of_optimistic_adam(optax: Any) -> str | None:
     """optimistic_adam with a schedule as learning rate: TypeError, later ValueError."""
     build = demo.public(optax, "optimistic_adam")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Deprecated from 0.2.6 on.
-        return demo.one_step(build(_halving), demo.shapes(jnp.float32))
+    return demo.one_step(build(demo.warm_up), jnp.float32)
 
 
 _SCALED = _Scaled()
 
 
-PATCH.wraps("scale", ("optax._src.transform",))(_SCALED)
-PATCH.wraps("add_decayed_weights", _ADDING)(_SCALED)
-PATCH.wraps("optimistic_adam", ("optax._src.alias",), ">=0.2.4")(_OptimisticAdam())
-PATCH.wraps("scale_by_madgrad", ("optax.contrib._madgrad",), ">=0.2.7")(_SCALED)
+PATCH.wraps("scale", modules.TRANSFORM)(_SCALED)
+PATCH.wraps("add_decayed_weights", modules.ADDING)(_SCALED)
+PATCH.wraps("optimistic_adam", modules.ALIAS, ">=0.2.4")(_OptimisticAdam())
+PATCH.wraps("scale_by_madgrad", modules.contrib("madgrad"), ">=0.2.7")(_SCALED)

@@ -22,6 +22,7 @@ from typing import Any, Callable, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .._contract.dtypes import (
     REAL,
@@ -43,10 +44,11 @@ from .._contract.widths import float_dtype, promoted
 from .._contract.x64 import x64
 from .._engine.patch import Patch, Stock
 from .._tally import count, counting
-from ._support import reproduce as demo
+from ._support import (
+    modules,
+    reproduce as demo,
+)
 from ._support.branches import copy_of, fit, in_agreement
-
-_LAYOUTS = ("optax.transforms._accumulation", "optax._src.wrappers")
 
 PATCH = Patch(
     "multi_steps",
@@ -56,7 +58,7 @@ PATCH = Patch(
 )
 
 
-@PATCH.wraps("MultiSteps.init", _LAYOUTS)
+@PATCH.wraps("MultiSteps.init", modules.ACCUMULATION)
 def _init(stock: Stock, self: Any, params: PyTree) -> Any:
     """Run stock without weak types, with accumulators that are wide enough for their gradients."""
     state = stock(self, params)
@@ -65,34 +67,34 @@ def _init(stock: Stock, self: Any, params: PyTree) -> Any:
         return self._opt.update(tree_map(_in_float, grads), *args)
 
     inner_state = promote_initial_state(inner_update, state.inner_opt_state, params)
-    asked = getattr(self, "_accumulator_dtype", jnp.float32)  # An argument from 0.2.8 on.
+    requested = getattr(self, "_accumulator_dtype", jnp.float32)  # An argument from 0.2.8 on.
     acc_grads = tree_map(
-        lambda acc, param: cast(acc, _accumulator_dtype(asked, dtype_of(param))),
+        lambda acc, param: cast(acc, _accumulator_dtype(requested, dtype_of(param))),
         state.acc_grads,
         params,
     )
     return strip_weak_type(state._replace(inner_opt_state=inner_state, acc_grads=acc_grads))
 
 
-def _accumulator_dtype(asked: Any, param: Any) -> Any:
+def _accumulator_dtype(requested: Any, param: Any) -> Any:
     """Choose the dtype of an accumulator by ``accumulator_dtype`` and the dtype of the param.
 
     float32, the default, means "no half precision": it must not narrow float64. A complex leaf
     needs a complex accumulator whatever was asked.
     """
-    if asked is None:
+    if requested is None:
         return float_dtype(param)
-    if jnp.issubdtype(param, jnp.complexfloating) or asked == jnp.float32:
-        return promoted(asked, param)
-    return float_dtype(asked)
+    if jnp.issubdtype(param, jnp.complexfloating) or requested == jnp.float32:
+        return promoted(requested, param)
+    return float_dtype(requested)
 
 
 def _in_float(leaf: Any) -> Any:
     return cast(leaf, float_dtype(dtype_of(leaf)))
 
 
-@PATCH.wraps("MultiSteps.update", _LAYOUTS, "<0.1.5")
-@PATCH.wraps("MultiSteps.update", _LAYOUTS, ">=0.1.8,<0.2.8,!=0.2.4")
+@PATCH.wraps("MultiSteps.update", modules.ACCUMULATION, "<0.1.5")
+@PATCH.wraps("MultiSteps.update", modules.ACCUMULATION, ">=0.1.8,<0.2.8,!=0.2.4")
 def _update(
     stock: Stock, self: Any, updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
 ) -> tuple[PyTree, Any]:
@@ -120,8 +122,8 @@ def _params_like(grads: PyTree, state: Any, params: PyTree) -> list[Any]:
     return next(iter(kept_like(state.inner_opt_state, grads)), leaves(grads))
 
 
-@PATCH.wraps("MultiSteps.update", _LAYOUTS, ">=0.1.5,<0.1.8")
-@PATCH.wraps("MultiSteps.update", _LAYOUTS, "==0.2.4")
+@PATCH.wraps("MultiSteps.update", modules.ACCUMULATION, ">=0.1.5,<0.1.8")
+@PATCH.wraps("MultiSteps.update", modules.ACCUMULATION, "==0.2.4")
 def _update_with_arguments(stock: Stock, *args: Any, **kwargs: Any) -> tuple[PyTree, Any]:
     """Do as :func:`_update` where stock loses extra arguments, or raises."""
     known = inspect.signature(_update).parameters
@@ -129,7 +131,7 @@ def _update_with_arguments(stock: Stock, *args: Any, **kwargs: Any) -> tuple[PyT
     return _update(stock, *args, **kwargs)
 
 
-@PATCH.wraps("MultiSteps.update", _LAYOUTS, ">=0.2.8")
+@PATCH.wraps("MultiSteps.update", modules.ACCUMULATION, ">=0.2.8")
 def _update_accumulator(
     stock: Stock, self: Any, updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
 ) -> tuple[PyTree, Any]:
@@ -274,7 +276,7 @@ def _of_the_same_kind(accumulate: Callable[..., Any]) -> Callable[..., Any]:
 @PATCH.fault(">=0.1.2", issue=1207)
 def inner_drift(optax: Any) -> str | None:
     """MultiSteps around a transformation that changes a dtype: TypeError, or a changing state."""
-    return demo.one_step(optax.MultiSteps(demo.drifting(optax), 2), demo.shapes(jnp.bfloat16))
+    return demo.one_step(optax.MultiSteps(demo.drifting(optax), 2), jnp.bfloat16)
 
 
 @PATCH.fault(">=0.1.3,<0.2.4", issue=377)
@@ -282,43 +284,37 @@ def adafactor(optax: Any) -> str | None:
     """MultiSteps(adafactor) on bfloat16 params: TypeError from cond."""
     tx = optax.MultiSteps(optax.adafactor(1e-3), 2)
     # Updates of adafactor are float32 there, like its state: ``promotion`` fixes that.
-    return demo.one_step(tx, demo.shapes(jnp.bfloat16), state_asks=True)
+    return demo.one_step(tx, jnp.bfloat16, state_asks=True)
 
 
 @PATCH.fault("==0.2.3", issue=1038)
 def schedule_free(optax: Any) -> str | None:
     """MultiSteps(schedule_free) on bfloat16 params: TypeError from cond."""
     tx = demo.public(optax, "contrib.schedule_free")(optax.sgd(0.1), learning_rate=0.1)
-    return demo.one_step(optax.MultiSteps(tx, 2), demo.shapes(jnp.bfloat16), state_asks=True)
+    return demo.one_step(optax.MultiSteps(tx, 2), jnp.bfloat16, state_asks=True)
 
 
 @PATCH.fault("<0.2.8", issue=1039)
 def mixed_precision(optax: Any) -> str | None:
     """float32 gradients on bfloat16 params: TypeError from cond, or the state changes."""
-    params, grads = demo.shapes(jnp.bfloat16), demo.shapes(jnp.float32)
-    return demo.one_step(optax.MultiSteps(optax.adam(1e-3), 2), params, grads)
+    tx = optax.MultiSteps(optax.adam(1e-3), 2)
+    return demo.one_step(tx, jnp.bfloat16, grads=jnp.float32)
 
 
 @PATCH.fault("<0.2.8", abstract=False)
 def half_precision_sum(optax: Any) -> str | None:
     """Accumulates bfloat16 gradients in bfloat16: 1,000 from 0.5 to 1.5 have the mean 0.5."""
-    tx, params = optax.MultiSteps(optax.sgd(1.0), 1000), jnp.zeros((), jnp.bfloat16)
-    grads = jnp.linspace(0.5, 1.5, 1000).astype(jnp.bfloat16)
-    _, updates = jax.lax.scan(
-        lambda state, grad: tx.update(grad, state, params)[::-1], tx.init(params), grads
-    )
-    mean = -float(updates[-1])
-    return (
-        None if abs(mean - 1) < 0.01 else f"the mean of 1,000 gradients from 0.5 to 1.5 is {mean}"
-    )
+    tx, gradients = optax.MultiSteps(optax.sgd(1.0), 1000), np.linspace(0.5, 1.5, 1000)
+    updates, _ = demo.steps(tx, np.zeros((), jnp.bfloat16), gradients)
+    return demo.wrong("the mean of 1,000 gradients from 0.5 to 1.5 is {}", -updates, 1.0)
 
 
 @PATCH.fault(">=0.1.8")
+@x64()
 def int64_schedule(optax: Any) -> str | None:
     """int64 every_k_schedule in 64-bit mode: TypeError from cond."""
-    with x64():
-        tx = optax.MultiSteps(optax.sgd(0.1), lambda step: jnp.asarray([2, 3], jnp.int64)[step % 2])
-        return demo.one_step(tx, demo.shapes(jnp.float32))
+    tx = optax.MultiSteps(optax.sgd(0.1), lambda step: jnp.asarray([2, 3], jnp.int64)[step % 2])
+    return demo.one_step(tx, jnp.float32)
 
 
 @PATCH.fault("==0.2.4", issue=1122)
@@ -350,24 +346,26 @@ def required_extra_argument(optax: Any) -> str | None:
 def _show_extra_argument(optax: Any, update: Callable[..., Any], **extra_args: Any) -> str | None:
     build = demo.public(optax, "GradientTransformationExtraArgs")
     inner = build(lambda _: optax.EmptyState(), update)
-    return demo.one_step(optax.MultiSteps(inner, 2), demo.shapes(jnp.float32), **extra_args)
+    return demo.one_step(optax.MultiSteps(inner, 2), jnp.float32, **extra_args)
 
 
 @PATCH.fault("==0.2.8", issue=1567)
 def complex_accumulator(optax: Any) -> str | None:
     """Complex gradients lose their imaginary part."""
-    state = jax.eval_shape(optax.MultiSteps(optax.sgd(0.1), 2).init, demo.shapes(jnp.complex64))
-    dtype = state.acc_grads["w"].dtype
-    return None if dtype == jnp.complex64 else f"complex64 gradients are accumulated in {dtype}"
+    return _narrow_accumulator(optax, jnp.complex64)
 
 
 @PATCH.fault("==0.2.8", issue=1567)
+@x64()
 def float64_accumulator(optax: Any) -> str | None:
     """float64 gradients are accumulated in float32."""
-    with x64():
-        state = jax.eval_shape(optax.MultiSteps(optax.sgd(0.1), 2).init, demo.shapes(jnp.float64))
-    dtype = state.acc_grads["w"].dtype
-    return None if dtype == jnp.float64 else f"float64 gradients are accumulated in {dtype}"
+    return _narrow_accumulator(optax, jnp.float64)
+
+
+def _narrow_accumulator(optax: Any, dtype: Any) -> str | None:
+    state = demo.initial(optax.MultiSteps(optax.sgd(0.1), 2), dtype)
+    text = f"{np.dtype(dtype)} gradients are accumulated in {{}}"
+    return demo.wrong_dtype(text, state.acc_grads["w"], dtype)
 
 
 @PATCH.fault("==0.2.8", issue=1567)
@@ -375,18 +373,17 @@ def accumulator_dtype_none(optax: Any) -> str | None:
     """accumulator_dtype=None, as documented: TypeError."""
     demo.public(optax, "MultiSteps", parameter="accumulator_dtype")
     tx = optax.MultiSteps(optax.sgd(0.1), 2, accumulator_dtype=None)
-    return demo.one_step(tx, demo.shapes(jnp.bfloat16))
+    return demo.one_step(tx, jnp.bfloat16)
 
 
 @PATCH.fault(">=0.1.2")
 def strict_promotion(optax: Any) -> str | None:
     """Strict dtype promotion raises TypePromotionError inside MultiSteps."""
     with jax.numpy_dtype_promotion("strict"):
-        return demo.one_step(optax.MultiSteps(optax.sgd(0.1), 2), demo.shapes(jnp.float32))
+        return demo.one_step(optax.MultiSteps(optax.sgd(0.1), 2), jnp.float32)
 
 
 @PATCH.fault("<0.2.8")
 def integer_leaf(optax: Any) -> str | None:
     """Integer leaves change the state to float32, or raise TypeError."""
-    tx = optax.MultiSteps(optax.sgd(1.0), 2)
-    return demo.one_step(tx, demo.shapes(jnp.float32, jnp.int32))
+    return demo.one_step(optax.MultiSteps(optax.sgd(1.0), 2), jnp.float32, jnp.int32)

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
-import jax
 import jax.numpy as jnp
 
 from .._contract.dtypes import (
@@ -35,19 +34,20 @@ from .._contract.dtypes import (
     same_structure,
     strip_weak_type,
     tree_map,
-    unflatten_like,
 )
-from .._contract.jaxpr import equations
 from .._contract.promotion import standard_promotion
 from .._contract.updates import cast_updates
 from .._contract.widths import statistics_dtype
 from .._contract.x64 import is_x64, x64
 from .._engine.patch import Patch, Stock
 from .._tally import count
-from ._support import reproduce as demo
+from ._support import (
+    modules,
+    reproduce as demo,
+)
 from ._support.arguments import arguments_of
 from ._support.rebuild import call_of, rebuild
-from ._support.representation import complex_places, in_parts, joined
+from ._support.representation import Representation, average_dtype
 
 PATCH = Patch(
     "prodigy",
@@ -61,7 +61,6 @@ _TREES = (*_AVERAGES, "params0")
 _SCALARS = ("estim_lr", "numerator_weighted")
 
 
-_MODULES = ("optax.contrib._prodigy", "optax.contrib.prodigy")
 _KNOWN = frozenset(
     {
         *("learning_rate", "betas", "beta3", "eps"),
@@ -70,8 +69,10 @@ _KNOWN = frozenset(
 )
 
 
-@PATCH.wraps("prodigy", _MODULES, ">=0.2.3", known_parameters=_KNOWN | {"safeguard_warmup"})
-@PATCH.wraps("prodigy", _MODULES, "<0.2.3", known_parameters=_KNOWN)
+@PATCH.wraps(
+    "prodigy", modules.contrib("prodigy"), ">=0.2.3", known_parameters=_KNOWN | {"safeguard_warmup"}
+)
+@PATCH.wraps("prodigy", modules.contrib("prodigy"), "<0.2.3", known_parameters=_KNOWN)
 def _prodigy(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace ``optax.contrib.prodigy``, with the arguments of the installed release.
 
@@ -86,16 +87,13 @@ def _prodigy(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     def init_fn(params: PyTree) -> Any:
         import optax.contrib
 
-        dtype = statistics_dtype(params)
-        count(_INSTEAD)
-
         def zeros() -> PyTree:
-            return tree_map(lambda p: jnp.zeros_like(p, dtype=_array_dtype(dtype_of(p))), params)
+            return tree_map(lambda p: jnp.zeros_like(p, dtype=average_dtype(p)), params)
 
+        count(_INSTEAD)
+        dtype = statistics_dtype(params)
         return optax.contrib.ProdigyState(
-            exp_avg=zeros(),
-            exp_avg_sq=zeros(),
-            grad_sum=zeros(),
+            **{name: zeros() for name in _AVERAGES},
             params0=strip_weak_type(params, numbers_too=True),
             estim_lr=jnp.asarray(arguments["estim_lr0"], dtype),
             numerator_weighted=jnp.zeros((), dtype),
@@ -106,30 +104,30 @@ def _prodigy(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, Any]:
         trees = {name: getattr(state, name) for name in _TREES}
-        with_gradients = _with_gradients(params, updates)
-        if params is None or not same_structure(updates, with_gradients, *trees.values()):
+        kept = _with_gradients(params, updates)
+        if params is None or not same_structure(updates, kept, *trees.values()):
             return built.update(updates, state, params)  # type: ignore[no-any-return]  # It raises.
         import optax
 
-        params = with_gradients
-        count(_INSTEAD)
         del extra_args
-        vdot = _widened_vdot if any(map(is_half, leaves(params))) else optax.tree_utils.tree_vdot
-        places = complex_places(updates, params)
-        grads, old, *kept = (
-            half_to_float32(in_parts(tree, places)) for tree in (updates, params, *trees.values())
-        )
-        scalars = {name: _real(half_to_float32(getattr(state, name))) for name in _SCALARS}
-        wide_state = state._replace(**dict(zip(trees, kept)), **scalars)
+        count(_INSTEAD)
+        problem = Representation.of(None, updates, kept, *trees.values())
+        lists = {name: problem.to_list(tree) for name, tree in trees.items()}
+        # The scalars of stock are complex for complex params.
+        scalars = {name: half_to_float32(jnp.real(getattr(state, name))) for name in _SCALARS}
+        vdot = _widened_vdot if any(map(is_half, leaves(kept))) else optax.tree_utils.tree_vdot
         with standard_promotion():
-            new_updates, new_state = _step(arguments, vdot, grads, wide_state, old)
-
-        new_trees = (
-            unflatten_like(updates, joined(getattr(new_state, name))) for name in _AVERAGES
-        )
-        new_state = new_state._replace(params0=state.params0, **dict(zip(_AVERAGES, new_trees)))
-        new_updates = unflatten_like(updates, joined(new_updates))
-        return cast_updates(new_updates, updates, params), cast_back(new_state, state)
+            new_updates, new_state = _step(
+                arguments,
+                vdot,
+                problem.to_list(updates),
+                state._replace(**lists, **scalars),
+                problem.to_list(kept),
+            )
+        averages = {name: problem.to_tree(getattr(new_state, name), updates) for name in _AVERAGES}
+        new_state = new_state._replace(**averages, params0=state.params0)
+        new_updates = problem.to_tree(new_updates, updates)
+        return cast_updates(new_updates, updates, kept), cast_back(new_state, state)
 
     return rebuild(built, call_of(stock, args, kwargs), update_fn, init_fn, also_in_float32=True)
 
@@ -146,25 +144,13 @@ def _is_none(leaf: Any) -> bool:
     return leaf is None
 
 
-def _array_dtype(param: Any) -> Any:
-    """Choose the dtype of a leaf of the state by the dtype of its param."""
-    if param == jnp.float16 or not jnp.issubdtype(param, jnp.inexact):
-        return jnp.float32
-    return param
-
-
-def _real(leaf: Any) -> Any:
-    """Return the real part of a statistic; stock's are complex for complex params."""
-    return jnp.real(leaf) if jnp.iscomplexobj(leaf) else leaf
-
-
 def _widened_vdot(left: PyTree, right: PyTree) -> Any:
     """Compute the inner product of two trees in float32, where stock's is of half precision.
 
     With jaxlib 0.4.31 and 50 million params of one shape, a float32 ``dot`` ends the process on the
     CPU ("could not reshape a memory descriptor"). Stock's half-precision ``dot`` does not.
     """
-    return sum(leaves(tree_map(lambda a, b: jnp.sum(jnp.conj(a) * b), left, right)))
+    return sum(leaves(tree_map(lambda a, b: jnp.sum(a * b), left, right)))
 
 
 def _step(
@@ -190,8 +176,7 @@ def _step(
 
     count = safe_increment(state.count)
     # In 64-bit mode a Python float and an int32 exponent make float64.
-    powers = ((jnp.asarray(b, d.dtype) if is_x64() else b) ** count for b in (beta1, beta2))
-    decay1, decay2 = powers
+    decay1, decay2 = ((jnp.asarray(b, d.dtype) if is_x64() else b) ** count for b in (beta1, beta2))
     bias_correction = (1 - decay2) ** 0.5 / (1 - decay1)
     step_size = d * rate * bias_correction
     sum_size = d if arguments.get("safeguard_warmup", False) else step_size
@@ -226,21 +211,19 @@ def _step(
     return updates, new_state
 
 
-def _show(optax: Any, dtype: Any, *more: Any, wide: bool = False) -> str | None:
-    prodigy = demo.public(optax, "contrib.prodigy")
-    if not wide:
-        return demo.one_step(prodigy(), demo.shapes(dtype, *more))
-    with x64():
-        return demo.one_step(prodigy(), demo.shapes(dtype, *more), inside=dtype != jnp.float64)
+def _build(optax: Any) -> Any:
+    return demo.public(optax, "contrib.prodigy")()
+
+
+def _show(optax: Any, *dtypes: Any, inside: bool = False) -> str | None:
+    return demo.one_step(_build(optax), *dtypes, inside=inside)
 
 
 def _probe_zero_gradient(optax: Any) -> str | None:
     """Trace a quotient of two scalars whose divisor is not the result of a selection."""
-    prodigy = demo.public(optax, "contrib.prodigy")
-    tx, params = prodigy(), demo.shapes(jnp.float32)
-    jaxpr = jax.make_jaxpr(lambda params: tx.update(params, tx.init(params), params))(params)
+    tx, params = _build(optax), demo.shapes(jnp.float32)
     makers: dict[Any, Any] = {}
-    for equation in equations(jaxpr.jaxpr):
+    for equation in demo.operations(lambda p: tx.update(p, tx.init(p), p), params):
         makers.update((variable, equation) for variable in equation.outvars)
         if equation.primitive.name == "div" and equation.outvars[0].aval.shape == ():
             maker = makers.get(equation.invars[1])
@@ -250,15 +233,17 @@ def _probe_zero_gradient(optax: Any) -> str | None:
 
 
 @PATCH.fault(">=0.1.8,<0.2.4", issue=1051)
+@x64()
 def float64(optax: Any) -> str | None:
     """float32 params in 64-bit mode: float64 in state and updates."""
-    return _show(optax, jnp.float32, wide=True)
+    return _show(optax, jnp.float32, inside=True)
 
 
 @PATCH.fault(">=0.1.8,<0.2.4", issue=1051)
+@x64()
 def float64_params(optax: Any) -> str | None:
     """float64 params: the state changes from float32 to float64."""
-    return _show(optax, jnp.float64, wide=True)
+    return _show(optax, jnp.float64)
 
 
 @PATCH.fault(">=0.1.8,<0.2.4", issue=1051)
@@ -276,10 +261,9 @@ def mixed_tree(optax: Any) -> str | None:
 @PATCH.fault(">=0.1.8,<0.2.4", issue=1051)
 def wide_state(optax: Any) -> str | None:
     """Trees of the state are float32, whatever the params are."""
-    prodigy = demo.public(optax, "contrib.prodigy")
-    state = jax.eval_shape(prodigy().init, demo.shapes(jnp.bfloat16))
-    found = state.grad_sum["w"].dtype
-    return None if found == jnp.bfloat16 else f"grad_sum is {found} for bfloat16 params"
+    state = demo.initial(_build(optax), jnp.bfloat16)
+    text = "grad_sum is {} for bfloat16 params"
+    return demo.wrong_dtype(text, state.grad_sum["w"], jnp.bfloat16)
 
 
 @PATCH.fault(">=0.2.4")
@@ -289,26 +273,19 @@ def narrow_scalars(optax: Any) -> str | None:
 
 
 def _narrow(optax: Any, *dtypes: Any) -> str | None:
-    prodigy = demo.public(optax, "contrib.prodigy")
-    found = jax.eval_shape(prodigy().init, demo.shapes(*dtypes)).estim_lr.dtype
-    return None if found == jnp.float32 else f"estim_lr is {found}"
+    state = demo.initial(_build(optax), *dtypes)
+    return demo.wrong_dtype("estim_lr is {}", state.estim_lr)
 
 
 @PATCH.fault(">=0.1.8")
 def complex_params(optax: Any) -> str | None:
     """Complex params make the distance estimate complex, and it hardly grows."""
-    prodigy = demo.public(optax, "contrib.prodigy")
-    dtype = jax.eval_shape(prodigy().init, demo.shapes(jnp.complex64)).estim_lr.dtype
-    return _show(optax, jnp.complex64) or (None if dtype == jnp.float32 else f"estim_lr is {dtype}")
+    return _show(optax, jnp.complex64) or _narrow(optax, jnp.complex64)
 
 
 @PATCH.fault(">=0.1.8", abstract=False, probe=_probe_zero_gradient)
 def zero_gradient(optax: Any) -> str | None:
     """Zero gradients in the first step: 0/0, NaN from then on."""
-    prodigy = demo.public(optax, "contrib.prodigy")
-    tx, params = prodigy(), demo.ones(jnp.float32)
-    grads = tree_map(jnp.zeros_like, params)
-    updates, state = jax.jit(lambda: tx.update(grads, tx.init(params), params))()
-    if not bool(jnp.isfinite(updates["b"]).all() & jnp.isfinite(state.estim_lr)):
-        return "a zero gradient in the first step gives nan updates"
-    return None
+    updates, state = demo.steps(_build(optax), demo.ones(jnp.float32), [0.0])
+    text = "a zero gradient in the first step gives nan updates"
+    return demo.not_finite(text, (updates["b"], state.estim_lr))

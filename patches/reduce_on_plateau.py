@@ -33,12 +33,13 @@ from .._contract.updates import cast_updates
 from .._contract.widths import compute_dtype, statistics_dtype
 from .._contract.x64 import without_x64, x64
 from .._engine.patch import Patch, Stock
-from ._support import reproduce as demo
+from ._support import (
+    modules,
+    reproduce as demo,
+)
 from ._support.arguments import arguments_of, array_in
 from ._support.rebuild import call_of, rebuild
 from ._support.representation import stand_in_number
-
-_MODULES = ("optax.contrib._reduce_on_plateau", "optax.contrib.reduce_on_plateau")
 
 PATCH = Patch(
     "reduce_on_plateau",
@@ -46,7 +47,7 @@ PATCH = Patch(
 )
 
 
-@PATCH.wraps("reduce_on_plateau", _MODULES)
+@PATCH.wraps("reduce_on_plateau", modules.contrib("reduce_on_plateau"))
 def _reduce_on_plateau(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace ``optax.contrib.reduce_on_plateau``, with the arguments of the installed release.
 
@@ -89,16 +90,14 @@ def _reduce_on_plateau(stock: Stock, *args: Any, **kwargs: Any) -> Any:
 def _built(optax: Any, **arguments: Any) -> tuple[Any, str]:
     """Build the transformation, and name the argument that takes the loss on this release."""
     tx = demo.public(optax, "contrib.reduce_on_plateau")(**arguments)
-    state = jax.eval_shape(tx.init, demo.shapes(jnp.float32))
+    state = demo.initial(tx, jnp.float32)
     return tx, "loss" if "best_loss" in state._fields else "value"
 
 
-def _show(
-    optax: Any, dtype: Any, *more: Any, loss: Any = jnp.float32, **arguments: Any
-) -> str | None:
+def _show(optax: Any, *dtypes: Any, loss: Any = jnp.float32, **arguments: Any) -> str | None:
     tx, name = _built(optax, **arguments)
     value: dict[str, Any] = {name: jax.ShapeDtypeStruct((), loss)}
-    return demo.one_step(tx, demo.shapes(dtype, *more), inside=loss != jnp.float64, **value)
+    return demo.one_step(tx, *dtypes, inside=loss != jnp.float64, **value)
 
 
 @PATCH.fault(">=0.2.4,<0.2.7", issue=1440)
@@ -115,8 +114,8 @@ def promoted_updates(optax: Any) -> str | None:
     def update(params: PyTree) -> PyTree:
         return tx.update(params, tx.init(params), params, **{name: jnp.zeros((), jnp.float32)})[0]
 
-    found = jax.eval_shape(update, demo.shapes(jnp.bfloat16))["w"].dtype
-    return None if found == jnp.bfloat16 else f"{found} updates for bfloat16 gradients"
+    updates = jax.eval_shape(update, demo.shapes(jnp.bfloat16))
+    return demo.wrong_dtype("{} updates for bfloat16 gradients", updates["w"], jnp.bfloat16)
 
 
 @PATCH.fault(">=0.1.8")
@@ -126,17 +125,17 @@ def mixed_halves(optax: Any) -> str | None:
 
 
 @PATCH.fault(">=0.2.4,<0.2.7", issue=1440)
+@x64()
 def float64(optax: Any) -> str | None:
     """float32 params in 64-bit mode: the values are float64."""
-    with x64():
-        return _show(optax, jnp.float32)
+    return _show(optax, jnp.float32)
 
 
 @PATCH.fault(">=0.1.8,<0.2.7,!=0.2.3", issue=976)
+@x64()
 def float64_loss(optax: Any) -> str | None:
     """float64 loss for float32 params: the state changes dtype, or lax.cond raises."""
-    with x64():
-        return _show(optax, jnp.float32, loss=jnp.float64)
+    return _show(optax, jnp.float32, loss=jnp.float64)
 
 
 @PATCH.fault(">=0.2.3", issue=1774)
@@ -149,36 +148,31 @@ def array_min_scale(optax: Any) -> str | None:
 @PATCH.fault(">=0.2.4")
 def narrow_scalars(optax: Any) -> str | None:
     """Scales, and values from 0.2.7 on, are kept in the dtype of the params."""
-    return _first_scalar_not_float32(optax, demo.shapes(jnp.bfloat16))
+    return _narrow(optax, jnp.bfloat16)
 
 
 @PATCH.fault(">=0.2.4")
 def integer_leaf(optax: Any) -> str | None:
     """Integer leaves in the params make the scale an integer, which no factor reduces."""
-    return _first_scalar_not_float32(optax, demo.shapes(jnp.float32, jnp.int32))
+    return _narrow(optax, jnp.float32, jnp.int32)
 
 
 @PATCH.fault(">=0.2.7")
 def complex_leaf(optax: Any) -> str | None:
     """Complex leaves in the params make the best and the average value complex."""
-    return _first_scalar_not_float32(optax, demo.shapes(jnp.float32, jnp.complex64))
+    return _narrow(optax, jnp.float32, jnp.complex64)
 
 
-def _first_scalar_not_float32(optax: Any, params: PyTree) -> str | None:
-    state = jax.eval_shape(_built(optax)[0].init, params)
+def _narrow(optax: Any, *dtypes: Any) -> str | None:
+    state = demo.initial(_built(optax)[0], *dtypes)
     return demo.first_not_float32(state, [name for name in state._fields if "count" not in name])
 
 
 def _after(optax: Any, losses: Any, **arguments: Any) -> Any:
     """Return the state after some losses, with bfloat16 params."""
     tx, name = _built(optax, **arguments)
-    params = demo.ones(jnp.bfloat16)
-
-    def step(state: Any, loss: Any) -> tuple[Any, None]:
-        return tx.update(params, state, params, **{name: loss})[1], None
-
-    losses = jnp.asarray(losses, jnp.float32)
-    return jax.jit(lambda: jax.lax.scan(step, tx.init(params), losses)[0])()
+    values = {name: np.asarray(losses, np.float32)}
+    return demo.steps(tx, demo.ones(jnp.bfloat16), np.ones(len(losses)), **values)[1]
 
 
 @PATCH.fault(">=0.2.7", abstract=False)
@@ -188,8 +182,8 @@ def no_plateau(optax: Any) -> str | None:
     From 2 down to 1, a bfloat16 has steps of 2^-7, 0.4% to 0.8%: patience runs out first.
     """
     state = _after(optax, 2 * 0.9997 ** np.arange(100), patience=5)
-    scale = float(state.scale if "scale" in state._fields else state.lr)
-    return None if scale == 1 else f"the scale is {scale:g} although each loss is the best so far"
+    scale = state.scale if "scale" in state._fields else state.lr
+    return demo.wrong("the scale is {:g} although each loss is the best so far", scale, 1.0)
 
 
 @PATCH.fault(">=0.2.7", abstract=False)
@@ -200,6 +194,5 @@ def running_mean(optax: Any) -> str | None:
     """
     demo.public(optax, "contrib.reduce_on_plateau", parameter="accumulation_size")
     losses = np.linspace(1.0, 2.0, 299)
-    got = float(_after(optax, losses, accumulation_size=300).avg_value)
-    exact = float(losses.mean())
-    return None if abs(got - exact) < 1e-3 * exact else f"the mean loss is {got:g}, not {exact:g}"
+    state = _after(optax, losses, accumulation_size=300)
+    return demo.wrong("the mean loss", state.avg_value, losses.mean(), rtol=1e-3)

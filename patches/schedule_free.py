@@ -15,7 +15,6 @@ from __future__ import annotations
 import inspect
 from typing import Any, Callable
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -33,14 +32,15 @@ from .._contract.dtypes import (
     tree_map,
 )
 from .._contract.kinds import promote_initial_state
-from .._contract.updates import asked_dtypes, cast_updates
+from .._contract.updates import cast_updates, requested_dtypes
 from .._contract.widths import compute_dtype, promoted, statistics_dtype
 from .._engine.patch import Patch, Stock
-from ._support import reproduce as demo
+from ._support import (
+    modules,
+    reproduce as demo,
+)
 from ._support.arguments import arguments_of
 from ._support.rebuild import call_of, rebuild
-
-_MODULES = ("optax.contrib._schedule_free",)
 
 PATCH = Patch(
     "schedule_free",
@@ -50,7 +50,7 @@ PATCH = Patch(
 _STATISTICS = ("b1", "weight_sum", "max_lr")
 
 
-@PATCH.wraps("schedule_free", _MODULES)
+@PATCH.wraps("schedule_free", modules.contrib("schedule_free"))
 def _schedule_free(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace ``optax.contrib.schedule_free``, with the arguments of the installed release.
 
@@ -63,7 +63,7 @@ def _schedule_free(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     built = stock(*args, **kwargs)  # Checks the arguments, and has the right type.
     arguments = arguments_of(stock, args, kwargs)
     default = inspect.signature(stock).parameters["state_dtype"].default
-    asked = asked_dtypes(stock, args, kwargs)
+    requested = requested_dtypes(stock, args, kwargs)
     if arguments["state_dtype"] is None:
         arguments["state_dtype"] = default
     base = optax.with_extra_args_support(arguments["base_optimizer"])
@@ -113,14 +113,16 @@ def _schedule_free(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         rate = promoted(dtype_of(wide_state.max_lr), compute_dtype(grads))
         tx = stock_around(base.init, base_update, rate)
         updates, new_state = tx.update(grads, wide_state, half_to_float32(params), **extra_args)
-        return cast_updates(updates, grads, params, asked=asked), cast_back(new_state, state)
+        return cast_updates(updates, grads, params, requested=requested), cast_back(
+            new_state, state
+        )
 
     return rebuild(built, call_of(stock, args, kwargs), update_fn, init_fn)
 
 
-@PATCH.wraps("schedule_free_sgd", _MODULES, "<0.2.4")
-@PATCH.wraps("schedule_free_adamw", _MODULES, "<0.2.4")
-def _unless_asked(stock: Stock, *args: Any, **kwargs: Any) -> Any:
+@PATCH.wraps("schedule_free_sgd", modules.contrib("schedule_free"), "<0.2.4")
+@PATCH.wraps("schedule_free_adamw", modules.contrib("schedule_free"), "<0.2.4")
+def _unless_requested(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Pass None for a ``state_dtype`` that the user did not give.
 
     ``schedule_free`` takes its default then, and can tell that the user did not ask for a dtype.
@@ -128,13 +130,17 @@ def _unless_asked(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     return stock(*args, **{"state_dtype": None, **kwargs})
 
 
-@PATCH.wraps("schedule_free_eval_params", _MODULES, ">=0.2.4")
+@PATCH.wraps("schedule_free_eval_params", modules.contrib("schedule_free"), ">=0.2.4")
 def _eval_params(stock: Stock, state: Any, params: PyTree) -> PyTree:
-    """Evaluate in float32 arithmetic, then cast to stock's dtypes."""
-    return _in_stocks_dtypes(_eval_in_float32(stock, state, params), state, params)
+    """Evaluate in float32 arithmetic, then cast to stock's dtype: that of a param and its ``z``."""
+
+    def stocks(leaf: Any, z: Any, param: Any) -> Any:
+        return cast(leaf, promoted(dtype_of(z), dtype_of(param))) if is_half(param) else leaf
+
+    return tree_map(stocks, _eval_in_float32(stock, state, params), state.z, params)
 
 
-@PATCH.wraps("schedule_free_eval_params", _MODULES, "<0.2.4")
+@PATCH.wraps("schedule_free_eval_params", modules.contrib("schedule_free"), "<0.2.4")
 def _eval_params_like_params(stock: Stock, state: Any, params: PyTree) -> PyTree:
     """Cast average params to the dtypes of the params: up to 0.2.3 ``z`` is float32 unasked."""
     return _like_inexact(_eval_in_float32(stock, state, params), params)
@@ -146,16 +152,6 @@ def _eval_in_float32(stock: Stock, state: Any, params: PyTree) -> PyTree:
     return stock(
         state._replace(b1=half_to_float32(state.b1), z=_z_for(state, params)),
         half_to_float32(params),
-    )
-
-
-def _in_stocks_dtypes(tree: PyTree, state: Any, params: PyTree) -> PyTree:
-    """Cast float32 results to the promoted dtype of a param and its ``z``."""
-    return tree_map(
-        lambda leaf, z, p: cast(leaf, promoted(dtype_of(z), dtype_of(p))) if is_half(p) else leaf,
-        tree,
-        state.z,
-        params,
     )
 
 
@@ -182,36 +178,37 @@ def _build(optax: Any, **changed: Any) -> Any:
 @PATCH.fault("==0.2.3", issue=1038)
 def promoted_updates(optax: Any) -> str | None:
     """float32 updates for bfloat16 params."""
-    return demo.one_step(_build(optax), demo.shapes(jnp.bfloat16))
+    return demo.one_step(_build(optax), jnp.bfloat16)
 
 
-def _narrow_statistic(optax: Any, params: PyTree) -> str | None:
-    return demo.first_not_float32(jax.eval_shape(_build(optax).init, params), _STATISTICS)
+def _narrow_statistic(optax: Any, *dtypes: Any) -> str | None:
+    state = demo.initial(_build(optax), *dtypes)
+    return demo.first_not_float32(state, _STATISTICS)
 
 
 @PATCH.fault(">=0.2.4")
 def narrow_statistics(optax: Any) -> str | None:
     """weight_sum, max_lr and b1 are kept in the lowest dtype of the params."""
-    return _narrow_statistic(optax, demo.shapes(jnp.bfloat16))
+    return _narrow_statistic(optax, jnp.bfloat16)
 
 
 @PATCH.fault(">=0.2.4")
 def integer_leaf(optax: Any) -> str | None:
     """Integer leaves in the params make the statistics integers."""
-    return _narrow_statistic(optax, demo.shapes(jnp.float32, jnp.int32))
+    return _narrow_statistic(optax, jnp.float32, jnp.int32)
 
 
 @PATCH.fault(">=0.2.3")
 def mixed_halves(optax: Any) -> str | None:
     """bfloat16 and float16 leaves in one tree: ValueError, or float32 updates."""
-    return demo.one_step(_build(optax), demo.shapes(jnp.bfloat16, jnp.float16))
+    return demo.one_step(_build(optax), jnp.bfloat16, jnp.float16)
 
 
 @PATCH.fault(">=0.2.3")
 def array_learning_rate(optax: Any) -> str | None:
     """float32 array as learning rate: state or updates change dtype."""
     tx = _build(optax, learning_rate=np.asarray(0.1, np.float32))
-    return demo.one_step(tx, demo.shapes(jnp.bfloat16))
+    return demo.one_step(tx, jnp.bfloat16)
 
 
 @PATCH.fault(">=0.2.4", abstract=False)
@@ -220,14 +217,6 @@ def stalled_sum(optax: Any) -> str | None:
 
     One term, lr^2, is less than half a unit in the last place of 256 lr^2 in bfloat16.
     """
-    tx = _build(optax)
-    params, steps = demo.ones(jnp.bfloat16), 1000
-
-    def step(state: Any, _: None) -> tuple[Any, None]:
-        return tx.update(params, state, params)[1], None
-
-    state, _ = jax.jit(lambda: jax.lax.scan(step, tx.init(params), None, length=steps))()
-    got, exact = float(state.weight_sum), steps * 0.1**2
-    if abs(got - exact) > 0.01 * exact:
-        return f"weight_sum is {got:g} after {steps} steps, not {exact:g}"
-    return None
+    _, state = demo.steps(_build(optax), demo.ones(jnp.bfloat16), [1.0] * 1000)
+    text = "weight_sum is {:g} after 1000 steps, not {:g}"
+    return demo.wrong(text, state.weight_sum, 1000 * 0.1**2)

@@ -15,22 +15,20 @@ changed in ``status()``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from .._contract.dtypes import PyTree, is_inexact, leaves, same_structure, tree_map
-from .._contract.jaxpr import equations
 from .._engine.patch import Patch, Stock
 from .._tally import count
-from ._support import reproduce as demo
+from ._support import (
+    modules,
+    reproduce as demo,
+)
 from ._support.branches import copy_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 
 PATCH = Patch(
     "zero_nans",
@@ -39,31 +37,29 @@ PATCH = Patch(
 )
 
 
-@PATCH.wraps(
-    "MultiSteps.update", ("optax.transforms._accumulation", "optax._src.wrappers"), ">=0.2.0"
-)
+@PATCH.wraps("MultiSteps.update", modules.ACCUMULATION, ">=0.2.0")
 def _update(
     stock: Stock, self: Any, updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
 ) -> tuple[PyTree, Any]:
     """Replace the products of updates and accumulator, from 0.2.0 on."""
     new_updates, new_state = stock(self, updates, state, params, **extra_args)
     emitted = new_state.mini_step == 0
-    return (
-        tree_map(lambda leaf: _zero_where_nan(leaf, ~emitted), new_updates),
-        new_state._replace(
-            acc_grads=tree_map(lambda leaf: _zero_where_nan(leaf, emitted), new_state.acc_grads)
-        ),
-    )
+    acc_grads = _without_nan(new_state.acc_grads, emitted)
+    return _without_nan(new_updates, ~emitted), new_state._replace(acc_grads=acc_grads)
 
 
+def _without_nan(tree: PyTree, meant_to_be_zero: Any) -> PyTree:
+    count("guard against NaN", len(leaves(tree)))
+    return tree_map(lambda leaf: _zero_where_nan(leaf, meant_to_be_zero), tree)
+
+
+@jax.jit  # Traced once for all leaves of one shape.
 def _zero_where_nan(leaf: Any, meant_to_be_zero: Any) -> Any:
-    count("guard against NaN")
-    is_nan = lax.ne(leaf, leaf)  # isnan, also for integers and custom floats.
-    mask = lax.bitwise_and(is_nan, lax.broadcast(meant_to_be_zero, jnp.shape(leaf)))
-    return lax.select(mask, lax.full_like(leaf, 0), leaf)  # jnp.where traces slower.
+    zeroed = lax.select(meant_to_be_zero, lax.full_like(leaf, 0), leaf)
+    return lax.select(lax.ne(leaf, leaf), zeroed, leaf)  # isnan, also for integers.
 
 
-@PATCH.wraps("MultiSteps.update", ("optax._src.wrappers",), ">=0.1.8,<0.2.0")
+@PATCH.wraps("MultiSteps.update", modules.ACCUMULATION, ">=0.1.8,<0.2.0")
 def _update_selecting_state(
     stock: Stock, self: Any, updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
 ) -> tuple[PyTree, Any]:
@@ -118,8 +114,7 @@ def _probe_product(optax: Any) -> str | None:
     """Trace a product over a whole leaf, where neither a sum nor the identity needs one."""
     tx = optax.MultiSteps(optax.identity(), 2, use_grad_mean=False)
     leaf = jax.ShapeDtypeStruct((3, 5), jnp.float32)
-    jaxpr = jax.make_jaxpr(lambda grads: tx.update(grads, tx.init(grads), grads))(leaf)
-    for equation in equations(jaxpr.jaxpr):
+    for equation in demo.operations(lambda grads: tx.update(grads, tx.init(grads), grads), leaf):
         if equation.primitive.name == "mul" and equation.outvars[0].aval.shape == (3, 5):
             return "updates are held back by multiplying them with 0"
     return None
@@ -128,20 +123,7 @@ def _probe_product(optax: Any) -> str | None:
 @PATCH.fault(">=0.1.8,<0.2.0", issue=828)
 def bool_mask(optax: Any) -> str | None:
     """zero_nans inside MultiSteps has a bool mask: TypeError from cond."""
-    return demo.one_step(optax.MultiSteps(optax.zero_nans(), 2), demo.shapes(jnp.float32))
-
-
-def _updates_after(optax: Any, bad: float, good: Iterable[float]) -> list[Any]:
-    """Return updates of SGD with rate 1 over windows of two micro-batches, the first one bad."""
-    tx = optax.MultiSteps(optax.chain(optax.zero_nans(), optax.sgd(1.0)), 2)
-    params = demo.ones(jnp.float32)
-    state = tx.init(params)
-    emitted = []
-    for value in (bad, *good):
-        grads = tree_map(lambda leaf, value=value: jnp.full_like(leaf, value), params)
-        updates, state = jax.jit(tx.update)(grads, state, params)
-        emitted.append(float(updates["b"][0]))
-    return emitted
+    return demo.one_step(optax.MultiSteps(optax.zero_nans(), 2), jnp.float32)
 
 
 @PATCH.fault(">=0.1.8", abstract=False, probe=_probe_product)
@@ -150,10 +132,10 @@ def nan_forever(optax: Any) -> str | None:
 
     0 * nan = nan: (1 - emit) * acc_grads never resets the accumulator.
     """
-    got = _updates_after(optax, float("nan"), (1.0, 1.0, 1.0))
-    if got[3] != -1.0:
-        return f"after one nan, a window of gradients 1 gives the update {got[3] + 0.0:g}, not -1"
-    return None
+    tx = optax.MultiSteps(optax.chain(optax.zero_nans(), optax.sgd(1.0)), 2)
+    updates, _ = demo.steps(tx, demo.ones(jnp.float32), [jnp.nan, 1.0, 1.0, 1.0])
+    text = "after one nan, a window of gradients 1 gives the update {:g}, not -1"
+    return demo.wrong(text, updates["b"], -1.0)
 
 
 @PATCH.fault(">=0.1.8", abstract=False, probe=_probe_product)
@@ -164,8 +146,5 @@ def inf_leak(optax: Any) -> str | None:
     """
     # Without zero_nans inside, which would hide what the window emits.
     tx = optax.MultiSteps(optax.sgd(1.0), 2)
-    params = demo.ones(jnp.float32)
-    grads = tree_map(lambda leaf: jnp.full_like(leaf, jnp.inf), params)
-    updates, _ = jax.jit(tx.update)(grads, tx.init(params), params)
-    got = float(updates["b"][0])
-    return None if got == 0.0 else f"a step that should emit zeros emits {got:g}"
+    updates, _ = demo.steps(tx, demo.ones(jnp.float32), [jnp.inf])
+    return demo.wrong("a step that should emit zeros emits {:g}", updates["b"], 0.0)

@@ -7,9 +7,9 @@ import pytest
 
 pytest.register_assert_rewrite("support")
 
-from support.processes import CACHE  # noqa: E402
+from support.processes import CACHE, QUICKLY  # noqa: E402
 
-os.environ.update(CACHE)
+os.environ.update({**CACHE, **QUICKLY})
 
 with warnings.catch_warnings():
     # Old releases of optax and of chex use what the jax of their time deprecates, when imported.

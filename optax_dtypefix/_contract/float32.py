@@ -13,8 +13,10 @@ _FLOAT32 = frozenset({jnp.dtype(jnp.float32)})
 _NUMBERS_AND_COUNTERS = _FLOAT32 | {jnp.dtype(name) for name in ("int32", "uint32", "bool")}
 
 
-def is_float32(state: PyTree, *trees: PyTree) -> bool:
-    """Check that all numbers are float32 arrays of JAX, and no mode of the user changes dtypes.
+def dtypes_in_float32(state: PyTree, *trees: PyTree) -> list[Any] | None:
+    """List the dtypes of a state, if no dtype can change; return None for any other problem.
+
+    All numbers are float32 arrays of JAX, and no mode of the user changes dtypes.
 
     Args:
       state: may also hold counters and masks. No float may have a weak type.
@@ -22,17 +24,15 @@ def is_float32(state: PyTree, *trees: PyTree) -> bool:
     """
     modes: Any = jax.config
     if modes.jax_enable_x64 or modes.jax_numpy_dtype_promotion != "standard":
-        return False
+        return None
     kept = leaves(state)
     dtypes = strong_dtypes((kept, trees))
     if dtypes is None:  # A hyperparameter may be a Python integer, which stays weakly typed.
         kept = [leaf for leaf in kept if not _is_weak_integer(leaf)]
         dtypes = strong_dtypes((kept, trees))
-    return (
-        dtypes is not None
-        and _FLOAT32.issuperset(dtypes[len(kept) :])
-        and _NUMBERS_AND_COUNTERS.issuperset(dtypes[: len(kept)])
-    )
+    if dtypes is None or not _FLOAT32.issuperset(dtypes[len(kept) :]):
+        return None
+    return dtypes[: len(kept)] if _NUMBERS_AND_COUNTERS.issuperset(dtypes) else None
 
 
 def _is_weak_integer(leaf: Any) -> bool:

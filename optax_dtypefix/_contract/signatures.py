@@ -6,13 +6,13 @@ import inspect
 import operator
 import weakref
 from types import FunctionType, MethodType
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable
 
 _KNOWN: weakref.WeakKeyDictionary[FunctionType, tuple[tuple[object, ...], Parameters]]
 _KNOWN = weakref.WeakKeyDictionary()
 
 
-class Parameters(NamedTuple):
+class Parameters:
     """The parameters of a function.
 
     Attributes:
@@ -21,20 +21,26 @@ class Parameters(NamedTuple):
       of_dtypes: names of the parameters that are dtypes, as ``mu_dtype``.
     """
 
-    signature: inspect.Signature
-    positional: tuple[str, ...]
-    of_dtypes: tuple[str, ...]
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.signature = inspect.signature(function)
+        parameters = self.signature.parameters
+        by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        self.positional = [name for name, p in parameters.items() if p.kind in by_position]
+        self.of_dtypes = [name for name in parameters if "dtype" in name.split("_")]
 
 
 def parameters_of(function: Callable[..., Any]) -> Parameters:
     """Return the parameters of a function, such as one of stock."""
-    plain = _unwrapped(function)
+    plain = _unwrapped(function) if hasattr(function, "__wrapped__") else function
     if type(plain) is not FunctionType:
-        return _read(function)
-    made_of = _made_of(plain)
+        return Parameters(function)
+    # What a reload in IPython, or another patch, may replace in a function.
+    keywords: dict[str, Any] = plain.__kwdefaults__ or {}
+    signature = getattr(plain, "__signature__", None)
+    made_of = (plain.__code__, plain.__defaults__, signature, *keywords.values())
     before, found = _KNOWN.get(plain, ((), None))
     if found is None or len(before) != len(made_of) or not all(map(operator.is_, before, made_of)):
-        found = _read(plain)
+        found = Parameters(plain)
         _KNOWN[plain] = made_of, found
     return found
 
@@ -47,27 +53,9 @@ def _unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
     return plain
 
 
-def _made_of(function: FunctionType) -> tuple[object, ...]:
-    """List what a reload in IPython, or another patch, may replace in a function."""
-    keywords: dict[str, Any] = function.__kwdefaults__ or {}
-    signature = getattr(function, "__signature__", None)
-    return function.__code__, function.__defaults__, signature, *keywords.values()
-
-
-def _read(function: Callable[..., Any]) -> Parameters:
-    signature = inspect.signature(function)
-    parameters = signature.parameters
-    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return Parameters(
-        signature,
-        tuple(name for name, parameter in parameters.items() if parameter.kind in by_position),
-        tuple(name for name in parameters if "dtype" in name.split("_")),
-    )
-
-
 def positional_names(function: Callable[..., Any]) -> list[str]:
     """List the names of the parameters that may be given by position or by name."""
-    plain = _unwrapped(function)
+    plain = _unwrapped(function) if hasattr(function, "__wrapped__") else function
     if type(plain) is FunctionType and not hasattr(plain, "__signature__"):
         code = plain.__code__
         return list(code.co_varnames[code.co_posonlyargcount : code.co_argcount])

@@ -21,13 +21,12 @@ from .dtypes import (
     same_structure,
     unflatten_like,
 )
-from .master_weights import MasterWeightsState, StochasticRoundingState
 from .signatures import parameters_of
 from .widths import widest_real
 
 
 @functools.cache
-def update_dtype(stock: Any, *inputs: Any, asked: tuple[Any, ...] = ()) -> Any:
+def update_dtype(stock: Any, *inputs: Any, requested: tuple[Any, ...] = ()) -> Any:
     """Decide the dtype of an update.
 
     The bound is the promoted real dtype of the inputs, float32 if all of them are integers, or a
@@ -37,11 +36,11 @@ def update_dtype(stock: Any, *inputs: Any, asked: tuple[Any, ...] = ()) -> Any:
     Args:
       stock: the dtype that stock gives the update.
       *inputs: the dtypes of the gradient and of its param.
-      asked: the dtypes that the user asked for.
+      requested: the dtypes that the user asked for.
     """
     if kind_of(stock) < REAL:
         return stock
-    bound = widest_real(widest_real(*inputs), *asked)
+    bound = widest_real(widest_real(*inputs), *requested)
     if jnp.finfo(stock).bits <= jnp.finfo(bound).bits:
         return stock
     return jnp.promote_types(bound, jnp.complex64) if kind_of(stock) == COMPLEX else bound
@@ -52,7 +51,7 @@ def cast_updates(
     grads: PyTree,
     params: PyTree = None,
     state: PyTree = None,
-    asked: tuple[Any, ...] = (),
+    requested: tuple[Any, ...] = (),
 ) -> PyTree:
     """Cast each update that is wider than its bound to the bound; strip weak types.
 
@@ -65,7 +64,7 @@ def cast_updates(
         not known. An update is then also as wide as a leaf of the state that is kept for its param:
         with ``mu_dtype=float32`` the first moment says so. A state of ``master_weights`` inside
         asks for the dtype of its copy.
-      asked: dtypes that the user asked for by arguments.
+      requested: dtypes that the user asked for by arguments.
 
     Returns:
       The updates. A tree with neither the structure of the gradients nor that of the params comes
@@ -74,12 +73,12 @@ def cast_updates(
     if have_same_dtypes(updates, grads):
         return updates
     flat = leaves(updates)
-    dtypes = update_dtypes(updates, grads, params, state, asked)
+    dtypes = update_dtypes(updates, grads, params, state, requested)
     return updates if dtypes is None else unflatten_like(updates, map(cast_array, flat, dtypes))
 
 
 def update_dtypes(
-    updates: PyTree, grads: PyTree, params: PyTree, state: PyTree, asked: tuple[Any, ...] = ()
+    updates: PyTree, grads: PyTree, params: PyTree, state: PyTree, requested: tuple[Any, ...] = ()
 ) -> list[Any] | None:
     """List the dtypes that :func:`cast_updates` gives, or None for a tree that it leaves alone."""
     flat = leaves(updates)
@@ -100,16 +99,18 @@ def update_dtypes(
     if unknown:  # Params may be float32.
         stand_ins = kept() or [(jnp.dtype(jnp.float32),)] * len(flat)
         inputs = [(*row, *more) for row, more in zip(inputs, stand_ins)]
-    dtypes = [update_dtype(dtype, *row, asked=asked) for dtype, row in zip(given, inputs)]
+    dtypes = [update_dtype(dtype, *row, requested=requested) for dtype, row in zip(given, inputs)]
     if state is None or dtypes == given:
         return dtypes
-    asked = (*asked, *_asked_by(state))
+    requested = (*requested, *_requested_by(state))
     rows = zip(given, inputs, kept() or [()] * len(flat))
-    return [update_dtype(dtype, *row, asked=(*asked, *more)) for dtype, row, more in rows]
+    return [update_dtype(dtype, *row, requested=(*requested, *more)) for dtype, row, more in rows]
 
 
-def _asked_by(state: PyTree) -> tuple[Any, ...]:
+def _requested_by(state: PyTree) -> tuple[Any, ...]:
     """List the dtypes of the updates that any ``master_weights`` in a state gives."""
+    # Not at the top: few programs use it.
+    from .master_weights import MasterWeightsState, StochasticRoundingState
 
     def asks(node: Any) -> bool:
         return isinstance(node, (MasterWeightsState, StochasticRoundingState))
@@ -156,7 +157,7 @@ def kept_like(state: PyTree, tree: PyTree) -> list[list[Any]]:
     return found
 
 
-def asked_dtypes(
+def requested_dtypes(
     stock: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, ...]:
     """List the dtypes that a call asks for, as in ``mu_dtype=jnp.float32``; defaults do not ask."""
@@ -164,5 +165,5 @@ def asked_dtypes(
     if not parameters.of_dtypes:
         return ()
     given = {**dict(zip(parameters.positional, args)), **kwargs}
-    values = (given.get(name) for name in parameters.of_dtypes)
-    return tuple(jax.dtypes.canonicalize_dtype(value) for value in values if value is not None)
+    requested = [given[name] for name in parameters.of_dtypes if given.get(name) is not None]
+    return tuple(map(jax.dtypes.canonicalize_dtype, requested))

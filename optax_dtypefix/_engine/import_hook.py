@@ -152,8 +152,10 @@ class _Finder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> Any:
-        if name not in [entry[0] for entry in _awaited]:
-            _warn_missed_imports()
+        awaited = {entry[0] for entry in _awaited}
+        if name not in awaited:
+            if not sys.modules.keys().isdisjoint(awaited):  # Not so for nearly all imports.
+                _warn_missed_imports()
             return None
         finders = list(sys.meta_path)
         if self in finders:

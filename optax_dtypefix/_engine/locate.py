@@ -17,17 +17,16 @@ def owner_of(module: str, qualname: str) -> tuple[Any, str]:
     The owner is None if it is not loaded. No ``getattr``: a module's ``__getattr__`` may import or
     warn.
     """
-    owner: Any = sys.modules.get(module)
-    *path, name = qualname.split(".")
-    for part in path:
-        owner = vars(owner).get(part) if hasattr(owner, "__dict__") else None
-    return owner, name
+    path, _, name = qualname.rpartition(".")
+    return (find(module, path) if path else sys.modules.get(module)), name
 
 
 def find(module: str, qualname: str) -> Any:
     """Return the unbound object at ``module:qualname``, or None. Imports nothing."""
-    owner, name = owner_of(module, qualname)
-    return vars(owner).get(name) if hasattr(owner, "__dict__") else None
+    found: Any = sys.modules.get(module)
+    for part in qualname.split("."):
+        found = vars(found).get(part) if hasattr(found, "__dict__") else None
+    return found
 
 
 def defining_module(target: Target) -> str | None:

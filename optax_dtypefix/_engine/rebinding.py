@@ -94,10 +94,9 @@ def stale_names(swaps: Iterable[tuple[Any, Any]], package: str) -> list[str]:
 
 def loaded_modules(package: str | None = None) -> Iterator[ModuleType]:
     """Yield the loaded modules of a package, or all, without triggering a lazy module."""
+    inside = f"{package}." if package else ""
     for name, module in list(sys.modules.items()):
-        if package and name != package and not name.startswith(f"{package}."):
-            continue
-        if issubclass(type(module), ModuleType):
+        if (name == package or name.startswith(inside)) and issubclass(type(module), ModuleType):
             yield module
 
 
@@ -110,32 +109,32 @@ dict_of = _IN_MODULES.__get__
 def _stale(swaps: Iterable[tuple[Any, Any]], package: str | None) -> Iterator[Rebinding]:
     swaps = tuple(swaps)  # Keeps the functions alive, so that no id is used again.
     new = {id(old): replacement for old, replacement in swaps}
-    for owner, entries in _names(package) if new else ():
+    for owner, names in _names(package) if new else ():
         in_module = issubclass(type(owner), ModuleType)
         kinds = (functools.partial, staticmethod, *((tuple,) if in_module else ()))
-        for name, value in entries:  # Tens of thousands: call nothing for most of them.
+        for name, value in names.items():  # Tens of thousands: call nothing for most of them.
             if id(value) in new or type(value) in kinds:
                 after = _swapped(value, new)
                 if after is not value:
                     yield Rebinding(owner, name, value, after)
 
 
-def _names(package: str | None) -> Iterator[tuple[Any, list[tuple[Any, Any]]]]:
+def _names(package: str | None) -> Iterator[tuple[Any, dict[Any, Any]]]:
     """Yield modules, and the classes, dicts and lists that they hold, with what these hold."""
     seen = set()
     for module in loaded_modules(package):
         # The raw __dict__: attribute access could trigger a lazy module or run foreign code.
-        names = list(dict_of(module).items())
+        names = dict_of(module).copy()
         yield module, names
-        for _, value in names:
+        for value in names.values():
             kind: Any = type(value)
-            if id(value) in seen or not (kind in (dict, list) or issubclass(kind, type)):
+            if not (kind in (dict, list) or issubclass(kind, type)) or id(value) in seen:
                 continue
             seen.add(id(value))
             if kind is list:
-                yield value, list(enumerate(value))
+                yield value, dict(enumerate(value))
             else:
-                yield value, list((value if kind is dict else _IN_CLASSES.__get__(value)).items())
+                yield value, (value if kind is dict else _IN_CLASSES.__get__(value)).copy()
 
 
 def _swapped(value: Any, new: Mapping[int, Any]) -> Any:

@@ -29,9 +29,10 @@ from ..._contract.dtypes import (
     unflatten_like,
 )
 from ..._contract.rounding import round_stochastically
-from ..._contract.updates import asked_dtypes, kept_like, update_dtypes
+from ..._contract.updates import kept_like, requested_dtypes, update_dtypes
 from ..._engine.patch import Patch, Stock
 from ..._tally import counting, paused
+from . import modules
 from .keep_dtypes import same_dtypes
 from .rebuild import call_of, rebuild
 from .reproduce import all_public
@@ -108,52 +109,49 @@ class MomentTransform(NamedTuple):
 
     Attributes:
       name: of the function that builds it.
-      module: where that function is defined.
+      modules: that may define that function, newest layout first.
       releases: PEP 440 specifiers of the releases that have it.
       moments: fields of its state that hold second moments, or their inputs.
     """
 
     name: str
-    module: str
+    modules: tuple[str, ...]
     releases: str
     moments: tuple[str, ...] = ("nu",)
 
 
-_TRANSFORM, _CONTRIB = "optax._src.transform", "optax.contrib."
-
 MOMENT_TRANSFORMS = (
-    MomentTransform("scale_by_adam", _TRANSFORM, ">=0.1.2"),
-    MomentTransform("scale_by_belief", _TRANSFORM, ">=0.1.2"),
-    MomentTransform("scale_by_yogi", _TRANSFORM, ">=0.1.2"),
-    MomentTransform("scale_by_radam", _TRANSFORM, ">=0.1.2"),
-    MomentTransform("scale_by_rms", _TRANSFORM, ">=0.1.2"),
-    MomentTransform("scale_by_stddev", _TRANSFORM, ">=0.1.2", ("mu", "nu")),
-    MomentTransform("scale_by_rss", _TRANSFORM, ">=0.1.2", ("sum_of_squares",)),
-    MomentTransform("scale_by_sm3", _TRANSFORM, ">=0.1.2", ("mu",)),
+    MomentTransform("scale_by_adam", modules.TRANSFORM, ">=0.1.2"),
+    MomentTransform("scale_by_belief", modules.TRANSFORM, ">=0.1.2"),
+    MomentTransform("scale_by_yogi", modules.TRANSFORM, ">=0.1.2"),
+    MomentTransform("scale_by_radam", modules.TRANSFORM, ">=0.1.2"),
+    MomentTransform("scale_by_rms", modules.TRANSFORM, ">=0.1.2"),
+    MomentTransform("scale_by_stddev", modules.TRANSFORM, ">=0.1.2", ("mu", "nu")),
+    MomentTransform("scale_by_rss", modules.TRANSFORM, ">=0.1.2", ("sum_of_squares",)),
+    MomentTransform("scale_by_sm3", modules.TRANSFORM, ">=0.1.2", ("mu",)),
     MomentTransform(
-        "scale_by_factored_rms", "optax._src.factorized", ">=0.1.2", ("v_row", "v_col", "v")
+        "scale_by_factored_rms", modules.FACTORIZED, ">=0.1.2", ("v_row", "v_col", "v")
     ),
-    MomentTransform("scale_by_adamax", _TRANSFORM, ">=0.1.3"),
-    MomentTransform("scale_by_amsgrad", _TRANSFORM, ">=0.1.4", ("nu", "nu_max")),
-    MomentTransform("scale_by_novograd", _TRANSFORM, ">=0.1.4"),
-    MomentTransform("scale_by_adadelta", _TRANSFORM, ">=0.2.0", ("e_g", "e_x")),
-    MomentTransform("scale_by_adan", _TRANSFORM, ">=0.2.4", ("n",)),
-    MomentTransform("scale_by_acprop", _CONTRIB + "_acprop", ">=0.2.3"),
-    MomentTransform("scale_by_cocob", _CONTRIB + "_cocob", ">=0.2.3", ()),
-    MomentTransform("scale_by_ademamix", _CONTRIB + "_ademamix", ">=0.2.5"),
-    MomentTransform("scale_by_simplified_ademamix", _CONTRIB + "_ademamix", ">=0.2.5", ("n",)),
-    MomentTransform("scale_by_adopt", _CONTRIB + "_adopt", ">=0.2.5"),
-    MomentTransform("scale_by_muon", _CONTRIB + "_muon", ">=0.2.5", ()),
-    MomentTransform("scale_by_sophia", _CONTRIB + "_sophia", ">=0.2.5"),
-    MomentTransform("scale_by_madgrad", _CONTRIB + "_madgrad", ">=0.2.7", ("grad_sum_sq",)),
+    MomentTransform("scale_by_adamax", modules.TRANSFORM, ">=0.1.3"),
+    MomentTransform("scale_by_amsgrad", modules.TRANSFORM, ">=0.1.4", ("nu", "nu_max")),
+    MomentTransform("scale_by_novograd", modules.TRANSFORM, ">=0.1.4"),
+    MomentTransform("scale_by_adadelta", modules.TRANSFORM, ">=0.2.0", ("e_g", "e_x")),
+    MomentTransform("scale_by_adan", modules.TRANSFORM, ">=0.2.4", ("n",)),
+    MomentTransform("scale_by_acprop", modules.contrib("acprop"), ">=0.2.3"),
+    MomentTransform("scale_by_cocob", modules.contrib("cocob"), ">=0.2.3", ()),
+    MomentTransform("scale_by_ademamix", modules.contrib("ademamix"), ">=0.2.5"),
+    MomentTransform("scale_by_simplified_ademamix", modules.contrib("ademamix"), ">=0.2.5", ("n",)),
+    MomentTransform("scale_by_adopt", modules.contrib("adopt"), ">=0.2.5"),
+    MomentTransform("scale_by_muon", modules.contrib("muon"), ">=0.2.5", ()),
+    MomentTransform("scale_by_sophia", modules.contrib("sophia"), ">=0.2.5"),
+    MomentTransform("scale_by_madgrad", modules.contrib("madgrad"), ">=0.2.7", ("grad_sum_sq",)),
 )
 
 
 def available(optax: Any, *names: str) -> dict[str, Any]:
     """Build the named transformations that the installed optax has, for a reproducer."""
     paths = [path for name in names for path in (name, f"contrib.{name}")]
-    found = all_public(optax, *paths)
-    return {path.rpartition(".")[2]: build() for path, build in found.items()}
+    return {name: build() for name, build in all_public(optax, *paths).items()}
 
 
 def is_float16(leaf: Any) -> bool:
@@ -181,11 +179,11 @@ class InFloat32:
 
     def wrap_in(self, patch: Patch) -> None:
         """Register this replacement in a patch."""
-        patch.wraps(self.transform.name, (self.transform.module,), self.transform.releases)(self)
+        patch.wraps(self.transform.name, self.transform.modules, self.transform.releases)(self)
 
     def __call__(self, stock: Stock, *args: Any, **kwargs: Any) -> Any:
         """Build stock's transformation, to be run in float32."""
-        tx, asked = stock(*args, **kwargs), asked_dtypes(stock, args, kwargs)
+        tx, requested = stock(*args, **kwargs), requested_dtypes(stock, args, kwargs)
 
         def init_fn(params: PyTree) -> Any:
             state = tx.init(params)
@@ -213,7 +211,7 @@ class InFloat32:
             like, kept = params, None if params is not None else self._kept(state)
             if kept is not None and self.wide_moments and not kept_like(kept, updates):
                 like = updates  # Nothing tells: the gradients stand in for the params.
-            dtypes = update_dtypes(new_updates, updates, like, kept, asked)
+            dtypes = update_dtypes(new_updates, updates, like, kept, requested)
             if dtypes is not None:
                 rounded = map(_round_leaf, leaves(new_updates), dtypes)
                 new_updates = unflatten_like(new_updates, rounded)

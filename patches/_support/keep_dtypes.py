@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING, Any, Callable
+from typing import Any, Callable
 
 import jax.numpy as jnp
 
@@ -34,14 +34,11 @@ from ..._contract.dtypes import (
 )
 from ..._contract.kinds import promote_initial_state
 from ..._contract.promotion import in_the_present_mode, standard_promotion
-from ..._contract.updates import asked_dtypes, cast_updates, kept_like, leaves_and_none
+from ..._contract.updates import cast_updates, kept_like, leaves_and_none, requested_dtypes
 from ..._contract.widths import compute_dtype
 from ..._contract.x64 import without_x64
 from ..._engine.patch import Stock
 from .rebuild import Call, call_of, rebuild
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclasses.dataclass(eq=False, repr=False)  # Cheaper to import than a whole one.
@@ -54,7 +51,7 @@ class KeepDtypes:
       no_integers: whether stock raises on integer leaves, and is given float32 instead.
       in_one_dtype: whether stock needs all leaves in one dtype, float32 or wider. Scalars of the
         state are then kept in float32, arrays in stock's dtypes.
-      wraps: whether a user-defined transformation is inside, whose arguments are not known. The
+      around_another: whether another transformation is inside, whose arguments are not known. The
         state kept for a param then tells how wide an update may be.
       any_gradients: whether the state is also cast back where gradients have other dtypes than
         their params. Stock raises there, so all inputs are given to stock in one dtype.
@@ -63,17 +60,17 @@ class KeepDtypes:
     in_32_bits: bool = False
     no_integers: bool = False
     in_one_dtype: bool = False
-    wraps: bool = False
+    around_another: bool = False
     any_gradients: bool = False
 
     def __call__(self, stock: Stock, *args: Any, **kwargs: Any) -> Any:
         """Build stock's transformation, made to keep its dtypes."""
         promotes = any(map(promotes_half, (*args, *kwargs.values())))
         tx, call = stock(*args, **kwargs), call_of(stock, args, kwargs)
-        return self.wrap(tx, call, asked_dtypes(stock, args, kwargs), promotes=promotes)
+        return self.wrap(tx, call, requested_dtypes(stock, args, kwargs), promotes=promotes)
 
     def wrap(
-        self, tx: Any, call: Call, asked: tuple[Any, ...] = (), *, promotes: bool = False
+        self, tx: Any, call: Call, requested: tuple[Any, ...] = (), *, promotes: bool = False
     ) -> Any:
         """Return the same transformation with an ``init`` and an ``update`` that keep dtypes."""
 
@@ -85,28 +82,25 @@ class KeepDtypes:
             updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
         ) -> tuple[PyTree, PyTree, bool]:
             """Run stock, and say whether the new state has to have the dtypes of the old one."""
-
-            def run(*given: PyTree) -> tuple[PyTree, PyTree]:
-                update = functools.partial(tx.update, **self._extra_args(params, extra_args))
-                result: tuple[PyTree, PyTree] = self._in_its_mode(update, *given)
-                return result
-
             # An integer leaf that is given as a float may have a float for its gradient, too.
             given = (updates, state, params)
-            cast_inputs = integers_to_float32(*given) if self.no_integers else given
-            same = same_dtypes(cast_inputs[0], self._like_params(cast_inputs[2], state, updates))
-            if not (same or self.any_gradients):
-                # With in_one_dtype, init is not stock's, so the state is cast back anyway.
-                return (*run(*given), self.in_one_dtype)
-            if self._needs_one_dtype(params) or not same:
-                cast_inputs = in_one_dtype(*given)
-            return (*run(*cast_inputs), True)
+            inputs = integers_to_float32(*given) if self.no_integers else given
+            same = same_dtypes(inputs[0], self._like_params(inputs[2], state, updates))
+            keep = same or self.any_gradients
+            if not keep:
+                inputs = given
+            elif self._needs_one_dtype(params) or not same:
+                inputs = in_one_dtype(*given)
+            update = functools.partial(tx.update, **self._extra_args(params, extra_args))
+            new_updates, new_state = self._in_its_mode(update, *inputs)
+            # With in_one_dtype, init is not stock's, so the state is cast back anyway.
+            return new_updates, new_state, keep or self.in_one_dtype
 
         def update_fn(
             updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
         ) -> tuple[PyTree, PyTree]:
             new_updates, new_state, keep = step(updates, state, params, **extra_args)
-            bounded = self._bound(new_updates, updates, params, state, asked)
+            bounded = self._bound(new_updates, updates, params, state, requested)
             return bounded, cast_back(new_state, state) if keep else new_state
 
         return rebuild(tx, call, update_fn, init_fn)
@@ -133,11 +127,16 @@ class KeepDtypes:
         return self.in_one_dtype
 
     def _bound(
-        self, updates: PyTree, grads: PyTree, params: PyTree, state: PyTree, asked: tuple[Any, ...]
+        self,
+        updates: PyTree,
+        grads: PyTree,
+        params: PyTree,
+        state: PyTree,
+        requested: tuple[Any, ...],
     ) -> PyTree:
         # Without params, the state says how wide they are.
-        kept = state if params is None or self.wraps else None
-        return cast_updates(updates, grads, params, kept, asked)
+        kept = state if params is None or self.around_another else None
+        return cast_updates(updates, grads, params, kept, requested)
 
     def _with_wide_scalars(self, tx: Any, state: PyTree, params: PyTree) -> PyTree:
         if not self.in_one_dtype:
@@ -181,7 +180,10 @@ def same_dtypes(grads: PyTree, params: PyTree) -> bool:
 
 
 def in_one_dtype(grads: PyTree, state: PyTree, params: PyTree) -> tuple[PyTree, PyTree, PyTree]:
-    """Cast all real leaves to the widest of their dtypes, float32 or wider; keep counters."""
+    """Cast all real leaves to the widest of their dtypes, float32 or wider; keep counters.
+
+    Trees stay trees: which fields of a state are like the params, to be listed, is not known.
+    """
     dtype = compute_dtype([leaf for leaf in leaves((grads, params)) if is_real(leaf)])
 
     def number(leaf: Any) -> Any:

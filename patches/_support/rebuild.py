@@ -13,8 +13,8 @@ from typing import Any, Callable
 
 import jax
 
-from ..._contract.dtypes import PyTree, cast_back
-from ..._contract.float32 import is_float32
+from ..._contract.dtypes import PyTree, cast_back, strong_dtypes
+from ..._contract.float32 import dtypes_in_float32
 from ..._contract.signatures import positional_names
 from ..._engine.locate import find
 from ..._engine.patch import Stock
@@ -100,10 +100,25 @@ def rebuild(
     """
     inside = getattr(tx.update, "__wrapped__", None)
     stock = getattr(inside, "stock_in_float32", None) or tx.update
-    if not also_in_float32:
-        update = _stock_in_float32(stock, update)
-    accepting = _accept_arguments_of(tx.update, update)
-    rebuilt = in_place_of(tx.update, accepting, call, operator.attrgetter("update"))
+
+    def stock_in_float32(
+        updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
+    ) -> tuple[PyTree, PyTree]:
+        dtypes = dtypes_in_float32(state, updates, params, extra_args)
+        if dtypes is None:
+            result: tuple[PyTree, PyTree] = update(updates, state, params, **extra_args)
+            return result
+        new_updates, new_state = stock(updates, state, params, **extra_args)
+        # User-defined code inside, such as a schedule, may return any dtype.
+        if strong_dtypes(new_state) != dtypes:
+            new_state = cast_back(new_state, state)
+        return new_updates, new_state
+
+    update_fn = update if also_in_float32 else stock_in_float32
+    names = positional_names(stock)
+    if names != ["updates", "state", "params"]:
+        update_fn = _accept_by_name(names, update_fn)
+    rebuilt = in_place_of(tx.update, update_fn, call, operator.attrgetter("update"))
     rebuilt.__wrapped__.stock_in_float32 = None if also_in_float32 else stock
     tx = tx._replace(update=rebuilt)
     if init is None:
@@ -111,30 +126,11 @@ def rebuild(
     return tx._replace(init=in_place_of(tx.init, init, call, operator.attrgetter("init")))
 
 
-def _stock_in_float32(stock: Callable[..., Any], update: Callable[..., Any]) -> Callable[..., Any]:
-    def update_fn(
-        updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
-    ) -> tuple[PyTree, PyTree]:
-        if not is_float32(state, updates, params, extra_args):
-            result: tuple[PyTree, PyTree] = update(updates, state, params, **extra_args)
-            return result
-        new_updates, new_state = stock(updates, state, params, **extra_args)
-        # User-defined code inside, such as a schedule, may return any dtype.
-        return new_updates, cast_back(new_state, state)
-
-    return update_fn
-
-
-def _accept_arguments_of(
-    stock: Callable[..., Any], update: Callable[..., Any]
-) -> Callable[..., Any]:
+def _accept_by_name(names: list[str], update: Callable[..., Any]) -> Callable[..., Any]:
     """Accept the arguments of an update as stock names and orders them.
 
     adafactor calls its gradients ``grads``, and an estimator takes its objective by position.
     """
-    names = positional_names(stock)
-    if len(names) <= 3 and names[:1] == ["updates"]:
-        return update
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if len(args) <= len(names):  # Else update raises.

@@ -1,9 +1,9 @@
 """Give stock a problem on any tree as the same problem in one dtype, float32 or wider.
 
-A line search compares scalars that it computes from all leaves. On a tree of mixed dtypes it needs
-one dtype for them; stock takes that of the first leaf, or fails. In half precision the scalars
-overflow: 1 / vdot in L-BFGS is inf in float16 as soon as a step is short. Up to 0.2.4 stock also
-compares complex slopes, which have no order; there, a complex leaf becomes its two parts.
+Stock computes a few scalars from all leaves: slopes, distances, inner products. On a tree of mixed
+dtypes it needs one dtype for them; stock takes that of the first or of the narrowest leaf, or
+fails. In half precision the scalars overflow or stall. Complex scalars have no order, so a complex
+leaf may become its two parts: the algorithms are made for real vectors.
 """
 
 from __future__ import annotations
@@ -18,22 +18,20 @@ import numpy as np
 from ..._contract.dtypes import (
     PyTree,
     cast,
-    cast_like,
     count_cast,
     dtype_of,
     is_complex,
     is_inexact,
     kind_of,
     leaves,
+    tree_map,
     unflatten_like,
 )
+from ..._contract.widths import compute_dtype, promoted
 from ..._tally import count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-
-_SPLIT = "complex leaf split"
+    from collections.abc import Callable, Iterable
 
 
 def stand_in_number(tree: PyTree, dtype: Any) -> Any:
@@ -47,78 +45,76 @@ def stand_in_number(tree: PyTree, dtype: Any) -> Any:
     return np.zeros((), dtype)
 
 
+def average_dtype(param: Any, *, squares: bool = True) -> Any:
+    """Choose the dtype of an average that is kept for a param: that of the param.
+
+    float32 for integers, and for averages of squares in float16, where small ones are 0.
+    """
+    dtype = dtype_of(param)
+    if not is_inexact(param) or (squares and dtype == jnp.float16):
+        return jnp.dtype(jnp.float32)
+    return dtype
+
+
 class Representation(NamedTuple):
-    """Trees in one real dtype, as lists: a user-defined node need not accept a pair for a leaf.
+    """Lists of leaves in one real dtype, in place of trees of one structure.
+
+    Lists, because a user-defined node need not accept a pair for a leaf.
 
     Attributes:
-      dtype: the real dtype; complex leaves have parts of that dtype.
-      split: whether a complex leaf becomes a pair of real ones.
+      dtype: the real dtype. A complex leaf that stays one has parts of that dtype. None if each
+        leaf keeps its own, made float32 or wider.
+      pairs: for each leaf, whether it becomes a pair of real ones.
     """
 
     dtype: Any
-    split: bool = False
+    pairs: list[bool]
 
-    def is_noop(self, *trees: PyTree) -> bool:
-        """Check whether :meth:`cast_to_compute` would change nothing in these trees."""
-        return all(
-            is_inexact(leaf)
-            and jnp.finfo(dtype_of(leaf)).dtype == self.dtype
-            and not (self.split and is_complex(leaf))
-            for leaf in leaves(trees)
-        )
+    @classmethod
+    def of(cls, dtype: Any, *trees: PyTree, split: bool = True) -> Representation:
+        """Represent some trees of one structure in a dtype.
 
-    def cast_to_compute(self, tree: PyTree, *, conjugate: bool = False) -> list[Any]:
-        """List the leaves in the compute dtype; conjugate the complex ones on request."""
+        Args:
+          dtype: the real dtype, see :class:`Representation`.
+          *trees: where a leaf of one is complex, those of all are split.
+          split: whether complex leaves become pairs.
+        """
+        rows = zip(*map(leaves, trees))
+        return cls(dtype, [split and any(map(is_complex, row)) for row in rows])
 
-        def cast_leaf(leaf: Any) -> Any:
-            if not is_complex(leaf):
-                return cast(leaf, self.dtype)
-            leaf = jnp.conj(leaf) if conjugate else leaf
-            if self.split:
-                count(_SPLIT)
-                return cast(jnp.real(leaf), self.dtype), cast(jnp.imag(leaf), self.dtype)
-            return cast(leaf, jnp.promote_types(self.dtype, jnp.complex64))
+    def to_list(self, tree: PyTree) -> list[Any]:
+        """List the leaves of a tree, with a pair at each place that is split."""
+        rows = zip(leaves(tree), self.pairs)
+        return [self._parts(leaf) if pair else self._cast(leaf) for leaf, pair in rows]
 
-        return [cast_leaf(leaf) for leaf in leaves(tree)]
+    def to_tree(self, flat: Iterable[Any], like: PyTree) -> PyTree:
+        """Invert :meth:`to_list`, in the structure of ``like``; the dtype is still that of all."""
+        joined = (jax.lax.complex(*x) if isinstance(x, tuple) else x for x in flat)
+        return unflatten_like(like, joined)
 
-    def cast_to_output(
-        self, computed: list[Any], like: PyTree, *, conjugate: bool = False
-    ) -> PyTree:
-        """Invert :meth:`cast_to_compute`, in the structure of ``like`` and the compute dtype."""
+    def of_list(self, function: Callable[..., Any], like: PyTree) -> Callable[..., Any]:
+        """Turn a function of a tree into a function of its list, with the same signature.
 
-        def restore_leaf(part: Any) -> Any:
-            leaf = jax.lax.complex(*part) if isinstance(part, tuple) else part
-            return jnp.conj(leaf) if conjugate and is_complex(leaf) else leaf
+        The function sees the dtypes of ``like``, and complex numbers where stock computes them.
+        """
 
-        return unflatten_like(like, map(restore_leaf, computed))
-
-    def on_compute_params(self, function: Callable[..., Any], like: PyTree) -> Callable[..., Any]:
-        """Wrap a function of params as a function of cast params, with the same signature."""
+        def as_given(leaf: Any, given: Any) -> Any:
+            return leaf if is_complex(leaf) > is_complex(given) else cast(leaf, dtype_of(given))
 
         @functools.wraps(function)
-        def wrapper(params: PyTree, *args: Any, **kwargs: Any) -> Any:
-            return function(cast_like(self.cast_to_output(params, like), like), *args, **kwargs)
+        def wrapper(flat: list[Any], *args: Any, **kwargs: Any) -> Any:
+            tree = tree_map(as_given, self.to_tree(flat, like), like)
+            return function(tree, *args, **kwargs)
 
         return wrapper
 
+    def _parts(self, leaf: Any) -> tuple[Any, Any]:
+        count("complex leaf split")
+        if isinstance(leaf, jax.ShapeDtypeStruct):  # ``init`` may be given no more than shapes.
+            leaf = jax.eval_shape(jnp.real, leaf)
+            return self._cast(leaf), self._cast(leaf)
+        return self._cast(jnp.real(leaf)), self._cast(jnp.imag(leaf))
 
-def complex_places(*trees: PyTree) -> list[bool]:
-    """Say of each place of some trees of one structure whether a complex leaf is there in any."""
-    return [any(map(is_complex, row)) for row in zip(*map(leaves, trees))]
-
-
-def in_parts(tree: PyTree, places: list[bool]) -> list[Any]:
-    """List the leaves of a tree, with a pair of real ones at each complex place."""
-
-    def parts(leaf: Any) -> Any:
-        if isinstance(leaf, jax.ShapeDtypeStruct):
-            return jax.eval_shape(lambda x: (jnp.real(x), jnp.imag(x)), leaf)
-        return jnp.real(leaf), jnp.imag(leaf)
-
-    count(_SPLIT, sum(places))
-    return [parts(leaf) if split else leaf for leaf, split in zip(leaves(tree), places)]
-
-
-def joined(parts: list[Any]) -> list[Any]:
-    """Invert :func:`in_parts`."""
-    return [jax.lax.complex(*part) if isinstance(part, tuple) else part for part in parts]
+    def _cast(self, leaf: Any) -> Any:
+        dtype = compute_dtype(leaf) if self.dtype is None else self.dtype
+        return cast(leaf, promoted(dtype, jnp.complex64) if is_complex(leaf) else dtype)

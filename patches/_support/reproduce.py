@@ -1,19 +1,25 @@
-"""Reproduce a fault abstractly: shapes, dtypes and weak types of one step, nothing computed."""
+"""Reproduce a fault: abstractly where dtypes show it, else in few compiled programs.
+
+Eagerly, each operation would be compiled by itself.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from ..._contract.dtypes import is_half, tree_map
+from ..._contract.dtypes import is_half, leaves, tree_map
+from ..._contract.jaxpr import equations
 from ..._engine.patch import NotInReleaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 PyTree = Any
 
@@ -26,7 +32,12 @@ def shapes(dtype: Any, *more: Any) -> PyTree:
 
 def ones(dtype: Any) -> PyTree:
     """Return concrete params of the same shapes."""
-    return {"w": jnp.ones((3, 4), dtype), "b": jnp.ones((4,), dtype)}
+    return {"w": np.ones((3, 4), dtype), "b": np.ones((4,), dtype)}
+
+
+def thousand_ones() -> list[Any]:
+    """Return 1,000 leaves: a bfloat16 sum of ones stops at 256."""
+    return [jnp.ones((), jnp.bfloat16)] * 1000
 
 
 def public(optax: Any, path: str, *, parameter: str | None = None) -> Any:
@@ -44,12 +55,17 @@ def public(optax: Any, path: str, *, parameter: str | None = None) -> Any:
 
 
 def all_public(optax: Any, *paths: str) -> dict[str, Any]:
-    """Look up those of some public functions that the installed optax has, by their paths."""
+    """Look up those of some public functions that the installed optax has, by their names."""
     found: dict[str, Any] = {}
     for path in paths:
         with contextlib.suppress(NotInReleaseError):
-            found[path] = public(optax, path)
+            found[path.rpartition(".")[2]] = public(optax, path)
     return found
+
+
+def initial(tx: Any, *dtypes: Any) -> Any:
+    """Return the state before the first step, abstractly. See :func:`shapes` for the dtypes."""
+    return jax.eval_shape(tx.init, shapes(*dtypes))
 
 
 def first_not_float32(state: Any, names: Iterable[str]) -> str | None:
@@ -60,6 +76,11 @@ def first_not_float32(state: Any, names: Iterable[str]) -> str | None:
             if leaf is not None and leaf.dtype != jnp.float32:
                 return f"{name} is {leaf.dtype}"
     return None
+
+
+def warm_up(count: Any) -> Any:
+    """Return a strongly typed learning rate, as most schedules of optax do."""
+    return jnp.asarray(0.1, jnp.float32) * jnp.minimum(1.0, (count + 1) / 10.0)
 
 
 def drifting(optax: Any) -> Any:
@@ -75,9 +96,8 @@ def drifting(optax: Any) -> Any:
 
 def one_step(
     tx: Any,
-    params: PyTree,
-    grads: PyTree = None,
-    *,
+    *dtypes: Any,
+    grads: Any = None,
     inside: bool = False,
     state_asks: bool = False,
     **extra_args: Any,
@@ -86,8 +106,8 @@ def one_step(
 
     Args:
       tx: the transformation.
-      params: tree of arrays or ``jax.ShapeDtypeStruct``.
-      grads: likewise; like the params if not given.
+      *dtypes: of the params, for :func:`shapes`.
+      grads: dtype of the gradients, if not those of the params.
       inside: whether float64 arithmetic inside counts too, if no input is float64.
       state_asks: whether an update may be as wide as the state that is kept for its param.
       **extra_args: passed to ``update``, abstractly where they are arrays or shapes.
@@ -97,19 +117,122 @@ def one_step(
     """
     from ..._contract.check import TracedStep
 
-    grads = params if grads is None else grads
-    problem = TracedStep(tx, params, grads, extra_args, state_asks=state_asks)
+    params = shapes(*dtypes)
+    given = params if grads is None else shapes(grads)
+    problem = TracedStep(tx, params, given, extra_args, state_asks=state_asks)
     found = (str(v) for v in problem.step() if inside or v.kind != "float64")
     return next(found, None)
 
 
+def operations(function: Callable[..., Any], *args: Any) -> Iterator[Any]:
+    """Trace a function, and yield its equations and those nested in them."""
+    yield from equations(jax.make_jaxpr(function)(*args).jaxpr)
+
+
 def in_half(function: Callable[..., Any], tree: PyTree) -> str | None:
     """Describe the first operation of a function that is done in half precision."""
-    from ..._contract.jaxpr import equations
-
-    operations = ("add", "mul", "square", "integer_pow", "sqrt")
-    for equation in equations(jax.make_jaxpr(function)(tree).jaxpr):
+    names = ("add", "mul", "square", "integer_pow", "sqrt")
+    for equation in operations(function, tree):
         name, out = equation.primitive.name, equation.outvars[0].aval
-        if name in operations and is_half(out):
+        if name in names and is_half(out):
             return f"{name} in {out.dtype}"
     return None
+
+
+_ROUNDED: dict[str, str | bool] = {"xla_allow_excess_precision": False}
+# To compile takes longer than to run. Older compilers lack these options.
+_QUICKLY: dict[str, str | bool] = {
+    "xla_backend_optimization_level": "0",
+    "xla_cpu_use_fusion_emitters": False,
+}
+
+
+def compiled(function: Callable[..., Any], *args: Any) -> Any:
+    """Run a function in one program that rounds each result to its dtype; return NumPy arrays."""
+    lowered = jax.jit(function).lower(*args)
+    try:
+        program = lowered.compile(compiler_options={**_ROUNDED, **_QUICKLY})
+    except RuntimeError:
+        program = lowered.compile(compiler_options=_ROUNDED)
+    return tree_map(np.asarray, program(*args))
+
+
+def steps(
+    tx: Any, params: PyTree, gradients: Any, dtype: Any = None, **extra_args: Any
+) -> tuple[PyTree, Any]:
+    """Initialize a transformation and take some steps, in one program.
+
+    Args:
+      tx: the transformation.
+      params: tree of NumPy arrays, the same in each step.
+      gradients: for each step the number that fills all gradients.
+      dtype: of the gradients, if not that of the params.
+      **extra_args: arrays with one entry for each step.
+
+    Returns:
+      The updates of all steps, along a new first axis, and the last state.
+    """
+    numbers = np.asarray(gradients)
+
+    def filled(leaf: Any) -> Any:
+        return np.multiply.outer(numbers, np.ones(leaf.shape)).astype(dtype or leaf.dtype)
+
+    def run(params: PyTree, inputs: Any) -> Any:
+        def step(state: PyTree, given: Any) -> tuple[PyTree, PyTree]:
+            grads, extra = given
+            updates, state = tx.update(grads, state, params, **extra)
+            return state, updates
+
+        return jax.lax.scan(step, tx.init(params), inputs)
+
+    state, updates = compiled(run, params, (tree_map(filled, params), extra_args))
+    return updates, state
+
+
+def first_updates(tx: Any, params: PyTree) -> PyTree:
+    """Return the updates of the first step, with the params as gradients."""
+    return compiled(lambda grads: tx.update(grads, tx.init(grads), grads)[0], params)
+
+
+def first(outcomes: Iterable[str | None]) -> str | None:
+    """Return the first outcome that describes a fault."""
+    return next(filter(None, outcomes), None)
+
+
+def first_named(reproduce: Callable[[Any], str | None], cases: Mapping[str, Any]) -> str | None:
+    """Describe the fault of the first case that has it, after the name of the case."""
+    found = ((name, reproduce(case)) for name, case in cases.items())
+    return first(f"{name}: {fault}" if fault else None for name, fault in found)
+
+
+def wrong(text: str, got: Any, exact: float, rtol: float = 0.01) -> str | None:
+    """Describe the last number of an array, unless it is near the exact one.
+
+    Args:
+      text: has places for both numbers; else ``is ..., not ...`` follows.
+      got: the array.
+      exact: the exact number.
+      rtol: the relative error that is allowed.
+    """
+    number = float(np.ravel(got)[-1]) + 0.0  # -0 is 0.
+    if np.isclose(number, exact, rtol):
+        return None
+    return (text if "{" in text else text + " is {:g}, not {:g}").format(number, exact)
+
+
+def wrong_dtype(text: str, leaf: Any, dtype: Any = jnp.float32) -> str | None:
+    """Describe the dtype of a leaf, unless it is the right one."""
+    return None if leaf.dtype == dtype else text.format(leaf.dtype)
+
+
+def not_finite(text: str, tree: PyTree) -> str | None:
+    """Return the text if a number in a tree is infinite or not a number."""
+    return None if all(np.isfinite(leaf).all() for leaf in leaves(tree)) else text
+
+
+@contextlib.contextmanager
+def no_warnings() -> Iterator[None]:
+    """Silence warnings, such as those of deprecated names."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -27,21 +27,22 @@ from ..._contract.dtypes import (
     is_inexact,
     is_weak,
     leaves,
+    same_structure,
     strip_weak_type,
     tree_map,
-    unflatten_like,
 )
 from ..._contract.promotion import in_the_present_mode, standard_promotion
 from ..._contract.updates import cast_updates
 from ..._contract.widths import compute_dtype, float_dtype, real_dtype, statistics_dtype
 from ..._contract.x64 import x64
 from ..._engine.patch import Patch, Stock
-from .._support import reproduce as demo
+from .._support import (
+    modules,
+    reproduce as demo,
+)
 from .._support.rebuild import Call, call_of, in_place_of, rebuild
 from .._support.representation import Representation
 from . import lbfgs
-
-_MODULES = ("optax._src.linesearch",)
 
 PATCH = Patch(
     "zoom_linesearch",
@@ -53,13 +54,13 @@ _ARRAYS = ("params", "updates", "grad", "safe_grad")
 """Fields of the search's state that are trees like the params; all others are scalars."""
 
 
-@PATCH.wraps("zoom_linesearch", _MODULES, ">=0.2.3,<0.2.5")
+@PATCH.wraps("zoom_linesearch", modules.LINESEARCH, ">=0.2.3,<0.2.5")
 def _zoom_strict(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """On 0.2.3 and 0.2.4, start every scalar in the dtype in which the steps compute it."""
     return _zoom(stock, args, kwargs, lambda _, params: real_dtype(params))
 
 
-@PATCH.wraps("zoom_linesearch", _MODULES, ">=0.2.5")
+@PATCH.wraps("zoom_linesearch", modules.LINESEARCH, ">=0.2.5")
 def _zoom_wide(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """From 0.2.5 on, where steps keep dtypes, narrow only a float64 that no input has."""
 
@@ -77,7 +78,7 @@ def _zoom(
     def steady_init(updates: PyTree, params: PyTree, **init_args: Any) -> Any:
         state = init_fn(updates, params, **init_args)
         scalars = {
-            name: cast(scalar, dtype(scalar, params)) if is_inexact(scalar) else _counter(scalar)
+            name: _steady(scalar, dtype(scalar, params))
             for name, scalar in state._asdict().items()
             if name not in _ARRAYS
         }
@@ -87,28 +88,31 @@ def _zoom(
     return in_place_of(init_fn, steady_init, call, operator.itemgetter(0)), step_fn, step_cond_fn
 
 
-def _counter(scalar: Any) -> Any:
+def _steady(scalar: Any, dtype: Any) -> Any:
+    """Cast a float to this dtype, and a count to int32."""
+    if is_inexact(scalar):
+        return cast(scalar, dtype)
     is_count = jnp.issubdtype(dtype_of(scalar), jnp.integer)
     return cast(scalar, jnp.int32 if is_count else dtype_of(scalar))
 
 
 # Up to 0.2.4 stock compares complex slopes, so complex leaves become pairs of real ones.
-@PATCH.wraps("scale_by_zoom_linesearch", _MODULES, ">=0.2.3,<0.2.5")
+@PATCH.wraps("scale_by_zoom_linesearch", modules.LINESEARCH, ">=0.2.3,<0.2.5")
 def _scale_by_zoom_split(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     return _scale_by_linesearch(stock(*args, **kwargs), call_of(stock, args, kwargs), split=True)
 
 
-@PATCH.wraps("scale_by_zoom_linesearch", _MODULES, ">=0.2.5")
+@PATCH.wraps("scale_by_zoom_linesearch", modules.LINESEARCH, ">=0.2.5")
 def _scale_by_zoom(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     return _scale_by_linesearch(stock(*args, **kwargs), call_of(stock, args, kwargs), split=False)
 
 
-@PATCH.wraps("scale_by_backtracking_linesearch", _MODULES, ">=0.2.0,<0.2.5")
+@PATCH.wraps("scale_by_backtracking_linesearch", modules.LINESEARCH, ">=0.2.0,<0.2.5")
 def _scale_by_backtracking_split(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     return _backtracking(stock, args, kwargs, split=True)
 
 
-@PATCH.wraps("scale_by_backtracking_linesearch", _MODULES, ">=0.2.5")
+@PATCH.wraps("scale_by_backtracking_linesearch", modules.LINESEARCH, ">=0.2.5")
 def _scale_by_backtracking(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     return _backtracking(stock, args, kwargs, split=False)
 
@@ -138,18 +142,13 @@ def _scale_by_linesearch(
     """
 
     def init_fn(params: PyTree) -> Any:
-        state = tx.init(params)
-        info = getattr(state, "info", None)
-        state = state._replace(
-            learning_rate=cast(state.learning_rate, compute_dtype(params)),
-            value=cast(state.value, compute_dtype(params)),
-        )
+        state, dtype = tx.init(params), compute_dtype(params)
+        fields = {name: cast(getattr(state, name), dtype) for name in ("learning_rate", "value")}
         # The gradient of an integer param is a float.
-        grad = tree_map(lambda leaf: cast(leaf, float_dtype(dtype_of(leaf))), state.grad)
-        state = state._replace(grad=grad)
-        if info is not None:
-            state = state._replace(info=tree_map(lambda leaf: _info(leaf, params), info))
-        return strip_weak_type(state)
+        fields["grad"] = tree_map(lambda leaf: cast(leaf, float_dtype(dtype_of(leaf))), state.grad)
+        if "info" in state._fields:
+            fields["info"] = tree_map(lambda leaf: _steady(leaf, dtype), state.info)
+        return strip_weak_type(state._replace(**fields))
 
     def update_fn(  # noqa: PLR0913  # Stock's signature.
         updates: PyTree,
@@ -161,55 +160,38 @@ def _scale_by_linesearch(
         value_fn: Callable[..., Any],
         **extra_args: Any,
     ) -> tuple[PyTree, Any]:
-        problem = Representation(compute_dtype((params, updates, value)), split)
+        trees = [t for t in (params, updates, grad, state.grad) if t is not None]
+        if not same_structure(*trees):
+            given = {"value": value, "grad": grad, "value_fn": value_fn, **extra_args}
+            result: tuple[PyTree, Any] = tx.update(updates, state, params, **given)
+            return result  # Stock raises, most often.
+        problem = Representation.of(compute_dtype((params, updates, value)), *trees, split=split)
         value_dtype = jnp.result_type(float) if transposes else problem.dtype
         value, value_fn = cast(value, value_dtype), _giving(value_dtype, value_fn)
-        if problem.is_noop(params, updates, grad):
-            with standard_promotion():
-                new_updates, new_state = tx.update(
-                    updates, state, params, value=value, grad=grad, value_fn=value_fn, **extra_args
-                )
-        else:
-            if split:  # The gradient of a complex param may be real.
-                updates, grad = (_as_complex_as(params, tree) for tree in (updates, grad))
-            if state.grad is not None:
-                computed = state._replace(grad=problem.cast_to_compute(state.grad))
-            else:
-                computed = state
-            with standard_promotion():
-                new_updates, new_state = tx.update(
-                    problem.cast_to_compute(updates),
-                    computed,
-                    problem.cast_to_compute(params),
-                    value=value,
-                    grad=problem.cast_to_compute(grad, conjugate=split and raw_grad),
-                    value_fn=problem.on_compute_params(value_fn, params),
-                    **extra_args,
-                )
-            new_updates = problem.cast_to_output(new_updates, updates)
-            if new_state.grad is not None:
-                # For pairs stock needs the true gradient, the conjugate of JAX's.
-                new_grad = problem.cast_to_output(new_state.grad, params, conjugate=split)
-                new_state = new_state._replace(grad=new_grad)
+        if split and raw_grad:  # For pairs stock needs the true gradient, the conjugate of JAX's.
+            grad = _conjugate(grad)
+        stored = None if state.grad is None else problem.to_list(state.grad)
+        with standard_promotion():
+            new_updates, new_state = tx.update(
+                problem.to_list(updates),
+                state._replace(grad=stored),
+                problem.to_list(params),
+                value=value,
+                grad=problem.to_list(grad),
+                value_fn=problem.of_list(value_fn, params),
+                **extra_args,
+            )
+        if new_state.grad is not None:
+            new_grad = problem.to_tree(new_state.grad, params)
+            new_state = new_state._replace(grad=_conjugate(new_grad) if split else new_grad)
+        new_updates = problem.to_tree(new_updates, updates)
         return cast_updates(new_updates, updates, params), cast_back(new_state, state)
 
     return rebuild(tx, call, update_fn, init_fn, also_in_float32=True)
 
 
-def _as_complex_as(params: PyTree, tree: PyTree) -> PyTree:
-    """Make a real leaf complex where its param is complex: each then becomes two parts."""
-
-    def leaf(param: Any, leaf: Any) -> Any:
-        real = jnp.iscomplexobj(param) and not jnp.iscomplexobj(leaf)
-        return cast(leaf, jnp.promote_types(dtype_of(leaf), jnp.complex64)) if real else leaf
-
-    return unflatten_like(tree, map(leaf, leaves(params), leaves(tree)))
-
-
-def _info(leaf: Any, params: PyTree) -> Any:
-    if not is_inexact(leaf):
-        return _counter(leaf)
-    return cast(leaf, compute_dtype(params))
+def _conjugate(tree: PyTree) -> PyTree:
+    return tree_map(jnp.conj, tree)
 
 
 def _giving(dtype: Any, value_fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -223,7 +205,7 @@ def _giving(dtype: Any, value_fn: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-@PATCH.wraps("value_and_grad_from_state", ("optax._src.linesearch", "optax._src.utils"), ">=0.2.0")
+@PATCH.wraps("value_and_grad_from_state", modules.LINESEARCH, ">=0.2.0")
 def _value_and_grad_from_state(stock: Stock, value_fn: Callable[..., Any]) -> Callable[..., Any]:
     """Run stock, also if the value in the state has another dtype than the function."""
 
@@ -255,10 +237,14 @@ def _loss(params: PyTree) -> Any:
     return sum(jnp.sum(jnp.real(leaf * jnp.conj(leaf))).astype(real_dtype(found)) for leaf in found)
 
 
-def _one_step(tx: Any, params: PyTree, **options: Any) -> str | None:
-    grads = options.setdefault("grads", params)
-    value = jax.eval_shape(_loss, params)
-    return demo.one_step(tx, params, value=value, grad=grads, value_fn=_loss, **options)
+def _one_step(tx: Any, *dtypes: Any, grads: Any = None, inside: bool = False) -> str | None:
+    params = demo.shapes(*dtypes)
+    extra = {
+        "value": jax.eval_shape(_loss, params),
+        "grad": demo.shapes(grads) if grads else params,
+        "value_fn": _loss,
+    }
+    return demo.one_step(tx, *dtypes, grads=grads, inside=inside, **extra)
 
 
 def _build_lbfgs(optax: Any) -> Any:
@@ -273,28 +259,28 @@ def _build_backtracking(optax: Any, *, store_grad: bool = False) -> Any:
 @PATCH.fault(">=0.2.3", issue=1108)
 def weak_types(optax: Any) -> str | None:
     """State of L-BFGS is weakly typed until the first step: two traces."""
-    tx, params = _build_lbfgs(optax), demo.shapes(jnp.float32)
+    tx = _build_lbfgs(optax)
     # This is enough to know, and to trace a search takes long.
-    if any(map(is_weak, leaves(jax.eval_shape(tx.init, params)))):
+    if any(map(is_weak, leaves(demo.initial(tx, jnp.float32)))):
         return "the state is weakly typed before the first step, and not after it"
-    return _one_step(tx, params)
+    return _one_step(tx, jnp.float32)
 
 
 @PATCH.fault(">=0.2.0", issue=1171)
 def weak_types_backtracking(optax: Any) -> str | None:
     """State of the backtracking search is weakly typed until the first step: two traces."""
-    return _one_step(_build_backtracking(optax), demo.shapes(jnp.float32))
+    return _one_step(_build_backtracking(optax), jnp.float32)
 
 
 @PATCH.fault(">=0.2.3", issue=1210)
+@x64()
 def float32_in_64_bit_mode(optax: Any) -> str | None:
     """float32 params in 64-bit mode: TypeError from cond, later float64 in state and inside."""
-    tx = _build_lbfgs(optax)
-    with x64():
-        return _one_step(tx, demo.shapes(jnp.float32), inside=True)
+    return _one_step(_build_lbfgs(optax), jnp.float32, inside=True)
 
 
 @PATCH.fault(">=0.2.3,<0.2.5", issue=1210)
+@x64()
 def float64(optax: Any) -> str | None:
     """float64 in 64-bit mode: cond and checkpointed scan refuse the state of L-BFGS.
 
@@ -303,57 +289,57 @@ def float64(optax: Any) -> str | None:
     tx = _build_lbfgs(optax)
 
     def maybe_step(keep: Any, params: PyTree) -> Any:
-        state = tx.init(params)
+        extra = {"value": _loss(params), "grad": params, "value_fn": _loss}
 
         def step(state: Any) -> Any:
-            extra = {"value": _loss(params), "grad": params, "value_fn": _loss}
             return tx.update(params, state, params, **extra)[1]
 
-        return jax.lax.cond(keep, lambda state: state, step, state)
+        return jax.lax.cond(keep, lambda state: state, step, tx.init(params))
 
-    with x64():
-        jax.eval_shape(maybe_step, jax.ShapeDtypeStruct((), jnp.bool_), demo.shapes(jnp.float64))
+    jax.eval_shape(maybe_step, jax.ShapeDtypeStruct((), jnp.bool_), demo.shapes(jnp.float64))
     return None
 
 
 @PATCH.fault(">=0.2.3", issue=1108)
 def bfloat16(optax: Any) -> str | None:
     """bfloat16 params: TypeError from cond, later a changing state."""
-    return _one_step(_build_lbfgs(optax), demo.shapes(jnp.bfloat16))
+    return _one_step(_build_lbfgs(optax), jnp.bfloat16)
 
 
 @PATCH.fault(">=0.2.3", issue=1141)
 def complex_(optax: Any) -> str | None:
     """Complex params: TypeError, later two traces."""
-    return _one_step(_build_lbfgs(optax), demo.shapes(jnp.complex64))
+    return _one_step(_build_lbfgs(optax), jnp.complex64)
 
 
 @PATCH.fault(">=0.2.3", issue=1207)
 def mixed_tree(optax: Any) -> str | None:
     """Leaves of different dtypes: TypeError, or updates of the wrong dtype."""
-    return _one_step(_build_lbfgs(optax), demo.shapes(jnp.bfloat16, jnp.float32))
+    return _one_step(_build_lbfgs(optax), jnp.bfloat16, jnp.float32)
 
 
 @PATCH.fault(">=0.2.3", issue=1207)
 def mixed_precision(optax: Any) -> str | None:
     """float32 gradients on bfloat16 params: TypeError, or the state changes dtype."""
-    return _one_step(_build_lbfgs(optax), demo.shapes(jnp.bfloat16), grads=demo.shapes(jnp.float32))
+    return _one_step(_build_lbfgs(optax), jnp.bfloat16, grads=jnp.float32)
 
 
 @PATCH.fault(">=0.2.0", issue=1171)
 def bfloat16_backtracking(optax: Any) -> str | None:
     """bfloat16 params: the state of the backtracking search changes."""
-    return _one_step(_build_backtracking(optax), demo.shapes(jnp.bfloat16))
+    return _one_step(_build_backtracking(optax), jnp.bfloat16)
 
 
 @PATCH.fault(">=0.2.0")
 def stored_gradient(optax: Any) -> str | None:
     """store_grad=True on bfloat16 params: TypeError about a cotangent."""
-    return _one_step(_build_backtracking(optax, store_grad=True), demo.shapes(jnp.bfloat16))
+    return _one_step(_build_backtracking(optax, store_grad=True), jnp.bfloat16)
 
 
-PATCH.wraps("scale_by_lbfgs", ("optax._src.transform",), ">=0.2.3,<0.2.5")(
-    lbfgs.scale_by_lbfgs_split
+PATCH.wraps("scale_by_lbfgs", modules.TRANSFORM, ">=0.2.3,<0.2.5")(
+    functools.partial(lbfgs.scale_by_lbfgs, split=True)
 )
-PATCH.wraps("scale_by_lbfgs", ("optax._src.transform",), ">=0.2.5")(lbfgs.scale_by_lbfgs)
-PATCH.wraps("lbfgs", ("optax._src.alias",), ">=0.2.3")(lbfgs.lbfgs)
+PATCH.wraps("scale_by_lbfgs", modules.TRANSFORM, ">=0.2.5")(
+    functools.partial(lbfgs.scale_by_lbfgs, split=False)
+)
+PATCH.wraps("lbfgs", modules.ALIAS, ">=0.2.3")(lbfgs.lbfgs)

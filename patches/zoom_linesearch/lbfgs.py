@@ -8,7 +8,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..._contract.dtypes import PyTree, cast_back, leaves
+from ..._contract.dtypes import (
+    PyTree,
+    cast_back,
+    cast_leaf_back,
+    is_complex,
+    leaves,
+    same_structure,
+    tree_map,
+    unflatten_like,
+)
 from ..._contract.kinds import promote_initial_state
 from ..._contract.promotion import standard_promotion
 from ..._contract.updates import cast_updates
@@ -16,70 +25,55 @@ from ..._contract.widths import compute_dtype, statistics_dtype
 from ..._engine.patch import Stock
 from ..._errors import warn_or_raise
 from ..._settings import SETTINGS
-from ..._tally import count, paused
-from .._support.rebuild import Call, call_of, rebuild
+from ..._tally import count
+from .._support.rebuild import call_of, rebuild
 from .._support.representation import Representation
 
-
-def scale_by_lbfgs_split(stock: Stock, *args: Any, **kwargs: Any) -> Any:
-    """On 0.2.3 and 0.2.4, replace complex leaves by pairs of real ones."""
-    return _direction(stock(*args, **kwargs), call_of(stock, args, kwargs), split=True)
+_TREES = ("params", "updates", "diff_params_memory", "diff_updates_memory")
+"""Fields of the state that are trees like the params; the memories have one axis more."""
 
 
-def scale_by_lbfgs(stock: Stock, *args: Any, **kwargs: Any) -> Any:
-    """Compute directions in one dtype, from 0.2.5 on."""
-    return _direction(stock(*args, **kwargs), call_of(stock, args, kwargs), split=False)
+def scale_by_lbfgs(stock: Stock, *args: Any, split: bool, **kwargs: Any) -> Any:
+    """Compute directions in one dtype; 64-bit mode alone does not make the weights float64.
 
-
-def _direction(tx: Any, call: Call, *, split: bool) -> Any:
-    """Compute directions in one dtype; 64-bit mode alone does not make the weights float64."""
-    trees = ("params", "updates", "diff_params_memory", "diff_updates_memory")
+    With ``split``, complex leaves become pairs of real ones.
+    """
+    tx = stock(*args, **kwargs)
 
     def init_fn(params: PyTree) -> Any:
-        return promote_initial_state(update_fn, zeros(params), params)
-
-    def zeros(params: PyTree) -> Any:
-        """Start stock's state without float64 weights in 64-bit mode."""
-        dtype = statistics_dtype(params)
-        with paused():
-            weights = jax.eval_shape(lambda p: tx.init(p).weights_memory, params)
+        shapes, dtype = jax.eval_shape(tx.init, leaves(params)), statistics_dtype(params)
+        weights = shapes.weights_memory
         if weights.dtype == dtype:
-            return tx.init(params)
-        structures: list[Any] = []
-
-        def start(params: PyTree) -> list[Any]:
-            state = tx.init(params)
-            state = state._replace(weights_memory=state.weights_memory.astype(dtype))
-            structures.append(jax.tree_util.tree_structure(state))
-            return leaves(state)
-
-        shapes = jax.eval_shape(start, params)
-        return structures[0].unflatten(jnp.zeros(leaf.shape, leaf.dtype) for leaf in shapes)
+            return promote_initial_state(update_fn, tx.init(params), params)
+        # In 64-bit mode stock's weights are float64. At first all is 0, so stock need not run.
+        shapes = shapes._replace(weights_memory=jax.ShapeDtypeStruct(weights.shape, dtype))
+        state = tree_map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        trees = {name: unflatten_like(params, getattr(state, name)) for name in _TREES}
+        return promote_initial_state(update_fn, state._replace(**trees), params)
 
     def update_fn(updates: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:
-        problem = Representation(compute_dtype((params, updates)), split)
-        if params is None or problem.is_noop(params, updates, state.params):
-            with standard_promotion():
-                new_updates, new_state = tx.update(updates, state, params)
-        else:
-            # In the dtypes of the state: else rounding would count as a change of the gradient.
-            kept = cast_back(updates, state.updates)
-            computed = {name: problem.cast_to_compute(getattr(state, name)) for name in trees}
-            with standard_promotion():
-                new_updates, new_state = tx.update(
-                    problem.cast_to_compute(kept),
-                    state._replace(**computed),
-                    problem.cast_to_compute(params),
-                )
-            new_updates = problem.cast_to_output(new_updates, updates)
-            restored = {
-                name: problem.cast_to_output(getattr(new_state, name), getattr(state, name))
-                for name in trees
-            }
-            new_state = new_state._replace(**restored)
-        return cast_updates(new_updates, updates, params), cast_back(new_state, state)
+        trees = {name: getattr(state, name) for name in _TREES}
+        if params is None or not same_structure(updates, params, *trees.values()):
+            return tx.update(updates, state, params)  # type: ignore[no-any-return]  # It raises.
+        dtype = compute_dtype((params, updates))
+        problem = Representation.of(dtype, params, updates, *trees.values(), split=split)
+        lists = {name: problem.to_list(tree) for name, tree in trees.items()}
+        rounded = tree_map(_as_kept, updates, state.updates)
+        with standard_promotion():
+            new_updates, new_state = tx.update(
+                problem.to_list(rounded), state._replace(**lists), problem.to_list(params)
+            )
+        new_trees = {name: problem.to_tree(getattr(new_state, name), params) for name in _TREES}
+        new_updates = problem.to_tree(new_updates, updates)
+        new_state = cast_back(new_state._replace(**new_trees), state)
+        return cast_updates(new_updates, updates, params), new_state
 
-    return rebuild(tx, call, update_fn, init_fn, also_in_float32=True)
+    return rebuild(tx, call_of(stock, args, kwargs), update_fn, init_fn, also_in_float32=True)
+
+
+def _as_kept(grad: Any, kept: Any) -> Any:
+    """Round a gradient as the state does: else rounding would count as a change of it."""
+    return grad if is_complex(kept) > is_complex(grad) else cast_leaf_back(grad, kept)
 
 
 def lbfgs(stock: Stock, *args: Any, **kwargs: Any) -> Any:

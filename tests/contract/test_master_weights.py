@@ -15,7 +15,7 @@ from optax_dtypefix._contract.jaxpr import equations
 from optax_dtypefix._contract.x64 import x64
 from support.moments import adam_step
 from support.nodes import Converting
-from support.processes import run, stdout_of
+from support.processes import CACHE, QUICKLY, run, stdout_of
 from support.trees import dtypes_of, in_float64, leaves, tree_map, tree_of
 
 # optax 0.1.2 calls jax.tree_leaves.
@@ -129,7 +129,7 @@ def test_a_wrapper_changes_no_bit_where_every_transformation_is_patched() -> Non
     module = "contract.test_master_weights"
     code = f"import {module} as own; own.assert_wrappers_change_nothing('float16', own.KEY)"
     enabled = "every_transform,float32_averages"
-    stdout_of(run("-W", "ignore", "-c", code, OPTAX_DTYPEFIX_ENABLE=enabled))
+    stdout_of(run("-W", "ignore", "-c", code, **CACHE, **QUICKLY, OPTAX_DTYPEFIX_ENABLE=enabled))
 
 
 def test_a_lookahead_changes_no_bit() -> None:

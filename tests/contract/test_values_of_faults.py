@@ -9,7 +9,7 @@ import pytest
 
 from optax_dtypefix._engine.release import Release
 from optax_dtypefix.patches import load
-from support.processes import CACHE, stock_and_patched
+from support.processes import stock_and_patched
 from support.value_verdicts import AFFECTED, RIGHT
 
 
@@ -21,7 +21,7 @@ def _is_in_release(name: str) -> bool:
 
 @functools.cache
 def verdicts() -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    return stock_and_patched("support.value_verdicts", **CACHE)
+    return stock_and_patched("support.value_verdicts")
 
 
 @pytest.mark.parametrize("name", AFFECTED)

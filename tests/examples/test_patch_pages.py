@@ -35,22 +35,22 @@ def test_pages_are_up_to_date(tmp_path: Path) -> None:
 @pytest.mark.parametrize("patch_id", patches.IDS)
 def test_example_goes_wrong_only_without_the_patch(patch_id: str) -> None:
     example = EXAMPLES[patch_id]
-    (fault,) = (f for f in patches.load(patch_id).faults if f.id == example.EXAMPLE_SHOWS)
+    (fault,) = (f for f in patches.load(patch_id).faults if f.id == example.fault)
     if not RELEASE.within(fault.releases):
         pytest.skip(f"{patch_id}.{fault.id} is a fault of optax {fault.releases}, not of {RELEASE}")
     ways = (STOCK, {"OPTAX_DTYPEFIX_ONLY": patch_id})
     stock, patched = map(output, finish([start("-c", example.script, **way) for way in ways]))
-    assert patched == example.PATCHED_PRINTS
+    assert patched == example.patched_prints
     assert stock != patched
     if str(RELEASE) == WRITER["affected"](fault)[-1]:
-        assert doctest.OutputChecker().check_output(example.STOCK_PRINTS, stock, doctest.ELLIPSIS)
+        assert doctest.OutputChecker().check_output(example.stock_prints, stock, doctest.ELLIPSIS)
 
 
 @pytest.mark.parametrize("patch_id", patches.IDS)
 def test_headline_and_example_are_short(patch_id: str) -> None:
     example = EXAMPLES[patch_id]
-    assert len(example.HEADLINE.split()) <= 8
-    assert len([line for line in example.EXAMPLE.splitlines() if line]) <= 8
+    assert len(example.headline.split()) <= 8
+    assert len([line for line in example.script.splitlines() if line]) <= 9
 
 
 def output(done: Any) -> str:

@@ -13,21 +13,6 @@ from support.patch_cases import FuzzCase, Program
 from support.transformations import averaging, drifting
 from support.trees import leaves, tree_map, tree_of
 
-HEADLINE = "`apply_if_finite` and others raise `TypeError` from `cond`"
-EXAMPLE = """\
-import jax.numpy as jnp
-import optax
-
-params, grads = jnp.ones(3, jnp.bfloat16), jnp.ones(3, jnp.float32)
-tx = optax.apply_if_finite(optax.sgd(0.1, momentum=0.9), max_consecutive_errors=3)
-updates, _ = tx.update(grads, tx.init(params), params)
-print(updates)
-"""
-EXAMPLE_SHOWS = "mixed_precision"
-STOCK_PRINTS = "TypeError: cond branches must have equal output types but they differ."
-PATCHED_PRINTS = "[-0.1 -0.1 -0.1]"
-NUMBERS_CHANGE = "Only dtypes and compilation change. Where stock runs, the numbers stay the same."
-
 
 def every_other(step: Any) -> Any:
     return step % 2 == 0

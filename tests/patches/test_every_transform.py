@@ -18,23 +18,6 @@ from support.trees import dtypes_of, leaves, tree_map, tree_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-HEADLINE = "float32 gradients promote the state of bfloat16 params"
-EXAMPLE = """\
-import jax.numpy as jnp
-import optax
-
-params, grads = jnp.ones(3, jnp.bfloat16), jnp.ones(3, jnp.float32)
-tx = optax.sgd(0.1, momentum=0.9)
-state = tx.init(params)
-_, new_state = tx.update(grads, state, params)
-print(state[0].trace.dtype, "->", new_state[0].trace.dtype)
-"""
-EXAMPLE_SHOWS = "wider_gradients"
-STOCK_PRINTS = "bfloat16 -> float32"
-PATCHED_PRINTS = "bfloat16 -> bfloat16"
-NUMBERS_CHANGE = (
-    "Only dtypes and compilation change. The state is rounded to bfloat16 where stock promotes it."
-)
 
 # optax 0.1.2 calls functions of jax by their deprecated names.
 pytestmark = pytest.mark.filterwarnings("ignore:jax.tree_:FutureWarning")

@@ -28,24 +28,6 @@ from support.trees import dtypes_of, in_float64, leaves, tree_map, tree_of, type
 if TYPE_CHECKING:
     from support.fuzzing import Draw
 
-HEADLINE = "Zero or tiny float16 gradients give NaN, infinity"
-EXAMPLE = """\
-import jax.numpy as jnp
-import optax
-
-params = jnp.ones(3, jnp.float16)
-grads = jnp.asarray([0.0, 1e-4, 1.0], jnp.float16)
-tx = optax.adam(learning_rate=0.1)
-updates, _ = tx.update(grads, tx.init(params), params)
-print(updates)
-"""
-EXAMPLE_SHOWS = "tiny_gradient"
-STOCK_PRINTS = "[ nan -inf -0.1]"
-PATCHED_PRINTS = "[-0.  -0.1 -0.1]"
-NUMBERS_CHANGE = (
-    "Yes, for float16 params and gradients: moments are computed in float32. Other numbers stay "
-    "the same."
-)
 
 # Old releases call deprecated functions of JAX.
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")

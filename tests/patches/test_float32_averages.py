@@ -20,22 +20,6 @@ if TYPE_CHECKING:
 
     from support.fuzzing import Draw
 
-HEADLINE = "In bfloat16, averages of gradients stall"
-EXAMPLE = """\
-import jax
-import optax
-
-ones = jax.numpy.ones(1, "bfloat16")
-tx = optax.apply_every(1000)
-state, step = tx.init(ones), jax.jit(tx.update)
-for _ in range(1000):
-    updates, state = step(ones, state, ones)
-print(updates)
-"""
-EXAMPLE_SHOWS = "stalled_sum"
-STOCK_PRINTS = "[256]"
-PATCHED_PRINTS = "[1000]"
-NUMBERS_CHANGE = "Yes, for bfloat16 and float16 params. Other numbers stay the same."
 
 # Old releases call deprecated functions of JAX.
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")

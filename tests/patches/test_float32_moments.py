@@ -23,25 +23,6 @@ if TYPE_CHECKING:
     from optax_dtypefix.patches._support.in_float32 import MomentTransform
     from support.fuzzing import Draw
 
-HEADLINE = "In bfloat16, the second moment of adam stalls"
-EXAMPLE = """\
-import jax
-import optax
-
-params = jax.numpy.ones(1, "bfloat16")
-tx = optax.adam(learning_rate=1.0, mu_dtype="float32")
-state, step = tx.init(params), jax.jit(tx.update)
-for _ in range(5000):
-    updates, state = step(params, state, params)
-print(updates.round(1))
-"""
-EXAMPLE_SHOWS = "stalled_moment"
-STOCK_PRINTS = "[-1.4]"
-PATCHED_PRINTS = "[-1.]"
-NUMBERS_CHANGE = (
-    "Yes, for bfloat16 and float16 params: second moments are kept in float32. Other numbers stay"
-    " the same."
-)
 
 # Old releases call deprecated functions of JAX.
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")

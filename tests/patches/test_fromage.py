@@ -14,24 +14,6 @@ from support.patch_cases import FuzzCase, Program
 from support.transformations import warm_up
 from support.trees import in_float64, tree_map, tree_of
 
-HEADLINE = "A schedule promotes bfloat16 updates or raises `TypeError`"
-EXAMPLE = """\
-import jax.numpy as jnp
-import optax
-
-params = jnp.ones(3, jnp.bfloat16)
-tx = optax.fromage(optax.linear_schedule(0.1, 0.0, 100))
-updates, _ = tx.update(params, tx.init(params), params)
-print(updates.dtype)
-"""
-EXAMPLE_SHOWS = "promoted_updates"
-STOCK_PRINTS = "float32"
-PATCHED_PRINTS = "bfloat16"
-NUMBERS_CHANGE = (
-    "Yes, if the learning rate is a schedule: for bfloat16 and float16 params, and for all params"
-    " on optax 0.2.6. Otherwise nothing changes."
-)
-
 FUZZ = FuzzCase(lambda draw: optax.fromage(draw.rate(), min_norm=draw.of(1e-6, 0.0)))
 PROGRAMS = {
     "number": Program(lambda: optax.fromage(0.1)),

@@ -21,23 +21,6 @@ from support.trees import dtypes_of, in_float64, leaves, tree_map, tree_of
 if TYPE_CHECKING:
     from support.fuzzing import Draw
 
-HEADLINE = "A float16 norm above 255 makes updates zero"
-EXAMPLE = """\
-import jax.numpy as jnp
-import optax
-
-grads = jnp.full(4, 400, jnp.float16)
-tx = optax.clip_by_global_norm(1.0)
-updates, _ = tx.update(grads, tx.init(grads))
-print(updates)
-"""
-EXAMPLE_SHOWS = "clip_by_global_norm"
-STOCK_PRINTS = "[0. 0. 0. 0.]"
-PATCHED_PRINTS = "[0.5 0.5 0.5 0.5]"
-NUMBERS_CHANGE = (
-    "Yes, for bfloat16 and float16 gradients or params: norms are computed in float32. Otherwise "
-    "only dtypes and compilation change."
-)
 
 # optax 0.1.2 calls functions that jax deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:jax.tree_:FutureWarning")

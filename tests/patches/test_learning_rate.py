@@ -16,22 +16,6 @@ from support.trees import tree_map, tree_of
 if TYPE_CHECKING:
     from support.fuzzing import Draw
 
-HEADLINE = "An array as learning rate promotes bfloat16 updates"
-EXAMPLE = """\
-import jax.numpy as jnp
-import optax
-
-params = jnp.ones(3, jnp.bfloat16)
-tx = optax.adam(jnp.float32(0.1))
-updates, _ = tx.update(params, tx.init(params), params)
-print(updates.dtype)
-"""
-EXAMPLE_SHOWS = "array"
-STOCK_PRINTS = "float32"
-PATCHED_PRINTS = "bfloat16"
-NUMBERS_CHANGE = (
-    "Only dtypes and compilation change. Each product is rounded once, to the dtype of its leaf."
-)
 
 # optax 0.1.2 calls functions of jax by their deprecated names.
 pytestmark = pytest.mark.filterwarnings("ignore:jax.tree_:FutureWarning")

@@ -20,24 +20,6 @@ from support.trees import dtypes_of, in_float64, leaves, tree_map, tree_of, type
 if TYPE_CHECKING:
     from support.fuzzing import Draw
 
-HEADLINE = "A zero gradient gives NaN; bfloat16 stalls"
-EXAMPLE = """\
-import jax.numpy as jnp
-import optax
-
-params, tx = jnp.ones(1), optax.contrib.prodigy(learning_rate=1.0)
-state = tx.init(params)
-for gradient in [0.0, 1.0, 1.0]:
-    updates, state = tx.update(jnp.full(1, gradient), state, params)
-print(updates)
-"""
-EXAMPLE_SHOWS = "zero_gradient"
-STOCK_PRINTS = "[nan]"
-PATCHED_PRINTS = "[-8.5845073e-07]"
-NUMBERS_CHANGE = (
-    "Yes, after a zero first gradient, for bfloat16, float16 and complex params, and beside an "
-    "integer leaf. Otherwise only dtypes and compilation change."
-)
 
 contrib = getattr(optax, "contrib", None)
 pytestmark = pytest.mark.skipif(

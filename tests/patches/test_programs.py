@@ -29,12 +29,12 @@ def having(*same: str) -> Any:
 
 @pytest.fixture(scope="module")
 def stock(outcome_of: Any, selected: Any) -> Any:
-    return outcome_of("support.programs", *selected("patch_id"), OPTAX_DTYPEFIX="off")
+    return outcome_of("support.programs", *selected("patch_id"), XLA_FLAGS="", OPTAX_DTYPEFIX="off")
 
 
 @pytest.fixture(scope="module")
 def patched(outcome_of: Any, selected: Any) -> Any:
-    return outcome_of("support.programs", *selected("patch_id"))
+    return outcome_of("support.programs", *selected("patch_id"), XLA_FLAGS="")
 
 
 @having("program")

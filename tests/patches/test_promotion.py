@@ -22,24 +22,6 @@ from support.trees import dtypes_of, leaves, tree_map, tree_of, types
 if TYPE_CHECKING:
     from support.fuzzing import Draw
 
-HEADLINE = "Integer leaves change dtype; strict dtype promotion raises"
-EXAMPLE = """\
-import jax
-import optax
-
-jax.config.update("jax_numpy_dtype_promotion", "strict")
-params, tx = jax.numpy.ones(3), optax.adam(learning_rate=0.1)
-updates, _ = jax.jit(tx.update)(params, tx.init(params), params)
-print(updates.round(1))
-"""
-EXAMPLE_SHOWS = "strict_promotion"
-STOCK_PRINTS = (
-    "TypePromotionError: Input dtypes ... have no available implicit dtype promotion path ..."
-)
-PATCHED_PRINTS = "[-0.1 -0.1 -0.1]"
-NUMBERS_CHANGE = (
-    "Yes, for integer leaves and integer gradients. Otherwise only dtypes and compilation change."
-)
 
 RELEASE = Version(optax.__version__)
 NARROW = [name for name in ("bfloat16", "float16", "float8_e4m3fn") if hasattr(jnp, name)]

@@ -18,25 +18,6 @@ from support.patch_cases import FuzzCase, Program
 from support.transformations import with_value
 from support.trees import dtypes_of, tree_map, tree_of
 
-HEADLINE = "In bfloat16, a falling loss counts as plateau"
-EXAMPLE = """\
-import jax
-import optax
-
-params, tx = jax.numpy.ones(1, "bfloat16"), optax.contrib.reduce_on_plateau(patience=5)
-state, update = tx.init(params), jax.jit(tx.update)
-for step in range(50):
-    updates, state = update(params, state, params, value=2 * 0.9997**step)
-print(updates)
-"""
-EXAMPLE_SHOWS = "no_plateau"
-STOCK_PRINTS = "[1.00583e-07]"
-PATCHED_PRINTS = "[1]"
-NUMBERS_CHANGE = (
-    "Yes, for bfloat16 and float16 params, and beside an integer or complex leaf. Otherwise only "
-    "dtypes and compilation change."
-)
-
 reduce_on_plateau = getattr(getattr(optax, "contrib", None), "reduce_on_plateau", None)
 pytestmark = pytest.mark.skipif(
     reduce_on_plateau is None, reason="reduce_on_plateau came with optax 0.1.8"

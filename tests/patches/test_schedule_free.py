@@ -18,25 +18,6 @@ from support.trees import dtypes_of, in_float64, leaves, tree_map, tree_of
 if TYPE_CHECKING:
     from support.fuzzing import Draw
 
-HEADLINE = "In bfloat16, the average stalls after 256 steps"
-EXAMPLE = """\
-import jax
-import optax
-
-params = jax.numpy.ones(1, "bfloat16")
-tx = optax.contrib.schedule_free_sgd(learning_rate=0.1)
-state, step = tx.init(params), jax.jit(tx.update)
-for _ in range(1000):
-    _, state = step(params, state, params)
-print(int(state.weight_sum / 0.1**2), "steps")
-"""
-EXAMPLE_SHOWS = "stalled_sum"
-STOCK_PRINTS = "400 steps"
-PATCHED_PRINTS = "1000 steps"
-NUMBERS_CHANGE = (
-    "Yes, for bfloat16 and float16 params, and beside an integer leaf. Otherwise only dtypes and "
-    "compilation change."
-)
 
 contrib = getattr(optax, "contrib", None)
 pytestmark = pytest.mark.skipif(

@@ -11,7 +11,7 @@ import optax
 import pytest
 
 from optax_dtypefix._contract.x64 import x64
-from optax_dtypefix.patches.sums import _one_of_each
+from optax_dtypefix.patches._support.functions import in_float32
 from support.nodes import Bfloat16Only, Converting
 from support.patch_cases import FuzzCase, Program
 from support.trees import in_float64, leaves, tree_map, tree_of
@@ -19,18 +19,6 @@ from support.trees import in_float64, leaves, tree_map, tree_of
 if TYPE_CHECKING:
     from support.fuzzing import Draw
 
-HEADLINE = "A sum of bfloat16 numbers stops at 256"
-EXAMPLE = """\
-import jax.numpy as jnp
-import optax
-
-vector = jnp.full(4, 400, jnp.float16)
-print(optax.cosine_similarity(vector, vector))
-"""
-EXAMPLE_SHOWS = "cosine_similarity"
-STOCK_PRINTS = "0.0"
-PATCHED_PRINTS = "1.0"
-NUMBERS_CHANGE = "Yes, in bfloat16 and float16."
 
 HAS_SKIP = hasattr(optax, "skip_large_updates")
 
@@ -229,16 +217,24 @@ def test_nodes_may_convert_or_check_their_children(node: Any) -> None:
     tree = node(jnp.full(3, 0.5, jnp.bfloat16))
     trees, projections = optax.tree_utils, optax.projections
     assert trees.tree_sum(tree) == 1.5
-    assert trees.tree_vdot(tree, tree) == 0.75
+    assert trees.tree_vdot(tree, tree) == trees.tree_norm(tree, squared=True) == 0.75
     skip, _ = optax.skip_large_updates(tree, 0, tree, 1.0)
     assert not skip
     vectors = [projections.projection_vector(tree, tree)]
     vectors += [projections.projection_hyperplane(tree, tree, 0.75)]
     vectors += [projections.projection_simplex(tree=tree, scale=1.5)]
+    vectors += [projections.projection_l2_ball(tree, 9.0), projections.projection_l1_ball(tree, 9)]
     for found in vectors:
         assert isinstance(found, node)
         np.testing.assert_array_equal(found.child, tree.child)
         assert found.child.dtype == jnp.bfloat16
+
+
+@since("projections.projection_l2_ball")
+def test_integer_leaves_get_the_dtype_of_stock() -> None:
+    tree = [jnp.full(3, 400, jnp.float16), jnp.ones(3, jnp.int32)]
+    for project in (optax.projections.projection_l2_ball, optax.projections.projection_l2_sphere):
+        assert [leaf.dtype for leaf in project(tree)] == [jnp.float16, jnp.float16]
 
 
 @since("tree_utils.tree_vdot")
@@ -248,10 +244,19 @@ def test_trees_of_different_structures_are_still_refused() -> None:
         optax.tree_utils.tree_vdot({"a": one}, {"b": one})
 
 
-def test_the_dtype_of_a_sum_takes_one_place_of_each_type() -> None:
-    halves = [jnp.ones((), jnp.bfloat16)] * 50
-    places = _one_of_each(halves, [1.0, *halves[1:]])
-    assert places == [halves[:2], [1.0, halves[0]]]
+def test_the_dtype_of_a_sum_takes_one_leaf_of_each_type() -> None:
+    lengths = []
+
+    def stock(tree: Any) -> Any:
+        lengths.append(len(tree))
+        return sum(tree)
+
+    half = jnp.ones((), jnp.bfloat16)
+    total = in_float32(stock, (*[half] * 50, 1.0, jnp.ones((), jnp.float32)))
+    assert (total, total.dtype) == (52, jnp.float32)
+    assert lengths == [52, 3]
+    in_float32(stock, [half] * 50)
+    assert lengths == [52, 3, 50], "the dtype is known, so stock need not be traced"
 
 
 @since("microbatching")

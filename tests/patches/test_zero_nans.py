@@ -12,26 +12,6 @@ from support.nodes import Converting
 from support.patch_cases import FuzzCase, Program, programs
 from support.trees import leaves, tree_map, tree_of
 
-HEADLINE = "One NaN in `MultiSteps` stops training for good"
-EXAMPLE = """\
-import jax.numpy as jnp
-import optax
-
-params = jnp.ones(1)
-tx = optax.MultiSteps(optax.chain(optax.zero_nans(), optax.sgd(0.1)), 2)
-state = tx.init(params)
-for gradient in [jnp.nan, 1.0, 1.0, 1.0]:
-    updates, state = tx.update(jnp.full(1, gradient), state, params)
-print(updates)
-"""
-EXAMPLE_SHOWS = "nan_forever"
-STOCK_PRINTS = "[-0.]"
-PATCHED_PRINTS = "[-0.1]"
-NUMBERS_CHANGE = (
-    "Yes, after a NaN or infinite micro-batch, where stock is wrong. All other numbers stay the "
-    "same."
-)
-
 
 def zeroing(inner: Any) -> Any:
     return optax.chain(optax.zero_nans(), inner)

@@ -20,29 +20,6 @@ from support.trees import leaves, tree_map, types
 if TYPE_CHECKING:
     from support.fuzzing import Draw
 
-HEADLINE = "L-BFGS compiles twice or raises `TypeError`"
-EXAMPLE = """\
-import jax
-import optax
-
-params, tx, loss = jax.numpy.ones(3), optax.lbfgs(), lambda p: (p**2).sum() / 2
-
-
-def step(p, state):
-    print("compiling")
-    return tx.update(p, state, p, value=loss(p), grad=p, value_fn=loss)
-
-
-_, state = jax.jit(step)(params, tx.init(params))
-_, state = jax.jit(step)(params, state)
-"""
-EXAMPLE_SHOWS = "weak_types"
-STOCK_PRINTS = "compiling\ncompiling"
-PATCHED_PRINTS = "compiling"
-NUMBERS_CHANGE = (
-    "Yes, for bfloat16 and float16 params: the search computes in float32. Otherwise only dtypes "
-    "and compilation change."
-)
 
 HAS_LBFGS = hasattr(optax, "lbfgs")
 needs_lbfgs = pytest.mark.skipif(not HAS_LBFGS, reason="L-BFGS came with optax 0.2.3")

@@ -1,8 +1,9 @@
 """Print the dtypes that a step of every transformation gives, and the bits of some.
 
-``python -m support.history FILE`` makes each state with ``init``, and writes it to FILE as NumPy
-arrays; it then takes one step, and another after an ``init`` with params of other dtypes.
-``python -m support.history FILE restore`` reads the states, and never calls ``init``.
+``python -m support.history write FILE [NAME...]`` makes the state of each transformation, or of
+those named, with ``init``, and writes it to FILE as NumPy arrays; it then takes one step, and
+another after an ``init`` with params of other dtypes. ``restore`` in place of ``write`` reads the
+states, and never calls ``init``.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import numpy as np
 
 from evidence.audit.cases import Case, cases
 from support.problems import extra_args, problem
+from support.processes import json_of
 from support.trees import leaves, tree_map
 
 if TYPE_CHECKING:
@@ -37,13 +39,14 @@ OTHER = (jnp.bfloat16, jnp.float32)
 """Dtypes of params for an unrelated ``init``."""
 
 
+OPT_IN = "float32_moments,float32_averages,every_transform"
 INSIDE = ("clip_by_global_norm", "ema", "rmsprop", "scale_by_adam", "sgd", "trace")
 """What MultiSteps is put around: with moments that tell the dtypes of params, and without."""
 
 
-def all_cases() -> Iterator[tuple[str, Case]]:
-    """Yield each transformation once, and some inside MultiSteps."""
-    for case in cases():
+def all_cases(only: tuple[str, ...]) -> Iterator[tuple[str, Case]]:
+    """Yield each transformation once, or those named, and some inside MultiSteps."""
+    for case in cases(only):
         inside = case.inside == "MultiSteps" and case.name in INSIDE
         if case.rate in ("", "float") and (inside or not case.inside):
             yield f"{case.name} {case.inside}".strip(), case
@@ -82,12 +85,25 @@ def with_init(case: Case, regime: str) -> tuple[Any, list[list[str]]]:
     return tree_map(np.asarray, state), [*found, steps(case, tx, state, regime)]
 
 
-def main(path: str, restore: str = "") -> None:
+def compare(file: Path, *only: str, **variables: str) -> int:
+    """Check the transformations, or those named, and return how many cells were compared."""
+    here, elsewhere = (
+        json_of("support.history", way, str(file), *only, **variables)
+        for way in ("write", "restore")
+    )
+    assert {*here} == {*elsewhere}
+    for name, (first, after_another_init) in here.items():
+        assert after_another_init == first, name
+        assert elsewhere[name] == first, name
+    return len(here)
+
+
+def main(way: str, path: str, *only: str) -> None:
     warnings.simplefilter("ignore")
-    file = Path(path)
+    restore, file = way == "restore", Path(path)
     states: dict[str, Any] = pickle.loads(file.read_bytes()) if restore else {}
     found: dict[str, Any] = {}
-    for name, case in all_cases():
+    for name, case in all_cases(only):
         for regime in REGIMES:
             key = f"{name}, {regime}"
             if restore:

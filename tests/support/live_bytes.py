@@ -29,7 +29,7 @@ REGIMES = {
     "bfloat16": (jnp.bfloat16, jnp.bfloat16),
     "mixed": (jnp.bfloat16, jnp.float32),
 }
-STEPS = 4
+STEPS = 2
 
 
 def all_cases() -> Iterator[Case]:

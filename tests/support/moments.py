@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any, Callable
 
 import jax
@@ -11,6 +10,7 @@ import optax
 import pytest
 
 import optax_dtypefix
+from optax_dtypefix._engine.locate import find
 from optax_dtypefix.patches._support.in_float32 import MOMENT_TRANSFORMS, InFloat32, MomentTransform
 
 _ARGUMENTS = {"scale_by_madgrad": {"learning_rate": 0.1}}
@@ -20,11 +20,16 @@ _LEFT_OUT = ("scale_by_muon", "scale_by_sophia")
 # In optax 0.1.3 adamax calls a function that JAX has removed.
 _BROKEN = ("scale_by_adamax",) if optax.__version__ == "0.1.3" else ()
 
+
+def _function(transform: MomentTransform) -> Any:
+    found = (find(module, transform.name) for module in transform.modules)
+    return next(filter(None, found), None)
+
+
 SIMPLE = [
     transform
     for transform in MOMENT_TRANSFORMS
-    if hasattr(sys.modules.get(transform.module), transform.name)
-    and transform.name not in _LEFT_OUT + _BROKEN
+    if _function(transform) is not None and transform.name not in _LEFT_OUT + _BROKEN
 ]
 
 
@@ -32,11 +37,6 @@ def parametrize(transforms: list[MomentTransform]) -> Any:
     """Run a test with each transformation."""
     names = [transform.name for transform in transforms]
     return pytest.mark.parametrize("transform", transforms, ids=names)
-
-
-def _function(transform: MomentTransform) -> Callable[..., Any]:
-    found: Callable[..., Any] = getattr(sys.modules[transform.module], transform.name)
-    return found
 
 
 def build(transform: MomentTransform) -> Any:

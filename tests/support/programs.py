@@ -21,10 +21,6 @@ from support.compiled import without_metadata
 from support.patch_cases import Program, programs
 from support.trees import tree_map
 
-# What is printed is this compilation.
-if hasattr(jax.config, "jax_enable_compilation_cache"):  # Not in jax 0.4.13.
-    jax.config.update("jax_enable_compilation_cache", False)
-
 STEPS = 4
 STOCK = os.environ.get("OPTAX_DTYPEFIX") == "off"
 
