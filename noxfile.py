@@ -132,7 +132,18 @@ def pages(session: nox.Session) -> None:
 def long_runs(session: nox.Session) -> None:
     """Train 3,000 steps in half precision, and compare them with float64."""
     session.install("-e", ".[test]")
-    session.run("python", "-m", "pytest", "tests/evidence/long_runs", "tests/evidence/eager")
+    session.run("python", "-m", "pytest", "tests/evidence/long_runs")
+
+
+@nox.session
+def evidence(session: nox.Session) -> None:
+    """Compare all transformations with stock: random trees, eager steps, 100 float32 steps."""
+    session.install("-e", ".[test]")
+    steps = ("tests/evidence/differential", "tests/evidence/trajectories")
+    _test(session, *steps, "tests/evidence/eager", "tests/evidence/memory")
+    optax, (jax, *held_back) = next(iter(MATCHING_JAX.items()))
+    _install(session, optax, jax, *held_back, *LOWEST)
+    _test(session, *steps)
 
 
 @nox.session
@@ -150,7 +161,8 @@ def release(session: nox.Session, optax: str) -> None:
     _install(session, optax, jax, *held_back)
     some = (*FAULTS, "tests/patches/test_properties.py")
     tests = ("tests/patches",) if optax in ALL_PATCHES_ON else some
-    _test(session, *tests, "tests/engine/test_import_order.py", "tests/evidence/trajectories")
+    evidence = ("tests/evidence/memory", "tests/evidence/trajectories")
+    _test(session, *tests, "tests/engine/test_import_order.py", *evidence)
 
 
 @nox.session

@@ -6,6 +6,7 @@ dtype of every number, and of the dtypes that the user asks for.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import Any, Callable
 
@@ -112,10 +113,14 @@ def _loss(params: Any) -> Any:
     return sum(jnp.sum(jnp.square(jnp.abs(leaf * 1.0))) for leaf in leaves)
 
 
+public_transformations = functools.cache(audited.public_transformations)
+
+
+@functools.cache
 def functions() -> dict[str, Callable[..., Any]]:
     """Return all tested transformations by name: those of optax and those of third parties."""
     own = {f"third_party.{name}": function for name, function in third_party.ALL.items()}
-    public = audited.public_transformations()
+    public = public_transformations()
     return {**{name: public[name] for name in public if name not in WRAPPERS}, **own}
 
 
@@ -151,7 +156,7 @@ def _base(spec: Spec, arguments: dict[str, Any]) -> Any:
 
 def _injected(spec: Spec, arguments: dict[str, Any], options: dict[str, Any]) -> Any:
     function = functions()[spec["name"]]
-    if "learning_rate" not in arguments or spec["name"] not in audited.public_transformations():
+    if "learning_rate" not in arguments or spec["name"] not in public_transformations():
         factory = audited._with_rate(lambda: _base(spec, arguments))
         return optax.inject_hyperparams(factory, **options)(learning_rate=0.1)
     numbers = (int, float, np.ndarray, jax.Array)
@@ -189,7 +194,7 @@ def _wrapped(spec: Spec, arguments: dict[str, Any], options: dict[str, Any]) -> 
     tx: Any = _base(spec, arguments)
     if name == "multi_transform":
         tx = {True: tx, False: optax.sgd(0.1)}
-    return audited.public_transformations()[name](tx, *WRAPPERS[name], **options)
+    return public_transformations()[name](tx, *WRAPPERS[name], **options)
 
 
 def _nudged(arguments: dict[str, Any], problem: Problem) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def families() -> dict[str, tuple[str, ...]]:
 
 
 def wrappers() -> tuple[str, ...]:
-    found = building.audited.public_transformations()
+    found = building.public_transformations()
     return tuple(name for name in building.WRAPPERS if name in found)
 
 
@@ -126,7 +126,7 @@ def _arguments(choose: Choose, function: Any, table: dict[str, Any]) -> dict[str
 def _options(choose: Choose, wrapper: str) -> dict[str, Any]:
     if wrapper not in _OPTIONS:
         return {}
-    return _arguments(choose, building.audited.public_transformations()[wrapper], _OPTIONS[wrapper])
+    return _arguments(choose, building.public_transformations()[wrapper], _OPTIONS[wrapper])
 
 
 def _leaves(choose: Choose, name: str, *, x64: bool, vectors: bool) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 from typing import Any
 
-from support.processes import CACHE, PATCHED, STOCK, TESTS, environment
+from support.processes import CACHE, PATCHED, QUICKLY, STOCK, TESTS, environment
 
 Outcome = dict[str, Any]
 """Either ``error``, or for each step the updates: dtype, shape and values of each leaf."""
@@ -60,7 +60,7 @@ def _start(variables: dict[str, str]) -> Any:
     return subprocess.Popen(
         [sys.executable, "-W", "ignore", "-m", "evidence.differential.workers"],
         cwd=TESTS,
-        env=environment(**CACHE, **variables),
+        env=environment(**CACHE, **QUICKLY, **variables),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

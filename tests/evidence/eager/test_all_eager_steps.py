@@ -1,9 +1,16 @@
-"""Eager steps of all transformations: stock's bits, kernels and lifetimes of arrays."""
+"""Eager steps of all transformations: stock's bits, kernels, lifetimes, whatever ran before."""
 
 from __future__ import annotations
 
-from support import eager_steps, live_bytes
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support import eager_steps, history, live_bytes
 from support.processes import stock_and_patched
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_eager_steps_of_all_transformations() -> None:
@@ -14,3 +21,11 @@ def test_eager_steps_of_all_transformations_leave_no_more_bytes() -> None:
     stock, patched = stock_and_patched("support.live_bytes")
     assert len(stock) > 100
     live_bytes.compare(stock, patched)
+
+
+@pytest.mark.parametrize("enabled", ["", history.OPT_IN], ids=["default", "opt-in"])
+def test_steps_of_all_transformations_depend_on_their_arguments_alone(
+    enabled: str, tmp_path: Path
+) -> None:
+    variables = {"OPTAX_DTYPEFIX_ENABLE": enabled} if enabled else {}
+    assert history.compare(tmp_path / "states.pickle", **variables) > 100

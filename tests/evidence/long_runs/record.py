@@ -70,7 +70,7 @@ def in_each_way() -> list[dict[str, Any]]:
 
 
 def main(path: str) -> None:
-    stock, patched = stock_and_patched("evidence.long_runs.runs")
+    stock, patched = stock_and_patched("evidence.long_runs.runs", XLA_FLAGS="")
     runs = [
         {
             "case": case.name,

@@ -20,7 +20,7 @@ IDS = [f"{case.name} {dtype}" for case, dtype in RUNS]
 
 @pytest.fixture(scope="session")
 def both() -> Any:
-    return stock_and_patched("evidence.long_runs.runs")
+    return stock_and_patched("evidence.long_runs.runs", XLA_FLAGS="")
 
 
 # Moments are at least the smallest float16 number: updates for tiny gradients are too small.

@@ -22,12 +22,12 @@ EXPLAINED: dict[tuple[str, str], str] = {
     ): "In 0.2.8 stock casts the loss itself. A test of 0.2.3 fails.",
     (
         "patches/inject_hyperparams.py",
-        "cast(value, jax.dtypes.canonicalize_dtype(asked))  ->  "
-        "(lambda first, *_, **__: first)(value, jax.dtypes.canonicalize_dtype(asked))",
+        "cast(value, jax.dtypes.canonicalize_dtype(requested))  ->  "
+        "(lambda first, *_, **__: first)(value, jax.dtypes.canonicalize_dtype(requested))",
     ): "In 0.2.3 stock has cast every real hyperparameter to this dtype.",
     (
         "patches/multi_steps.py",
-        "if jnp.issubdtype(param, jnp.complexfloating) or asked == jnp.float32:  ->  if True:",
+        "if jnp.issubdtype(param, jnp.complexfloating) or requested == jnp.float32:  ->  if True:",
     ): "Before 0.2.8 there is no accumulator_dtype to ask for. A test of 0.2.8 fails.",
     (
         "patches/conditional.py",

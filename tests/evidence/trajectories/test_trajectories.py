@@ -17,7 +17,7 @@ import optax
 import pytest
 
 from optax_dtypefix._engine.release import Release
-from support.processes import run, stdout_of
+from support.processes import CACHE, run, stdout_of
 
 HERE = Path(__file__).parent
 BOUND = 1e-6
@@ -59,7 +59,7 @@ CHANGED = (
 @pytest.fixture(scope="session")
 def here() -> dict[str, Any]:
     """Return what ``runs.py`` prints with the shim, by name."""
-    printed = stdout_of(run("-m", "evidence.trajectories.runs"))
+    printed = stdout_of(run("-m", "evidence.trajectories.runs", **CACHE))
     return dict(map(json.loads, printed.splitlines()))
 
 

@@ -1,0 +1,94 @@
+"""Compare the memory and the traffic of compiled train steps with those of stock."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import optax
+import pytest
+from packaging.version import Version
+
+from support.processes import CACHE, PATCHED, STOCK, run, stdout_of
+
+RELEASE = Version(optax.__version__)
+MEMORY = Path(__file__).parents[3] / "benchmarks" / "memory.py"
+REGIMES = {
+    "bfloat16": ("bfloat16", 2),
+    "float16": ("float16", 2),
+    "float32 x64": ("float32", 4),
+}
+"""By name: the dtype of the params and its bytes."""
+
+pytestmark = pytest.mark.skipif(
+    optax.__version__ not in {"0.1.9", "0.2.3", "0.2.8"}, reason="three releases are enough"
+)
+Found = dict[str, dict[str, float]]
+
+
+RIGHT_IN_FLOAT16 = {"fromage", "lion", "schedule_free_sgd", "sgd"}
+WIDENED_IN_BFLOAT16 = {"dadapt_adamw", "novograd", "prodigy", "schedule_free_adamw", "sm3"}
+WIDENED_BEFORE_0_2_8 = {"MultiSteps(adamw)"}
+
+
+def right_in_stock(regime: str, names: set[str]) -> set[str]:
+    """Name the optimizers that need no wider arithmetic than stock's."""
+    if regime == "float16":
+        return names & RIGHT_IN_FLOAT16
+    if regime == "bfloat16":
+        old = WIDENED_BEFORE_0_2_8 if Version("0.2.8") > RELEASE else set()
+        return names - WIDENED_IN_BFLOAT16 - old
+    return names
+
+
+@pytest.fixture(scope="module", params=REGIMES)
+def regime(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def stock_and_patched(regime: str) -> tuple[Found, Found]:
+    dtype, _ = REGIMES[regime]
+    x64 = {"JAX_ENABLE_X64": "1"} if regime.endswith("x64") else {}
+    stock, patched = (
+        json.loads(stdout_of(run(MEMORY, dtype, **CACHE, **x64, **way))) for way in (STOCK, PATCHED)
+    )
+    return stock, patched
+
+
+def test_a_step_takes_no_more_than_stock_where_stock_is_right(
+    regime: str, stock_and_patched: tuple[Found, Found]
+) -> None:
+    stock, patched = stock_and_patched
+    names = right_in_stock(regime, {*stock})
+    assert names
+    for name in names:
+        more = {key: patched[name][key] - stock[name][key] for key in stock[name]}
+        assert more["traffic"] <= 0, name
+        # On 0.2.3 XLA keeps the float32 accumulator in one more buffer, of the same traffic.
+        buffer = 4 if name in WIDENED_BEFORE_0_2_8 and Version("0.2.8") > RELEASE else 0
+        # dadapt_adamw in 64-bit mode: float32 trees, which are read again, replace wider traffic.
+        assert more["temporaries"] <= max(buffer, -more["traffic"]), name
+
+
+def test_a_step_reads_and_writes_each_widened_tree_once_more(
+    regime: str, stock_and_patched: tuple[Found, Found]
+) -> None:
+    stock, patched = stock_and_patched
+    _, size = REGIMES[regime]
+    for name in stock:
+        # Gradients, params and updates; novograd and sm3 make one more.
+        trees = stock[name]["state"] / size + 3 + (name in {"novograd", "sm3"})
+        more = {key: patched[name][key] - stock[name][key] for key in stock[name]}
+        assert more["traffic"] <= 8 * trees, name
+        assert more["temporaries"] <= 4 * trees, name
+
+
+def test_the_counts_tell_stock_and_patched_apart(
+    regime: str, stock_and_patched: tuple[Found, Found]
+) -> None:
+    """On old releases stock is wide where it should not be, in 64-bit mode for example."""
+    stock, patched = stock_and_patched
+    differ = any(patched[name]["traffic"] != stock[name]["traffic"] for name in stock)
+    assert differ == (Version("0.2.8") > RELEASE or regime != "float32 x64")
