@@ -24,14 +24,12 @@ FOLDER = Path(__file__).parent
 
 GAINS = (
     ("inject_hyperparams(adam)", "bfloat16"),
-    ("prodigy", "bfloat16"),
-    ("mechanize(sgd)", "bfloat16"),
     ("clip_by_global_norm, norms of hundreds", "float16"),
 )
-"""The four runs that the README shows."""
+"""The runs that the README shows: stock gives NaN, and stock stands still."""
 
-WIDTH, MARGIN, TOP = 830, 12, 62
-TITLE = "Training loss with params in half precision (log scale, lower is better)"
+WIDTH, LARGE_WIDTH, MARGIN, TOP = 830, 600, 12, 62
+TITLE = "Training loss with params in half precision (log scale)"
 
 WAYS = {
     "stock": "stock optax",
@@ -191,19 +189,20 @@ def scientific(error: float | None) -> str:
 
 def draw(record: Mapping[str, Any], runs: Sequence[Run], columns: int) -> str:
     """Draw a panel a run, with a legend above."""
-    large = columns == 2
-    width, height = (WIDTH - MARGIN) / columns, 190 if large else 124
-    svg = Svg(WIDTH, TOP + height * -(-len(runs) // columns), TITLE)
-    svg.text(MARGIN, 24, TITLE, font_size=15, font_weight="bold")
+    large = columns == 2  # For a phone too.
+    total, height = (LARGE_WIDTH, 210) if large else (WIDTH, 124)
+    width = (total - MARGIN) / columns
+    svg = Svg(total, TOP + height * -(-len(runs) // columns), TITLE)
+    svg.text(MARGIN, 24, TITLE, font_size=17, font_weight="bold")
     x = MARGIN
     for words, color in (
         (f"stock optax {record['optax']}", "red"),
         ("with optax_dtypefix", "blue"),
-        ("reference, computed in float64", "ink"),
+        ("reference in float64", "ink"),
     ):
         draw_curve(svg, [(x, 44), (x + 30, 44)], color)
-        svg.text(x + 36, 48, words, font_size=12)
-        x += 70 + 7 * len(words)
+        svg.text(x + 36, 49, words, font_size=14)
+        x += 60 + 7.5 * len(words)
     for index, run in enumerate(runs):
         left, top = MARGIN + index % columns * width, TOP + index // columns * height
         numbers = [loss for losses in curves(run).values() for loss in losses if loss is not None]
@@ -249,12 +248,12 @@ class Panel:
     @property
     def x(self) -> tuple[float, float]:
         """The left and right ends of the curves."""
-        return self.left + 34, self.left + self.width - (62 if self.large else 12)
+        return self.left + 34, self.left + self.width - (66 if self.large else 12)
 
     def y(self, loss: float) -> float:
         """Return the height of a loss on the logarithmic axis."""
-        bottom = self.top + self.height - (26 if self.large else 10)
-        top = self.top + (24 if self.large else 32)
+        bottom = self.top + self.height - (28 if self.large else 10)
+        top = self.top + (30 if self.large else 32)
         return bottom + (top - bottom) * math.log(loss / self.low) / math.log(self.high / self.low)
 
 
@@ -272,14 +271,13 @@ def draw_run(panel: Panel, run: Run, steps_a_point: int) -> None:
         if None in losses:
             start = losses.index(None)
             level = (losses[start - 1] if start else None) or run["reference"][0]
-            when = f" before step {(start + 1) * steps_a_point:,}" if panel.large else ""
-            draw_nan(panel.svg, xs[start], panel.y(level), color, f"NaN{when}")
+            draw_nan(panel, xs[start], panel.y(level), color)
     if panel.large:
         for step in (1000, 2000, 3000):
             x = x0 + (x1 - x0) * step / (points * steps_a_point)
-            y = panel.y(panel.low) + 15
-            panel.svg.text(x, y, f"{step:,}", "muted", text_anchor="middle", font_size=10)
-        panel.svg.text(x0, y, "step", "muted", font_size=10)
+            y = panel.y(panel.low) + 17
+            panel.svg.text(x, y, f"{step:,}", "muted", text_anchor="middle", font_size=13)
+        panel.svg.text(x0, y, "step", "muted", font_size=13)
         draw_final(panel, run)
 
 
@@ -288,18 +286,20 @@ def draw_names(panel: Panel, run: Run) -> None:
     name, _, variant = run["case"].partition(", ")
     x, y = panel.x[0], panel.top + 14
     if panel.large:
-        panel.svg.text(x, y, f"{name}, {run['dtype']}", font_size=13, font_weight="bold")
+        panel.svg.text(x, y, f"{name}, {run['dtype']}", font_size=14)
     else:
         words = f"{variant}, {run['dtype']}" if variant else run["dtype"]
         panel.svg.text(x, y, name, font_weight="bold")
         panel.svg.text(x, y + 12, words, "muted", font_size=10)
 
 
-def draw_nan(svg: Svg, x: float, y: float, color: str, words: str) -> None:
+def draw_nan(panel: Panel, x: float, y: float, color: str) -> None:
     """Mark the end of a curve with a cross."""
-    svg.line([(x - 4, y - 4), (x + 4, y + 4)], color, stroke_width=2)
-    svg.line([(x - 4, y + 4), (x + 4, y - 4)], color, stroke_width=2)
-    svg.text(x + 9, y + 4, words, color, font_weight="bold")
+    arm, font = (7, 17) if panel.large else (4, 11)
+    for sign in (1, -1):
+        ends = [(x - arm, y - sign * arm), (x + arm, y + sign * arm)]
+        panel.svg.line(ends, color, stroke_width=arm / 2)
+    panel.svg.text(x + 2 * arm, y + arm, "NaN", color, font_weight="bold", font_size=font)
 
 
 def draw_axes(panel: Panel) -> None:
@@ -308,7 +308,8 @@ def draw_axes(panel: Panel) -> None:
     for loss in ticks(panel.low, panel.high):
         y = panel.y(loss)
         panel.svg.line([(x0, y), (x1, y)], "rule")
-        panel.svg.text(x0 - 5, y + 4, f"{loss:g}", "muted", text_anchor="end", font_size=10)
+        size = 13 if panel.large else 10
+        panel.svg.text(x0 - 5, y + 4, f"{loss:g}", "muted", text_anchor="end", font_size=size)
     y0, y1 = panel.y(panel.low), panel.y(panel.high)
     panel.svg.line([(x0, y1), (x0, y0), (x1, y0)], "muted")
 
@@ -323,11 +324,11 @@ def ticks(low: float, high: float) -> list[float]:
 def draw_final(panel: Panel, run: Run) -> None:
     """Write the final losses of stock and patched beside the ends of their curves."""
     stock, patched = (final(run[way]["losses"]) for way in ("stock", "patched"))
-    x, y = panel.x[1] + 6, panel.y(patched)
-    panel.svg.text(x, y + 4, f"{patched:.2g}", "blue", font_weight="bold")
-    if not math.isnan(stock):
-        above = min(panel.y(stock), y - 14) + 4
-        panel.svg.text(x, above, f"{stock:.2g}", "red", font_weight="bold")
+    x = panel.x[1] + 6
+    for loss, color in ((patched, "blue"), (stock, "red")):
+        if not math.isnan(loss):
+            y = panel.y(loss) + 6
+            panel.svg.text(x, y, f"{loss:.2g}", color, font_weight="bold", font_size=17)
 
 
 if __name__ == "__main__":
