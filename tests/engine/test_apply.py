@@ -50,11 +50,12 @@ def test_revert_restores_the_same_objects(package: FakePackage) -> None:
 
 def test_apply_and_revert_are_idempotent(package: FakePackage) -> None:
     pkg = package.load()
-    stock = pkg.scale
+    stock, wrappers = pkg.scale, set()
     engine = engine_of(patch("a", on("scale")))
     for _ in range(2):
         engine.apply()
         wrapper = pkg.scale
+        wrappers.add(wrapper)
         engine.apply()
         engine.apply("a")
         assert pkg.scale is wrapper
@@ -62,6 +63,7 @@ def test_apply_and_revert_are_idempotent(package: FakePackage) -> None:
         engine.revert()
         engine.revert("a")
         assert pkg.scale is stock
+    assert len(wrappers) == 1
     assert not engine.is_applied("a")
     assert engine.status()["a"].reason == "reverted by the program"
 
@@ -128,8 +130,10 @@ def test_names_copied_before_a_lazy_import_are_patched_with_it(package: FakePack
 
 
 def test_off_patches_nothing(package: FakePackage) -> None:
+    finders = [*sys.meta_path]
     engine = engine_of(patch("a", on("scale")), settings=Settings(enabled=False))
     start(engine)
+    assert sys.meta_path == finders
     pkg = package.load()
     engine.apply()
     assert pkg.scale(5) == 10

@@ -345,6 +345,14 @@ def test_rounding_by_turns_keeps_the_mean_and_is_never_zero() -> None:
     assert float16_of("by turns", 0.0) == 0
 
 
+@pytest.mark.parametrize("how", ["growing", "above zero", "below 256"])
+def test_only_what_is_rounded_by_turns_depends_on_the_step(how: Rounding) -> None:
+    """A maximum, or a sum without a counter, would find the highest turn."""
+    x = SIZES[(SIZES > 2.0**-14) & (SIZES < 255)]
+    for step in (1, 2, 3):
+        np.testing.assert_array_equal(float16_of(how, x, step=step), x.astype(np.float16))
+
+
 def test_step_0_rounds_to_nearest() -> None:
     """So what ``init`` stores is as close as on stock."""
     x = SIZES[SIZES > TINY]
