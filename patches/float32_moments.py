@@ -1,4 +1,4 @@
-"""float32_moments (opt-in): half-precision params get second moments in float32.
+"""float32_moments (opt-in): second moments of half-precision params are in float32.
 
 v += (1 - b2) (g^2 - v) does not move v by less than half a unit in its last place. bfloat16 has 8
 bits. So with b2 = 0.999, v stalls as soon as g^2 / v is below 1 + 2^-9 / 0.001, about 3. For unit

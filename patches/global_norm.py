@@ -1,4 +1,4 @@
-"""global_norm: norms, and the functions that clip or scale by them, sum in float32.
+"""global_norm: norms and the functions that clip or scale by them sum in float32.
 
 Stock squares each leaf and adds up in the dtype of the leaves. In float16, 256^2 = 65536 is above
 the largest number, 65504. So a norm above 255 is infinite, g / inf = 0, and clipping turns every
