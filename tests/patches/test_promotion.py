@@ -401,6 +401,26 @@ def test_integer_gradients_without_params_are_scaled() -> None:
     np.testing.assert_allclose(updates["w"], [-0.1, 0.1], rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "build",
+    [optax.centralize, lambda: optax.clip(5), lambda: optax.apply_every(2)],
+    ids=["centralize", "clip", "apply_every"],
+)
+def test_integers_stay_integers_where_stock_keeps_them(build: Any) -> None:
+    """2^24 + 1 is no float32 number."""
+    grads = {"w": jnp.asarray([2**24 + 1, 3], jnp.int32)}
+
+    def second_updates() -> Any:
+        tx = build()
+        _, state = tx.update(grads, tx.init(grads), grads)
+        return tx.update(grads, state, grads)[0]["w"]
+
+    with optax_dtypefix.disabled():
+        stock = second_updates()
+    assert second_updates().dtype == stock.dtype == jnp.int32
+    np.testing.assert_array_equal(second_updates(), stock)
+
+
 def mean_of(start: Any) -> Any:
     """Return a transformation with the mean of the gradients, one number, in its state."""
 
