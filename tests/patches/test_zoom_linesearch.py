@@ -15,7 +15,7 @@ from optax_dtypefix._contract.x64 import x64
 from support.contract import assert_keeps_the_contract, float64_in
 from support.nodes import Converting
 from support.patch_cases import FuzzCase, Program
-from support.trees import leaves, tree_map, types
+from support.trees import dtypes_of, leaves, tree_map, types
 
 if TYPE_CHECKING:
     from support.fuzzing import Draw
@@ -410,6 +410,28 @@ def test_the_loss_runs_in_strict_promotion(enabled: bool, dtype: str) -> None:
         updates, _ = tx.update(slope, state, params, value=value, grad=slope, value_fn=own_loss)
     assert updates.dtype == jnp.dtype(dtype)
     assert all("strict" in mode.lower() for mode in modes)
+
+
+@needs_backtracking
+def test_the_loss_sees_the_dtypes_of_the_params() -> None:
+    """The search itself computes in float32."""
+    searches = [optax.scale_by_backtracking_linesearch(3)]
+    if hasattr(optax, "lbfgs"):
+        searches.append(optax.scale_by_zoom_linesearch(3))
+    params = {"w": jnp.ones(4, jnp.bfloat16), "b": jnp.ones(2), "h": jnp.ones(2, jnp.float16)}
+    seen = []
+
+    def own_loss(params: Any) -> Any:
+        seen.append(dtypes_of(params))
+        return sum(jnp.sum(leaf.astype(jnp.float32) ** 2) for leaf in params.values())
+
+    for tx in searches:
+        value, grads = jax.value_and_grad(own_loss)(params)
+        downhill = tree_map(jnp.negative, grads)
+        arguments = {"value": value, "grad": grads, "value_fn": own_loss}
+        tx.update(downhill, tx.init(params), params, **arguments)
+    assert len(seen) > 2 * len(searches)
+    assert all(dtypes == dtypes_of(params) for dtypes in seen)
 
 
 @needs_lbfgs
