@@ -14,7 +14,13 @@ from typing import Any, Callable
 
 import jax.numpy as jnp
 
-from .._contract.dtypes import PyTree, cast_learning_rate, half_to_float32, safe_increment, tree_map
+from .._contract.dtypes import (
+    PyTree,
+    cast_hyperparameter,
+    half_to_float32,
+    safe_increment,
+    tree_map,
+)
 from .._contract.updates import cast_updates
 from .._contract.widths import statistics_dtype
 from .._engine.patch import Patch, Stock
@@ -58,7 +64,7 @@ def _scheduled(
     def update_fn(
         updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, Any]:
-        tx = build(cast_learning_rate(schedule, statistics_dtype(params)), min_norm)
+        tx = build(cast_hyperparameter(schedule, statistics_dtype(params)), min_norm)
         new_updates, state = tx.update(
             half_to_float32(updates), state, half_to_float32(params), **extra_args
         )

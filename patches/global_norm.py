@@ -26,8 +26,10 @@ import numpy as np
 from .._contract.dtypes import (
     PyTree,
     cast,
+    cast_hyperparameter,
     half_to_float32,
     is_inexact,
+    leaves,
     tree_map,
 )
 from .._contract.updates import cast_updates
@@ -78,15 +80,13 @@ def _run_on(
     *,
     by_params: bool = False,
 ) -> Any:
+    hyperparameters = args, kwargs
+    promotes = any(hasattr(value, "dtype") for value in leaves(hyperparameters))
+
     def update_fn(updates: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:
-        dtype = statistics_dtype(updates)
-
-        def number(value: Any) -> Any:
-            return cast(value, dtype) if hasattr(value, "dtype") and is_inexact(value) else value
-
-        promotes = any(hasattr(value, "dtype") for value in (*args, *kwargs.values()))
-        tx = stock(*map(number, args), **{name: number(value) for name, value in kwargs.items()})
-        new_updates, new_state = tx.update(widen(updates), state, widen(params))
+        cast_number = functools.partial(cast_hyperparameter, dtype=statistics_dtype(updates))
+        args, kwargs = tree_map(cast_number, hyperparameters)
+        new_updates, new_state = stock(*args, **kwargs).update(widen(updates), state, widen(params))
         # Stock gives an update the dtype of its gradient, unless an array or the params promote it.
         like = params if params is not None and (by_params or promotes) else updates
         return cast_updates(new_updates, updates, like), new_state

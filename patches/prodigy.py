@@ -25,7 +25,7 @@ from .._contract.dtypes import (
     PyTree,
     cast,
     cast_back,
-    cast_learning_rate,
+    cast_hyperparameter,
     dtype_of,
     half_to_float32,
     is_half,
@@ -164,7 +164,7 @@ def _step(
     import optax
 
     def scalar(value: Any) -> Any:
-        return cast_learning_rate(value, dtype_of(state.estim_lr))
+        return cast_hyperparameter(value, dtype_of(state.estim_lr))
 
     d, weight_decay = state.estim_lr, scalar(arguments["weight_decay"])
     beta1, beta2 = map(scalar, arguments["betas"])

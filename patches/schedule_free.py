@@ -22,7 +22,7 @@ from .._contract.dtypes import (
     PyTree,
     cast,
     cast_back,
-    cast_learning_rate,
+    cast_hyperparameter,
     dtype_of,
     half_to_float32,
     is_half,
@@ -71,7 +71,7 @@ def _schedule_free(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     def stock_around(init: Callable[..., Any], update: Callable[..., Any], dtype: Any) -> Any:
         changed = {
             "base_optimizer": optax.GradientTransformationExtraArgs(init, update),
-            "learning_rate": cast_learning_rate(arguments["learning_rate"], dtype),
+            "learning_rate": cast_hyperparameter(arguments["learning_rate"], dtype),
         }
         return stock(**{**arguments, **changed})
 

@@ -145,14 +145,14 @@ def half_to_float32(tree: PyTree) -> PyTree:
     return tree_map(lambda leaf: cast(leaf, jnp.float32) if is_half(leaf) else leaf, tree)
 
 
-def cast_learning_rate(learning_rate: Any, dtype: Any) -> Any:
+def cast_hyperparameter(value: Any, dtype: Any) -> Any:
     """Cast the arrays of a number or schedule to ``dtype``; keep a Python number."""
-    if callable(learning_rate):
-        return counting(lambda count: cast_learning_rate(learning_rate(count), dtype))
-    if not hasattr(learning_rate, "dtype"):
-        return learning_rate
-    # A weakly typed rate promotes nothing, so to cast it is no change to count.
-    return (_converted if is_weak(learning_rate) else cast)(learning_rate, dtype)
+    if callable(value):
+        return counting(lambda count: cast_hyperparameter(value(count), dtype))
+    if not hasattr(value, "dtype"):
+        return value
+    # A weakly typed number promotes nothing, so to cast it is no change to count.
+    return (_converted if is_weak(value) else cast)(value, dtype)
 
 
 def safe_increment(count: Any) -> Any:
