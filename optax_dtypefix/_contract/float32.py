@@ -9,8 +9,8 @@ import jax.numpy as jnp
 
 from .dtypes import PyTree, dtype_of, is_weak, leaves, strong_dtypes
 
-_FLOAT32 = frozenset({jnp.dtype(jnp.float32)})
-_NUMBERS_AND_COUNTERS = _FLOAT32 | {jnp.dtype(name) for name in ("int32", "uint32", "bool")}
+_FLOAT32 = jnp.dtype(jnp.float32)
+_NUMBERS_AND_COUNTERS = frozenset(map(jnp.dtype, ("float32", "int32", "uint32", "bool")))
 
 
 def dtypes_in_float32(state: PyTree, *trees: PyTree) -> list[Any] | None:
@@ -25,14 +25,13 @@ def dtypes_in_float32(state: PyTree, *trees: PyTree) -> list[Any] | None:
     modes: Any = jax.config
     if modes.jax_enable_x64 or modes.jax_numpy_dtype_promotion != "standard":
         return None
-    kept = leaves(state)
-    dtypes = strong_dtypes((kept, trees))
-    if dtypes is None:  # A hyperparameter may be a Python integer, which stays weakly typed.
-        kept = [leaf for leaf in kept if not _is_weak_integer(leaf)]
-        dtypes = strong_dtypes((kept, trees))
-    if dtypes is None or not _FLOAT32.issuperset(dtypes[len(kept) :]):
+    dtypes = strong_dtypes(trees)
+    if dtypes is None or dtypes.count(_FLOAT32) < len(dtypes):
         return None
-    return dtypes[: len(kept)] if _NUMBERS_AND_COUNTERS.issuperset(dtypes) else None
+    kept = strong_dtypes(state)
+    if kept is None:  # A hyperparameter may be a Python integer, which stays weakly typed.
+        kept = strong_dtypes([leaf for leaf in leaves(state) if not _is_weak_integer(leaf)])
+    return kept if kept is not None and _NUMBERS_AND_COUNTERS.issuperset(kept) else None
 
 
 def _is_weak_integer(leaf: Any) -> bool:

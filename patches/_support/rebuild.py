@@ -110,7 +110,7 @@ def rebuild(
             return result
         new_updates, new_state = stock(updates, state, params, **extra_args)
         # User-defined code inside, such as a schedule, may return any dtype.
-        if strong_dtypes(new_state) != dtypes:
+        if new_state is not state and strong_dtypes(new_state) != dtypes:
             new_state = cast_back(new_state, state)
         return new_updates, new_state
 
