@@ -40,10 +40,10 @@ def write_outcomes(path: str, *ids: str) -> None:
             ],
         )
         for patch_id, fault in in_release:
-            before = counts_so_far()
+            before = None if is_applied(patch_id) else counts_so_far()
             outcome = _outcome(fault)
             fixed_by = [patch_id]
-            if outcome is None and not is_applied(patch_id):
+            if outcome is None and before is not None:
                 fixed_by = _fixed_by(fault, patches_at_work(before))
             write(patch=patch_id, fault=fault.id, outcome=outcome, fixed_by=fixed_by)
         write(report=status().as_dict())  # A reproducer may have imported a pending module.
