@@ -37,6 +37,7 @@ class _Slot:
 
     def __init__(self) -> None:
         self.decision: Decision | None = None
+        self.warned: Decision | None = None  # The last one that the user was warned of.
         self.requested = False  # The program named the patch in ``apply``.
         self.reverted = False
         self.tally = Tally()
@@ -205,24 +206,8 @@ class Engine:
     def _apply(self, ids: Iterable[str], *, importing: bool = False, late: bool = False) -> None:
         """Apply patches: while the package is being imported, late in the program, or between."""
         release = _release.installed(sys.modules[self._package], self._tested)
-        with LOCK:
-            applied = {i for i, slot in self._slots.items() if slot.is_applied}
-        wanted = [i for i in ids if not (i in applied or self._settings.disabled_reason(i))]
-        # Do not hold our lock here: loading and probing trigger imports, and another thread may
-        # hold the lock of that import while it waits for ours.
-        decisions = self._decide(wanted, release, busy=bool(applied))
-        with LOCK:
-            slots = {patch_id: self._slots[patch_id] for patch_id in wanted}
-            # Another thread may have settled some of them meanwhile.
-            settled = {i: s for i, s in slots.items() if not (s.reverted or s.is_applied)}
-            repeated = {i for i, s in settled.items() if s.decision == decisions[i]}
-            for patch_id, slot in settled.items():
-                slot.decision = self._attach(patch_id, decisions[patch_id])
-            stale, _ = self._points.refresh(self._suspended(), importing=importing)
-        for patch_id in settled:
-            self._verify(patch_id)
-        outcome = {i: slot.decision for i, slot in settled.items() if slot.decision}
-        if stale or (settled and not release.tested):  # Probes leave traces too.
+        outcome, stale = self._settle(self._decide(ids, release), importing=importing)
+        if stale or (outcome and not release.tested):  # Probes leave traces too.
             _forget_traces()
         for decision in outcome.values():
             if decision.waits_for is not None:
@@ -230,18 +215,42 @@ class Engine:
         active = any(decision.state is State.APPLIED for decision in outcome.values())
         if (active or importing) and LOGGER.isEnabledFor(logging.INFO):
             LOGGER.info(self.status().headline)
-        if not (late or self._settings.strict):  # An import repeats no warning.
-            outcome = {i: decision for i, decision in outcome.items() if i not in repeated}
-        self._report_problems(outcome)  # Last: in strict mode it may raise.
+        # An import repeats no warning. Last: in strict mode it may raise.
+        self._report_problems(outcome, again=late or self._settings.strict)
 
-    def _decide(
-        self, ids: Sequence[str], release: _release.Release, *, busy: bool
-    ) -> dict[str, Decision]:
+    def _decide(self, ids: Iterable[str], release: _release.Release) -> dict[str, Decision]:
+        """Decide on those patches that are neither applied nor switched off.
+
+        Holds no lock: loading and probing trigger imports, and another thread may hold the lock of
+        that import while it waits for ours.
+        """
+        with LOCK:
+            applied = {i for i, slot in self._slots.items() if slot.is_applied}
+        wanted = [i for i in ids if not (i in applied or self._settings.disabled_reason(i))]
         # Probes must see stock functions, and no trace of patched ones; the table needs no probe.
-        if busy and ids and not release.tested:
+        if applied and wanted and not release.tested:
             _forget_traces()
         with stock_only(), contextlib.nullcontext() if release.tested else self._probing():
-            return {patch_id: self._decide_on(patch_id, release) for patch_id in ids}
+            return {patch_id: self._decide_on(patch_id, release) for patch_id in wanted}
+
+    def _settle(
+        self, decisions: Mapping[str, Decision], *, importing: bool
+    ) -> tuple[dict[str, Decision], bool]:
+        """Apply what was decided.
+
+        Returns:
+          The decisions as recorded, and whether JAX may have traced a function before it changed.
+        """
+        with LOCK:
+            slots = {patch_id: self._slots[patch_id] for patch_id in decisions}
+            # Another thread may have settled some of them meanwhile.
+            settled = {i: s for i, s in slots.items() if not (s.reverted or s.is_applied)}
+            for patch_id, slot in settled.items():
+                slot.decision = self._attach(patch_id, decisions[patch_id])
+            stale, _ = self._points.refresh(self._suspended(), importing=importing)
+        for patch_id in settled:
+            self._verify(patch_id)
+        return {i: slot.decision for i, slot in settled.items() if slot.decision}, stale
 
     def _decide_on(self, patch_id: str, release: _release.Release) -> Decision:
         named = self._slots[patch_id].requested or self._settings.opted_in(patch_id)
@@ -283,10 +292,13 @@ class Engine:
                 self._points.detach(patch_id)
                 self._points.refresh(self._suspended())
 
-    def _report_problems(self, outcome: Mapping[str, Decision]) -> None:
+    def _report_problems(self, outcome: Mapping[str, Decision], *, again: bool) -> None:
+        problems = {}
         for patch_id, decision in outcome.items():
             LOGGER.debug("%s: %s, %s", patch_id, decision.state, decision.reason)
-        problems = {i: decision for i, decision in outcome.items() if decision.warn}
+            slot = self._slots[patch_id]
+            if decision.warn and (again or decision != slot.warned):
+                problems[patch_id] = slot.warned = decision
         if problems:
             details = "; ".join(f"{i} ({d.state}): {d.reason}" for i, d in problems.items())
             warn_or_raise(
