@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .dtypes import is_inexact
 from .result import Violation
-from .trial import Inputs, RandomProblem, Run, StepResult
+from .trial import Run, StepResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from .random_problem import Inputs, RandomProblem
 
 _SHORT = 24
 """Steps of the runs that need no long sums."""
@@ -60,7 +63,9 @@ def find_violations(
     """
     short = min(steps, _SHORT)
     (first,), _ = _exact_run(problem, _SCENARIOS[0], 1, seed=0)
-    long = steps if problem.has_sums(first) else short
+    # A float scalar of the state may be a sum.
+    has_sums = any(map(is_inexact, Run(problem, first).scalars().values()))
+    long = steps if has_sums else short
     incomparable = "updates are random" if problem.is_random(first) else ""
     # The gradients of a given loss are what they are.
     scenarios = _SCENARIOS[:1] if problem.searches else _SCENARIOS

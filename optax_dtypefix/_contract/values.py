@@ -8,8 +8,8 @@ from .._api import built_before
 from .._text import summarize
 from .compare import find_violations
 from .modes import no_debugging
+from .random_problem import RandomProblem
 from .result import Check, Violation
-from .trial import RandomProblem
 from .wrong_arguments import advice_on, refuse_traced, refuse_wrong
 
 if TYPE_CHECKING:
