@@ -7,6 +7,7 @@ tests of a session.
 
 from __future__ import annotations
 
+import runpy
 import shutil
 from pathlib import Path
 
@@ -17,73 +18,31 @@ nox.options.default_venv_backend = "uv"
 nox.options.sessions = ["lint", "tests"]
 nox.options.error_on_missing_interpreters = True
 
-_BEFORE_NUMPY_2 = ("numpy<2", "scipy<1.13")
-
-MATCHING_JAX = {
-    "0.1.2": ("0.4.13", *_BEFORE_NUMPY_2),
-    "0.1.3": ("0.4.13", *_BEFORE_NUMPY_2),
-    "0.1.4": ("0.4.13", *_BEFORE_NUMPY_2),
-    "0.1.5": ("0.4.13", *_BEFORE_NUMPY_2),
-    "0.1.7": ("0.4.20", *_BEFORE_NUMPY_2),
-    # 0.4.23, the matching jax, crashes on CPUs that compute in float16.
-    "0.1.8": ("0.4.25", *_BEFORE_NUMPY_2),
-    "0.1.9": ("0.4.25", *_BEFORE_NUMPY_2),
-    "0.2.0": ("0.4.25", *_BEFORE_NUMPY_2),
-    "0.2.1": ("0.4.25", *_BEFORE_NUMPY_2),
-    "0.2.2": ("0.4.26", *_BEFORE_NUMPY_2),
-    "0.2.3": ("0.4.31",),
-    "0.2.4": ("0.4.35",),
-    "0.2.5": ("0.6.2",),
-    "0.2.6": ("0.7.2",),
-    "0.2.7": ("0.9.0",),
-    "0.2.8": ("0.10.2",),
-}
+RELEASES = runpy.run_path("patches/releases.py")["RELEASES"]
+MATCHING_JAX = {optax: row["jax"] for optax, row in RELEASES.items()}
 """For each tested release of optax: the version of jax and jaxlib, and other pins."""
 
-NEWEST_JAX = "0.10.2"
-DO_NOT_IMPORT_WITH_IT = ("0.1.2", "0.1.3", "0.1.4", "0.2.7")
-
-ALL_PATCHES_ON = ("0.1.9", "0.2.3", "0.2.5")
-"""Releases on which all tests of the patches run: one for each way in which stock optax fails.
-
-All tests run in the session ``lowest``, on 0.1.2, and in ``tests``, on the newest release.
-"""
-
-OLD_ON_PYTHON = {"3.9": "0.1.9", "3.10": "0.1.9", "3.12": "0.2.2", "3.13": "0.2.4", "3.14": "0.2.6"}
-"""For each Python besides that of the other sessions: an old release of optax that runs there."""
+NEWEST, (NEWEST_JAX, *_) = list(MATCHING_JAX.items())[-1]
 
 FAULTS = ("tests/patches/test_faults.py", "tests/patches/test_programs.py")
 """Tests whose result may depend on the release of optax or jax."""
 
-AUDITED = ("0.1.9", "0.2.3", "0.2.8")
-"""Releases for the whole audit, for fuzzing and for benchmarks."""
-
-DOWNSTREAM = {
-    "0.2.3": (
-        *("flax<0.10", "equinox<0.11.9", "optimistix<0.0.9", "orbax-checkpoint<0.7"),
-        *("dm-haiku<0.0.13", "numpyro<0.16"),
-    ),
-    "0.2.8": (),
-}
-"""Releases for the libraries that use optax, and the pins of these libraries."""
-
-UPSTREAM = {
-    "0.1.9": ("dm-haiku<0.0.13", "dm-tree", "flax<0.8.3"),
-    "0.2.3": ("flax<0.10",),
-    "0.2.4": ("flax",),
-    "0.2.6": ("flax",),
-    "0.2.7": ("flax",),
-    "0.2.8": ("flax",),
-}
-"""Releases whose own tests run, and the packages that these tests import."""
-
 LOWEST = ("wrapt==1.14.0", "packaging==20.0", "pytest<9")  # pytest 9 wants a newer packaging.
 
-_RELEASES = [nox.param(optax, id=optax) for optax in MATCHING_JAX]
+
+def _with(*keys: str) -> list[nox.param]:
+    """Give the releases whose rows have these keys."""
+    return [nox.param(optax, id=optax) for optax, row in RELEASES.items() if {*keys} <= {*row}]
+
+
+_OLD_ON_PYTHON = sorted(
+    ((python, optax) for optax, row in RELEASES.items() for python in row.get("python", ())),
+    key=lambda pair: int(pair[0].partition(".")[2]),
+)
 _ON_NEWEST_JAX = [
     nox.param(optax, id=optax)
-    for optax, (jax, *_) in MATCHING_JAX.items()
-    if jax != NEWEST_JAX and optax not in DO_NOT_IMPORT_WITH_IT
+    for optax, row in RELEASES.items()
+    if row["jax"][0] != NEWEST_JAX and "needs_its_jax" not in row
 ]
 
 
@@ -154,13 +113,13 @@ def rounding(session: nox.Session) -> None:
 
 
 @nox.session
-@nox.parametrize("optax", _RELEASES)
+@nox.parametrize("optax", _with())
 def release(session: nox.Session, optax: str) -> None:
     """Test one release of optax with the matching jax."""
     jax, *held_back = MATCHING_JAX[optax]
     _install(session, optax, jax, *held_back)
     some = (*FAULTS, "tests/patches/test_properties.py")
-    tests = ("tests/patches",) if optax in ALL_PATCHES_ON else some
+    tests = ("tests/patches",) if "all_patches" in RELEASES[optax] else some
     evidence = ("tests/evidence/memory", "tests/evidence/trajectories")
     _test(session, *tests, "tests/engine/test_import_order.py", *evidence)
 
@@ -173,12 +132,12 @@ def newest_jax(session: nox.Session, optax: str) -> None:
     _test(session, *FAULTS)
 
 
-@nox.session(python=list(OLD_ON_PYTHON))
+@nox.session(python=[python for python, _ in _OLD_ON_PYTHON])
 def python(session: nox.Session) -> None:
     """Test another Python, with the newest optax that it installs and with an old one."""
     session.install("-e", ".[test]")
     _test_python(session)
-    optax = OLD_ON_PYTHON[str(session.python)]
+    optax = dict(_OLD_ON_PYTHON)[str(session.python)]
     jax, *held_back = MATCHING_JAX[optax]
     _install(session, optax, jax, *held_back)
     _test_python(session)
@@ -198,7 +157,7 @@ def next_optax(session: nox.Session) -> None:
 
 
 @nox.session
-@nox.parametrize("optax", [nox.param(optax, id=optax) for optax in AUDITED])
+@nox.parametrize("optax", _with("audit"))
 def audit(session: nox.Session, optax: str) -> None:
     """Check the contract, and unchanged programs, on every transformation. Takes minutes."""
     jax, *held_back = MATCHING_JAX[optax]
@@ -207,21 +166,23 @@ def audit(session: nox.Session, optax: str) -> None:
 
 
 @nox.session
-@nox.parametrize("optax", [nox.param(optax, id=optax) for optax in DOWNSTREAM])
+@nox.parametrize("optax", _with("downstream"))
 def downstream(session: nox.Session, optax: str) -> None:
     """Test with libraries that use optax: flax, equinox, optimistix, orbax and others."""
     jax, *held_back = MATCHING_JAX[optax]
-    _install(session, optax, jax, *held_back, *DOWNSTREAM[optax], extras="test,downstream")
+    _install(
+        session, optax, jax, *held_back, *RELEASES[optax]["downstream"], extras="test,downstream"
+    )
     # Old libraries use deprecated parts of JAX, some of them on import.
     session.run("python", "-m", "pytest", "-W", "ignore", "tests/evidence/downstream")
 
 
 @nox.session
-@nox.parametrize("optax", [nox.param(optax, id=optax) for optax in UPSTREAM])
+@nox.parametrize("optax", _with("upstream"))
 def upstream(session: nox.Session, optax: str) -> None:
     """Run optax's own tests with the shim: none may fail that passes on stock."""
     jax, *held_back = MATCHING_JAX[optax]
-    _install(session, optax, jax, *held_back, *UPSTREAM[optax])
+    _install(session, optax, jax, *held_back, *RELEASES[optax]["upstream"])
     record = () if session.posargs else ("--json", f"../docs/upstream/{optax}.json")
     with session.chdir("tests"):
         session.run("python", "-m", "evidence.upstream.compare", *record, *session.posargs)
@@ -229,7 +190,7 @@ def upstream(session: nox.Session, optax: str) -> None:
 
 
 @nox.session
-@nox.parametrize("optax", [nox.param(optax, id=optax) for optax in AUDITED])
+@nox.parametrize("optax", _with("audit"))
 def fuzz(session: nox.Session, optax: str) -> None:
     """Fuzz each patch with thousands of trees, alone and against stock."""
     jax, *held_back = MATCHING_JAX[optax]
@@ -242,16 +203,15 @@ def fuzz(session: nox.Session, optax: str) -> None:
 
 
 @nox.session
-@nox.parametrize("optax", [nox.param(optax, id=optax) for optax in AUDITED])
+@nox.parametrize("optax", _with("audit"))
 def benchmarks(session: nox.Session, optax: str) -> None:
     """Measure steps, imports and calls for docs/benchmarks/. Run nothing else meanwhile."""
     jax, *held_back = MATCHING_JAX[optax]
     _install(session, optax, jax, *held_back)
-    newest, (its_jax, *_) = list(MATCHING_JAX.items())[-1]
     upgraded = Path(session.create_tmp()).resolve() / "upgraded"
     python = str(upgraded / "bin" / "python")
     session.run("uv", "venv", "--clear", str(upgraded), external=True)
-    pins = (f"optax=={newest}", f"jax=={its_jax}", f"jaxlib=={its_jax}")
+    pins = (f"optax=={NEWEST}", f"jax=={NEWEST_JAX}", f"jaxlib=={NEWEST_JAX}")
     session.run("uv", "pip", "install", "--python", python, "-e", ".", *pins, external=True)
     record = f"docs/benchmarks/{optax}.json"
     session.run("python", "benchmarks", record, "--upgraded", python, *session.posargs)
@@ -267,10 +227,9 @@ def page_of_benchmarks(session: nox.Session) -> None:
 @nox.session
 def record_trajectories(session: nox.Session) -> None:
     """Record the trajectories of stock optax for tests/evidence/trajectories."""
-    optax, (jax, *held_back) = list(MATCHING_JAX.items())[-1]
-    _install(session, optax, jax, *held_back)
+    _install(session, NEWEST, *MATCHING_JAX[NEWEST])
     environment = {"OPTAX_DTYPEFIX": "off", "JAX_PLATFORMS": "cpu"}
-    path = f"evidence/trajectories/stock-{optax}.jsonl"
+    path = f"evidence/trajectories/stock-{NEWEST}.jsonl"
     with session.chdir("tests"), open(path, "w", encoding="utf-8") as file:
         runs = ("python", "-m", "evidence.trajectories.runs")
         session.run(*runs, stdout=file, env=environment)
@@ -286,7 +245,7 @@ def page_of_long_runs(session: nox.Session) -> None:
 
 
 @nox.session
-@nox.parametrize("optax", _RELEASES)
+@nox.parametrize("optax", _with())
 def record(session: nox.Session, optax: str) -> None:
     """Record the audit of one release in docs/audit/; ``picture`` draws all of them."""
     jax, *held_back = MATCHING_JAX[optax]
@@ -327,8 +286,6 @@ def package(session: nox.Session) -> None:
     session.run("check-wheel-contents", "--ignore", "W004", *map(str, dist.glob("*.whl")))
     with session.chdir(dist):
         session.run("optax-dtypefix", "doctor")
-        pairs = f"assert TESTED == {tuple(MATCHING_JAX)}"
-        session.run("python", "-c", f"from optax_dtypefix.patches import TESTED; {pairs}")
 
 
 def _install(session: nox.Session, optax: str, jax: str, *more: str, extras: str = "test") -> None:

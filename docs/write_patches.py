@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from optax_dtypefix._engine.release import Release
-from optax_dtypefix.patches import IDS, TESTED, load
+from optax_dtypefix.patches import IDS, load
+from optax_dtypefix.patches.releases import TESTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

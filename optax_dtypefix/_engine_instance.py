@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from ._engine.engine import Engine
 from ._logging import set_up_logging
 from ._settings import SETTINGS
-from .patches import IDS, TESTED, load
+from .patches import IDS, load
+from .patches.releases import TESTED
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

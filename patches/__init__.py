@@ -32,12 +32,6 @@ IDS = (
     "sums",
 )
 
-TESTED = (
-    *("0.1.2", "0.1.3", "0.1.4", "0.1.5", "0.1.7", "0.1.8", "0.1.9"),
-    *("0.2.0", "0.2.1", "0.2.2", "0.2.3", "0.2.4", "0.2.5", "0.2.6", "0.2.7", "0.2.8"),
-)
-"""Releases for which the table of each patch was verified, fault by fault."""
-
 
 def load(patch_id: str) -> Patch:
     """Import one patch file, and JAX with it: call this only once optax is wanted."""

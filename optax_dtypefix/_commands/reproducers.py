@@ -12,7 +12,8 @@ import sys
 from .._api import disabled, is_applied, status
 from .._engine.patch import Fault
 from .._engine.release import Release, installed
-from ..patches import IDS, TESTED, load
+from ..patches import IDS, load
+from ..patches.releases import TESTED
 from .counts import counts_so_far, patches_at_work
 from .import_optax import import_optax
 from .worker import lines_to

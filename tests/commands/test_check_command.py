@@ -41,7 +41,7 @@ from optax_dtypefix._commands.check.results import (
 )
 from optax_dtypefix._commands.main import main
 from optax_dtypefix._commands.worker import Written
-from optax_dtypefix.patches import TESTED
+from optax_dtypefix.patches.releases import TESTED
 from support.processes import Python, write_script
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import pytest
 
 import optax_dtypefix
 from optax_dtypefix import OptaxDtypeFixWarning, State
-from optax_dtypefix.patches import TESTED
+from optax_dtypefix.patches.releases import TESTED
 from support.fakepackage import FakePackage, engine_of, fault, on, patch, start
 
 if TYPE_CHECKING:

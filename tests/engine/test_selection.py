@@ -12,7 +12,7 @@ from optax_dtypefix._engine.engine import Engine
 from optax_dtypefix._engine.patch import Fault, Patch
 from optax_dtypefix._engine.release import Release, installed
 from optax_dtypefix._settings import Settings
-from optax_dtypefix.patches import TESTED
+from optax_dtypefix.patches.releases import TESTED
 from support.fakepackage import NAME, FakePackage, engine_of, fault, negate, on, patch, start
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from optax_dtypefix._engine import release as _release
 from optax_dtypefix._engine.engine import Engine
 from optax_dtypefix._engine.patch import Target
 from optax_dtypefix._settings import Settings
-from optax_dtypefix.patches import TESTED
+from optax_dtypefix.patches.releases import TESTED
 from support.fakepackage import fault, patch
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ import pytest
 from packaging.version import Version
 
 from optax_dtypefix._engine.release import Release
-from optax_dtypefix.patches import IDS, TESTED, load
+from optax_dtypefix.patches import IDS, load
+from optax_dtypefix.patches.releases import TESTED
 from support.processes import STOCK, run
 
 FOLDER = Path(__file__).parents[2] / "docs" / "upstream-reports"

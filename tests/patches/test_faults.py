@@ -14,6 +14,7 @@ import pytest
 
 from optax_dtypefix import patches
 from optax_dtypefix._engine.release import Release
+from optax_dtypefix.patches.releases import TESTED
 from support.outcomes import faults
 from support.patch_cases import FuzzCase, Program, module_of
 
@@ -73,7 +74,7 @@ def test_the_patch_describes_itself(patch_id: str) -> None:
 @pytest.mark.parametrize("patch_id", patches.IDS)
 def test_a_release_has_one_replacement_for_each_function(patch_id: str) -> None:
     targets = patches.load(patch_id).targets
-    for release in map(Release, patches.TESTED):
+    for release in map(Release, TESTED):
         served = [target for target in targets if release.within(target.releases)]
         twice = [
             (str(release), first.qualname)

@@ -13,6 +13,7 @@ import optax_dtypefix
 from evidence.audit import cases as transformations
 from optax_dtypefix._contract.x64 import x64
 from optax_dtypefix.patches._support.weak_scalars import weak
+from optax_dtypefix.patches.releases import TESTED
 from support.contract import assert_keeps_the_contract, assert_within_the_bound, float64_in
 from support.moments import adam_step
 from support.patch_cases import FuzzCase, Program
@@ -456,7 +457,7 @@ def test_an_update_is_as_wide_as_its_param(dtypes: Any, narrow: Any) -> None:
         np.testing.assert_allclose(update, -1e-9 * grad, rtol=2.0**-8)
 
 
-@pytest.mark.skipif(optax.__version__ != "0.2.8", reason="one compiler to count with")
+@pytest.mark.skipif(optax.__version__ != TESTED[-1], reason="one compiler to count with")
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_no_memory_is_added(dtype: Any) -> None:
     params = {"w": jnp.ones((256, 256), dtype), "b": jnp.ones((256,), dtype)}

@@ -12,7 +12,7 @@ import optax
 import pytest
 
 import optax_dtypefix
-from optax_dtypefix.patches import TESTED
+from optax_dtypefix.patches.releases import TESTED
 from support.reached import RUNS
 
 APPLIED = {row.id for row in optax_dtypefix.status() if row.state is optax_dtypefix.State.APPLIED}

@@ -13,7 +13,7 @@ from optax_dtypefix._engine.engine import Engine
 from optax_dtypefix._engine.import_hook import patch_when_imported
 from optax_dtypefix._engine.patch import Fault, Patch, Target
 from optax_dtypefix._settings import Settings
-from optax_dtypefix.patches import TESTED
+from optax_dtypefix.patches.releases import TESTED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

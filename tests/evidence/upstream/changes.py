@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from evidence.audit.results import Row
 from optax_dtypefix._engine.release import Release
-from optax_dtypefix.patches import IDS, TESTED, load
+from optax_dtypefix.patches import IDS, load
+from optax_dtypefix.patches.releases import TESTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

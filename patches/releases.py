@@ -1,0 +1,55 @@
+"""The tested releases of optax, and what runs on each: the only table of releases in the project.
+
+The package, ``noxfile.py``, ``.ci/run``, the tests and the pages read it. A release has one row:
+
+- ``jax``: its version of jax and jaxlib, and packages that must be held back.
+- ``needs_its_jax``: it cannot be imported with the jax of the newest release.
+- ``all_patches``: all tests of the patches run, not only those of faults and programs. They also
+  run on the oldest and on the newest release.
+- ``python``: other Pythons whose session tests this release.
+- ``audit``: all audit tests, fuzzing and benchmarks run.
+- ``downstream``: the libraries that use optax are tested, with these pins.
+- ``upstream``: optax's own tests run; they need these packages.
+"""
+
+from __future__ import annotations
+
+_NUMPY_1 = ("numpy<2", "scipy<1.13")
+
+RELEASES: dict[str, dict[str, tuple[str, ...]]] = {
+    "0.1.2": {"jax": ("0.4.13", *_NUMPY_1), "needs_its_jax": ()},
+    "0.1.3": {"jax": ("0.4.13", *_NUMPY_1), "needs_its_jax": ()},
+    "0.1.4": {"jax": ("0.4.13", *_NUMPY_1), "needs_its_jax": ()},
+    "0.1.5": {"jax": ("0.4.13", *_NUMPY_1)},
+    "0.1.7": {"jax": ("0.4.20", *_NUMPY_1)},
+    # 0.4.23, the matching jax, crashes on CPUs that compute in float16.
+    "0.1.8": {"jax": ("0.4.25", *_NUMPY_1)},
+    "0.1.9": {
+        "jax": ("0.4.25", *_NUMPY_1),
+        "all_patches": (),
+        "python": ("3.9", "3.10"),
+        "audit": (),
+        "upstream": ("dm-haiku<0.0.13", "dm-tree", "flax<0.8.3"),
+    },
+    "0.2.0": {"jax": ("0.4.25", *_NUMPY_1)},
+    "0.2.1": {"jax": ("0.4.25", *_NUMPY_1)},
+    "0.2.2": {"jax": ("0.4.26", *_NUMPY_1), "python": ("3.12",)},
+    "0.2.3": {
+        "jax": ("0.4.31",),
+        "all_patches": (),
+        "audit": (),
+        "downstream": (
+            *("flax<0.10", "equinox<0.11.9", "optimistix<0.0.9", "orbax-checkpoint<0.7"),
+            *("dm-haiku<0.0.13", "numpyro<0.16"),
+        ),
+        "upstream": ("flax<0.10",),
+    },
+    "0.2.4": {"jax": ("0.4.35",), "python": ("3.13",), "upstream": ("flax",)},
+    "0.2.5": {"jax": ("0.6.2",), "all_patches": ()},
+    "0.2.6": {"jax": ("0.7.2",), "python": ("3.14",), "upstream": ("flax",)},
+    "0.2.7": {"jax": ("0.9.0",), "needs_its_jax": (), "upstream": ("flax",)},
+    "0.2.8": {"jax": ("0.10.2",), "audit": (), "downstream": (), "upstream": ("flax",)},
+}
+"""By release, the oldest first. The table of each patch was verified on these, fault by fault."""
+
+TESTED = tuple(RELEASES)
