@@ -440,7 +440,7 @@ def test_a_killed_process_leaves_a_problem() -> None:
 
 
 def text_of(*checks: ParamsCheck, verbose: bool = False) -> list[str]:
-    report = {"optax_version": "0.2.8", "jax_version": "0.10.2", "patches": []}
+    report = {"optax_version": "0.2.5", "jax_version": "0.6.2", "patches": []}
     found = OptimizerCheck(OptimizerName("train.py", "make"), report, checks)
     return found.as_text(verbose=verbose).splitlines()
 
@@ -452,7 +452,7 @@ def test_params_are_three_lines() -> None:
         "  stock    nan of a leaf",
         "  patched  ok             needs: inject_hyperparams",
         "",
-        "optax 0.2.8, jax 0.10.2: affected; fixed in bfloat16.",
+        "optax 0.2.5, jax 0.6.2: affected; fixed in bfloat16.",
     ]
 
 

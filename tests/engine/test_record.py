@@ -114,7 +114,7 @@ def test_the_digest_is_that_of_what_is_applied(package: FakePackage) -> None:
 
 @pytest.fixture
 def run_json(package: FakePackage, tmp_path: Path) -> Path:
-    """The record of a run on fakepkg 0.2.8."""
+    """The record of a run on fakepkg 0.2.5."""
     path = tmp_path / "run.json"
     engine, record = begin(report=str(path))
     package.load()
@@ -156,7 +156,7 @@ def test_another_run_is_refused_and_the_record_survives(
 def test_another_release_is_refused(package: FakePackage, run_json: Path) -> None:
     package.release("0.2.3")
     begin(require=str(run_json))
-    with pytest.raises(OptaxDtypeFixError, match=r"now: .* optax 0.2.3,.*\n.* optax 0.2.8,"):
+    with pytest.raises(OptaxDtypeFixError, match=r"now: .* optax 0.2.3,.*\n.* optax 0.2.5,"):
         package.load()
 
 

@@ -42,7 +42,7 @@ def test_every_form_says_the_same(package: FakePackage) -> None:
     assert report["lengthy_name"].targets == ()
     with pytest.raises(KeyError, match=r"'lengthyname'.* Did you mean 'lengthy_name'"):
         report["lengthyname"]
-    assert report.optax_version == "0.2.8"
+    assert report.optax_version == "0.2.5"
     assert json.loads(report.as_json()) == report.as_dict()
     assert report.as_dict()["patches"][1] == {
         "id": "lengthy_name",
@@ -58,7 +58,7 @@ def test_every_form_says_the_same(package: FakePackage) -> None:
     }
     heading, blank, columns, rule, first, second = str(report).splitlines()
     assert heading == (
-        f"optax-dtypefix {optax_dtypefix.__version__}: 1 patch on optax 0.2.8, "
+        f"optax-dtypefix {optax_dtypefix.__version__}: 1 patch on optax 0.2.5, "
         f"jax {report.jax_version} (digest {report.digest[:6]})"
     )
     assert blank == ""
@@ -79,14 +79,14 @@ def test_one_line_is_logged_on_applying(
         first = engine.status().headline
         package.load("fakepkg.extra.late")
         engine.apply()  # Nothing is left to apply.
-    assert ": 2 patches on optax 0.2.8, " in first
+    assert ": 2 patches on optax 0.2.5, " in first
     assert [r.getMessage() for r in caplog.records] == [first, engine.status().headline]
     engine.revert()
     caplog.clear()
     with caplog.at_level(logging.DEBUG, logger="optax_dtypefix"):
         engine.apply()
     reasons = [r.getMessage() for r in caplog.records if r.levelno == logging.DEBUG]
-    assert reasons[0] == "a: applied, fakepkg 0.2.8 has: fault"
+    assert reasons[0] == "a: applied, fakepkg 0.2.5 has: fault"
 
 
 def with_counts(engine: Engine, **reached: int) -> Report:
@@ -185,11 +185,11 @@ def test_reasons_are_cut_or_wrapped_to_the_terminal(package: FakePackage) -> Non
     engine.apply()
     lines = engine.status().as_text(60, verbose=True).splitlines()[4:]
     assert max(map(len, lines)) <= 60
-    assert lines[0].startswith("long   applied  not yet   fakepkg 0.2.8 has: fault, fault,")
+    assert lines[0].startswith("long   applied  not yet   fakepkg 0.2.5 has: fault, fault,")
     assert lines[1].startswith(" " * 26 + "fault")
-    assert lines[-1] == "b      applied  not yet   fakepkg 0.2.8 has: fault"
+    assert lines[-1] == "b      applied  not yet   fakepkg 0.2.5 has: fault"
     lines = engine.status().as_text(60).splitlines()[4:]
-    assert lines[0] == "long   applied  not yet   fakepkg 0.2.8 has: fault, fault, …"
+    assert lines[0] == "long   applied  not yet   fakepkg 0.2.5 has: fault, fault, …"
     assert len(lines) == 2
     assert len(engine.status().as_text().splitlines()) == 6
 

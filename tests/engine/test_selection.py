@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 UNTESTED = [
     "0.2.9.dev1",
-    "0.2.8+local",
-    "0.2.8.post1",
+    "0.2.5+local",
+    "0.2.5.post1",
     "0.3",
     "99.0",
     "not a version",
@@ -35,7 +35,7 @@ def must_not_run() -> NoReturn:
     raise AssertionError("probed")
 
 
-@pytest.mark.parametrize("version", ["0.1.2", "0.2.3", "0.2.8"])
+@pytest.mark.parametrize("version", ["0.1.2", "0.2.3", "0.2.5"])
 def test_the_table_decides_on_a_tested_release(package: FakePackage, version: str) -> None:
     package.release(version)
     engine = engine_of(
@@ -214,7 +214,7 @@ def test_a_call_with_an_unknown_parameter_goes_to_stock(package: FakePackage) ->
         with pytest.warns(OptaxDtypeFixWarning, match=r"not patched.* know factor. The stock"):
             assert pkg.scale(*give, **({} if len(give) > 1 else {"factor": 3})) == 15
     engine.revert()
-    pkg.__version__ = "0.2.8"
+    pkg.__version__ = "0.2.5"
     engine.apply()  # On a tested release the replacement was tested with every parameter.
     assert pkg.scale(5, 3) == -15
 
@@ -241,16 +241,16 @@ def test_a_function_without_a_parameter_is_not_patched_on_an_untested_release(
     assert pkg.scale(5) == 10
     with pytest.raises(OptaxDtypeFixError, match="needs: gone"):
         engine_of(needs, settings=Settings(strict=True)).apply()
-    pkg.__version__ = "0.2.8"
+    pkg.__version__ = "0.2.5"
     engine.apply()
     assert pkg.scale(5) == -10
 
 
 def test_each_variant_serves_its_releases(package: FakePackage) -> None:
     package.release("0.2.3")
-    old = on("scale", releases="<0.2.8")
-    new = on("not_there_yet", releases=">=0.2.8")
-    engine = engine_of(patch("a", old, new), patch("b", new, faults=[fault(releases=">=0.2.8")]))
+    old = on("scale", releases="<0.2.5")
+    new = on("not_there_yet", releases=">=0.2.5")
+    engine = engine_of(patch("a", old, new), patch("b", new, faults=[fault(releases=">=0.2.5")]))
     start(engine)
     assert package.load().scale(5) == -10
     assert engine.status()["b"].state is State.MISSING
@@ -302,7 +302,7 @@ def test_the_environment_overrides_apply(package: FakePackage) -> None:
 
 def test_the_version_is_that_of_the_module_in_use(package: FakePackage) -> None:
     pkg = package.load()
-    assert installed(pkg, TESTED) == Release("0.2.8", tested=True)
+    assert installed(pkg, TESTED) == Release("0.2.5", tested=True)
     pkg.__version__ = ("0", "2")
     assert installed(pkg, TESTED) == Release("")
     assert str(Release("")) == "unknown"
@@ -312,8 +312,8 @@ def test_the_version_is_that_of_the_module_in_use(package: FakePackage) -> None:
 
 @pytest.mark.parametrize("version", UNTESTED)
 def test_an_unreadable_or_later_version_counts_as_new(version: str) -> None:
-    assert Release(version).within(">=0.2.8")
-    assert not Release(version).within("<0.2.8")
+    assert Release(version).within(">=0.2.5")
+    assert not Release(version).within("<0.2.5")
 
 
 def test_allow_missing_targets_counts_on_an_untested_release(
@@ -334,7 +334,7 @@ def test_allow_missing_targets_counts_on_an_untested_release(
 
 
 def test_allow_missing_targets_does_not_count_on_a_tested_release(package: FakePackage) -> None:
-    package.release("0.2.8")
+    package.release("0.2.5")
     engine = engine_of(patch("parts", on("shift"), on("gone"), allow_missing_targets=True))
     start(engine)
     with pytest.warns(OptaxDtypeFixWarning, match="has no gone"):

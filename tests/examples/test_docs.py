@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import io
 import re
@@ -14,6 +13,9 @@ import pytest
 from packaging.version import Version
 
 import optax_dtypefix
+from optax_dtypefix._engine.release import Release
+from optax_dtypefix.patches import IDS, load
+from optax_dtypefix.patches.releases import RELEASES, TESTED
 from support.processes import STOCK, run
 
 
@@ -25,6 +27,10 @@ ROOT = Path(__file__).parents[2]
 SITE = sorted((ROOT / "docs").rglob("*.md"))
 PAGES = (*sorted(ROOT.glob("*.md")), *SITE)
 BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NAME_NO_NEWEST_RELEASE = (
+    *("README.md", "CONTRIBUTING.md", "pyproject.toml", "noxfile.py", ".ci/run", "mkdocs.yml"),
+    *("docs/index.md", "docs/api.md", "patches/__init__.py"),
+)
 # test_patch_pages.py and test_upstream_reports.py run the code in these folders.
 ELSEWHERE = ("patches", "upstream-reports")
 WITH_CODE = [
@@ -49,22 +55,38 @@ def test_code_runs(page: Path) -> None:
 
 
 def test_pinned_versions_are_tested() -> None:
-    module = ast.parse(read(ROOT / "noxfile.py"))
-    names = ("_BEFORE_NUMPY_2", "MATCHING_JAX")
-    module.body = [
-        node
-        for node in module.body
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in names
-    ]
-    tested: dict[str, Any] = {}
-    exec(compile(module, "noxfile.py", "exec"), tested)
     pages = BLOCK.findall(read(ROOT / "docs" / "pinned.md"))
     blocks = [text.split() for _, text in pages if "optax==" in text]
     assert len(blocks) == 2
     for optax, *others in blocks:
-        jax_version, *held_back = tested["MATCHING_JAX"][optax.partition("==")[2]]
+        jax_version, *held_back = RELEASES[optax.partition("==")[2]]["jax"]
         own = f"optax-dtypefix=={optax_dtypefix.__version__}"
         assert others == [f"jax=={jax_version}", f"jaxlib=={jax_version}", *held_back, own]
+
+
+def test_which_releases_work_with_the_newest_jax() -> None:
+    too_old = [release for release, row in RELEASES.items() if "needs_its_jax" in row]
+    first = next(release for release in TESTED if release not in too_old)
+    but = " and ".join(too_old[TESTED.index(first) :])
+    sentence = f"From {first} on, every tested release but {but} also works with the newest"
+    assert sentence in read(ROOT / "docs" / "install.md")
+
+
+def test_the_classifiers_are_the_tested_pythons() -> None:
+    classifiers = re.findall(r":: Python :: (3\.\d+)", read(ROOT / "pyproject.toml"))
+    pythons = {python for row in RELEASES.values() for python in row.get("python", ())}
+    assert {*classifiers} == {*pythons, "3.11"}, "3.11 runs all sessions but these"
+
+
+def test_the_newest_release_has_faults_of_each_default_patch() -> None:
+    """So says the README."""
+    newest = Release(TESTED[-1])
+    assert all(patch.opt_in or patch.faults_on(newest) for patch in map(load, IDS))
+
+
+@pytest.mark.parametrize("page", NAME_NO_NEWEST_RELEASE)
+def test_only_the_table_names_the_newest_release(page: str) -> None:
+    assert TESTED[-1] not in read(ROOT / page)
 
 
 def test_pages_with_code_are_found() -> None:

@@ -27,7 +27,7 @@ PATIENCE = 10.0
 
 SOURCES = {
     NAME: """
-        __version__ = "0.2.8"
+        __version__ = "0.2.5"
         from fakepkg.core import Box, scale, shift, triple, twice
         """,
     f"{NAME}.core": """
@@ -102,7 +102,7 @@ class FakePackage(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def release(self, version: str) -> None:
         """Pretend to be another release."""
-        self.sources[NAME] = self.sources[NAME].replace('"0.2.8"', repr(version))
+        self.sources[NAME] = self.sources[NAME].replace('"0.2.5"', repr(version))
 
     def load(self, module: str = NAME) -> Any:
         return importlib.import_module(module)

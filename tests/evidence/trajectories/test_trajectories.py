@@ -1,6 +1,6 @@
-"""With the shim, 100 float32 steps on any release end where they end on stock optax 0.2.8.
+"""With the shim, 100 float32 steps on any release end where they end on the newest stock optax.
 
-``nox -s record_trajectories`` writes the output of ``runs.py`` to ``stock-0.2.8.jsonl``.
+``nox -s record_trajectories`` writes the output of ``runs.py`` to ``stock-RELEASE.jsonl``.
 """
 
 from __future__ import annotations
@@ -74,9 +74,8 @@ def is_installed(name: str) -> bool:
     return False
 
 
-NEWEST: dict[str, Any] = dict(
-    map(json.loads, (HERE / "stock-0.2.8.jsonl").read_text(encoding="utf-8").splitlines())
-)
+(RECORD,) = HERE.glob("stock-*.jsonl")
+NEWEST: dict[str, Any] = dict(map(json.loads, RECORD.read_text(encoding="utf-8").splitlines()))
 
 
 @pytest.mark.parametrize("name", NEWEST)
