@@ -264,6 +264,13 @@ def picture(session: nox.Session) -> None:
     session.run("python", "docs/write_audit.py", "docs", *records)
 
 
+@nox.session(python=False)
+def figures(session: nox.Session) -> None:
+    """Fail if a page shows figures of other code, and name the session that records it again."""
+    with session.chdir("tests"):
+        session.run("python3", "-m", "support.recorded")
+
+
 @nox.session
 def docs(session: nox.Session) -> None:
     """Build the site into site/. A broken link is an error."""

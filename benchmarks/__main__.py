@@ -24,6 +24,9 @@ import scale
 from cases import CASES
 from steps import REGIMES, STEPS, measure
 
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+from support.recorded import this_code
+
 
 def main() -> None:
     """Measure the requested cases, and write after each of them."""
@@ -37,6 +40,7 @@ def main() -> None:
     record: dict[str, Any] = {
         "optax": optax.__version__,
         "jax": jax.__version__,
+        "recorded_on": this_code(),
         "python": platform.python_version(),
         "device": jax.devices()[0].device_kind,
         "machine": f"{processor()}, {os.cpu_count()} cores",

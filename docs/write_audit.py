@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from evidence.audit.picture import draw
 from evidence.audit.results import MODES
+from support.recorded import sentence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 _HEAD = """\
 # The dtype contract, on every transformation of every release
+
+{recorded_on}
 
 Stock optax breaks the [dtype contract](contract.md) on every release. The picture shows how often,
 and what the patches fix.
@@ -68,7 +71,8 @@ def main(folder: str, *paths: str) -> None:
 
 
 def _page(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    yield _HEAD.format(**{name: len(records[-1][name]) for name in ("regimes", "same_dtypes")})
+    counts = {name: len(records[-1][name]) for name in ("regimes", "same_dtypes")}
+    yield _HEAD.format(recorded_on=sentence(records), **counts)
     for record in records:
         broken = [
             f"{record['broken'][mode]['all']} ({record['broken'][mode]['same_dtypes']})"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.version import Version
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
+from support.recorded import sentence
 from support.svg import Svg
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ FOLDER = Path(__file__).parent
 
 HEAD = """\
 # What it costs, and what it gains
+
+{recorded_on}
 
 You pay {import_ms} once, for the import, and nothing in {same} of {steps} train steps: they compile
 to stock's program. You gain {fixed} steps that stock raises on, {float64} without float64 arrays,
@@ -133,7 +136,7 @@ WIDTH, MARGIN, LINE = 830, 12, 13
 
 def page(records: list[dict[str, Any]]) -> Iterator[str]:
     """Yield the lines of the page."""
-    yield HEAD.format(**gains(records))
+    yield HEAD.format(recorded_on=sentence(records), **gains(records))
     for record in records:
         stack = f"optax {record['optax']}, jax {record['jax']}, Python {record['python']}"
         yield f"- {stack}: {record['device']}, {record['machine']}"

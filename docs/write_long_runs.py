@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
+from support.recorded import sentence
 from support.svg import Svg
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ SHOWN = ("transformer, adamw", "bfloat16")
 
 CHOICE = """\
 # 3,000 steps in half precision
+
+{recorded_on}
 
 Half-precision params lose small updates: a bfloat16 param of 1 does not move by 0.001. To train as
 in float32, keep a float32 copy of the params, or round them at random. Both take one line around
@@ -113,7 +116,7 @@ def main() -> None:
 
 def page(record: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines of the page."""
-    yield from choice(record["ways"])
+    yield from choice(record)
     runs = record["runs"]
     lower = [run for run in runs if how_much_worse(run) < 0.95]
     yield HEAD.format(
@@ -136,9 +139,10 @@ def page(record: Mapping[str, Any]) -> Iterator[str]:
     yield from every_way(record["ways"])
 
 
-def choice(cases: Sequence[Run]) -> Iterator[str]:
+def choice(record: Mapping[str, Any]) -> Iterator[str]:
     """Yield the summary of the ways."""
-    yield CHOICE
+    cases = record["ways"]
+    yield CHOICE.format(recorded_on=sentence([record]))
     others = ("float64", "perturbed")
     stable = [case for case in cases if all(abs(excess(case, way)) <= 0.02 for way in others)]
     shown = next(case for case in cases if (case["case"], case["dtype"]) == SHOWN)

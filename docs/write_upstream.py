@@ -6,10 +6,14 @@ Run ``python docs/write_upstream.py``. ``nox -s upstream`` writes the records.
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+from support.recorded import sentence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +24,8 @@ COLUMNS = ("tests", "patched", "opt-ins", "stock")
 
 HEAD = """\
 # The tests of optax itself
+
+{recorded_on}
 
 Every wheel of optax contains its own tests. We ran those of the releases below twice: with the
 default patches, and with all opt-in patches, too. Tests that failed ran again on stock optax. No
@@ -44,7 +50,7 @@ with the patches, or if one of the listed tests passes."""
 
 def page(records: list[dict[str, Any]]) -> Iterator[str]:
     """Yield the lines of the page."""
-    yield HEAD
+    yield HEAD.format(recorded_on=sentence(records))
     for record in records:
         counts = [sum(map(size, column)) for column in zip(*map(columns, record["files"].values()))]
         yield f"| {' | '.join(map(str, (record['optax'], record['jax'], *counts)))} |"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from evidence.audit.known_exceptions import reason_for
 from optax_dtypefix._commands.worker import STOCK_AND_PATCHED, run_workers
 from optax_dtypefix._text import suggest, table
+from support.recorded import this_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -105,6 +106,7 @@ class Audit:
         return {
             "optax_version": self.report["optax_version"],
             "jax_version": self.report["jax_version"],
+            "recorded_on": this_code(),
             "regimes": list(self.regimes),
             "same_dtypes": sorted(self.same_dtypes),
             "legend": LEGEND,

@@ -16,6 +16,7 @@ import optax
 from evidence.long_runs.cases import CASES, HALVES
 from evidence.long_runs.reference_run import WINDOW, losses_in
 from support.processes import STOCK, finish, start, stdout_of, stock_and_patched
+from support.recorded import this_code
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -70,6 +71,7 @@ def in_each_way() -> list[dict[str, Any]]:
 
 
 def main(path: str) -> None:
+    code = this_code()
     stock, patched = stock_and_patched("evidence.long_runs.runs", XLA_FLAGS="")
     runs = [
         {
@@ -83,7 +85,8 @@ def main(path: str) -> None:
         for case in CASES
         for dtype in case.dtypes
     ]
-    head = json.dumps({"optax": optax.__version__, "steps_a_point": WINDOW})[:-1]
+    facts = {"optax": optax.__version__, "recorded_on": code, "steps_a_point": WINDOW}
+    head = json.dumps(facts)[:-1]
     runs_, ways = (",\n".join(map(json.dumps, rows)) for rows in (runs, in_each_way()))
     text = f'{head}, "runs": [\n{runs_}\n], "ways": [\n{ways}\n]}}\n'
     Path(path).write_text(text, encoding="utf-8")

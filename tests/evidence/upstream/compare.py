@@ -2,7 +2,7 @@
 
 In ``tests/``, run ``python -m evidence.upstream.compare [--json FILE] [TEST_FILE...]``. The test
 files are relative to the package; without any, all but ``LEFT_OUT`` are run. That takes long:
-results that FILE already has for the same versions are kept. Exits with 1 if a test passes on
+results that FILE already has for the same code are kept. Exits with 1 if a test passes on
 stock, fails with the shim and is not in ``known.py``, or if a test in there no longer fails.
 """
 
@@ -22,6 +22,7 @@ from xml.etree import ElementTree
 
 from evidence.upstream.known import KNOWN
 from support.processes import environment
+from support.recorded import this_code
 
 SETTINGS = {
     "patched": {},
@@ -102,7 +103,7 @@ def main() -> int:
     every = [file for file in every if not file.startswith(LEFT_OUT)]
 
     record: dict[str, Any] = {name: importlib.metadata.version(name) for name in ("optax", "jax")}
-    record["files"] = {}
+    record.update(recorded_on=this_code(), files={})
     if asked.json is not None and asked.json.exists():
         before = json.loads(asked.json.read_text("utf-8"))
         if {**before, "files": {}} == record:
