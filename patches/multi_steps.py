@@ -349,13 +349,13 @@ def _show_extra_argument(optax: Any, update: Callable[..., Any], **extra_args: A
     return demo.one_step(optax.MultiSteps(inner, 2), jnp.float32, **extra_args)
 
 
-@PATCH.fault("==0.2.8", issue=1567)
+@PATCH.fault(">=0.2.8", issue=1567)
 def complex_accumulator(optax: Any) -> str | None:
     """Complex gradients lose their imaginary part."""
     return _narrow_accumulator(optax, jnp.complex64)
 
 
-@PATCH.fault("==0.2.8", issue=1567)
+@PATCH.fault(">=0.2.8", issue=1567)
 @x64()
 def float64_accumulator(optax: Any) -> str | None:
     """float64 gradients are accumulated in float32."""
@@ -368,7 +368,7 @@ def _narrow_accumulator(optax: Any, dtype: Any) -> str | None:
     return demo.wrong_dtype(text, state.acc_grads["w"], dtype)
 
 
-@PATCH.fault("==0.2.8", issue=1567)
+@PATCH.fault(">=0.2.8", issue=1567)
 def accumulator_dtype_none(optax: Any) -> str | None:
     """accumulator_dtype=None, as documented: TypeError."""
     demo.public(optax, "MultiSteps", parameter="accumulator_dtype")

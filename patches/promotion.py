@@ -34,7 +34,7 @@ from ._support import (
 )
 from ._support.arguments import arguments_of
 from ._support.deprecated import deprecated_attribute
-from ._support.in_float32 import with_params_cast_back
+from ._support.in_float32 import MOMENT_TRANSFORMS, with_params_cast_back
 from ._support.keep_dtypes import KeepDtypes
 from ._support.rebuild import call_of, in_place_of
 
@@ -183,12 +183,11 @@ _AROUND = KeepDtypes(around_another=True)
 _wrap(
     modules.TRANSFORM,
     ">=0.1.2",
-    "scale_by_adam scale_by_belief scale_by_yogi scale_by_rms scale_by_rss scale_by_stddev"
-    " scale_by_trust_ratio scale_by_param_block_norm scale_by_param_block_rms apply_every"
+    "scale_by_trust_ratio scale_by_param_block_norm scale_by_param_block_rms apply_every"
     " centralize",
 )
 _wrap(modules.TRANSFORM, ">=0.1.2", "scale_by_schedule", _NO_INTEGERS)
-_wrap(modules.TRANSFORM, ">=0.1.4", "scale_by_adamax scale_by_amsgrad")
+_wrap(modules.TRANSFORM, ">=0.1.4", "scale_by_adamax")
 _wrap(modules.TRANSFORM, ">=0.1.4", "scale_by_optimistic_gradient", _NO_INTEGERS)
 _wrap(modules.TRANSFORM, ">=0.1.4,<0.2.4", "scale_by_novograd", _WITH_ANY_GRADIENTS)
 _wrap(
@@ -199,11 +198,9 @@ _wrap(
 )
 _wrap(modules.TRANSFORM, ">=0.1.5", "scale_by_lion")
 _wrap(modules.TRANSFORM, ">=0.1.8", "scale_by_distance_over_gradients", _IN_ONE_DTYPE)
-_wrap(modules.TRANSFORM, ">=0.2.0", "scale_by_adadelta")
 _wrap(modules.TRANSFORM, ">=0.2.0", "scale_by_rprop", _IN_32_BITS)
 _wrap(modules.TRANSFORM, ">=0.2.2", "scale_by_polyak")
 _wrap(modules.TRANSFORM, ">=0.2.3", "normalize_by_update_norm")
-_wrap(modules.TRANSFORM, ">=0.2.4", "scale_by_adan")
 _wrap(modules.TRANSFORM, "<0.2.4", "scale_by_radam scale_by_sm3", _IN_ONE_DTYPE)
 _wrap(modules.TRANSFORM, ">=0.2.4", "scale_by_radam scale_by_sm3")
 _wrap(modules.FACTORIZED, "<0.2.4", "scale_by_factored_rms", _IN_ONE_DTYPE)
@@ -224,11 +221,8 @@ _wrap(modules.contrib("complex_valued"), ">=0.1.8", "split_real_and_imaginary", 
 _wrap(modules.contrib("cocob"), ">=0.1.8,<0.2.3", "cocob", _IN_ONE_DTYPE_NO_INTEGERS)
 _wrap(modules.contrib("cocob"), "==0.2.3", "scale_by_cocob", _IN_ONE_DTYPE_NO_INTEGERS)
 _wrap(modules.contrib("cocob"), ">=0.2.4", "scale_by_cocob", _NO_INTEGERS)
-_wrap(modules.contrib("acprop"), ">=0.2.3", "scale_by_acprop")
-_wrap(modules.contrib("ademamix"), ">=0.2.5", "scale_by_ademamix")
 _wrap(modules.contrib("ademamix"), ">=0.2.5,<0.2.7", "scale_by_simplified_ademamix", _Counting())
 _wrap(modules.contrib("ademamix"), ">=0.2.7", "scale_by_simplified_ademamix")
-_wrap(modules.contrib("adopt"), ">=0.2.5", "scale_by_adopt")
 _wrap(modules.contrib("muon"), ">=0.2.5", "scale_by_muon", _IN_32_BITS)
 _wrap(modules.contrib("muon"), ">=0.2.7", "scale_by_shape")
 _wrap(
@@ -241,7 +235,11 @@ _wrap(
 _wrap(modules.contrib("sophia"), ">=0.2.5", "hutchinson_estimator_diag_hessian", _HESSIAN)
 _wrap(modules.contrib("sophia"), ">=0.2.5", "scale_by_sophia", _Sophia(no_integers=True))
 _wrap(modules.contrib("galore"), ">=0.2.7", "scale_by_galore", KeepDtypes(any_gradients=True))
-_wrap(modules.contrib("madgrad"), ">=0.2.7", "scale_by_madgrad")
+
+_special = {target.qualname for target in PATCH.targets}
+for _transform in MOMENT_TRANSFORMS:
+    if _transform.name not in _special:
+        _wrap(_transform.modules, _transform.releases, _transform.name)
 
 
 @PATCH.fault(">=0.1.2", issue=1207)
