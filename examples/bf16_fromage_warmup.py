@@ -1,6 +1,6 @@
 """Train a bfloat16 network with fromage and a warm-up; skip steps that are not finite.
 
-Stock optax up to 0.2.5 cannot square a schedule: TypeError. From 0.2.6 to 0.2.8 stock returns
+Stock optax up to 0.2.5 cannot square a schedule: TypeError. From 0.2.6 on, stock returns
 float32 updates for bfloat16 params, and ``apply_if_finite`` raises the TypeError.
 """
 

@@ -1,6 +1,6 @@
 """Train a bfloat16 network with schedule-free AdamW and gradient accumulation.
 
-Stock optax 0.2.3 raises a TypeError in the first step. From 0.2.4 to 0.2.8 the network trains, but
+Stock optax 0.2.3 raises a TypeError in the first step. From 0.2.4 on, the network trains, but
 the sum of the averaging weights stops growing: the averaged weights are those of the last few
 hundred steps, not of all.
 """

@@ -1,7 +1,7 @@
 """Train with Adam and gradient accumulation, with one corrupt batch in the stream.
 
 ``zero_nans`` should survive the batch. Stock optax 0.1.8 and 0.1.9 raise a TypeError in the first
-step. From 0.2.0 to 0.2.8 the NaN stays in the accumulator: every later update is zero, without a
+step. From 0.2.0 on, the NaN stays in the accumulator: every later update is zero, without a
 warning.
 """
 

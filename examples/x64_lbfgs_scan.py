@@ -2,7 +2,8 @@
 
 Each iteration is skipped once the gradient is small, so ``lax.cond`` needs one type from both
 branches. Stock optax 0.2.3 and 0.2.4 count the steps of the line search in int64 first and in int32
-later (upstream issue 1210): TypeError. Up to 0.2.8 weak types change, and the step compiles twice.
+later (upstream issue 1210): TypeError. On every release weak types change, so the step compiles
+twice.
 """
 
 import optax_dtypefix  # One line; the rest of the script does not change.
