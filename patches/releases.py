@@ -46,7 +46,7 @@ RELEASES: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "0.2.4": {"jax": ("0.4.35",), "python": ("3.13",), "upstream": ("flax",)},
     "0.2.5": {"jax": ("0.6.2",), "all_patches": ()},
-    "0.2.6": {"jax": ("0.7.2",), "python": ("3.14",), "upstream": ("flax",)},
+    "0.2.6": {"jax": ("0.7.2",), "upstream": ("flax",)},
     "0.2.7": {"jax": ("0.9.0",), "needs_its_jax": (), "upstream": ("flax",)},
     "0.2.8": {"jax": ("0.10.2",), "audit": (), "downstream": (), "upstream": ("flax",)},
 }
