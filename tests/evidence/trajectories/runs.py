@@ -1,11 +1,13 @@
 """Run 100 float32 steps of every optimizer, and print a line of JSON each.
 
-``python -m evidence.trajectories.runs`` runs with the patches that the environment asks for.
+``python -m evidence.trajectories.runs NAME...`` runs the named ones, or all, with the patches that
+the environment asks for. ``NAME`` is one of optax or of ``optax.contrib``.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 import warnings
 from typing import Any
 
@@ -69,7 +71,8 @@ def walk(subject: Case) -> list[list[float]] | None:
     return found
 
 
-def main() -> None:
+def main(names: list[str]) -> None:
+    named = {name.rpartition(".")[2] for name in names}
     warnings.simplefilter("ignore")  # For example from deprecated functions.
     import_optax()
     for subject in cases():
@@ -78,6 +81,7 @@ def main() -> None:
             subject.inside
             or subject.rate not in ("", "float")
             or subject.name == "measure_with_ema"
+            or (named and subject.name.rpartition(".")[2] not in named)
         ):
             continue
         walked = walk(subject)
@@ -86,4 +90,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

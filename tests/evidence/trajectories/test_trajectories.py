@@ -59,7 +59,7 @@ CHANGED = (
 @pytest.fixture(scope="session")
 def here() -> dict[str, Any]:
     """Return what ``runs.py`` prints with the shim, by name."""
-    printed = stdout_of(run("-m", "evidence.trajectories.runs", **CACHE))
+    printed = stdout_of(run("-m", "evidence.trajectories.runs", *NEWEST, **CACHE))
     return dict(map(json.loads, printed.splitlines()))
 
 
