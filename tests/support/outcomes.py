@@ -19,6 +19,7 @@ import optax_dtypefix  # isort: skip  # First, as in a training script.
 import optax
 
 from optax_dtypefix import patches
+from optax_dtypefix._engine_instance import ENGINE
 
 
 def faults() -> dict[str, Any]:
@@ -28,8 +29,8 @@ def faults() -> dict[str, Any]:
 
 
 def changes(patch_id: str) -> int:
-    """Return how often a patch changed something so far."""
-    return sum(optax_dtypefix.status()[patch_id].changed.values())
+    """Return how often a patch changed something so far; ``status()`` is slow."""
+    return sum(ENGINE._slots[patch_id].tally.changed.values())
 
 
 def main(names: list[str], *, alone: bool) -> None:
