@@ -182,16 +182,18 @@ def take_steps(run: Run) -> None:
 
 def main() -> None:
     found: dict[str, list[str]] = {}
+    before = optax_dtypefix.status()
     for name, run in RUNS.items():
-        before = {row.id: dict(row.changed) for row in optax_dtypefix.status()}
         try:
             with run.mode():
                 take_steps(run)
         except NotInReleaseError as error:
             print(f"{name}: no {error}", file=sys.stderr)
             continue
-        found[name] = [r.id for r in optax_dtypefix.status() if r.changed != before[r.id]]
-    reached = [row.id for row in optax_dtypefix.status() if row.reached]
+        after = optax_dtypefix.status()
+        found[name] = [row.id for row in after if row.changed != before[row.id].changed]
+        before = after
+    reached = [row.id for row in before if row.reached]
     print(json.dumps({"changed": found, "reached": reached}))
 
 
