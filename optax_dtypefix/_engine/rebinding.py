@@ -133,8 +133,9 @@ def _names(package: str | None) -> Iterator[tuple[Any, dict[Any, Any]]]:
             seen.add(id(value))
             if kind is list:
                 yield value, dict(enumerate(value))
-            else:
-                yield value, (value if kind is dict else _IN_CLASSES.__get__(value)).copy()
+            else:  # On Python 3.9, a class that C code never readied has None.
+                held = value if kind is dict else _IN_CLASSES.__get__(value)
+                yield value, (held or {}).copy()
 
 
 def _swapped(value: Any, new: Mapping[int, Any]) -> Any:

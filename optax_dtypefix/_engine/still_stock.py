@@ -53,7 +53,8 @@ class StillStock:
           stock: the functions, each of which is patched now.
           ours: the object by which we hold them.
         """
-        new = [function for function in stock if id(function) not in self._searched]
+        # A tuple, because gc.get_referrers(*new) then copies nothing that refers to them, too.
+        new = tuple(function for function in stock if id(function) not in self._searched)
         self.skip(new)
         if not new:
             return []
