@@ -24,6 +24,7 @@ from optax_dtypefix._engine import import_hook as _import_hook
 from optax_dtypefix._engine.import_hook import after_import, is_imported
 from optax_dtypefix._settings import Settings
 from support.fakepackage import NAME, PATIENCE, FakePackage, engine_of, on, patch, start
+from support.scripts import FROM_ARCHIVES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,7 +106,7 @@ def test_a_module_keeps_its_own_loader(package: FakePackage, calls: list[Any]) -
     assert calls[0].__loader__ is calls[0].__spec__.loader is package
 
 
-@pytest.mark.parametrize("zipped", [False, True])
+@pytest.mark.parametrize("zipped", [False, pytest.param(True, marks=FROM_ARCHIVES)])
 def test_source_data_and_reload_still_work(
     on_disk: Path, monkeypatch: pytest.MonkeyPatch, calls: list[Any], *, zipped: bool
 ) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import optax
 import pytest
 
-from support.scripts import run
+from support.scripts import FROM_ARCHIVES, run
 
 SCRIPT = """
     sys.path[:0] = {path}
@@ -53,6 +53,7 @@ def test_bytecode_without_sources(tmp_path: Path, copy: Path) -> None:
     assert run(tmp_path, SCRIPT.format(path=[str(copy)])) == PATCHED
 
 
+@FROM_ARCHIVES
 def test_a_zip_archive(tmp_path: Path, copy: Path) -> None:
     archive = shutil.make_archive(str(tmp_path / "packages"), "zip", copy)
     assert run(tmp_path, SCRIPT.format(path=[archive])) == PATCHED

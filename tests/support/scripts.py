@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from typing import TYPE_CHECKING
+
+import pytest
 
 from support import processes
 
@@ -20,6 +23,12 @@ PRELUDE = """
     def stock(function):
         return type(function).__name__ == "function"
 """
+
+
+FROM_ARCHIVES = pytest.mark.skipif(
+    sys.version_info < (3, 10),
+    reason="Python 3.9 loads from zip archives without exec_module: the import warns",
+)
 
 
 def run(folder: Path, script: str, *options: str, **variables: str) -> str:
