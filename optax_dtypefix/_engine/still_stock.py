@@ -85,8 +85,6 @@ class StillStock:
 
     def built_before(self, value: Any) -> list[str]:
         """Return the names of the functions that built parts of a value before the patch."""
-        if not self._builders:
-            return []
         parts = [part for part in _held_by(value) if type(part) in (FunctionType, MethodType)]
         return sorted({self._builders[part] for part in parts if part in self._builders})
 

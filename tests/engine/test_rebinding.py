@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from optax_dtypefix import OptaxDtypeFixWarning
+from optax_dtypefix import OptaxDtypeFixWarning, original
 from optax_dtypefix._engine.rebinding import rebind_aliases
 from support.fakepackage import NAME, FakePackage, engine_of, on, patch, start
 
@@ -154,6 +154,19 @@ def test_names_copied_after_apply_follow_revert_and_the_next_apply(
     assert (user.scale(5), held[0](5)) == (10, 10)
     engine.apply()
     assert (user.scale(5), held[0](5)) == (-10, -10)
+
+
+def test_a_stock_function_that_a_program_keeps_on_purpose_stays(
+    package: FakePackage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pkg = package.load()
+    engine = engine_of(patch("a", on("scale")), patch("b", on("shift")))
+    engine.apply("a")
+    user = module(monkeypatch, "user_code", stock=original(pkg.scale))
+    engine.apply("a")
+    with engine.disabled("a"):
+        pass
+    assert (user.stock(5), pkg.scale(5)) == (10, -10)
 
 
 def test_a_name_that_its_owner_rebound_is_left_alone(

@@ -11,7 +11,7 @@ import pytest
 from optax_dtypefix._contract.x64 import x64
 from support.contract import assert_keeps_the_contract, float64_in
 from support.patch_cases import FuzzCase, Program
-from support.trees import tree_map, tree_of
+from support.trees import leaves, tree_map, tree_of
 
 if TYPE_CHECKING:
     from support.fuzzing import Draw
@@ -173,6 +173,18 @@ def test_a_float32_rate_of_float32_params_keeps_its_bits() -> None:
     tx = optax.sgd(rate)
     updates, _ = tx.update(params, tx.init(params), params)
     np.testing.assert_array_equal(updates["w"], -rate * np.asarray(params["w"]))
+
+
+def test_a_float32_weight_decay_beside_float64_keeps_the_bits_of_float32_params() -> None:
+    with x64():
+        params, grads = (tree_of("float32", "float64", seed=seed) for seed in (0, 1))
+        decay = np.float32(0.1)
+        tx = optax.add_decayed_weights(jnp.asarray(decay))
+        updates, _ = tx.update(grads, tx.init(params), params)
+        for got, grad, param in zip(*map(leaves, (updates, grads, params))):
+            expected = np.asarray(grad) + decay * np.asarray(param)
+            assert got.dtype == expected.dtype == grad.dtype
+            np.testing.assert_array_equal(got, expected)
 
 
 @pytest.mark.parametrize("wide", [False, True])

@@ -574,6 +574,14 @@ def test_the_estimator_draws_the_directions_of_stock(enabled: bool) -> None:
 
 
 @needs_sophia
+@pytest.mark.parametrize("extra_args", [{}, {"obj_fn": None}], ids=str)
+def test_without_an_objective_the_error_of_sophia_is_that_of_stock(extra_args: Any) -> None:
+    tx, params = optax.contrib.sophia(0.1), tree_of(jnp.bfloat16)
+    with pytest.raises(ValueError, match="obj_fn must be provided"):
+        tx.update(params, tx.init(params), params, **extra_args)
+
+
+@needs_sophia
 def test_the_objective_of_sophia_runs_in_strict_promotion() -> None:
     modes = []
 
