@@ -233,10 +233,11 @@ class _Injected:
         of_16_bits = bool(self.strong) and {
             d.itemsize for d in filter(is_half_dtype, dtypes_in(like))
         } == {2}
+        may_promote = self.strong if of_16_bits and dtype is None else ()
 
         def argument(name: str, value: Any) -> Any:
             if promotes and isinstance(value, np.generic) and is_real(value):
-                return float(value)
+                return value if name in may_promote else float(value)
             if not isinstance(value, jax.Array):
                 return value
             if is_half_dtype(value.dtype):
@@ -245,7 +246,7 @@ class _Injected:
                 return value
             if dtype is not None:
                 return cast(value, dtype)
-            return value if of_16_bits and name in self.strong else weak(value)
+            return value if name in may_promote else weak(value)
 
         return self.factory(
             **{

@@ -275,6 +275,7 @@ def test_an_inner_state_may_become_fractional_or_complex(
 HAS_DTYPE = "hyperparam_dtype" in inspect.signature(optax.inject_hyperparams).parameters
 WIDE: dict[str, Any] = {
     "array": lambda: inject(optax.scale_by_rms)(jnp.float32(0.999)),
+    "NumPy scalar": lambda: inject(optax.scale_by_rms)(np.float32(0.999)),
     "schedule": lambda: inject(optax.scale_by_rms)(lambda _: jnp.float32(0.999)),
 }
 if HAS_DTYPE:
@@ -326,6 +327,34 @@ def test_functions_without_promotion_accept_a_hyperparameter(dtype: Any) -> None
     updates, _ = tx.update(params, tx.init(params), params)
     assert updates.dtype == dtype
     np.testing.assert_allclose(np.asarray(updates, float), 0.1, rtol=4e-3)
+
+
+@pytest.mark.parametrize("kind", [TypeError, ValueError])
+def test_an_error_of_the_users_own_comes_out_at_once(kind: type[Exception]) -> None:
+    calls = []
+
+    def update(*_: Any) -> Any:
+        calls.append(1)
+        raise kind("mine")
+
+    inner = optax.GradientTransformation(lambda _: optax.EmptyState(), update)
+    tx, params = inject(lambda rate: optax.chain(optax.scale(rate), inner))(0.5), tree_of("bfloat16")
+    state = tx.init(params)
+    calls.clear()
+    with pytest.raises(kind, match="mine"):
+        tx.update(params, state, params)
+    assert calls == [1]
+
+
+def test_a_numpy_scalar_scales_float8_as_a_python_number_does() -> None:
+    """JAX promotes float8 with nothing else."""
+
+    def scaled_by(rate: Any) -> Any:
+        return optax.stateless(lambda grads, _: grads * rate)
+
+    tx, params = inject(scaled_by)(rate=np.float32(0.5)), jnp.ones((), jnp.float8_e4m3fn)
+    updates, _ = tx.update(params, tx.init(params), params)
+    assert (float(updates), updates.dtype) == (0.5, jnp.float8_e4m3fn)
 
 
 STATIC: dict[str, Any] = {
