@@ -171,6 +171,15 @@ def test_arguments_may_be_arrays(dtype: Any, wide: bool) -> None:
             np.testing.assert_allclose(scale, float(least), rtol=1e-6)
 
 
+def test_a_tolerance_in_float16_is_used_in_float32() -> None:
+    """In float16 1 - 0.0001 is 1, and each loss would count as better."""
+    tx = reduce_on_plateau(rtol=jnp.asarray(1e-4, jnp.float16), patience=2)
+    losses = jnp.asarray([1.0, 0.99998, 0.99996], jnp.float32)
+    states = run(tx, tree_of(jnp.float16), losses)
+    np.testing.assert_array_equal(best_of(states), 1)
+    np.testing.assert_array_equal(scale_of(states), np.float32([1, 1, 0.1]))
+
+
 def test_updates_are_rounded_once() -> None:
     tx, params = reduce_on_plateau(patience=1), tree_of(jnp.bfloat16)
     state = tx.init(params)

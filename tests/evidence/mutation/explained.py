@@ -18,6 +18,10 @@ EXPLAINED: dict[tuple[str, str], str] = {
     ): "In 0.2.3 weight decay cannot be a schedule. A test of 0.2.8 fails.",
     (
         "patches/distance_estimates.py",
+        "jnp.float32  ->  jnp.bfloat16",
+    ): "In 0.2.8 no tree of stock is float32 whatever the params. A test of 0.2.3 fails.",
+    (
+        "patches/distance_estimates.py",
         "if extra_args.get('value') is not None:  ->  if False:",
     ): "In 0.2.8 stock casts the loss itself. A test of 0.2.3 fails.",
     (
@@ -25,6 +29,11 @@ EXPLAINED: dict[tuple[str, str], str] = {
         "cast(value, jax.dtypes.canonicalize_dtype(requested))  ->  "
         "(lambda first, *_, **__: first)(value, jax.dtypes.canonicalize_dtype(requested))",
     ): "In 0.2.3 stock has cast every real hyperparameter to this dtype.",
+    (
+        "patches/inject_hyperparams.py",
+        "optax.with_extra_args_support(tx) if hasattr(optax, 'with_extra_args_support') else tx"
+        "  ->  optax.with_extra_args_support(tx) if True else tx",
+    ): "Only releases before 0.1.5 lack it. A test of 0.1.2 fails.",
     (
         "patches/multi_steps.py",
         "if jnp.issubdtype(param, jnp.complexfloating) or requested == jnp.float32:  ->  if True:",
