@@ -87,8 +87,7 @@ def lbfgs(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     signature = inspect.signature(stock)
     if "linesearch" in signature.bind(*args, **kwargs).arguments:
         return stock(*args, **kwargs)
-    parameter = signature.parameters.get("linesearch")
-    default = parameter.default if parameter else None
+    default = getattr(signature.parameters.get("linesearch"), "default", None)
     if isinstance(default, tuple) and not _is_stock(default):  # The optax module was reloaded.
         return stock(*args, **kwargs)
     arguments = arguments_of(default)

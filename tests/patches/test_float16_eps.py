@@ -284,6 +284,14 @@ def test_float32_gradients_of_float16_params_give_the_dtypes_of_stock(asked: Any
     assert jnp.dtype(jnp.float32) in stock
 
 
+def test_a_float32_moment_beside_float16_stays_float32_for_a_float64_gradient() -> None:
+    with x64():
+        tx, params = optax.scale_by_adam(), tree_of(jnp.float16, jnp.float32)
+        state, grads = tx.init(params), tree_of(jnp.float16, jnp.float64, seed=1)
+        _, new_state = tx.update(grads, state, params)
+        assert dtypes_of(new_state) == dtypes_of(state)
+
+
 def test_update_works_without_params() -> None:
     tx, grads = optax.scale_by_adam(), jnp.full((3, 4), 1e-4, jnp.float16)
     updates, _ = tx.update(grads, tx.init(grads))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -293,6 +294,29 @@ def test_a_release_that_renames_what_the_default_search_holds_is_reported(
         assert callable(optax.lbfgs().update)
     changed = optax_dtypefix.status()["zoom_linesearch"].changed
     assert changed["default line search not patched"] >= 1
+
+
+@needs_lbfgs
+def test_a_default_search_that_a_reload_built_with_the_patch_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stock = optax_dtypefix.original(optax.lbfgs)
+    *others, _ = stock.__defaults__
+    monkeypatch.setattr(stock, "__defaults__", (*others, optax.scale_by_zoom_linesearch(7)))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert callable(optax.lbfgs().update)
+    assert not caught
+
+
+@needs_lbfgs
+def test_a_search_whose_functions_call_each_other_is_read_once() -> None:
+    from optax_dtypefix.patches.zoom_linesearch.lbfgs import arguments_of
+
+    def step(count: int) -> int:
+        return count and step(count - 1)
+
+    assert arguments_of(optax.GradientTransformation(step, lambda: step(1))) is None
 
 
 @needs_backtracking
