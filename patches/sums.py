@@ -86,9 +86,7 @@ def _accumulator(stock: Stock, *args: Any) -> Any:
     @counting
     def init(value: PyTree) -> PyTree:
         first[:] = [value]  # A value up to 0.2.7, then its shapes and dtypes.
-        abstract = any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves(value))
-        wide = jax.eval_shape(half_to_float32, leaves(value)) if abstract else _wide_leaves(value)
-        return accumulator.init(wide)
+        return accumulator.init(_wide_leaves(value))
 
     @counting
     def update(carry: PyTree, value: PyTree, index: Any) -> PyTree:

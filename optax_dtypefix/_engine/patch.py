@@ -167,7 +167,7 @@ class Patch:
             summary = " ".join(text.partition("\n\n")[0].split())
             fault = Fault(
                 reproduce.__name__.rstrip("_"),
-                summary[:-1] if summary.endswith(".") else summary,
+                summary.removesuffix("."),
                 releases,
                 reproduce,
                 f"{_ISSUES}{issue}" if issue else "",

@@ -456,6 +456,18 @@ def in_complex(leaf: Any) -> Any:
     return np.asarray(leaf).astype(np.complex128)
 
 
+@pytest.mark.parametrize("dtypes", [("bfloat16",), ("float32", "bfloat16")], ids=str)
+def test_without_jit_a_step_that_skips_the_inner_transformation_gives_zeros(dtypes: Any) -> None:
+    params, grads = tree_of(*dtypes), tree_of("float32", seed=1)
+    tx = optax.MultiSteps(optax.sgd(0.5, momentum=0.9), 2)
+    state = tx.init(params)
+    expected = dtypes_of(tx.update(grads, state, params)[0])
+    with jax.disable_jit():
+        updates, _ = tx.update(grads, state, params)
+    assert dtypes_of(updates) == expected
+    assert not any(map(np.any, in_float64(updates).values()))
+
+
 def test_a_subclass_decides_how_it_is_copied() -> None:
     class Own(optax.MultiSteps):
         def __copy__(self) -> Any:
