@@ -205,8 +205,8 @@ def _run_on_leaves(
     outer: Any = jax.tree_util.tree_structure(grads)
     inner: Any = jax.tree_util.tree_structure(state.inner_opt_state)
     outer_params: Any = jax.tree_util.tree_structure(params)
-    # Of the updates. Eager stock may skip the inner transformation.
-    structure, dtypes = outer, other or shown
+    # Of the updates. Without jit, stock may skip the inner transformation.
+    structure, dtypes = outer, shown
 
     def inner_update(
         acc_grads: list[Any], inner_state: list[Any], params: list[Any]
