@@ -338,7 +338,8 @@ def test_an_error_of_the_users_own_comes_out_at_once(kind: type[Exception]) -> N
         raise kind("mine")
 
     inner = optax.GradientTransformation(lambda _: optax.EmptyState(), update)
-    tx, params = inject(lambda rate: optax.chain(optax.scale(rate), inner))(0.5), tree_of("bfloat16")
+    tx = inject(lambda rate: optax.chain(optax.scale(rate), inner))(0.5)
+    params = tree_of("bfloat16")
     state = tx.init(params)
     calls.clear()
     with pytest.raises(kind, match="mine"):

@@ -39,6 +39,10 @@ EXPLAINED: dict[tuple[str, str], str] = {
         "if jnp.issubdtype(param, jnp.complexfloating) or requested == jnp.float32:  ->  if True:",
     ): "Before 0.2.8 there is no accumulator_dtype to ask for. A test of 0.2.8 fails.",
     (
+        "patches/_support/arguments.py",
+        "value.dtype.itemsize > dtype.itemsize  ->  value.dtype.itemsize >= dtype.itemsize",
+    ): "A float of that size has that dtype, and stock counts in int32.",
+    (
         "patches/conditional.py",
         "if hasattr(optax, 'GradientTransformationExtraArgs'):  ->  if True:",
     ): "Only releases before 0.1.5 lack it.",
