@@ -396,6 +396,21 @@ def test_a_gradient_after_a_frozen_param_keeps_its_dtype() -> None:
     np.testing.assert_array_equal(np.asarray(updates["b"], np.float32), 0.125)
 
 
+def test_a_gradient_narrower_than_float32_params_is_shown_as_it_is() -> None:
+    seen = []
+
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        del params
+        seen.append(grads.dtype)
+        return grads, state
+
+    inner = optax.GradientTransformation(lambda _: optax.EmptyState(), update)
+    tx = inject(lambda rate: optax.chain(inner, optax.scale(rate)))(rate=0.125)
+    params = jnp.ones(2)
+    tx.update(params.astype(jnp.bfloat16), tx.init(params), params)
+    assert seen[-1] == jnp.bfloat16
+
+
 def test_an_integer_param_beside_bfloat16_may_have_a_float_gradient() -> None:
     tx = inject(optax.sgd)(0.125)
     params = {"n": jnp.asarray([1, 2], jnp.int32), "w": jnp.ones(2, jnp.bfloat16)}

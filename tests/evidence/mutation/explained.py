@@ -43,6 +43,10 @@ EXPLAINED: dict[tuple[str, str], str] = {
         "value.dtype.itemsize > dtype.itemsize  ->  value.dtype.itemsize >= dtype.itemsize",
     ): "A float of that size has that dtype, and stock counts in int32.",
     (
+        "patches/_support/functions.py",
+        "beside and len(strong) > 1  ->  beside or len(strong) > 1",
+    ): "Where the dtype is known without a trace of stock, the trace finds the same one, later.",
+    (
         "patches/conditional.py",
         "if hasattr(optax, 'GradientTransformationExtraArgs'):  ->  if True:",
     ): "Only releases before 0.1.5 lack it.",
