@@ -51,9 +51,17 @@ class Example(NamedTuple):
 def example_of(patch_id: str) -> Example:
     """Read the example of a patch."""
     row = re.compile(rf"^\| \[`{patch_id}`\][^|]*\| (.*?) \|", re.MULTILINE)
-    above, _, _ = (PAGES / f"{patch_id}.md").read_text(encoding="utf-8").partition("\n## ")
+    written, index = PAGES / f"{patch_id}.md", PAGES / "index.md"
+    if not written.exists():
+        raise FileNotFoundError(
+            f"{written} is missing: copy the page of another patch, and edit it"
+        )
+    above, _, _ = written.read_text(encoding="utf-8").partition("\n## ")
+    headlines = row.findall(index.read_text(encoding="utf-8"))
+    if not headlines:
+        raise LookupError(f"{index} has no row for {patch_id}: copy another row, and edit it")
     return Example(
-        row.findall((PAGES / "index.md").read_text(encoding="utf-8"))[0],
+        headlines[0],
         *re.findall(r"```\w+\n(.*?)\n```", above, re.DOTALL),
         *re.findall(r"\(fault `(\w+)` below\)", above),
         above.partition("**Do numbers change?** ")[2].strip(),
@@ -102,7 +110,10 @@ def page(patch: Patch) -> Iterator[str]:
 def demonstration(patch: Patch) -> Iterator[str]:
     """Give the lines with the example, both outputs, and whether numbers change."""
     example = example_of(patch.id)
-    (fault,) = (fault for fault in patch.faults if fault.id == example.fault)
+    shown = [fault for fault in patch.faults if fault.id == example.fault]
+    if not shown:
+        raise LookupError(f"{patch.id}.md names `{example.fault}`, which is no fault of the patch")
+    fault = shown[0]
     yield "```python"
     yield from example.script.splitlines()
     yield "```"

@@ -65,7 +65,9 @@ def test_the_patch_describes_itself(patch_id: str) -> None:
     words = " ".join(
         (importlib.import_module(f"{patches.__name__}.{patch_id}").__doc__ or "").split()
     )
-    assert patch.upstream or "upstream issue was found" in words, "or say that there is none"
+    assert patch.upstream or "upstream issue was found" in words, (
+        "give a fault its issue, or write in the docstring: No upstream issue was found."
+    )
     assert all(fault.summary and fault.releases for fault in patch.faults)
     # Without a probe the patch could never act on a release outside the table.
     assert any(fault.abstract or fault.probe for fault in patch.faults)
