@@ -141,6 +141,18 @@ def test_an_entry_that_moves_meanwhile_stays_where_it_is(
     assert [*user.ORDER] == ["first", pkg.scale, 1]
 
 
+def test_an_entry_that_is_gone_is_not_restored(
+    package: FakePackage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pkg = package.load()
+    user = module(monkeypatch, "user_code", ORDER=[1, pkg.scale])
+    engine = engine_of(patch("a", on("scale")))
+    engine.apply()
+    user.ORDER.pop()
+    engine.revert()
+    assert user.ORDER == [1]
+
+
 def test_names_copied_after_apply_follow_revert_and_the_next_apply(
     package: FakePackage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
