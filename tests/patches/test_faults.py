@@ -62,10 +62,8 @@ def test_the_patch_describes_itself(patch_id: str) -> None:
     patch = patches.load(patch_id)
     assert patch.id == patch_id
     assert patch.summary
-    words = " ".join(
-        (importlib.import_module(f"{patches.__name__}.{patch_id}").__doc__ or "").split()
-    )
-    assert patch.upstream or "upstream issue was found" in words, (
+    docstring = importlib.import_module(f"{patches.__name__}.{patch_id}").__doc__ or ""
+    assert patch.upstream or "upstream issue was found" in " ".join(docstring.split()), (
         "give a fault its issue, or write in the docstring: No upstream issue was found."
     )
     assert all(fault.summary and fault.releases for fault in patch.faults)
