@@ -125,11 +125,11 @@ def _ids(
         return frozenset(known_ids)
     nothing_left = variable.endswith("_ONLY") and not set(words) & set(known_ids)
     effect = "nothing is patched" if nothing_left else "ignored"
-    so = "" if strict else f" ({effect})"
+    consequence = "" if strict else f" ({effect})"
     for word in words:
         if word not in known_ids:
             advice = suggest(word, known_ids, several="Separate patch ids with commas.")
-            message = f"Unknown patch {word!r} in {variable}{so}. {advice}"
+            message = f"Unknown patch {word!r} in {variable}{consequence}. {advice}"
             warn_or_raise(message, strict=strict)
     return frozenset(words)
 
