@@ -24,7 +24,7 @@ from .._contract.dtypes import (
 )
 from .._contract.float32 import dtypes_in_float32
 from .._contract.promotion import standard_promotion
-from .._contract.updates import cast_updates
+from .._contract.updates import cast_updates, requested_dtypes
 from .._contract.widths import real_dtype
 from .._contract.x64 import x64
 from .._engine.patch import Patch, Stock
@@ -176,6 +176,16 @@ def _float32_if_integer(leaf: Any) -> Any:
     return cast(leaf, jnp.float32) if jnp.issubdtype(dtype_of(leaf), jnp.integer) else leaf
 
 
+@PATCH.wraps("adafactor", modules.ALIAS)
+def _adafactor(stock: Stock, *args: Any, **kwargs: Any) -> Any:
+    """Bound the updates, which are the momentum: its dtype is float32 unasked."""
+    tx = stock(*args, **kwargs)
+    if arguments_of(stock, args, kwargs)["momentum"] is None:
+        return tx
+    requested = requested_dtypes(stock, args, kwargs)
+    return _KEEP_DTYPES.wrap(tx, call_of(stock, args, kwargs), requested)
+
+
 _HESSIAN = _Hessian(no_integers=True)
 _NO_INTEGERS = KeepDtypes(no_integers=True)
 _AROUND = KeepDtypes(around_another=True)
@@ -286,6 +296,15 @@ def promoted_bfloat16(optax: Any) -> str | None:
     """bfloat16 params get float32 state or updates from adafactor, sm3, radam, novograd."""
     transformations = (optax.scale_by_factored_rms(), optax.scale_by_sm3())
     return demo.first(demo.one_step(tx, jnp.bfloat16) for tx in transformations)
+
+
+@PATCH.fault(">=0.1.2")
+def default_momentum(optax: Any) -> str | None:
+    """Adafactor with momentum gives bfloat16 params float32 updates.
+
+    Its momentum is float32 by default, and the updates are the momentum.
+    """
+    return demo.one_step(optax.adafactor(1e-3, momentum=0.9), jnp.bfloat16)
 
 
 @PATCH.fault(">=0.1.2")

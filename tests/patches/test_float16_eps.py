@@ -269,13 +269,18 @@ def test_float16_gradients_of_float32_params_give_float32_updates() -> None:
     np.testing.assert_allclose(updates, 1.0, rtol=2e-4)
 
 
+@pytest.mark.parametrize("with_params", [True, False])
 @pytest.mark.parametrize("asked", [None, jnp.float16])
-def test_float32_gradients_of_float16_params_give_the_dtypes_of_stock(asked: Any) -> None:
+def test_float32_gradients_of_float16_params_give_the_dtypes_of_stock(
+    asked: Any, with_params: bool
+) -> None:
     params, grads = jnp.ones((3, 4), jnp.float16), jnp.full((3, 4), 1e-4, jnp.float32)
 
     def dtypes() -> list[Any]:
         tx = optax.scale_by_adam(mu_dtype=asked)
-        shapes = jax.eval_shape(lambda p: tx.update(grads, tx.init(p), p), params)
+        shapes = jax.eval_shape(
+            lambda p: tx.update(grads, tx.init(p), *([p] if with_params else [])), params
+        )
         return dtypes_of(shapes)
 
     with optax_dtypefix.disabled():

@@ -236,6 +236,7 @@ def test_a_dtype_may_be_given_as_numpy_type(asked: Any) -> None:
         lambda dtype: optax.adam(0.1, mu_dtype=dtype),
         lambda dtype: optax.sgd(0.1, momentum=0.9, accumulator_dtype=dtype),
         lambda dtype: optax.ema(0.9, accumulator_dtype=dtype),
+        lambda dtype: optax.adafactor(0.1, momentum=0.9, dtype_momentum=dtype),
     ):
         got, expected = (
             tx.update(params, tx.init(params), params)
@@ -471,6 +472,19 @@ def test_an_update_is_as_wide_as_the_moment_of_the_wrapped_optimizer(dtype: Any)
     tx = optax.contrib.split_real_and_imaginary(optax.adam(0.1, mu_dtype=dtype))
     updates, _ = tx.update(params, tx.init(params), params)
     assert {*dtypes_of(updates)} == {jnp.dtype(dtype)}
+
+
+@pytest.mark.parametrize("asked", [jnp.float32, jnp.bfloat16])
+def test_the_momentum_of_adafactor_widens_updates_only_where_its_dtype_is_asked_for(
+    asked: Any,
+) -> None:
+    params = tree_of(jnp.bfloat16)
+    by_default = optax.adafactor(0.1, momentum=0.9)
+    by_request = optax.adafactor(0.1, momentum=0.9, dtype_momentum=asked)
+    updates = [tx.update(params, tx.init(params), params)[0] for tx in (by_default, by_request)]
+    assert {*dtypes_of(updates[0])} == {jnp.dtype(jnp.bfloat16)}
+    assert {*dtypes_of(updates[1])} == {jnp.dtype(asked)}
+    assert jnp.float32 in dtypes_of(by_default.init(params))  # Stock's default for the state.
 
 
 @pytest.mark.parametrize("grads", ["bfloat16", "float32"])
