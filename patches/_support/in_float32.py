@@ -66,7 +66,7 @@ def to_float16(how: Rounding, x: Any, old: Any, bits: Any) -> Any:
     """
     old, rounded = cast(old, x.dtype), x
     if how == "by turns":
-        rounded = cast(round_stochastically(x, jnp.float16, bits), x.dtype)
+        rounded = round_stochastically(x, jnp.float16, bits)
     if how == "growing":
         rounded = jnp.where((x > old) & (x < 2.0**-14), jnp.maximum(x, old + _TINY), x)
     if how == "above square":

@@ -59,7 +59,9 @@ PROGRAMS = {
         lambda: contrib.dog(weight_decay=0.1, mask={"w": True, "b": False}), releases=">=0.2.3"
     ),
     "dog schedule": Program(lambda: contrib.dog(warm_up()), releases=">=0.2.3"),
-    "dowg": Program(lambda: contrib.dowg(jnp.asarray(0.5, jnp.float32)), releases=">=0.2.3"),
+    "dowg": Program(
+        lambda: contrib.dowg(jnp.asarray(0.5, jnp.float32)), releases=">=0.2.3", same="compiled"
+    ),
     "momo": Program(lambda: with_value(contrib.momo()), releases=">=0.2.3"),
     "momo decay": Program(
         lambda: with_value(contrib.momo(np.float64(0.1), **DECAYING)), releases=">=0.2.3"

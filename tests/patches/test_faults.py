@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
-from typing import Any, Callable
+from typing import Any
 
 import optax
 import pytest
@@ -24,18 +24,18 @@ OPT_IN = ",".join(patch_id for patch_id in patches.IDS if patches.load(patch_id)
 
 
 @pytest.fixture(scope="module")
-def outcomes(outcome_of: Any, selected: Any) -> Callable[..., Any]:
-    """Run the reproducers of the selected tests in one process."""
+def stock(outcome_of: Any, selected: Any) -> Any:
+    return outcome_of("support.outcomes", *selected("name"), OPTAX_DTYPEFIX="off")["all"]
 
-    def run(*options: str, **variables: str) -> Any:
-        return outcome_of("support.outcomes", *options, *selected("name"), **variables)
 
-    return run
+@pytest.fixture(scope="module")
+def patched(outcome_of: Any, selected: Any) -> Any:
+    return outcome_of("support.outcomes", *selected("name"), OPTAX_DTYPEFIX_ENABLE=OPT_IN)
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_stock_has_the_fault_on_exactly_the_releases_in_the_table(name: str, outcomes: Any) -> None:
-    outcome, _ = outcomes(OPTAX_DTYPEFIX="off")[name]
+def test_stock_has_the_fault_on_exactly_the_releases_in_the_table(name: str, stock: Any) -> None:
+    outcome, _ = stock[name]
     if RELEASE.within(FAULTS[name].releases):
         assert outcome is not None, f"stock optax {RELEASE} has no such fault: the table is wrong"
     else:
@@ -43,18 +43,18 @@ def test_stock_has_the_fault_on_exactly_the_releases_in_the_table(name: str, out
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_the_patch_alone_fixes_the_fault(name: str, outcomes: Any) -> None:
-    assert outcomes("--alone")[name][0] is None
+def test_the_patch_alone_fixes_the_fault(name: str, patched: Any) -> None:
+    assert patched["alone"][name][0] is None
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_all_patches_together_fix_the_fault(name: str, outcomes: Any) -> None:
-    assert outcomes(OPTAX_DTYPEFIX_ENABLE=OPT_IN)[name][0] is None
+def test_all_patches_together_fix_the_fault(name: str, patched: Any) -> None:
+    assert patched["all"][name][0] is None
 
 
 @pytest.mark.parametrize("name", [n for n, f in FAULTS.items() if RELEASE.within(f.releases)])
-def test_the_patch_says_that_it_changed_something(name: str, outcomes: Any) -> None:
-    assert outcomes("--alone")[name][1] > 0
+def test_the_patch_says_that_it_changed_something(name: str, patched: Any) -> None:
+    assert patched["alone"][name][1] > 0
 
 
 @pytest.mark.parametrize("patch_id", patches.IDS)

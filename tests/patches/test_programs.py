@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import optax_dtypefix
-from optax_dtypefix.patches import IDS
+from optax_dtypefix.patches import IDS, load
 from support.patch_cases import programs
 
 
@@ -34,18 +34,18 @@ def stock(outcome_of: Any, selected: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def patched(outcome_of: Any, selected: Any) -> Any:
-    return outcome_of("support.programs", *selected("patch_id"), XLA_FLAGS="")
+    opt_in = ",".join(patch_id for patch_id in IDS if load(patch_id).opt_in)
+    variables = {"XLA_FLAGS": "", "OPTAX_DTYPEFIX_ENABLE": opt_in}
+    return outcome_of("support.programs", *selected("patch_id"), **variables)
 
 
-@having("program")
-def test_compiled_programs_are_identical(
-    patch_id: str, cases: list[str], stock: Any, patched: Any
-) -> None:
+@having("program", "compiled")
+def test_programs_are_identical(patch_id: str, cases: list[str], stock: Any, patched: Any) -> None:
     for case in cases:
         assert patched[patch_id][case]["program"] == stock[patch_id][case]["program"], case
 
 
-@having("program", "bits")
+@having("compiled", "bits")
 def test_results_have_identical_bits(
     patch_id: str, cases: list[str], stock: Any, patched: Any
 ) -> None:
@@ -53,7 +53,7 @@ def test_results_have_identical_bits(
         assert patched[patch_id][case]["bits"] == stock[patch_id][case]["bits"], case
 
 
-@having("program", "bits", "state")
+@having("program", "compiled", "bits", "state")
 def test_states_have_the_same_classes_fields_and_shapes(
     patch_id: str, cases: list[str], stock: Any, patched: Any
 ) -> None:

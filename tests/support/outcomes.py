@@ -2,17 +2,19 @@
 
 ``python -m support.outcomes NAME...`` runs the reproducers of the faults with these names, as in
 ``patch_id.fault_id``, with the patches that the environment asks for. For each name it prints the
-outcome, and how often the patch of that fault says that it changed something.
-With ``--alone`` each patch acts alone while its own faults are reproduced.
+outcome, and how often the patch of that fault says that it changed something. Where optax is
+patched, it does so for "all" patches together and for each patch "alone".
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
+import os
 import sys
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import optax_dtypefix  # isort: skip  # First, as in a training script.
 
@@ -21,7 +23,14 @@ import optax
 from optax_dtypefix import patches
 from optax_dtypefix._engine_instance import ENGINE
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
+
+STOCK = os.environ.get("OPTAX_DTYPEFIX") == "off"
+
+
+@functools.cache
 def faults() -> dict[str, Any]:
     """Return every fault of every patch by its name, in the order of the catalogue."""
     loaded = ((patch_id, patches.load(patch_id)) for patch_id in patches.IDS)
@@ -33,24 +42,32 @@ def changes(patch_id: str) -> int:
     return sum(ENGINE._slots[patch_id].tally.changed.values())
 
 
-def main(names: list[str], *, alone: bool) -> None:
-    warnings.simplefilter("ignore")  # Stock optax warns before it fails.
-    known = faults()
-    outcomes: dict[str, tuple[str | None, int]] = {}
+def outcome_of(name: str) -> tuple[str | None, int]:
+    """Run one reproducer."""
+    patch_id, _, _ = name.partition(".")
+    before = changes(patch_id)
+    try:
+        outcome = faults()[name].reproduce(optax)
+    except Exception as error:
+        outcome = f"{type(error).__name__}: {error}"
+    return outcome, changes(patch_id) - before
+
+
+def alone(names: list[str]) -> Iterator[tuple[str, tuple[str | None, int]]]:
+    """Run each reproducer while all patches but its own are disabled."""
     for patch_id, of_patch in itertools.groupby(names, lambda name: name.partition(".")[0]):
-        if alone:
-            optax_dtypefix.revert()
-            optax_dtypefix.apply(patch_id)
-        for name in of_patch:
-            before = changes(patch_id)
-            try:
-                outcome = known[name].reproduce(optax)
-            except Exception as error:
-                outcome = f"{type(error).__name__}: {error}"
-            outcomes[name] = outcome, changes(patch_id) - before
+        with optax_dtypefix.disabled(*(other for other in patches.IDS if other != patch_id)):
+            for name in of_patch:
+                yield name, outcome_of(name)
+
+
+def main(names: list[str]) -> None:
+    warnings.simplefilter("ignore")  # Stock optax warns before it fails.
+    outcomes = {"all": {name: outcome_of(name) for name in names}}
+    if not STOCK:
+        outcomes["alone"] = dict(alone(names))
     print(json.dumps(outcomes))
 
 
 if __name__ == "__main__":
-    arguments = sys.argv[1:]
-    main([name for name in arguments if name != "--alone"], alone="--alone" in arguments)
+    main(sys.argv[1:])

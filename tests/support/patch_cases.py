@@ -52,9 +52,10 @@ class Program(NamedTuple):
       build: builds the transformation, after the patch was applied.
       dtype: of the params and gradients.
       releases: PEP 440 specifiers of the releases with the transformation.
-      same: what is identical with and without the patch. ``"program"``: the compiled programs.
-        ``"bits"``: only the results, because the program fixes a value elsewhere. ``"state"``: only
-        the classes, fields and shapes of the state, because stock is wrong here.
+      same: what is identical with and without the patch. ``"program"``: what JAX gives XLA.
+        ``"compiled"``: what XLA makes of that. ``"bits"``: only the results, because the program
+        fixes a value elsewhere. ``"state"``: only the classes, fields and shapes of the state,
+        because stock is wrong here.
     """
 
     build: Callable[[], Any]
