@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
+import sysconfig
+import traceback
 from typing import Any
 
 import jax
@@ -55,7 +57,24 @@ def refuse_traced(params: PyTree) -> None:
 
 
 def advice_on(error: BaseException, caller: str, params: PyTree) -> str:
-    """Return advice on an exception of the transformation, or nothing."""
+    """Return the line of the user's code that raised, if any, and advice, if there is some."""
+    return _line_of(error) + _advice_on(error, caller, params)
+
+
+def _line_of(error: BaseException) -> str:
+    """Return the innermost line that is in no installed package, and not in this one."""
+    installed = (*map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), "<")
+    own = f"{__name__.partition('.')[0]}."
+    lines = [
+        f" ({frame.f_code.co_filename}:{line})"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if not frame.f_code.co_filename.startswith(installed)
+        and not str(frame.f_globals.get("__name__")).startswith(own)
+    ]
+    return lines[-1] if lines else ""
+
+
+def _advice_on(error: BaseException, caller: str, params: PyTree) -> str:
     found = _MISSING.search(str(error)) if isinstance(error, TypeError) else None
     names = re.findall(r"'(\w+)'", found[1]) if found else []
     if names:

@@ -183,7 +183,9 @@ class Report:
         rows += [(p.id, p.state.value, p.fixed_in_text, p.reason) for p in self]
         if width is not None and not verbose:
             before = sum(max(map(len, column)) + 2 for column in list(zip(*rows))[:-1])
-            rows = [(*cells, cut(reason, max(width - before, 20))) for *cells, reason in rows]
+            short = [(*cells, cut(reason, max(width - before, 20))) for *cells, reason in rows]
+            hint = "\n\n`status -v` shows each reason in full." if short != rows else ""
+            return self._as_text(short, width, paint) + hint
         return self._as_text(rows, width, paint)
 
     def _effects(self) -> list[tuple[str, ...]]:

@@ -87,12 +87,14 @@ def test_float64_inside_is_found_unless_an_input_has_it() -> None:
         assert optax_dtypefix.check(tx, shapes(jnp.float64)).ok
 
 
-def test_an_exception_is_reported_with_its_cause() -> None:
+def test_an_exception_is_reported_with_its_line_and_its_cause() -> None:
     def update(*_: Any) -> Any:
         raise KeyError("lost")
 
     report = optax_dtypefix.check(transformation(update), shapes(jnp.float32))
     assert kinds(report) == ["error"]
+    line = update.__code__.co_firstlineno + 1
+    assert str(report) == f"error: KeyError: 'lost' ({__file__}:{line})"
     assert isinstance(report.error, KeyError)
     with pytest.raises(optax_dtypefix.OptaxDtypeFixError) as raised:
         report.raise_if_broken()

@@ -188,7 +188,8 @@ def test_reasons_are_cut_or_wrapped_to_the_terminal(package: FakePackage) -> Non
     assert lines[0].startswith("long   applied  not yet   fakepkg 0.2.5 has: fault, fault,")
     assert lines[1].startswith(" " * 26 + "fault")
     assert lines[-1] == "b      applied  not yet   fakepkg 0.2.5 has: fault"
-    lines = engine.status().as_text(60).splitlines()[4:]
+    *lines, blank, hint = engine.status().as_text(60).splitlines()[4:]
+    assert (blank, hint) == ("", "`status -v` shows each reason in full.")
     assert lines[0] == "long   applied  not yet   fakepkg 0.2.5 has: fault, fault, …"
     assert len(lines) == 2
     assert len(engine.status().as_text().splitlines()) == 6

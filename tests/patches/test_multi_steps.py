@@ -177,6 +177,15 @@ def test_without_params_updates_are_as_wide_as_on_stock(inner: Any) -> None:
         assert dtypes_of(updates) == dtypes_of(halves)
 
 
+def test_params_in_another_structure_do_not_set_the_dtypes() -> None:
+    """sgd does not look at them, so the params of a whole model may be given."""
+    tx, params = optax.MultiSteps(optax.sgd(0.5), 1), {"w": jnp.ones(3, jnp.bfloat16)}
+    more = {"a": jnp.ones(2, jnp.float32), **params}
+    updates, _ = tx.update(params, tx.init(params), more)
+    assert updates["w"].dtype == jnp.bfloat16
+    np.testing.assert_array_equal(updates["w"], -0.5 * params["w"])
+
+
 def test_without_params_gradients_stand_in_for_them_unless_moments_do() -> None:
     halves = jnp.ones(3, jnp.bfloat16)
     for inner, expected in ((optax.sgd(0.1), jnp.bfloat16), (optax.adam(0.1), jnp.float32)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import warnings
 from typing import Any
 
@@ -61,7 +62,9 @@ RIGHT: dict[str, Any] = {
 
 def main() -> None:
     warnings.simplefilter("ignore")  # Stock optax warns of deprecations, and before it fails.
-    cases = {**AFFECTED, **{name: (F32, build) for name, build in RIGHT.items()}}
+    cases = {**AFFECTED}
+    if os.environ.get("OPTAX_DTYPEFIX") == "off":  # The patched ones have the same programs.
+        cases |= {name: (F32, build) for name, build in RIGHT.items()}
     verdicts: dict[str, list[str] | None] = {}
     for name, (dtype, build) in cases.items():
         params = {"w": jax.ShapeDtypeStruct((3, 4), dtype), "b": jax.ShapeDtypeStruct((4,), dtype)}
