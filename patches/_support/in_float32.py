@@ -49,7 +49,7 @@ Rounding = Literal["by turns", "growing", "above zero", "below 256", "above squa
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def to_float16(how: Rounding, x: Any, old: Any, bits: Any) -> Any:
+def _to_float16(how: Rounding, x: Any, old: Any, bits: Any) -> Any:
     """Round to float16: what is finite stays so, what is positive stays so.
 
     A moment that is rounded to zero makes an update too large by orders of magnitude. The
@@ -75,9 +75,12 @@ def to_float16(how: Rounding, x: Any, old: Any, bits: Any) -> Any:
     return cast(_within(rounded, 255.0 if how == "below 256" else _HUGE), jnp.float16)
 
 
-@to_float16.defjvp
+@_to_float16.defjvp
 def _straight_through(how: Rounding, primals: Any, tangents: Any) -> tuple[Any, Any]:
-    return to_float16(how, *primals), cast(tangents[0], jnp.float16)
+    return _to_float16(how, *primals), cast(tangents[0], jnp.float16)
+
+
+to_float16 = jax.jit(_to_float16, static_argnums=0)  # Traced once a shape, not once a leaf.
 
 
 ROUNDINGS: dict[str, dict[str, Rounding]] = {
