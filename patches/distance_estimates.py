@@ -375,7 +375,7 @@ def _probe_zero_gradient(optax: Any) -> str | None:
 
 @PATCH.fault("==0.2.3")
 def weak_types(optax: Any) -> str | None:
-    """Types of the state change in the first step of dog and dowg, which compiles twice."""
+    """Types in the state change in the first step of dog and dowg: the step compiles twice."""
     return _show(_optimizers(optax, ("dog", "dowg")), jnp.float32)
 
 

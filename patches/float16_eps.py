@@ -140,7 +140,7 @@ def overflow(optax: Any) -> str | None:
 
 @PATCH.fault(">=0.1.2", issue=1754)
 def float16_arithmetic(optax: Any) -> str | None:
-    """Moments of float16 gradients are squared and divided by in float16."""
+    """Optimizers divide by moments of float16 gradients in float16."""
     params = jax.ShapeDtypeStruct((3, 4), jnp.float16)
 
     def show(tx: Any) -> str | None:

@@ -125,7 +125,7 @@ def promoted_updates(optax: Any) -> str | None:
 
 @PATCH.fault("==0.2.6", issue=1359, abstract=False)
 def frozen_decay(optax: Any) -> str | None:
-    """With a schedule, the decay of the weights stays that of the first step."""
+    """With a schedule, the weight decay keeps its value of the first step."""
     try:
         tx = optax.fromage(lambda count: jnp.where(count == 0, 0.0, 1.0))
     except TypeError:  # No schedule is accepted at all: see above.

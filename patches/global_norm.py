@@ -277,7 +277,7 @@ def per_example(optax: Any) -> str | None:
 
 @PATCH.fault(">=0.2.4", abstract=False)
 def projections(optax: Any) -> str | None:
-    """projection_l2_ball and projection_l2_sphere project float16 norms above 255 to zero."""
+    """projection_l2_ball and projection_l2_sphere give zero for float16 norms above 255."""
     project = demo.public(optax, "projections.projection_l2_ball")
     onto = demo.public(optax, "projections.projection_l2_sphere")
     return demo.wrong("projection_l2_ball", demo.compiled(project, _LARGE)["b"], 0.5) or demo.wrong(

@@ -7,13 +7,12 @@ complex leaf makes them complex. With ``hyperparam_dtype=float32`` they keep the
 and updates change to float32. https://github.com/google-deepmind/optax/issues/1414 asks for another
 dtype; no upstream issue was found about the NaN, or about the dtypes of state and updates.
 
-Here stock computes the hyperparameters. Instead of params and gradients stock sees one number in
-their dtype, and instead of the inner transformation one that has them for its state. The inner
-transformation then sees the user's params, gradients and state. Where no
-param is narrower than the hyperparameters, they are passed on unchanged. Else they are weakly
-typed, and take the dtype of the leaf that they meet, like a Python number. In that case a gradient
-narrower than its param is passed on as wide as the param: stock's hyperparameters would promote it
-too.
+Here stock computes the hyperparameters. Stock sees one number in place of the params and gradients,
+and a transformation whose state is the hyperparameters in place of the inner one. The inner
+transformation then sees the user's params, gradients and state. If no param is narrower than the
+hyperparameters, they are passed on unchanged. Else they are weakly typed, and take the dtype of the
+leaf that they meet, like a Python number. In that case a gradient narrower than its param is passed
+on as wide as the param: stock's hyperparameters would promote that gradient too.
 
 Functions of ``jax.lax`` do not promote. An inner transformation that gives them hyperparameters is
 called twice in such a step: JAX refuses float32, then the hyperparameters have the dtype of the
@@ -379,7 +378,7 @@ def narrow_hyperparams(optax: Any) -> str | None:
 
 @PATCH.fault("<0.2.8")
 def integer_leaf(optax: Any) -> str | None:
-    """Hyperparameters become integers, a learning rate 0, if the first leaf is an integer.
+    """If the first leaf is an integer, hyperparameters become integers: a learning rate is 0.
 
     0.1 in int32 is 0: nothing is trained, and there is no warning.
     """

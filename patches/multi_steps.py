@@ -303,7 +303,7 @@ def mixed_precision(optax: Any) -> str | None:
 
 @PATCH.fault("<0.2.8", abstract=False)
 def half_precision_sum(optax: Any) -> str | None:
-    """Accumulates bfloat16 gradients in bfloat16: 1,000 from 0.5 to 1.5 have the mean 0.5."""
+    """MultiSteps sums bfloat16 gradients in bfloat16: 1,000 from 0.5 to 1.5 get the mean 0.5."""
     tx, gradients = optax.MultiSteps(optax.sgd(1.0), 1000), np.linspace(0.5, 1.5, 1000)
     updates, _ = demo.steps(tx, np.zeros((), jnp.bfloat16), gradients)
     return demo.wrong("the mean of 1,000 gradients from 0.5 to 1.5 is {}", -updates, 1.0)

@@ -332,7 +332,7 @@ def strict_schedule(optax: Any) -> str | None:
 @PATCH.fault("<0.2.4", issue=1207)
 @x64()
 def float64_inside(optax: Any) -> str | None:
-    """Under x64, float32 params are computed with in float64.
+    """Under x64, arithmetic on float32 params is float64.
 
     1 - step**-0.8 is a strong float64 where step is an int32 under x64.
     """

@@ -102,7 +102,7 @@ def _show(optax: Any, *dtypes: Any, loss: Any = jnp.float32, **arguments: Any) -
 
 @PATCH.fault(">=0.2.4,<0.2.7", issue=1440)
 def weak_types(optax: Any) -> str | None:
-    """Types of the values change in the first step, which compiles twice."""
+    """Types of the values change in the first step: the step compiles twice."""
     return _show(optax, jnp.float32)
 
 
