@@ -36,11 +36,14 @@ def is_applied(patch_id: str) -> bool:
 def apply(*ids: str) -> None:
     """Apply the named patches now, or every patch that the settings want.
 
-    A second call does nothing. An opt-in patch is applied when it is named. A patch that an
-    environment variable switched off stays off, with a warning if it is named here. All of JAX's
-    compiled traces are dropped if one may hold a function that changes. A transformation that was
-    built before keeps the functions that it was built with; the first call warns and says how many
-    there are.
+    This undoes ``revert``, and patches a module again after a reload. A patch that is already
+    applied stays as it is. An opt-in patch is applied if it is named here or in the settings. A
+    patch that an environment variable switched off stays off; if it is named here, a warning says
+    so.
+
+    All of JAX's compiled traces are dropped if one may hold a function that changes. A
+    transformation that was built before keeps the functions that it was built with. The first call
+    warns, and names the functions that built such transformations.
 
     Raises:
       ValueError: unknown patch id; the message names the nearest one.
@@ -51,15 +54,15 @@ def apply(*ids: str) -> None:
 
 
 def revert(*ids: str) -> None:
-    """Take the named patches out, or all, and restore every name that was rebound.
+    """Remove the named patches, or all, and restore every name that was rebound.
 
-    If other code wrapped a patched function since, that wrapper stays and calls the stock function,
-    and a warning names it, if it has ``__wrapped__``. Once it is gone, a second ``revert`` restores
-    the name.
+    Other code may have wrapped a patched function since. That wrapper stays and calls the stock
+    function. If the wrapper has ``__wrapped__``, a warning names the wrapper: remove it, and call
+    ``revert`` again to restore the name.
 
     Raises:
       ValueError: unknown patch id; the message names the nearest one.
-      OptaxDtypeFixError: in strict mode, if such a wrapper stays. All else is reverted by then.
+      OptaxDtypeFixError: in strict mode, if such a wrapper stays. Everything else is reverted.
     """
     _engine().revert(*ids)
 
@@ -68,7 +71,7 @@ def disabled(*ids: str) -> _GeneratorContextManager[None]:
     """Suspend the named patches, or all, inside a ``with`` block, or in a decorated function.
 
     The block has stock behaviour in all threads of the process. Blocks nest. All of JAX's compiled
-    traces are dropped on entry and exit, unless no function of these patches was called before. A
+    traces are dropped on entry and exit if a function of these patches was called before. A
     transformation that was built outside the block keeps the functions that it was built with.
 
     Raises:

@@ -12,13 +12,14 @@ if TYPE_CHECKING:
 
 
 class OptaxDtypeFixWarning(UserWarning):
-    """Something requested could not be done; stock optax runs there."""
+    """Something that you asked for could not be done. What is not patched stays stock."""
 
 
 class OptaxDtypeFixError(RuntimeError):
-    """A malformed setting or, in strict mode, something requested that could not be done.
+    """A setting is malformed or, in strict mode, something that you asked for could not be done.
 
-    Also raised by ``Check.raise_if_broken`` and ``assert_same_on_all_processes``.
+    Also raised by ``Check.raise_if_broken`` and ``assert_same_on_all_processes``, and by
+    ``import optax`` if packages or patches differ from those in ``OPTAX_DTYPEFIX_REQUIRE``.
     """
 
 

@@ -21,7 +21,7 @@ def assert_same_on_all_processes() -> None:
 
     Raises:
       OptaxDtypeFixError: on every process, if any process differs from the first. The message lists
-        each difference and the processes on either side.
+        each difference, and which processes have which value.
     """
     differences = list(differences_of([json.loads(text) for text in _all(json.dumps(_own()))]))
     if differences:

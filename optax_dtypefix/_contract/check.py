@@ -30,17 +30,19 @@ def check(tx: Any, params: PyTree, grads: PyTree = None, **extra_args: Any) -> C
     Args:
       tx: anything with ``init`` and ``update``.
       params: tree of arrays or ``jax.ShapeDtypeStruct``.
-      grads: likewise; like the params if not given.
+      grads: tree of arrays or ``jax.ShapeDtypeStruct``; like the params if not given.
       **extra_args: passed to ``update``. Trees of arrays or ``jax.ShapeDtypeStruct`` are abstract
         too; anything else, such as a function, is passed unchanged.
 
     Returns:
-      The violations. Use ``.ok``, ``.raise_if_broken()`` or ``str()``. A violation is a leaf of the
-      state that changes its shape, dtype or weak type in a step; a state that changes its structure
-      or that ``lax.scan`` or ``lax.cond`` refuses; an update that is wider than its gradient, its
-      param and the state that is kept for that param, or an integer where one of these is not;
-      float64 arithmetic or a 64-bit leaf of the state, if no input is that wide. An exception of
-      the transformation is a violation, too; its cause is in ``.error``.
+      The violations. Use ``.ok``, ``.raise_if_broken()`` or ``str()``. These are violations:
+
+      - A leaf of the state changes its shape, dtype or weak type in a step.
+      - The state changes its structure, or ``lax.scan`` or ``lax.cond`` refuses the state.
+      - An update is wider than its gradient, its param and the state that is kept for that param.
+      - An update is an integer, but its gradient or its param is not.
+      - The arithmetic is float64, or a leaf of the state has 64 bits, and no input is that wide.
+      - The transformation raises an exception, which is in ``.error``.
 
     Raises:
       TypeError: ``tx`` or ``params`` is something else; the message says what was probably meant.

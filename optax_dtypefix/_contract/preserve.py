@@ -11,14 +11,15 @@ from .updates import cast_updates
 
 
 def preserve_dtypes(tx: Any) -> Any:
-    """Make any transformation keep the dtypes of its state, and bound those of its updates.
+    """Make any transformation keep the dtypes of its state, and limit those of its updates.
 
     Every leaf of the state keeps its shape, dtype and weak type, so that a train step compiles
-    once, scans and checkpoints. A leaf that would lose its kind of number, a float cast to an
-    integer or a complex number to a real one, starts in the wider kind, or is left as ``tx`` makes
-    it. An update that is wider than its gradient, its param and the state that ``tx`` keeps for
-    that param is cast to the widest of them; no update is narrowed below that. Float64 arithmetic
-    inside ``tx``, or precision that is lost there, is not fixed.
+    once, scans and checkpoints. No float is cast back to an integer, and no complex number to a
+    real one: such a leaf starts in the wider kind, or stays as ``tx`` makes it.
+
+    An update that is wider than its gradient, its param and the state that ``tx`` keeps for that
+    param is cast to the widest of these three, and never below. Float64 arithmetic inside ``tx``
+    stays, and precision that is lost inside ``tx`` stays lost.
 
     Args:
       tx: anything with ``init`` and ``update``.

@@ -21,7 +21,7 @@ class Violation:
         ``error``; of values, ``not finite``, ``update``, ``statistic``, ``stalls`` or ``error``.
       where: key path of the leaf, as in ``[0].mu['w']``; of values, as in ``updates['w']`` or
         ``state[0].weight_sum``. Empty if it is about the whole.
-      message: what is wrong; of a dtype, from what to what.
+      message: what is wrong, such as ``changes from bfloat16[3] to float32[3]``.
       step: of values, the first step that shows it, counted from 1.
       gradients: of values, what is special about the gradients that show it, as text.
     """
@@ -51,7 +51,7 @@ class Check:
       built_before: the functions that built parts of the transformation before they were patched.
         These parts are stock until they are built again. That alone breaks nothing.
       notes: which values were not compared, and why.
-      if_ok: what to say if there is no violation.
+      if_ok: the text of ``str()`` if there is no violation.
     """
 
     violations: tuple[Violation, ...]

@@ -6,7 +6,17 @@ import enum
 
 
 class State(str, enum.Enum):
-    """The closed set of states of a patch."""
+    """The states of a patch, as text.
+
+    Attributes:
+      PENDING: optax, or a part of optax, is not imported yet, or its import missed the hook.
+      APPLIED: calls reach the patch.
+      NOT_NEEDED: the installed optax has none of the faults of the patch.
+      DISABLED: a setting or the program switched the patch off, or nobody enabled an opt-in patch.
+      UNSUPPORTED: the patch does not fit this untested release.
+      MISSING: the installed optax lacks a function that the patch replaces.
+      FAILED: the patch raised an error, or a reload removed the patch.
+    """
 
     PENDING = "pending"
     APPLIED = "applied"
