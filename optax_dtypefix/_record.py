@@ -1,4 +1,4 @@
-"""The record of a run: write it to a file, and hold a later run to it.
+"""The record of a run: write it to a file, and require it of a later run.
 
 ``OPTAX_DTYPEFIX_REPORT`` names the file to write, ``OPTAX_DTYPEFIX_REQUIRE`` the one to compare
 with. The file is written when optax is imported, in case the process is killed, and at exit.
@@ -25,7 +25,7 @@ _NO_FILES = ("/dev", "/dev/fd", "/proc/self/fd")
 
 
 class Record:
-    """The record that this process writes, and the one that it is held to.
+    """The record that this process writes, and the one that it requires.
 
     Raises:
       OptaxDtypeFixError: the required record cannot be read; in strict mode, the report cannot be
@@ -55,11 +55,12 @@ class Record:
         if self._required and self._required["digest"] != now["digest"]:
             self.write_nothing()  # It may be the path of the required record.
             raise OptaxDtypeFixError(
-                f"What is applied is not what {self._settings.require} records:\n"
+                f"The packages or patches differ from the record {self._settings.require}:\n"
                 f"  now:      {', '.join(report.applied)}\n"
                 f"  recorded: {', '.join(self._required['applied'])}\n"
                 f"Use the recorded packages and OPTAX_DTYPEFIX* variables. To accept the "
-                f"difference, run once without OPTAX_DTYPEFIX_REQUIRE (--require) and record again."
+                f"difference, record again: run once with OPTAX_DTYPEFIX_REPORT (--report) and "
+                f"without OPTAX_DTYPEFIX_REQUIRE (--require)."
             )
         self._applied = now
         self._write(report, finished=False)
@@ -73,7 +74,8 @@ class Record:
             if "optax" in sys.modules:  # Launchers and data loaders have no record.
                 self._write(self._status(), finished=True)
         except Exception as error:  # A bug of ours must not change how the program ends.
-            warn_or_raise(f"The report was not written: {summarize(error)}", strict=False)
+            problem = f"The report was not written: {summarize(error)}"
+            warn_or_raise(f"{problem}. Please report this bug.", strict=False)
 
     def _write(self, report: Report, *, finished: bool) -> None:
         """Replace the report as a whole: a reader, or another process, never sees half of it."""
@@ -110,7 +112,7 @@ class Record:
         path, self._path = self._path, None
         warn_or_raise(
             f"Cannot write the report {path}: {problem}. Set OPTAX_DTYPEFIX_REPORT (--report) to "
-            f"a file in a folder that exists.",
+            f"a file in a folder that you can write to.",
             strict=strict,
         )
 
@@ -135,8 +137,9 @@ def read_record(path: str) -> Mapping[str, Any]:
     else:
         return record
     raise OptaxDtypeFixError(
-        f"OPTAX_DTYPEFIX_REQUIRE (--require) is {path}, which cannot be used: {problem}. Write it "
-        f"with OPTAX_DTYPEFIX_REPORT, or with `python -m optax_dtypefix status --json > FILE`."
+        f"Cannot read the record {path} of OPTAX_DTYPEFIX_REQUIRE (--require): {problem}. Write a "
+        f"record with OPTAX_DTYPEFIX_REPORT (--report), or with `python -m optax_dtypefix status "
+        f"--json > FILE`."
     )
 
 

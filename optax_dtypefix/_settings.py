@@ -138,13 +138,13 @@ def _check_names(environment: Mapping[str, str], *, strict: bool) -> None:
     """Report unknown variables: a misspelt one would silently have no effect."""
     suffixes = ("", "_DISABLE", "_ONLY", "_ENABLE", "_STRICT", "_LOG", "_REPORT", "_REQUIRE")
     known = [_PREFIX + suffix for suffix in suffixes]
+    consequence = "" if strict else " (ignored)"
     for variable in environment:
         if not variable.startswith("OPTAX_") or variable in known:
             continue
         if variable.startswith(_PREFIX) or closest(variable, known, cutoff=0.8):
-            warn_or_raise(
-                f"Unknown variable {variable} (ignored). {suggest(variable, known)}", strict=strict
-            )
+            advice = suggest(variable, known)
+            warn_or_raise(f"Unknown variable {variable}{consequence}. {advice}", strict=strict)
 
 
 # Read while ``import optax_dtypefix`` runs: a malformed variable must stop the program there, and

@@ -51,7 +51,10 @@ def activate() -> str:
     )
     if done.stdout.strip() != "True":
         path.unlink()
-        raise ActivationError(f"{sys.executable} does not read {path.parent} when it starts.")
+        raise ActivationError(
+            f"{sys.executable} does not read {path.parent} when it starts. Run each program with "
+            f"`python -m optax_dtypefix run` instead."
+        )
     return (
         f"Wrote {path}\nEvery Python of this environment now imports optax_dtypefix at its start. "
         f"To undo: python -m optax_dtypefix deactivate"

@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.command == "run":
         return _run(options, theirs)
     if sys.stdout is None:  # As in ``>&-``.
-        raise SystemExit("optax-dtypefix: stdout is closed, so there is nowhere to report.")
+        raise SystemExit("optax-dtypefix: stdout is closed. Redirect stdout to a file.")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # Messages may hold what a terminal cannot show.
     commands: dict[str, Callable[[argparse.Namespace], int]] = {
@@ -89,7 +89,8 @@ def _status(options: argparse.Namespace) -> int:
         except OptaxDtypeFixError as error:  # Strict mode.
             refusal = error
         except Exception as error:  # A broken installation of optax or jax fails in its own way.
-            raise NoOptaxError(f"{type(error).__name__}: {error}") from error
+            advice = 'For the traceback, run `python -c "import optax"`.'
+            raise NoOptaxError(f"{type(error).__name__}: {error}\n{advice}") from error
     report = status()
     text = report.as_text(terminal_width(), verbose=options.verbose, paint=painter())
     active = active_files()
@@ -99,7 +100,7 @@ def _status(options: argparse.Namespace) -> int:
     print(json.dumps(as_dict, indent=2) if options.json else text, flush=True)
     failed = [patch.id for patch in report if patch.state is State.FAILED]
     if failed:
-        print(f"\nFailed: {', '.join(failed)}. Their functions are unpatched.", file=sys.stderr)
+        print(f"\nFailed: {', '.join(failed)}. Their functions stay stock.", file=sys.stderr)
     if refusal is not None:
         why = " (OPTAX_DTYPEFIX_STRICT=1)" if SETTINGS.strict else ""
         print(f"\n`import optax` raises an error{why}: {refusal}", file=sys.stderr)
@@ -135,7 +136,7 @@ def _look_for_optax() -> None:
     if RECORD:  # The report is that of a run, which this is not.
         RECORD.write_nothing()
     if importlib.util.find_spec("optax") is None:
-        why = f"it is not installed for {sys.executable}. Run `python -m pip install optax`."
+        why = f"it is not installed. Run `{sys.executable} -m pip install optax`."
         raise NoOptaxError(why)
 
 

@@ -22,7 +22,7 @@ CHECK_FAILED = 3
 
 _DESCRIPTION = """\
 Make the installed optax dtype-preserving. In a program, `import optax_dtypefix` is enough. This
-command shows what the import does here, proves it, or runs a program that you cannot change.
+command shows which patches are applied, tests them, and patches programs that you cannot change.
 """
 
 _EPILOG = """\
@@ -51,14 +51,14 @@ environment:
 
 _STATUS = """\
 Import optax under the shim, and report for each patch whether it was applied, and why. Exit with 1
-if a patch failed. The JSON can be required of a later run: `run --require FILE`.
+if a patch failed. To require the same patches later: `status --json > FILE`, `run --require FILE`.
 """
 
 _DOCTOR = """\
 Reproduce each fault of the installed optax on the stock and on the patched functions, in separate
 processes. Show one line a patch; with PATCH, every detail of its faults. Run on the CPU
-unless JAX_PLATFORMS is set. Exit with 1 if patched optax still has a fault, or if stock optax lacks
-one that it should have.
+unless JAX_PLATFORMS is set. Exit with 1 if patched optax still has a fault, or if stock optax does
+not show a fault that is listed for this release.
 """
 
 _CHECK = """\
@@ -81,22 +81,22 @@ examples:
 """
 
 _RUN = """\
-Run an unmodified script or module under the shim: start Python on it, as `python SCRIPT ...` or
-`python -m MODULE ...` does, with a folder first on PYTHONPATH that imports the shim. The processes
-that the program starts inherit PYTHONPATH, so they are under the shim too, unless they are started
-with -I, -E or -S. SCRIPT may be all that Python runs, such as a zip archive, or - for stdin.
+Run an unmodified script or module under the shim, as `python SCRIPT ...` or `python -m MODULE ...`
+does. `run` puts a folder first on PYTHONPATH; from there Python imports the shim when it starts.
+Processes that the program starts inherit PYTHONPATH and are patched too, unless they start with
+-I, -E or -S. SCRIPT may also be a folder or a zip archive, or - for stdin.
 All arguments after SCRIPT or MODULE go to the program.
 
-With --report, write what was applied and what each patch did: when optax is imported, and again at
-exit. In FILE, %p stands for the process id and %h for the host; without them, the last process that
-imported optax writes the file. With --require, `import optax` fails with both lists if what is
-applied is not what FILE records.
+With --report, write to FILE which patches were applied and what each patch did: when optax is
+imported, and again at exit. In FILE, %p stands for the process id and %h for the host; without
+them, the last process that imported optax writes the file. With --require, `import optax` raises
+an error if the packages or patches differ from those in FILE. The error lists both.
 """
 
 _ACTIVATE = """\
 Write a .pth file into the site-packages of this Python. From then on, every Python of this
 environment imports optax_dtypefix when it starts: launchers, workers, subprocesses.
-`python -S` does not read the file. The environment variables work as ever.
+`python -S` does not read the file. The OPTAX_DTYPEFIX* variables still apply.
 """
 
 _DEACTIVATE = """\
@@ -165,7 +165,7 @@ def _parser() -> argparse.ArgumentParser:
     for one, more in (
         (status, "reasons in full"),
         (doctor, "one line a fault, with its messages"),
-        (check, "every problem, not the first"),
+        (check, "every problem, not only the first"),
     ):
         one.add_argument("--json", action="store_true", help="print everything as JSON")
         one.add_argument("-v", "--verbose", action="store_true", help=f"show {more}")
@@ -180,7 +180,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     run.add_argument("--report", metavar="FILE", help="write what was applied, and what it did")
-    run.add_argument("--require", metavar="FILE", help="fail unless what FILE records is applied")
+    run.add_argument("--require", metavar="FILE", help="fail unless patches are as in FILE")
     program = run.add_mutually_exclusive_group(required=True)
     program.add_argument("script", metavar="SCRIPT", nargs="?", help="path of a Python file")
     program.add_argument("-m", metavar="MODULE", dest="module", help="name of a module or package")
@@ -211,5 +211,5 @@ def _add_params(check: argparse.ArgumentParser) -> None:
         "--x64",
         action="store_true",
         default=os.environ.get("JAX_ENABLE_X64", "").lower() in ("1", "true", "t", "yes", "on"),
-        help="check in 64-bit mode; so it is if JAX_ENABLE_X64 is set, or for DTYPE float64",
+        help="check in 64-bit mode; the default if JAX_ENABLE_X64 is set, or if DTYPE has 64 bits",
     )

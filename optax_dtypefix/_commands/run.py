@@ -28,8 +28,9 @@ def run(program: Sequence[str], variables: Mapping[str, str]) -> int:
     """
     if sys.flags.ignore_environment or sys.flags.no_site:
         print(
-            "optax-dtypefix run: under -I, -E and -S Python does not read what `run` sets, so the "
-            "program would run stock optax. Leave the option out, or use `activate` with -I or -E.",
+            "optax-dtypefix run: under -I, -E and -S Python does not import the shim, so the "
+            "program would run stock optax. Leave the option out. With -I or -E, you can also run "
+            "`python -m optax_dtypefix activate`.",
             file=sys.stderr,
         )
         return 2

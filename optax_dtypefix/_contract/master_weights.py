@@ -28,7 +28,7 @@ class MasterWeightsState(NamedTuple):
 
     Attributes:
       master: the params, in float32 where the user's are in half precision.
-      inner_state: of the wrapped transformation.
+      inner_state: the state of the wrapped transformation.
     """
 
     master: PyTree
@@ -39,8 +39,8 @@ class StochasticRoundingState(NamedTuple):
     """The state of :func:`master_weights` with a ``rounding_key``.
 
     Attributes:
-      key: for the random bits of the next step.
-      inner_state: of the wrapped transformation.
+      key: the key of ``jax.random`` for the next step.
+      inner_state: the state of the wrapped transformation.
     """
 
     key: Any
@@ -50,14 +50,14 @@ class StochasticRoundingState(NamedTuple):
 def master_weights(tx: Any, *, dtype: Any = jnp.float32, rounding_key: Any = None) -> Any:
     """Keep a float32 copy of half-precision params, so that small updates are not rounded away.
 
-    ``tx`` sees the copy, and half-precision gradients in its dtype. The updates are such that
-    ``optax.apply_updates`` gives the copy, rounded to the dtypes of the params: wrap the whole
-    optimizer. ``eqx.apply_updates`` would make the params float32. If the params were changed in
-    another way, as by clipping them, the copy follows, element by element.
+    Wrap the whole optimizer: ``tx`` sees the copy, and half-precision gradients in the dtype of the
+    copy. Apply the updates with ``optax.apply_updates``: the new params are the copy, rounded to
+    the dtypes of the params. ``eqx.apply_updates`` would make the params float32. If you change the
+    params in another way, such as by clipping, the copy follows, element by element.
 
-    A line search evaluates its ``value_fn`` at the copy, so ``optax.value_and_grad_from_state``,
-    which evaluates at the params, does not go with it. float8 params have no copy. Around a
-    schedule-free optimizer, pass the parts of the state to optax:
+    Do not combine a line search with ``optax.value_and_grad_from_state``: the search evaluates
+    ``value_fn`` at the copy, and ``value_and_grad_from_state`` at the params. float8 params have no
+    copy. Around a schedule-free optimizer, pass the parts of the state to optax:
     ``schedule_free_eval_params(state.inner_state, state.master)``.
 
     With ``rounding_key``, no copy is kept. The new params are rounded up or down at random, so that
@@ -65,7 +65,7 @@ def master_weights(tx: Any, *, dtype: Any = jnp.float32, rounding_key: Any = Non
 
     Args:
       tx: anything with ``init`` and ``update``.
-      dtype: of the copy: float32 or float64.
+      dtype: the dtype of the copy, float32 or float64.
       rounding_key: a key of ``jax.random``.
 
     Returns:
@@ -104,7 +104,7 @@ def master_weights(tx: Any, *, dtype: Any = jnp.float32, rounding_key: Any = Non
     ) -> tuple[PyTree, Any]:
         if params is None:
             raise ValueError(
-                "master_weights compares its copy with the params, and got none. "
+                "master_weights needs the params, and update got none. "
                 "Call tx.update(grads, state, params)."
             )
         stochastic = isinstance(state, StochasticRoundingState)

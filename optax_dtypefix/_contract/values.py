@@ -29,7 +29,7 @@ def check_values(
       params: tree of arrays or ``jax.ShapeDtypeStruct``; numbers are drawn in their dtypes. Large
         shapes are shrunk. Equal dimensions stay equal, a longer one stays longer, and the state and
         the operations are alike: adafactor still factors what it factored.
-      grads: likewise; like the params if not given.
+      grads: tree of arrays or ``jax.ShapeDtypeStruct``; like the params if not given.
       steps: steps of the longest run, which is only needed if the state has scalars that may be
         sums. In bfloat16 a sum of ones stalls after 256.
       **extra_args: passed to ``update``. A scalar, such as ``value``, is replaced by a loss that
@@ -37,10 +37,13 @@ def check_values(
         shrunk, and arrays among ``params`` are used as they are.
 
     Returns:
-      The problems. Use ``.ok``, ``.raise_if_broken()`` or ``str()``. A problem is an update that is
-      not finite; one that is off by more than the rounding of the updates and of the stored state
-      explains; a scalar of the state that is off by more than 1 %; a sum or an update that stalls.
-      An exception of the transformation is a problem, too; its cause is in ``.error``.
+      The problems. Use ``.ok``, ``.raise_if_broken()`` or ``str()``. These are problems:
+
+      - An update is not finite.
+      - An update is off by more than the rounding of the updates and of the stored state explains.
+      - A scalar of the state is off by more than 1 %.
+      - A sum or an update stalls.
+      - The transformation raises an exception, which is in ``.error``.
 
     Raises:
       ValueError: ``steps`` is less than 1.
@@ -49,7 +52,7 @@ def check_values(
     refuse_wrong("check_values", tx, params)
     refuse_traced(params)
     if steps < 1:
-        raise ValueError(f"steps={steps!r}: it must be at least 1.")
+        raise ValueError(f"steps is {steps!r}. Give at least 1.")
     grads = params if grads is None else grads
     found: dict[tuple[str, str], Violation] = {}
     notes: dict[str, None] = {}

@@ -108,7 +108,8 @@ class Engine:
             disabled_reason = self._settings.disabled_reason(patch_id)
             if disabled_reason is not None:
                 warn_or_raise(
-                    f"Patch {patch_id!r} was not applied: {disabled_reason}.",
+                    f"Patch {patch_id!r} was not applied: {disabled_reason}. Change the variable "
+                    f"and start the program again.",
                     strict=self._settings.strict,
                 )
 
@@ -126,8 +127,8 @@ class Engine:
         if foreign:
             warn_or_raise(
                 f"Cannot fully revert: another library wrapped the patched function "
-                f"({'; '.join(foreign)}). That wrapper now calls the stock function. Remove the "
-                f"wrapper first to restore the original object.",
+                f"({'; '.join(foreign)}). That wrapper now calls the stock function. To restore "
+                f"the function itself, remove the wrapper and call optax_dtypefix.revert() again.",
                 strict=self._settings.strict,
             )
 
@@ -302,9 +303,9 @@ class Engine:
         if problems:
             details = "; ".join(f"{i} ({d.state}): {d.reason}" for i, d in problems.items())
             warn_or_raise(
-                f"Could not apply {details}. These functions are unpatched. Run `python -m "
-                f"optax_dtypefix status` for details, or set "
-                f"OPTAX_DTYPEFIX_DISABLE={','.join(problems)} to silence this warning.",
+                f"Could not apply {details}. The functions of these patches stay stock. For "
+                f"details, run `python -m optax_dtypefix status -v`. To silence this message, set "
+                f"OPTAX_DTYPEFIX_DISABLE={','.join(problems)}.",
                 strict=self._settings.strict,
             )
 
@@ -319,7 +320,7 @@ class Engine:
             more = f" and {len(names) - 6} more" if len(names) > 6 else ""
             warn_or_raise(
                 f"Built before the patches were applied, and still stock: {', '.join(names[:6])}"
-                f"{more}. Build them again, or import optax_dtypefix before you build them.",
+                f"{more}. Build these objects again, or import optax_dtypefix earlier.",
                 strict=self._settings.strict,
             )
 

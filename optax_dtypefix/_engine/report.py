@@ -26,14 +26,14 @@ class PatchStatus:
       upstream: links of the upstream issues.
       fixed_in: the first release of optax that does not need the patch; empty if there is none yet.
       opt_in: whether the patch must be enabled by name.
-      held: what still holds a stock function since before the patch, as ``function in type``: the
-        cells of closures, for example, are not changed.
+      held: objects that still hold a stock function from before the patch, as ``function in type``,
+        such as ``adam in cell`` for a closure. The patch does not change them.
       reached: how often this process called a function that the patch replaces: while it built,
         traced, or took eager steps. A compiled step calls none.
-      changed: what the patch did otherwise than stock, by kind, with the number of times: casts, as
-        in ``{"float16 to float32": 4}``, and other changes as text. Empty if the patch was
-        reached, and stock was right. Where that depends on numbers that are not known while a step
-        is traced, such as a NaN that may come later, the guard counts.
+      changed: what the patch did differently from stock, by kind, with the number of times. A cast
+        is named as in ``{"float16 to float32": 4}``, other changes by a text. Empty if stock was
+        right. While a step is traced, numbers are not known: a guard against a NaN that may come
+        later counts as a change.
     """
 
     id: str
@@ -52,7 +52,7 @@ class PatchStatus:
 
     @property
     def effect(self) -> str:
-        """What an applied patch did in this process; of any other, the reason."""
+        """What the patch did in this process; if the patch is not applied, the reason."""
         if self.state is not State.APPLIED:
             return self.reason
         if not self.reached:
@@ -64,7 +64,7 @@ class PatchStatus:
 
     @property
     def fixed_in_text(self) -> str:
-        """The release as text; empty while the patch is pending, and may not be loaded."""
+        """``fixed_in``, or ``not yet``; empty while the patch is pending."""
         return self.fixed_in or ("" if self.state is State.PENDING else "not yet")
 
     @property
@@ -91,7 +91,17 @@ class PatchStatus:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Report:
-    """State of every patch, with the versions of optax and jax. Iterates over ``PatchStatus``."""
+    """State of every patch, with the versions of optax and jax.
+
+    Iterate over the report, or look a patch up as in ``report["multi_steps"]``: each is a
+    ``PatchStatus``. An unknown id raises ``KeyError``, and the message names the nearest one.
+
+    Attributes:
+      optax_version: the installed version, or ``unknown``.
+      jax_version: the installed version, or ``not installed``.
+      patches: one ``PatchStatus`` a patch.
+      optax_location: the folder of optax; empty until optax is imported.
+    """
 
     optax_version: str
     jax_version: str
@@ -203,7 +213,7 @@ class Report:
         if held:
             lines += [
                 "",
-                "Still stock, as they were held there before the patch:",
+                "These objects hold stock functions from before the patch. Build them again:",
                 *(f"  {h}" for h in held),
             ]
         if not any(patch.has_work for patch in self.patches):

@@ -144,8 +144,9 @@ def _guarded(target: Target, *, strict: bool) -> Target:
         if not strange:
             return target.replacement(stock, *args, **kwargs)
         warn_or_raise(
-            f"This call of {target.qualname} is not patched: the patch does not know "
-            f"{', '.join(strange)}. The stock function runs.",
+            f"This call of {target.qualname} is not patched: the patch does not know these "
+            f"arguments: {', '.join(strange)}. The stock function runs. Leave the arguments out, "
+            f"or upgrade optax-dtypefix.",
             strict=strict,
         )
         return stock(*args, **kwargs)

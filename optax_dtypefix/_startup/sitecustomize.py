@@ -26,7 +26,8 @@ class _Failure:
             raise self.error
         if name == "optax" and sys.stderr is not None:  # It is None under ``pythonw``.
             why = f"{type(self.error).__name__}: {self.error}"
-            print(f"optax-dtypefix: optax is not patched: {why}", file=sys.stderr)
+            advice = "For the traceback, run `python -m optax_dtypefix status`."
+            print(f"optax-dtypefix: optax is not patched: {why}. {advice}", file=sys.stderr)
 
 
 # Last: this may be site-packages, and must hide no standard module.

@@ -152,7 +152,9 @@ def test_a_broken_shim_leaves_stock_optax(active: Environment, broken: str) -> N
     assert (done.returncode, done.stdout) == (0, "optax\n")
     lines = set(done.stderr.splitlines())
     assert len(lines) == 1
-    assert lines.pop().startswith("optax-dtypefix: optax is not patched: SyntaxError: ")
+    line = lines.pop()
+    assert line.startswith("optax-dtypefix: optax is not patched: SyntaxError: ")
+    assert line.endswith("For the traceback, run `python -m optax_dtypefix status`.")
     strict = active("-c", "import optax", OPTAX_DTYPEFIX_STRICT="1")
     assert strict.returncode == 1
 

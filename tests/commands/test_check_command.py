@@ -232,7 +232,7 @@ def test_a_file_does_not_replace_a_module(tmp_path: Path, script: Path) -> None:
         ("no_such_package.train:tx", "there is no module 'no_such_package'"),
         ("wrong.py:tx", "wrong.py cannot be imported: ValueError: no data (line 3)"),
         ("missing.py:tx", "missing.py cannot be imported: ModuleNotFoundError: No module named"),
-        ("exits.py:tx", "exits.py cannot be imported: it exits with 7. Guard what it runs"),
+        ("exits.py:tx", "exits.py cannot be imported: it exits with 7. Move the code"),
         ("relative.py:tx", "It is part of a package: write MODULE:NAME"),
     ],
 )

@@ -187,7 +187,7 @@ def test_a_missing_optax_is_reported(command: Python, name: str) -> None:
     run = command(name, PYTHONPATH=command.at_start(ABSENT))
     assert (run.returncode, run.stdout) == (1, "")
     assert "optax cannot be imported: it is not installed" in run.stderr
-    assert "pip install optax" in run.stderr
+    assert "-m pip install optax`." in run.stderr
     assert "Traceback" not in run.stderr
 
 
@@ -237,7 +237,7 @@ def test_closed_streams(python: Python) -> None:
     status = ("-m", "optax_dtypefix", "status")
     run = python("-c", closed.format(1), *status)
     assert (run.returncode, run.stdout) == (1, "")
-    assert run.stderr == "optax-dtypefix: stdout is closed, so there is nowhere to report.\n"
+    assert run.stderr == "optax-dtypefix: stdout is closed. Redirect stdout to a file.\n"
     run = python("-c", closed.format(2), *status, OPTAX_DTYPEFIX_ONLY="fromage")
     assert (run.returncode, run.stderr) == (0, "")
     assert "fromage" in run.stdout

@@ -71,7 +71,7 @@ def test_another_run_stops_on_import(python: Python, records: list[Path]) -> Non
     assert (run.returncode, run.stdout) == (1, "")
     first, now, recorded = run.stderr.splitlines()[-4:-1]
     error = "optax_dtypefix._errors.OptaxDtypeFixError"
-    assert first == f"{error}: What is applied is not what {path} records:"
+    assert first == f"{error}: The packages or patches differ from the record {path}:"
     assert now.startswith("  now:      optax-dtypefix ")
     assert recorded == "  recorded: " + ", ".join(before["applied"])
     assert (now.rpartition(" ")[2], recorded.rpartition(" ")[2]) == ("multi_steps", "fromage")
@@ -94,7 +94,7 @@ def test_status_shows_the_difference(command: Python, records: list[Path]) -> No
     run = command("status", OPTAX_DTYPEFIX="off", **{REQUIRE: str(records[0])})
     assert run.returncode == 1
     assert run.stdout.startswith("optax-dtypefix ")
-    assert "raises an error: What is applied is not what" in run.stderr
+    assert "raises an error: The packages or patches differ from the record" in run.stderr
     assert "  recorded: optax-dtypefix " in run.stderr
     assert "Traceback" not in run.stderr
 
@@ -111,8 +111,9 @@ def test_a_record_that_cannot_be_read_stops_the_run(command: Python, python: Pyt
     (command.folder / "train.py").write_text("print('on')")
     run = command("run", "--require", "none.json", "train.py")
     assert (run.returncode, run.stdout) == (2, "")
-    assert run.stderr.startswith("optax-dtypefix run: OPTAX_DTYPEFIX_REQUIRE (--require) is ")
-    assert "none.json, which cannot be used: No such file or directory" in run.stderr
+    assert run.stderr.startswith("optax-dtypefix run: Cannot read the record ")
+    why = "none.json of OPTAX_DTYPEFIX_REQUIRE (--require): No such file or directory"
+    assert why in run.stderr
     script = "import sys\ntry: import optax_dtypefix\nfinally: print(len(sys.meta_path))"
     plain = python("-c", "import sys; print(len(sys.meta_path))")
     imported = python("-c", script, **{REQUIRE: "none.json"})

@@ -91,7 +91,7 @@ def test_strict_mode_stops_the_import_each_time(package: FakePackage) -> None:
     engine = Engine(NAME, ("bad",), loader(raising), Settings(strict=True), TESTED)
     start(engine)
     for _ in range(2):  # As in a notebook, or a library that catches the error.
-        with pytest.raises(OptaxDtypeFixError, match="DISABLE=bad to silence"):
+        with pytest.raises(OptaxDtypeFixError, match="set OPTAX_DTYPEFIX_DISABLE=bad"):
             package.load()
 
 

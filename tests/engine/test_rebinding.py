@@ -110,7 +110,7 @@ def test_all_else_is_left_alone_and_named_in_one_warning(
         engine.apply()
     (warning,) = caught
     held = ("scale in cell", "scale in frozenset", "scale in list", "scale in tuple")
-    assert f"and still stock: {', '.join(held)}. Build them again" in str(warning.message)
+    assert f"and still stock: {', '.join(held)}. Build these objects again" in str(warning.message)
     assert warning.filename == __file__
     assert nested == {"a": [scale], "b": {"c": (scale,)}}
     assert (user.closure(5), with_default(5)) == (10, 10)

@@ -1,4 +1,4 @@
-"""The record of a run: what is written, and what a later run is held to."""
+"""The record of a run: what is written, and what is required of a later run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def patches() -> list[Patch]:
 
 
 def begin(*others: Patch, **settings: Any) -> tuple[Engine, Record]:
-    """Return an engine, and the record that it writes or is held to, as for optax."""
+    """Return an engine, and the record that it writes or requires, as for optax."""
     asked = Settings(**settings)
     engine = engine_of(*(others or patches()), settings=asked)
     record = Record(asked, engine.status)
@@ -142,7 +142,7 @@ def test_another_run_is_refused_and_the_record_survives(
         with pytest.raises(OptaxDtypeFixError) as caught:
             package.load()
     first, now, recorded, advice = str(caught.value).splitlines()
-    assert first == f"What is applied is not what {run_json} records:"
+    assert first == f"The packages or patches differ from the record {run_json}:"
     versions = ", ".join(read(run_json)["applied"][:3])
     assert (now, recorded) == (
         f"  now:      {versions}, a, late",
@@ -177,7 +177,7 @@ def test_an_unusable_record_is_refused_at_once(
         path.write_text(content)
     with pytest.raises(OptaxDtypeFixError) as caught:
         read_record(str(path))
-    assert str(caught.value).startswith(f"OPTAX_DTYPEFIX_REQUIRE (--require) is {path}, which")
+    assert str(caught.value).startswith(f"Cannot read the record {path} of OPTAX_DTYPEFIX_REQUIRE")
     assert problem in str(caught.value)
 
 

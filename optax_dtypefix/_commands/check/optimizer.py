@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 _NO_TRANSFORMATION = "not a transformation: it has no init and update."
+_ADVICE = " Name a transformation, or a function that returns one."
 
 
 class OptimizerName(NamedTuple):
@@ -85,7 +86,7 @@ def load(optimizer: OptimizerName) -> Callable[[], Any]:
     if not callable(found):
         # As in flax, whose train states and optimizers hold the transformation as ``tx``.
         holds = _is_transformation(getattr(found, "tx", None))
-        advice = f" Did you mean {f'{optimizer}.tx'!r}?" if holds else ""
+        advice = f" Did you mean {f'{optimizer}.tx'!r}?" if holds else _ADVICE
         what = f"has type {type(found).__name__}, {_NO_TRANSFORMATION}"
         raise OptimizerError(f"{optimizer} {what}{advice}")
     required = _required_arguments(found)
@@ -100,7 +101,8 @@ def load(optimizer: OptimizerName) -> Callable[[], Any]:
 def _built(optimizer: OptimizerName, factory: Callable[[], Any]) -> Any:
     made = factory()
     if not _is_transformation(made):
-        raise OptimizerError(f"{optimizer} returns {type(made).__name__}, {_NO_TRANSFORMATION}")
+        what = f"returns {type(made).__name__}, {_NO_TRANSFORMATION}"
+        raise OptimizerError(f"{optimizer} {what}{_ADVICE}")
     return made
 
 
@@ -129,8 +131,8 @@ def _module(optimizer: OptimizerName) -> ModuleType:
         return _module_of_file(file) if optimizer.in_file else importlib.import_module(place)
     except SystemExit as error:
         raise OptimizerError(
-            f"{place} cannot be imported: it exits with {error.code!r}. Guard what it runs "
-            f"with `if __name__ == '__main__'`"
+            f"{place} cannot be imported: it exits with {error.code!r}. Move the code that "
+            f"runs the program under `if __name__ == '__main__':`"
         ) from None
     except Exception as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
