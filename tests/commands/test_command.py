@@ -84,8 +84,9 @@ def test_status_lists_the_applied_patches(command: Python) -> None:
     run = command("status", OPTAX_DTYPEFIX_ONLY="multi_steps", FORCE_COLOR="1")
     assert (run.returncode, run.stderr) == (0, "")
     assert f": 1 patch on optax {importlib.metadata.version('optax')}, " in run.stdout
-    lines = run.stdout.splitlines()
+    *lines, _, hint = run.stdout.splitlines()
     assert len(lines) == 4 + len(IDS)
+    assert hint == "`status -v` shows each reason in full."
     (line,) = [line for line in lines if line.startswith("multi_steps")]
     assert line.split()[1] == "\033[32mapplied\033[0m"
     assert all(len(re.sub(r"\033\[\d+m", "", line)) <= 80 for line in lines)
