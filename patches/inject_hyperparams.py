@@ -329,8 +329,7 @@ def _as_wide_as(params: PyTree, grads: PyTree) -> PyTree:
 def _as_wide_as_leaf(param: Any, grad: Any) -> Any:
     if kind_of(dtype_of(param)) < REAL or kind_of(dtype_of(grad)) != REAL:
         return grad
-    dtype = jnp.promote_types(dtype_of(grad), jnp.finfo(dtype_of(param)).dtype)
-    return grad if dtype_of(grad) == dtype else cast(grad, dtype)
+    return cast(grad, jnp.promote_types(dtype_of(grad), jnp.finfo(dtype_of(param)).dtype))
 
 
 def _keep(value: Any, widest: Any, requested: Any) -> Any:

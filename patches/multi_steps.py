@@ -116,10 +116,15 @@ def _update(
 
 
 def _params_like(grads: PyTree, state: Any, params: PyTree) -> list[Any]:
-    """List the params, or what has their dtypes: moments of the inner state, else the gradients."""
+    """List the params, or what has their dtypes: moments, double accumulators, or gradients."""
     if params is not None and same_structure(grads, params):
         return leaves(params)
-    return next(iter(kept_like(state.inner_opt_state, grads)), leaves(grads))
+    # A param in half precision has a float32 accumulator, so only a double tells the dtype.
+    doubles = [
+        acc if dtype_of(acc) in (jnp.float64, jnp.complex128) else grad
+        for acc, grad in zip(leaves(state.acc_grads), leaves(grads))
+    ]
+    return next(iter(kept_like(state.inner_opt_state, grads)), doubles)
 
 
 @PATCH.wraps("MultiSteps.update", modules.ACCUMULATION, ">=0.1.5,<0.1.8")

@@ -177,6 +177,15 @@ def test_without_params_updates_are_as_wide_as_on_stock(inner: Any) -> None:
         assert dtypes_of(updates) == dtypes_of(halves)
 
 
+def test_without_params_updates_of_float64_params_are_as_wide_as_on_stock() -> None:
+    with x64():
+        tx, params = optax.MultiSteps(optax.sgd(0.5), 1), {"w": jnp.ones(3, jnp.float64)}
+        grads = {"w": jnp.ones(3, jnp.float32)}
+        updates, _ = tx.update(grads, tx.init(params))
+        wide = Version(optax.__version__) < Version("0.2.8")  # As accumulators are there.
+        assert updates["w"].dtype == (jnp.float64 if wide else jnp.float32)
+
+
 def test_params_in_another_structure_do_not_set_the_dtypes() -> None:
     """sgd does not look at them, so the params of a whole model may be given."""
     tx, params = optax.MultiSteps(optax.sgd(0.5), 1), {"w": jnp.ones(3, jnp.bfloat16)}

@@ -607,3 +607,20 @@ def test_the_objective_of_sophia_runs_in_strict_promotion() -> None:
         tx, params = optax.contrib.sophia(0.1), {"w": jnp.ones(3)}
         tx.update(params, tx.init(params), params, obj_fn=objective)
     assert set(modes) == {"strict"}
+
+
+@pytest.mark.skipif(Version("0.1.8") > RELEASE, reason="sam came with optax 0.1.8")
+def test_the_gradient_function_of_sam_runs_in_strict_promotion() -> None:
+    modes = []
+
+    def grad_fn(params: Any, _: Any) -> Any:
+        modes.append(jax.config.jax_numpy_dtype_promotion)
+        return params
+
+    with jax.numpy_dtype_promotion("strict"):
+        tx, params = (
+            optax.contrib.sam(optax.sgd(0.1), optax.sgd(0.1), opaque_mode=True),
+            {"w": jnp.ones(3)},
+        )
+        tx.update(params, tx.init(params), params, grad_fn=grad_fn)
+    assert set(modes) == {"strict"}
