@@ -48,9 +48,18 @@ def with_loss(**options: Any) -> Any:
 
 
 PROGRAMS = {
-    "defaults": Program(lambda: with_loss(patience=1, cooldown=1), releases=">=0.1.8"),
-    "mean": Program(lambda: with_loss(patience=1, accumulation_size=2), releases=">=0.2.2"),
-    "least": Program(lambda: with_loss(factor=0.5, patience=1, min_scale=0.4), releases=">=0.2.3"),
+    # From 0.2.4 to 0.2.6 the types of the state are weak on stock.
+    "defaults": Program(
+        lambda: with_loss(patience=1, cooldown=1), releases=">=0.1.8", same="compiled"
+    ),
+    "mean": Program(
+        lambda: with_loss(patience=1, accumulation_size=2), releases=">=0.2.2", same="compiled"
+    ),
+    "least": Program(
+        lambda: with_loss(factor=0.5, patience=1, min_scale=0.4),
+        releases=">=0.2.3",
+        same="compiled",
+    ),
     "bfloat16": Program(
         lambda: reduce_on_plateau(patience=10), jnp.bfloat16, ">=0.1.8", same="state"
     ),
