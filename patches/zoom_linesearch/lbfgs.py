@@ -10,8 +10,10 @@ import jax.numpy as jnp
 
 from ..._contract.dtypes import (
     PyTree,
+    cast,
     cast_back,
     cast_leaf_back,
+    dtype_of,
     is_complex,
     leaves,
     same_structure,
@@ -21,7 +23,7 @@ from ..._contract.dtypes import (
 from ..._contract.kinds import promote_initial_state
 from ..._contract.promotion import standard_promotion
 from ..._contract.updates import cast_updates
-from ..._contract.widths import compute_dtype, statistics_dtype
+from ..._contract.widths import compute_dtype, promoted, statistics_dtype
 from ..._engine.patch import Stock
 from ..._errors import warn_or_raise
 from ..._settings import SETTINGS
@@ -58,10 +60,14 @@ def scale_by_lbfgs(stock: Stock, *args: Any, split: bool, **kwargs: Any) -> Any:
         dtype = compute_dtype((params, updates))
         problem = Representation.of(dtype, params, updates, *trees.values(), split=split)
         lists = {name: problem.to_list(tree) for name, tree in trees.items()}
+        # With one leaf in float64 the weights are computed in float64, and kept in float32.
+        weights = cast(state.weights_memory, promoted(dtype_of(state.weights_memory), dtype))
         rounded = tree_map(_as_kept, updates, state.updates)
         with standard_promotion():
             new_updates, new_state = tx.update(
-                problem.to_list(rounded), state._replace(**lists), problem.to_list(params)
+                problem.to_list(rounded),
+                state._replace(**lists, weights_memory=weights),
+                problem.to_list(params),
             )
         new_trees = {name: problem.to_tree(getattr(new_state, name), params) for name in _TREES}
         new_updates = problem.to_tree(new_updates, updates)

@@ -218,6 +218,17 @@ def test_value_and_grad_from_state_reads_the_state_of_any_search() -> None:
 
 
 @needs_lbfgs
+def test_a_double_leaf_beside_a_single_one_needs_no_unsafe_cast() -> None:
+    """JAX warns of a float64 that is stored in a float32 array: here, the weights."""
+    with x64():
+        params = (jnp.ones((), jnp.float32), jnp.ones((), jnp.float64))
+        tx = optax.scale_by_lbfgs(memory_size=1)
+        state = tx.init(params)
+        _, new_state = tx.update(params, state, params)
+    assert types(new_state) == types(state)
+
+
+@needs_lbfgs
 def test_a_mixed_tree_finds_the_minimum() -> None:
     """Stock takes the dtype of all leaves from the first one, which is the narrow one."""
     params = {"a": jnp.zeros(4, jnp.bfloat16), "x": jnp.zeros(4, jnp.float32)}
