@@ -54,12 +54,11 @@ def float_dtype(dtype: Any) -> Any:
 
 def promoted(*dtypes: Any) -> Any:
     """Promote dtypes, even in the user's strict mode."""
-    # float8 has no implicit promotion, and any wider float holds its numbers.
-    wider = [dtype for dtype in dtypes if not _is_float8(dtype)]
-    if any(kind_of(dtype) >= REAL for dtype in wider):
-        dtypes = tuple(wider)
+    # float8 and int4 have no implicit promotion. A wider float holds the numbers of float8, and
+    # beside a float an integer has no say.
+    floats = [dtype for dtype in dtypes if kind_of(dtype) >= REAL and not _is_float8(dtype)]
     with standard_promotion():
-        return jnp.result_type(*dtypes)
+        return jnp.result_type(*floats or dtypes)
 
 
 def _is_float8(dtype: Any) -> bool:

@@ -186,6 +186,14 @@ def test_without_params_updates_of_float64_params_are_as_wide_as_on_stock() -> N
         assert updates["w"].dtype == (jnp.float64 if wide else jnp.float32)
 
 
+@pytest.mark.skipif(Version(jax.__version__) < Version("0.4.31"), reason="XLA had no int4 arrays")
+def test_int4_params_get_float_updates() -> None:
+    """JAX promotes int4 with nothing else."""
+    tx, params = optax.MultiSteps(optax.sgd(0.5), 1), jnp.ones(3, jnp.int4)
+    updates, _ = tx.update(jnp.ones(3, jnp.float32), tx.init(params), params)
+    np.testing.assert_array_equal(updates, -0.5)
+
+
 def test_params_in_another_structure_do_not_set_the_dtypes() -> None:
     """sgd does not look at them, so the params of a whole model may be given."""
     tx, params = optax.MultiSteps(optax.sgd(0.5), 1), {"w": jnp.ones(3, jnp.bfloat16)}
