@@ -56,9 +56,11 @@ PROGRAMS = {
         lambda: contrib.dadapt_adamw(warm_up()), releases=">=0.1.8", same="bits"
     ),
     "dog": Program(
-        lambda: contrib.dog(weight_decay=0.1, mask={"w": True, "b": False}), releases=">=0.2.3"
+        lambda: contrib.dog(weight_decay=0.1, mask={"w": True, "b": False}),
+        releases=">=0.2.3",
+        same="compiled",
     ),
-    "dog schedule": Program(lambda: contrib.dog(warm_up()), releases=">=0.2.3"),
+    "dog schedule": Program(lambda: contrib.dog(warm_up()), releases=">=0.2.3", same="compiled"),
     "dowg": Program(
         lambda: contrib.dowg(jnp.asarray(0.5, jnp.float32)), releases=">=0.2.3", same="compiled"
     ),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import TYPE_CHECKING, Any
 
@@ -273,6 +274,26 @@ def test_an_integer_or_complex_state_restored_from_stock_keeps_its_dtypes(
         if optax.__version__ not in ("0.1.2", "0.1.3"):  # They count before they call the rate.
             # Stock's complex momentum makes complex updates of real params.
             np.testing.assert_allclose(np.real(updates["w"]), expected, rtol=1e-6)
+
+
+def test_without_params_a_hyperparameter_keeps_its_float64_digits() -> None:
+    with x64():
+        tx, grads = inject(optax.sgd)(0.1), jnp.ones(3, jnp.float64)
+        updates, _ = tx.update(grads, tx.init(grads))
+        np.testing.assert_allclose(updates, -0.1, rtol=1e-15)
+
+
+@pytest.mark.skipif("hyperparam_dtype" not in BUILDS, reason="it came with optax 0.1.4")
+def test_hyperparameters_in_half_precision_are_used_in_float32() -> None:
+    """Their powers would be rounded."""
+    narrow = {name: float(jnp.bfloat16(x)) for name, x in {"b1": 0.9, "b2": 0.8}.items()}
+    tx = inject(optax.adam, hyperparam_dtype=jnp.bfloat16)(0.5, **narrow)
+    expected_tx, grads = optax.adam(0.5, **narrow), tree_of(jnp.float32)
+    state, expected_state = tx.init(grads), expected_tx.init(grads)
+    for _ in range(3):
+        updates, state = tx.update(grads, state, grads)
+        expected, expected_state = expected_tx.update(grads, expected_state, grads)
+    tree_map(functools.partial(np.testing.assert_allclose, rtol=1e-5), updates, expected)
 
 
 SETTINGS: dict[str, Any] = {
