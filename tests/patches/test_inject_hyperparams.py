@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import functools
 import inspect
 from typing import TYPE_CHECKING, Any
 
@@ -284,16 +283,12 @@ def test_without_params_a_hyperparameter_keeps_its_float64_digits() -> None:
 
 
 @pytest.mark.skipif("hyperparam_dtype" not in BUILDS, reason="it came with optax 0.1.4")
-def test_hyperparameters_in_half_precision_are_used_in_float32() -> None:
-    """Their powers would be rounded."""
-    narrow = {name: float(jnp.bfloat16(x)) for name, x in {"b1": 0.9, "b2": 0.8}.items()}
-    tx = inject(optax.adam, hyperparam_dtype=jnp.bfloat16)(0.5, **narrow)
-    expected_tx, grads = optax.adam(0.5, **narrow), tree_of(jnp.float32)
-    state, expected_state = tx.init(grads), expected_tx.init(grads)
-    for _ in range(3):
-        updates, state = tx.update(grads, state, grads)
-        expected, expected_state = expected_tx.update(grads, expected_state, grads)
-    tree_map(functools.partial(np.testing.assert_allclose, rtol=1e-5), updates, expected)
+def test_a_hyperparameter_in_half_precision_is_used_in_float32() -> None:
+    """Its powers would be rounded."""
+    grads = jnp.ones(3, jnp.float32)
+    tx = inject(lambda rate: optax.scale(rate**8), hyperparam_dtype=jnp.bfloat16)(0.9)
+    updates, _ = tx.update(grads, tx.init(grads), grads)
+    np.testing.assert_allclose(updates, float(jnp.bfloat16(0.9)) ** 8, rtol=1e-5)
 
 
 SETTINGS: dict[str, Any] = {
