@@ -364,7 +364,7 @@ def draw_row(svg: Svg, y: float, name: str, by_size: dict[int, Any]) -> None:
     """Draw the three sizes of one step, and its name beside them."""
     for size, ratio in sorted(by_size.items(), reverse=True):
         low, high = ratio["quartiles"]
-        color = "blue" if high < 1 else "red" if low > 1 else "gray"
+        color = "blue" if high < 1 else "red" if low > 1 else "silver"
         svg.line([(place(low), y), (place(high), y)], color)
         svg.circle(place(ratio["median"]), y, RADII[size], color)
     end = max(place(ratio["quartiles"][1]) for ratio in by_size.values())
@@ -376,11 +376,11 @@ def draw_legend(svg: Svg) -> None:
     x: float = MARGIN
     for color, radius, words in (
         ("blue", 4, "faster than stock"),
-        ("gray", 4, "no clear difference"),
+        ("silver", 4, "no clear difference"),
         ("red", 4, "slower"),
-        ("muted", RADII[10_000], "10 thousand params"),
-        ("muted", RADII[1_000_000], "1 million"),
-        ("muted", RADII[50_000_000], "50 million (lines: quartiles)"),
+        ("ink", RADII[10_000], "10 thousand params"),
+        ("ink", RADII[1_000_000], "1 million"),
+        ("ink", RADII[50_000_000], "50 million (lines: quartiles)"),
     ):
         svg.circle(x + 5, 44, radius, color)
         svg.text(x + 15, 48, words)

@@ -207,6 +207,9 @@ def draw(record: Mapping[str, Any], runs: Sequence[Run], columns: int) -> str:
         draw_curve(svg, [(x, 44), (x + 30, 44)], color)
         svg.text(x + 36, 49, words, font_size=14)
         x += 60 + 7.5 * len(words)
+    if not large:
+        steps = len(runs[0]["reference"]) * record["steps_a_point"]
+        svg.text(x, 49, f"each over {steps:,} steps", "muted", font_size=14)
     for index, run in enumerate(runs):
         left, top = MARGIN + index % columns * width, TOP + index // columns * height
         numbers = [loss for losses in curves(run).values() for loss in losses if loss is not None]
@@ -257,7 +260,7 @@ class Panel:
     def y(self, loss: float) -> float:
         """Return the height of a loss on the logarithmic axis."""
         bottom = self.top + self.height - (28 if self.large else 10)
-        top = self.top + (30 if self.large else 32)
+        top = self.top + (30 if self.large else 36)
         return bottom + (top - bottom) * math.log(loss / self.low) / math.log(self.high / self.low)
 
 

@@ -71,7 +71,7 @@ def _draw_totals(svg: Svg, columns: Columns, before: str) -> None:
         x += 40 + 6.6 * len(words)
         svg.bars(bars, _TOTAL - 4, color)
         for start, y, length in bars:
-            if length > 0.04 * shown:
+            if length > 0.025 * shown:
                 share = f"{length / shown:.0%}"
                 svg.text(start + length / 2, y + 4, share, on_it, text_anchor="middle")
     for index, (title, _) in enumerate(columns):
