@@ -311,8 +311,9 @@ def test_the_derivative_by_a_decay_in_bfloat16_is_that_in_float32() -> None:
     np.testing.assert_allclose(got, exact, atol=0.01)
 
 
+@pytest.mark.parametrize("asked", [False, True] if HAS_DTYPE else [False])
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
-def test_functions_without_promotion_accept_a_hyperparameter(dtype: Any) -> None:
+def test_functions_without_promotion_accept_a_hyperparameter(dtype: Any, asked: bool) -> None:
     """In stock a hyperparameter has the dtype of the params, so ``jax.lax.mul`` accepts both."""
 
     def factory(learning_rate: Any) -> Any:
@@ -323,7 +324,8 @@ def test_functions_without_promotion_accept_a_hyperparameter(dtype: Any) -> None
         rate = jnp.asarray(learning_rate)
         return optax.GradientTransformation(lambda _: (), update)
 
-    tx, params = optax.inject_hyperparams(factory)(learning_rate=0.1), jnp.ones((3,), dtype)
+    injected = inject(factory, hyperparam_dtype=dtype) if asked else inject(factory)
+    tx, params = injected(learning_rate=0.1), jnp.ones((3,), dtype)
     updates, _ = tx.update(params, tx.init(params), params)
     assert updates.dtype == dtype
     np.testing.assert_allclose(np.asarray(updates, float), 0.1, rtol=4e-3)
