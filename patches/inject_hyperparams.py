@@ -99,7 +99,10 @@ def _inject_hyperparams(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         """Build what has the hyperparameters for its state, in place of a transformation."""
         import optax
 
-        return optax.GradientTransformation(lambda _: hyperparams, lambda *_: (None, hyperparams))
+        def state() -> dict[str, Any]:  # Not a tree: ``every_transform`` casts numbers in a state.
+            return hyperparams
+
+        return optax.GradientTransformation(lambda _: state, lambda *_: (None, state))
 
     remember.__signature__ = signature  # type: ignore[attr-defined]
     call, built = call_of(stock, (), arguments), stock(**arguments)  # Checks the arguments.
@@ -139,7 +142,7 @@ class _Injected:
         dtype = compute_dtype(params)
         state = self.hyperparams.init(stand_in_number(params, dtype))
         kept = self._kept(state, dtype)
-        given = {**state.inner_state, **kept}
+        given = {**state.inner_state(), **kept}
         promotes = self._would_promote(params, dtype)
 
         def step(grads: PyTree, inner_state: PyTree, params: PyTree) -> tuple[PyTree, PyTree]:
@@ -164,7 +167,7 @@ class _Injected:
         kept = self._kept(new_state, dtype)
         same, promotes = same_dtypes(updates, like), self._would_promote(like, dtype)
         wide = _as_wide_as(like, updates) if promotes and not same else updates
-        given, trees = {**new_state.inner_state, **kept}, (wide, before, params)
+        given, trees = {**new_state.inner_state(), **kept}, (wide, before, params)
         new_updates, inner_state = self._step(given, like, trees, extra_args, promotes=promotes)
         if same:
             whose = "inject_hyperparams: state of the inner transformation"

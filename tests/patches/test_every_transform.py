@@ -4,6 +4,7 @@ import copy
 import pickle
 from typing import TYPE_CHECKING, Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -118,3 +119,19 @@ def test_the_first_argument_of_update_may_have_any_name() -> None:
     grads = tree_of("bfloat16")
     got, _ = tx.update(grads=grads, state=tx.init(grads))  # type: ignore[call-arg]
     assert {*dtypes_of(got)} == {jnp.dtype(jnp.bfloat16)}
+
+
+@pytest.mark.parametrize("first", [jnp.float32, jnp.int32])
+def test_arguments_that_are_no_hyperparameters_stay_python_values(first: Any) -> None:
+    """As arrays they would be tracers under jit, so ``if nesterov`` would raise."""
+    seen = set()
+
+    def factory(learning_rate: Any, steps: int, nesterov: bool = False) -> Any:
+        seen.add((type(steps), type(nesterov)))
+        return optax.sgd(learning_rate, 0.9, nesterov)
+
+    tx = optax.inject_hyperparams(factory, static_args="steps")(0.1, 3)
+    params = tree_of(jnp.float32, first)
+    jax.eval_shape(tx.init, params)
+    assert_keeps_the_contract(tx, params)
+    assert seen == {(int, bool)}
