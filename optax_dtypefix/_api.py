@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Callable
 
 from ._engine.import_hook import after_import, patch_when_imported
+from ._errors import OptaxDtypeFixError, raise_or_exit
 from ._settings import SETTINGS
 
 if TYPE_CHECKING:
@@ -109,7 +110,10 @@ def _start() -> Record | None:
         from ._record import Record
 
         # First: if the required record cannot be read, nothing is patched.
-        record = Record(SETTINGS, status)
+        try:
+            record = Record(SETTINGS, status)
+        except OptaxDtypeFixError as error:
+            raise_or_exit(error)
     patch_when_imported("optax", _engine, SETTINGS)
     if record:
         after_import("optax", lambda _: record.start())

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     from types import FrameType
+
+CHECK_FAILED = 3
+"""Exit code of the command ``check`` if it has no verdict; the verdicts are 0, 1 and 2."""
 
 
 class OptaxDtypeFixWarning(UserWarning):
@@ -58,8 +61,20 @@ def warn_the_user(warning: Warning) -> None:
     )
 
 
-def imported_by_our_command() -> bool:
-    """Check whether the command is starting: no program of a user has imported us."""
+def raise_or_exit(error: OptaxDtypeFixError) -> NoReturn:
+    """Raise while a program imports us; in our own command, print the message and exit.
+
+    Raises:
+      OptaxDtypeFixError: the given one.
+      SystemExit: with 2, for wrong usage; ``check`` exits with 3.
+    """
+    if not _imported_by_our_command():
+        raise error
+    print(f"optax-dtypefix: {error}", file=sys.stderr)
+    raise SystemExit(CHECK_FAILED if sys.argv[1:2] == ["check"] else 2)
+
+
+def _imported_by_our_command() -> bool:
     script = os.path.basename(sys.argv[0]).partition(".")[0] == "optax-dtypefix"
     return script or _package_of(_frame_of_the_user()) == "runpy"  # ``python -m optax_dtypefix``.
 

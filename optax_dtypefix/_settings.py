@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from ._errors import OptaxDtypeFixError, imported_by_our_command, warn_or_raise
+from ._errors import OptaxDtypeFixError, raise_or_exit, warn_or_raise
 from ._text import closest, suggest
 from .patches import IDS
 
@@ -152,6 +152,4 @@ def _check_names(environment: Mapping[str, str], *, strict: bool) -> None:
 try:
     SETTINGS = read_settings(os.environ, IDS)
 except OptaxDtypeFixError as malformed:
-    if not imported_by_our_command():
-        raise
-    raise SystemExit(f"optax-dtypefix: {malformed}") from None  # Prints the line, and no traceback.
+    raise_or_exit(malformed)

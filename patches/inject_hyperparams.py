@@ -51,6 +51,7 @@ from .._contract.dtypes import (
     unflatten_like,
 )
 from .._contract.kinds import promote_initial_state
+from .._contract.signatures import Parameters
 from .._contract.updates import cast_updates, kept_like
 from .._contract.widths import compute_dtype
 from .._contract.x64 import x64
@@ -93,7 +94,7 @@ def _inject_hyperparams(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     arguments = arguments_of(stock, args, kwargs)
     static = arguments["static_args"] = _names(arguments["static_args"])
     inner_factory, requested = arguments["inner_factory"], arguments.get("hyperparam_dtype")
-    signature = inspect.signature(inner_factory)
+    parameters = Parameters(inner_factory)
 
     def remember(**hyperparams: Any) -> Any:
         """Build what has the hyperparameters for its state, in place of a transformation."""
@@ -104,15 +105,17 @@ def _inject_hyperparams(stock: Stock, *args: Any, **kwargs: Any) -> Any:
 
         return optax.GradientTransformation(lambda _: state, lambda *_: (None, state))
 
-    remember.__signature__ = signature  # type: ignore[attr-defined]
+    remember.__signature__ = parameters.signature  # type: ignore[attr-defined]
     call, built = call_of(stock, (), arguments), stock(**arguments)  # Checks the arguments.
     hyperparams_of = stock(**{**arguments, "inner_factory": remember})
 
     def wrapped_transform(*args: Any, **kwargs: Any) -> Any:
         tx = built(*args, **kwargs)  # Checks the arguments, and has the right type.
-        strong = _strong_names(signature.bind(*args, **kwargs), requested)
+        bound = parameters.signature.bind(*args, **kwargs)
+        defaults = frozenset(parameters.of_dtypes) - frozenset(bound.arguments)
+        strong = _strong_names(bound, requested)
         injected = _Injected(
-            inner_factory, hyperparams_of(*args, **kwargs), static, strong, requested
+            inner_factory, hyperparams_of(*args, **kwargs), static, defaults, strong, requested
         )
         return rebuild(tx, Call(factory, *args, **kwargs), injected.update, injected.init)
 
@@ -128,6 +131,7 @@ class _Injected:
       factory: builds the inner transformation.
       hyperparams: stock's transformation, around one that has the hyperparameters for its state.
       static: names of the arguments that are passed on unchanged.
+      defaults: names of the dtypes that the user left to the factory, as ``dtype_momentum``.
       strong: names of the hyperparameters that promote half precision without the wrapper.
       requested: the user's ``hyperparam_dtype``, if any; an argument from 0.1.4 on.
     """
@@ -135,6 +139,7 @@ class _Injected:
     factory: Callable[..., Any]
     hyperparams: Any
     static: frozenset[str]
+    defaults: frozenset[str]
     strong: frozenset[str]
     requested: Any
 
@@ -142,7 +147,7 @@ class _Injected:
         dtype = compute_dtype(params)
         state = self.hyperparams.init(stand_in_number(params, dtype))
         kept = self._kept(state, dtype)
-        given = {**state.inner_state(), **kept}
+        given = self._arguments(state, kept)
         promotes = self._would_promote(params, dtype)
 
         def step(grads: PyTree, inner_state: PyTree, params: PyTree) -> tuple[PyTree, PyTree]:
@@ -167,7 +172,7 @@ class _Injected:
         kept = self._kept(new_state, dtype)
         same, promotes = same_dtypes(updates, like), self._would_promote(like, dtype)
         wide = _as_wide_as(like, updates) if promotes and not same else updates
-        given, trees = {**new_state.inner_state(), **kept}, (wide, before, params)
+        given, trees = self._arguments(new_state, kept), (wide, before, params)
         new_updates, inner_state = self._step(given, like, trees, extra_args, promotes=promotes)
         if same:
             whose = "inject_hyperparams: state of the inner transformation"
@@ -185,6 +190,11 @@ class _Injected:
         return {
             name: _keep(value, widest, self.requested) for name, value in state.hyperparams.items()
         }
+
+    def _arguments(self, state: Any, kept: dict[str, Any]) -> dict[str, Any]:
+        """List the arguments of the factory, as stock does, but no dtypes that nobody asked for."""
+        every = {**state.inner_state(), **kept}
+        return {name: value for name, value in every.items() if name not in self.defaults}
 
     def _would_promote(self, like: PyTree, widest: Any) -> bool:
         """Check whether stock's strongly typed hyperparameters would promote a leaf."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from .. import OptaxDtypeFixError, OptaxDtypeFixWarning, State, status
 from .._api import RECORD
+from .._errors import CHECK_FAILED
 from .._record import read_record
 from .._settings import SETTINGS
 from .._text import suggest, terminal_width
@@ -22,7 +23,7 @@ from .check.results import compare
 from .colour import painter
 from .doctor import diagnose
 from .import_optax import NoOptaxError, import_optax
-from .parser import CHECK_FAILED, parse
+from .parser import parse
 from .run import run
 
 if TYPE_CHECKING:

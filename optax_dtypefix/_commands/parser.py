@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from .. import __version__
 from .._engine.release import version_of
+from .._errors import CHECK_FAILED
 from .check.optimizer import parse_name
 from .check.params import USUAL, parse_dtypes, parse_own
 
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _RUN_OPTIONS = ("--report", "--require")
-CHECK_FAILED = 3
-"""Exit code of ``check`` if it has no verdict; the verdicts are 0, 1 and 2."""
 
 _DESCRIPTION = """\
 Make the installed optax dtype-preserving. In a program, `import optax_dtypefix` is enough. This

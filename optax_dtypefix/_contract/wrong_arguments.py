@@ -12,6 +12,8 @@ import jax
 
 from .dtypes import PyTree, is_number, leaves
 
+# Wherever they are installed: with ``pip install --user``, for example, not in ``purelib``.
+_LIBRARIES = (__name__.partition(".")[0], "jax", "jaxlib", "optax")
 _MISSING = re.compile(r"missing \d+ required (?:keyword-only |positional )?arguments?: (.+)")
 
 
@@ -58,18 +60,17 @@ def refuse_traced(params: PyTree) -> None:
 
 def advice_on(error: BaseException, caller: str, params: PyTree) -> str:
     """Return the line of the user's code that raised, if any, and advice, if there is some."""
-    return _line_of(error) + _advice_on(error, caller, params)
+    return line_of(error) + _advice_on(error, caller, params)
 
 
-def _line_of(error: BaseException) -> str:
+def line_of(error: BaseException) -> str:
     """Return the innermost line that is in no installed package, and not in this one."""
     installed = (*map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), "<")
-    own = f"{__name__.partition('.')[0]}."
     lines = [
         f" ({frame.f_code.co_filename}:{line})"
         for frame, line in traceback.walk_tb(error.__traceback__)
         if not frame.f_code.co_filename.startswith(installed)
-        and not str(frame.f_globals.get("__name__")).startswith(own)
+        and str(frame.f_globals.get("__name__")).partition(".")[0] not in _LIBRARIES
     ]
     return lines[-1] if lines else ""
 

@@ -23,7 +23,7 @@ from ..._contract.dtypes import (
 from ..._contract.kinds import promote_initial_state
 from ..._contract.promotion import standard_promotion
 from ..._contract.updates import cast_updates
-from ..._contract.widths import compute_dtype, promoted, statistics_dtype
+from ..._contract.widths import compute_dtype, promoted
 from ..._engine.patch import Stock
 from ..._errors import warn_or_raise
 from ..._settings import SETTINGS
@@ -43,7 +43,7 @@ def scale_by_lbfgs(stock: Stock, *args: Any, split: bool, **kwargs: Any) -> Any:
     tx = stock(*args, **kwargs)
 
     def init_fn(params: PyTree) -> Any:
-        shapes, dtype = jax.eval_shape(tx.init, leaves(params)), statistics_dtype(params)
+        shapes, dtype = jax.eval_shape(tx.init, leaves(params)), compute_dtype(params)
         weights = shapes.weights_memory
         if weights.dtype == dtype:
             return promote_initial_state(update_fn, tx.init(params), params)
@@ -60,7 +60,7 @@ def scale_by_lbfgs(stock: Stock, *args: Any, split: bool, **kwargs: Any) -> Any:
         dtype = compute_dtype((params, updates))
         problem = Representation.of(dtype, params, updates, *trees.values(), split=split)
         lists = {name: problem.to_list(tree) for name, tree in trees.items()}
-        # With one leaf in float64 the weights are computed in float64, and kept in float32.
+        # With float64 gradients the weights are computed in float64, and kept in float32.
         weights = cast(state.weights_memory, promoted(dtype_of(state.weights_memory), dtype))
         rounded = tree_map(_as_kept, updates, state.updates)
         with standard_promotion():

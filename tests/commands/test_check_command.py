@@ -168,8 +168,9 @@ def test_a_factory_that_raises_is_no_matter_of_params() -> None:
     found = findings(boom, HALF.params)
     with pytest.raises(OptimizerError) as error:
         refuse_unfit(OptimizerName("train.py", "boom"), ParamsCheck(HALF, found, found))
+    line = f"({__file__}:{boom.__code__.co_firstlineno + 1})"
     assert str(error.value) == (
-        "train.py:boom cannot be built, stock or patched: ValueError: no config"
+        f"train.py:boom cannot be built, stock or patched: ValueError: no config {line}"
     )
 
 
@@ -233,6 +234,10 @@ def test_a_file_does_not_replace_a_module(tmp_path: Path, script: Path) -> None:
         ("wrong.py:tx", "wrong.py cannot be imported: ValueError: no data (line 3)"),
         ("missing.py:tx", "missing.py cannot be imported: ModuleNotFoundError: No module named"),
         ("exits.py:tx", "exits.py cannot be imported: it exits with 7. Move the code"),
+        (
+            "options.py:make",
+            "options.py:make cannot be built: it exits with 2. Name a function",
+        ),
         ("relative.py:tx", "It is part of a package: write MODULE:NAME"),
     ],
 )
@@ -240,6 +245,7 @@ def test_a_target_that_cannot_be_used_is_explained(script: Path, text: str, mess
     write_script(script.parent, "\nx = 1\nraise ValueError('no data')", "wrong.py")
     write_script(script.parent, "import no_such_package", "missing.py")
     write_script(script.parent, "import sys; sys.exit(7)", "exits.py")
+    write_script(script.parent, "def make(): raise SystemExit(2)", "options.py")
     write_script(script.parent, "from . import other", "relative.py")
     with pytest.raises(OptimizerError) as error:
         load(parse_name(text))()

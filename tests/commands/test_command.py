@@ -205,21 +205,17 @@ def test_a_broken_optax_is_reported(command: Python, tmp_path: Path, name: str) 
     assert "ImportError: this optax wants another jax" in run.stderr
 
 
-def test_an_invalid_variable_is_named(command: Python) -> None:
-    run = command("status", OPTAX_DTYPEFIX="maybe")
-    assert run.returncode == 1
-    assert run.stderr.splitlines()[-1].endswith(
-        "OPTAX_DTYPEFIX='maybe' is not valid. Set it to 'on' or 'off'."
-    )
-
-
 def test_an_invalid_variable_is_one_line(python: Python) -> None:
-    for start in (("-m", "optax_dtypefix"), ("-c", CONSOLE_SCRIPT)):
-        run = python(*start, "status", OPTAX_DTYPEFIX="no")
+    for start, name, code in (
+        (("-m", "optax_dtypefix"), "status", 2),
+        (("-c", CONSOLE_SCRIPT), "status", 2),
+        (("-m", "optax_dtypefix"), "check", 3),  # Here 2 is a verdict.
+    ):
+        run = python(*start, name, OPTAX_DTYPEFIX="no")
         assert run.stderr == (
             "optax-dtypefix: OPTAX_DTYPEFIX='no' is not valid. Set it to 'on' or 'off'.\n"
         )
-        assert (run.returncode, run.stdout) == (1, "")
+        assert (run.returncode, run.stdout) == (code, "")
 
 
 CONSOLE_SCRIPT = """

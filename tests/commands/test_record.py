@@ -114,6 +114,9 @@ def test_a_record_that_cannot_be_read_stops_the_run(command: Python, python: Pyt
     assert run.stderr.startswith("optax-dtypefix run: Cannot read the record ")
     why = "none.json of OPTAX_DTYPEFIX_REQUIRE (--require): No such file or directory"
     assert why in run.stderr
+    status = command("status", **{REQUIRE: "none.json"})
+    assert (status.returncode, status.stdout) == (2, "")
+    assert status.stderr.startswith("optax-dtypefix: Cannot read the record ")
     script = "import sys\ntry: import optax_dtypefix\nfinally: print(len(sys.meta_path))"
     plain = python("-c", "import sys; print(len(sys.meta_path))")
     imported = python("-c", script, **{REQUIRE: "none.json"})

@@ -88,8 +88,13 @@ def test_float64_inside_is_found_unless_an_input_has_it() -> None:
 
 
 def test_an_exception_is_reported_with_its_line_and_its_cause() -> None:
+    # Not in site-packages, as after ``pip install --user``.
+    code = compile("def fail(): raise KeyError('lost')", "/home/me/lib/jax/numpy.py", "exec")
+    of_jax: dict[str, Any] = {"__name__": "jax.numpy"}
+    exec(code, of_jax)
+
     def update(*_: Any) -> Any:
-        raise KeyError("lost")
+        of_jax["fail"]()
 
     report = optax_dtypefix.check(transformation(update), shapes(jnp.float32))
     assert kinds(report) == ["error"]

@@ -487,6 +487,15 @@ def test_the_momentum_of_adafactor_widens_updates_only_where_its_dtype_is_asked_
     assert jnp.float32 in dtypes_of(by_default.init(params))  # Stock's default for the state.
 
 
+@pytest.mark.parametrize("asked", [None, jnp.float32])
+def test_inject_hyperparams_does_not_ask_for_the_default_dtype(asked: Any) -> None:
+    params, request = tree_of(jnp.bfloat16), {} if asked is None else {"dtype_momentum": asked}
+    static = ("min_dim_size_to_factor", "dtype_momentum")
+    tx = optax.inject_hyperparams(optax.adafactor, static)(0.1, momentum=0.9, **request)
+    updates, _ = tx.update(params, tx.init(params), params)
+    assert {*dtypes_of(updates)} == {jnp.dtype(asked or jnp.bfloat16)}
+
+
 @pytest.mark.parametrize("grads", ["bfloat16", "float32"])
 def test_flatten_without_params_gives_the_dtypes_of_stock(grads: str) -> None:
     """float32 params with half-precision gradients, and the other way round: stock's float32."""

@@ -229,6 +229,25 @@ def test_a_double_leaf_beside_a_single_one_needs_no_unsafe_cast() -> None:
 
 
 @needs_lbfgs
+def test_a_double_leaf_beside_a_single_one_keeps_its_digits() -> None:
+    """The weights, sums over all leaves, are float64, as on stock."""
+
+    def directions(other: Any) -> Any:
+        params = {"other": jnp.zeros(1, other), "x": jnp.asarray([1.0, 2.0, 3.0], jnp.float64)}
+        tx, found = optax.scale_by_lbfgs(), []
+        state = tx.init(params)
+        for _ in range(4):
+            grads = {**params, "x": jnp.asarray([1.0, 7.0, 30.0]) * params["x"] ** 3}
+            updates, state = tx.update(grads, state, params)
+            params = {**params, "x": params["x"] - 0.003 * updates["x"]}
+            found.append(updates["x"])
+        return found
+
+    with x64():
+        np.testing.assert_allclose(directions(jnp.float32), directions(jnp.float64), rtol=1e-14)
+
+
+@needs_lbfgs
 def test_a_mixed_tree_finds_the_minimum() -> None:
     """Stock takes the dtype of all leaves from the first one, which is the narrow one."""
     params = {"a": jnp.zeros(4, jnp.bfloat16), "x": jnp.zeros(4, jnp.float32)}

@@ -99,7 +99,13 @@ def load(optimizer: OptimizerName) -> Callable[[], Any]:
 
 
 def _built(optimizer: OptimizerName, factory: Callable[[], Any]) -> Any:
-    made = factory()
+    try:
+        made = factory()
+    except SystemExit as error:
+        raise OptimizerError(
+            f"{optimizer} cannot be built: it exits with {error.code!r}. Name a function that "
+            f"does not read the command line."
+        ) from None
     if not _is_transformation(made):
         what = f"returns {type(made).__name__}, {_NO_TRANSFORMATION}"
         raise OptimizerError(f"{optimizer} {what}{_ADVICE}")

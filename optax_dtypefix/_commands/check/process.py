@@ -14,6 +14,7 @@ from ..._contract.check import check
 from ..._contract.dtypes import leaves
 from ..._contract.shrink import shrunk_shapes
 from ..._contract.values import check_values
+from ..._contract.wrong_arguments import line_of
 from ..._text import summarize
 from ..counts import counts_so_far, patches_at_work
 from ..import_optax import import_optax
@@ -68,7 +69,8 @@ def findings(build: Callable[[], Any], params_text: str) -> dict[str, Any]:
     except OptimizerError:
         raise
     except Exception as error:  # Some faults show while the optimizer is built.
-        return {"problems": [_problem("dtypes", "build", "", summarize(error))], "unfit": True}
+        text = summarize(error) + line_of(error)
+        return {"problems": [_problem("dtypes", "build", "", text)], "unfit": True}
     params = _abstract(params_text)
     extra_args, dtypes = checked(tx, params)
     if dtypes.error is not None:  # The values have the same error.
