@@ -15,6 +15,7 @@ from support.value_verdicts import AFFECTED, RIGHT
 
 def _is_in_release(name: str) -> bool:
     patch_id, _, fault_id = name.partition(".")
+    assert fault_id in {fault.id for fault in load(patch_id).faults}, f"{name} is misspelt"
     faults = load(patch_id).faults_on(Release(optax.__version__, tested=True))
     return fault_id in {fault.id for fault in faults}
 
