@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from ._contract.check import check as check
     from ._contract.master_weights import (
         MasterWeightsState as MasterWeightsState,
+        RoundingByTurnsState as RoundingByTurnsState,
         StochasticRoundingState as StochasticRoundingState,
         master_weights as master_weights,
     )
@@ -66,7 +67,12 @@ else:
         "check": "_contract.check",
         **dict.fromkeys(("Check", "ValueCheck", "ValueProblem", "Violation"), "_contract.result"),
         **dict.fromkeys(
-            ("MasterWeightsState", "StochasticRoundingState", "master_weights"),
+            (
+                "MasterWeightsState",
+                "RoundingByTurnsState",
+                "StochasticRoundingState",
+                "master_weights",
+            ),
             "_contract.master_weights",
         ),
         "preserve_dtypes": "_contract.preserve",
@@ -94,6 +100,7 @@ __all__ = (
     "OptaxDtypeFixWarning",
     "PatchStatus",
     "Report",
+    "RoundingByTurnsState",
     "State",
     "StochasticRoundingState",
     "ValueCheck",

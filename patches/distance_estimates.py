@@ -47,11 +47,11 @@ from .._contract.dtypes import (
 )
 from .._contract.kinds import promote_initial_state
 from .._contract.promotion import standard_promotion
-from .._contract.updates import cast_updates
-from .._contract.widths import compute_dtype, promoted, statistics_dtype
+from .._contract.updates import cast_updates, same_dtypes
+from .._contract.widths import compute_dtype, statistics_dtype
 from .._contract.x64 import is_x64, without_x64, x64
 from .._engine.patch import Patch, Stock
-from .._tally import count, counting, paused
+from .._tally import count, counting
 from ._support import (
     modules,
     reproduce as demo,
@@ -59,6 +59,7 @@ from ._support import (
 from ._support.arguments import arguments_of, array_in
 from ._support.rebuild import call_of, rebuild
 from ._support.representation import Representation, average_dtype
+from ._support.stock_dtypes import as_stock_promotes, start_as_stock, without_user_code
 
 PATCH = Patch(
     "distance_estimates",
@@ -86,9 +87,10 @@ def _estimator(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """
     built = stock(*args, **kwargs)  # Checks the arguments, and has the right type.
     arguments = arguments_of(stock, args, kwargs)
+    traced = stock(**without_user_code(arguments))
 
     def init_fn(params: PyTree) -> Any:
-        return _start(stock, arguments, params)
+        return start_as_stock(traced, _start(stock, arguments, params), params)
 
     def update_fn(
         updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
@@ -97,7 +99,9 @@ def _estimator(stock: Stock, *args: Any, **kwargs: Any) -> Any:
             result: tuple[PyTree, Any] = built.update(updates, state, params, **extra_args)
             return result  # Stock raises, most often.
         new_updates, new_state = _step(stock, arguments, (updates, state, params), extra_args)
-        return cast_updates(new_updates, updates, params), new_state
+        step = functools.partial(traced.update, **extra_args)
+        held = as_stock_promotes(step, updates, state, params)
+        return cast_updates(new_updates, updates, params), cast_back(new_state, held)
 
     return rebuild(built, call_of(stock, args, kwargs), update_fn, init_fn, also_in_float32=True)
 
@@ -108,24 +112,19 @@ def _start(stock: Stock, arguments: dict[str, Any], params: PyTree) -> Any:
     tx = stock(**_hyperparameters(arguments, problem.dtype, params))
     with standard_promotion():
         state = without_x64(tx.init, problem.to_list(params))
-        halves = [jax.ShapeDtypeStruct(np.shape(p), jnp.bfloat16) for p in leaves(params)]
-        with paused():
-            example = jax.eval_shape(tx.init, halves)  # Some trees of stock are always float32.
     scalars_in = statistics_dtype(params)
     squares = hasattr(state, "exp_avg_sq")
     averages_in = [average_dtype(p, squares=squares) for p in leaves(params)]
 
-    def final(name: str, field: Any, like: Any) -> Any:
+    def final(name: str, field: Any) -> Any:
         if name not in _TREES:
             return cast(field, scalars_in if is_inexact(field) else dtype_of(field))
         tree = problem.to_tree(field, params)
         if name in _COPIES:  # Some releases start with zeros and copy in the first step.
             return cast_like(tree, params)
-        wide = any(leaf.dtype == jnp.float32 for leaf in like)
-        dtypes = [promoted(d, jnp.float32) for d in averages_in] if wide else averages_in
-        return unflatten_like(params, map(cast, leaves(tree), dtypes))
+        return unflatten_like(params, map(cast, leaves(tree), averages_in))
 
-    return _map_fields(final, state, example)
+    return _map_fields(final, state)
 
 
 def _step(
@@ -146,7 +145,7 @@ def _step(
         gradient and param are real: stock only scales and adds them.
 
     Returns:
-      Updates in that dtype, complex where a tree is, and the new state in its old dtypes.
+      Updates and new state in that dtype, complex where a tree is.
     """
     updates, state, params = given
     problem = Representation.of(compute_dtype(given), updates, params, *_trees(state))
@@ -176,7 +175,7 @@ def _step(
     with standard_promotion():
         new_updates, new_state = without_x64(run, *lists)
     new_state = _map_fields(from_stock, new_state, state)
-    return problem.to_tree(new_updates, updates), cast_back(new_state, state)
+    return problem.to_tree(new_updates, updates), new_state
 
 
 @PATCH.wraps("dadapt_adamw", modules.contrib("dadapt_adamw"), ">=0.1.8")
@@ -229,11 +228,13 @@ def _mechanize(stock: Stock, *args: Any, **kwargs: Any) -> Any:
 
         given = updates, state._replace(base_optimizer_state=()), params
         new_updates, new_state = _step(stock, arguments, given, {}, lambda: base_step()[0])
+        new_state = cast_back(new_state, given[1])
         base_updates, after = base_step()
         # The state and the updates of the base optimizer show which dtypes the user asked for.
         bounded = cast_updates(base_updates, updates, params, before)
-        held = cast_back(after, before, "mechanize: state of the base optimizer")
-        new_state = new_state._replace(base_optimizer_state=held)
+        if same_dtypes(updates, params):
+            after = cast_back(after, before, "mechanize: state of the base optimizer")
+        new_state = new_state._replace(base_optimizer_state=after)
         return cast_updates(new_updates, updates, params, bounded), new_state
 
     return rebuild(built, call_of(stock, args, kwargs), update_fn, init_fn, also_in_float32=True)

@@ -52,7 +52,7 @@ from .._contract.dtypes import (
 )
 from .._contract.kinds import promote_initial_state
 from .._contract.signatures import Parameters
-from .._contract.updates import cast_updates, kept_like
+from .._contract.updates import cast_updates, kept_like, same_dtypes
 from .._contract.widths import compute_dtype
 from .._contract.x64 import x64
 from .._engine.patch import Patch, Stock
@@ -61,9 +61,10 @@ from ._support import (
     reproduce as demo,
 )
 from ._support.arguments import arguments_of
-from ._support.keep_dtypes import promotes_half, same_dtypes
+from ._support.keep_dtypes import promotes_half
 from ._support.rebuild import Call, call_of, in_place_of, rebuild
 from ._support.representation import stand_in_number
+from ._support.stock_dtypes import start_as_stock
 from ._support.weak_scalars import weak
 
 if TYPE_CHECKING:
@@ -114,9 +115,8 @@ def _inject_hyperparams(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         bound = parameters.signature.bind(*args, **kwargs)
         defaults = frozenset(parameters.of_dtypes) - frozenset(bound.arguments)
         strong = _strong_names(bound, requested)
-        injected = _Injected(
-            inner_factory, hyperparams_of(*args, **kwargs), static, defaults, strong, requested
-        )
+        hyperparams = hyperparams_of(*args, **kwargs)
+        injected = _Injected(tx, inner_factory, hyperparams, static, defaults, strong, requested)
         return rebuild(tx, Call(factory, *args, **kwargs), injected.update, injected.init)
 
     factory = in_place_of(inner_factory, wrapped_transform, call)
@@ -128,6 +128,7 @@ class _Injected:
     """A transformation whose hyperparameters are in its state.
 
     Attributes:
+      stock: stock's transformation.
       factory: builds the inner transformation.
       hyperparams: stock's transformation, around one that has the hyperparameters for its state.
       static: names of the arguments that are passed on unchanged.
@@ -136,6 +137,7 @@ class _Injected:
       requested: the user's ``hyperparam_dtype``, if any; an argument from 0.1.4 on.
     """
 
+    stock: Any
     factory: Callable[..., Any]
     hyperparams: Any
     static: frozenset[str]
@@ -157,7 +159,10 @@ class _Injected:
         inner_state = promote_initial_state(step, strip_weak_type(inner_state), params)
         # Integers stay weakly typed: int64, in 64-bit mode, would turn counters into int64.
         state = strip_weak_type(state._replace(hyperparams={}, inner_state=()))
-        return state._replace(hyperparams=kept, inner_state=inner_state)
+        state = state._replace(hyperparams=kept, inner_state=inner_state)
+        if promotes and _has_two_dtypes(params):  # Stock has hyperparameters in one of these.
+            inner_state = start_as_stock(self.stock, state, params).inner_state
+        return state._replace(inner_state=inner_state)
 
     def update(
         self, updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
@@ -183,7 +188,10 @@ class _Injected:
         none: dict[str, Any] = {"hyperparams": {}, "inner_state": ()}
         rest = cast_back(new_state._replace(**none), state._replace(**none))
         new_state = rest._replace(hyperparams=kept, inner_state=inner_state)
-        return cast_updates(new_updates, updates, params, before), new_state
+        asks = before
+        if promotes and _has_two_dtypes(like):  # Moments may be wide though nobody asked.
+            asks = jax.eval_shape(self._inner(given, like, promotes=promotes).init, like)
+        return cast_updates(new_updates, updates, params, asks), new_state
 
     def _kept(self, state: Any, widest: Any) -> dict[str, Any]:
         """Cast each hyperparameter of stock to the dtype that the state keeps."""
@@ -266,6 +274,10 @@ class _Injected:
                 for name, value in given.items()
             }
         )
+
+
+def _has_two_dtypes(tree: PyTree) -> bool:
+    return len([dtype for dtype in dtypes_in(tree) if kind_of(dtype) >= REAL]) > 1
 
 
 def _cast_all_back(kept: dict[str, Any], state: Any, *, as_stock: bool) -> dict[str, Any]:

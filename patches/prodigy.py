@@ -48,6 +48,7 @@ from ._support import (
 from ._support.arguments import arguments_of
 from ._support.rebuild import call_of, rebuild
 from ._support.representation import Representation, average_dtype
+from ._support.stock_dtypes import as_stock_promotes, start_as_stock, without_user_code
 
 PATCH = Patch(
     "prodigy",
@@ -83,6 +84,7 @@ def _prodigy(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """
     built = stock(*args, **kwargs)  # Checks the arguments, and has the right type.
     arguments = arguments_of(stock, args, kwargs)
+    traced = stock(**without_user_code(arguments))
 
     def init_fn(params: PyTree) -> Any:
         import optax.contrib
@@ -92,13 +94,14 @@ def _prodigy(stock: Stock, *args: Any, **kwargs: Any) -> Any:
 
         count(_INSTEAD)
         dtype = statistics_dtype(params)
-        return optax.contrib.ProdigyState(
+        state = optax.contrib.ProdigyState(
             **{name: zeros() for name in _AVERAGES},
             params0=strip_weak_type(params, numbers_too=True),
             estim_lr=jnp.asarray(arguments["estim_lr0"], dtype),
             numerator_weighted=jnp.zeros((), dtype),
             count=jnp.zeros((), jnp.int32),
         )
+        return start_as_stock(traced, state, params)
 
     def update_fn(
         updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
@@ -127,7 +130,8 @@ def _prodigy(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         averages = {name: problem.to_tree(getattr(new_state, name), updates) for name in _AVERAGES}
         new_state = new_state._replace(**averages, params0=state.params0)
         new_updates = problem.to_tree(new_updates, updates)
-        return cast_updates(new_updates, updates, kept), cast_back(new_state, state)
+        held = as_stock_promotes(traced.update, updates, state, params)
+        return cast_updates(new_updates, updates, kept), cast_back(new_state, held)
 
     return rebuild(built, call_of(stock, args, kwargs), update_fn, init_fn, also_in_float32=True)
 
@@ -256,14 +260,6 @@ def promoted_updates(optax: Any) -> str | None:
 def mixed_tree(optax: Any) -> str | None:
     """Leaves of different dtypes: the state changes dtype, or updates are promoted."""
     return _narrow(optax, jnp.bfloat16, jnp.float32) or _show(optax, jnp.bfloat16, jnp.float32)
-
-
-@PATCH.fault(">=0.1.8,<0.2.4", issue=1051)
-def wide_state(optax: Any) -> str | None:
-    """Trees of the state are float32, whatever the params are."""
-    state = demo.initial(_build(optax), jnp.bfloat16)
-    text = "grad_sum is {} for bfloat16 params"
-    return demo.wrong_dtype(text, state.grad_sum["w"], jnp.bfloat16)
 
 
 @PATCH.fault(">=0.2.4")

@@ -32,7 +32,7 @@ from .._contract.dtypes import (
     tree_map,
 )
 from .._contract.kinds import promote_initial_state
-from .._contract.updates import cast_updates, requested_dtypes
+from .._contract.updates import cast_updates, requested_dtypes, same_dtypes
 from .._contract.widths import compute_dtype, promoted, statistics_dtype
 from .._engine.patch import Patch, Stock
 from ._support import (
@@ -100,9 +100,9 @@ def _schedule_free(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         def base_update(*_: Any, **extra_args: Any) -> tuple[PyTree, PyTree]:
             before = state.base_optimizer_state
             updates, after = base.update(grads, before, params, **extra_args)
-            return half_to_float32(updates), cast_back(
-                after, before, "schedule_free: state of the base optimizer"
-            )
+            if same_dtypes(grads, params):
+                after = cast_back(after, before, "schedule_free: state of the base optimizer")
+            return half_to_float32(updates), after
 
         wide_state = state._replace(
             weight_sum=half_to_float32(state.weight_sum),
@@ -113,9 +113,8 @@ def _schedule_free(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         rate = promoted(dtype_of(wide_state.max_lr), compute_dtype(grads))
         tx = stock_around(base.init, base_update, rate)
         updates, new_state = tx.update(grads, wide_state, half_to_float32(params), **extra_args)
-        return cast_updates(updates, grads, params, requested=requested), cast_back(
-            new_state, state
-        )
+        held = state._replace(base_optimizer_state=new_state.base_optimizer_state)
+        return cast_updates(updates, grads, params, requested=requested), cast_back(new_state, held)
 
     return rebuild(built, call_of(stock, args, kwargs), update_fn, init_fn)
 

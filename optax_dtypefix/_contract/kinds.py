@@ -14,36 +14,47 @@ from .dtypes import (
     PyTree,
     cast,
     dtype_of,
-    is_half,
     is_number,
     kind_of,
     leaves,
+    unflatten_like,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def promote_initial_state(
-    update: Callable[..., Any], state: PyTree, params: PyTree, *, promotes: bool = False
-) -> PyTree:
+def promote_initial_state(update: Callable[..., Any], state: PyTree, params: PyTree) -> PyTree:
     """Start each leaf of a state in the kind of number that one step makes of it.
 
     A moment of an integer param starts as an integer 0, and the first step makes it a float. To
-    cast that float back would lose the value; to leave it would change the state. The step is
-    traced abstractly, with gradients like the params. If the step cannot be traced that way,
-    because it needs more arguments, the state is returned unchanged.
+    cast that float back would lose the value; to leave it would change the state. If the step
+    cannot be traced, because it needs more arguments, the state is returned unchanged.
 
     Args:
       update: of the transformation: takes gradients, state and params; returns the state second.
       state: from ``init``.
       params: arrays or ``jax.ShapeDtypeStruct``.
-      promotes: whether a hyperparameter is an array that promotes half precision. A leaf that the
-        step makes wider then starts in float32: on stock it loses no digits from there on.
     """
-    promotes = promotes and any(map(is_half, leaves(state)))
-    if not promotes and not _may_change_kind(state, params):
+    if not _may_change_kind(state, params):
         return state
+    after = after_a_step(update, state, params)
+    if after is None:
+        return state
+    double = any(
+        kind_of(dtype_of(leaf)) >= REAL and jnp.finfo(dtype_of(leaf)).bits == 64
+        for leaf in leaves((params, state))
+        if is_number(leaf)
+    )
+    started = (_start(leaf, new.dtype, double=double) for leaf, new in zip(leaves(state), after))
+    return unflatten_like(state, started)
+
+
+def after_a_step(update: Callable[..., Any], state: PyTree, params: PyTree) -> list[Any] | None:
+    """List the leaves of the state after one step, abstractly, with gradients like the params.
+
+    Return None if the step cannot be traced, or changes the structure of the state.
+    """
     structures: list[Any] = []
 
     def step(params: PyTree, state: PyTree) -> list[Any]:
@@ -53,26 +64,13 @@ def promote_initial_state(
 
     try:
         with paused():
-            after = jax.eval_shape(step, params, state)
+            after: list[Any] = jax.eval_shape(step, params, state)
     except Exception:  # The user's call of update will raise too, if this is an error there.
-        return state
-    structure: Any = jax.tree_util.tree_structure(state)
-    if structures[0] != structure:
-        return state
-    double = any(
-        kind_of(dtype_of(leaf)) >= REAL and jnp.finfo(dtype_of(leaf)).bits == 64
-        for leaf in leaves((params, state))
-        if is_number(leaf)
-    )
-    return structure.unflatten(
-        _start(leaf, new.dtype, double=double, promotes=promotes)
-        for leaf, new in zip(leaves(state), after)
-    )
+        return None
+    return after if structures[0] == jax.tree_util.tree_structure(state) else None
 
 
-def _start(leaf: Any, after: Any, *, double: bool, promotes: bool) -> Any:
-    if promotes and is_half(leaf) and kind_of(after) == REAL and jnp.finfo(after).bits > 16:
-        return cast(leaf, jnp.float32)
+def _start(leaf: Any, after: Any, *, double: bool) -> Any:
     if not is_number(leaf) or kind_of(after) <= kind_of(dtype_of(leaf)):
         return leaf
     if kind_of(after) >= REAL and not double and jnp.finfo(after).bits == 64:  # By 64-bit mode.

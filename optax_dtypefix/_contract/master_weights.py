@@ -12,15 +12,17 @@ import numpy as np
 from .dtypes import (
     PyTree,
     cast,
+    cast_back,
     dtype_of,
     is_half,
     kind_of,
     leaves,
+    safe_increment,
     same_structure,
     tree_map,
     unflatten_like,
 )
-from .rounding import random_bits, round_stochastically, round_to_nearest
+from .rounding import bits_by_turns, random_bits, round_stochastically, round_to_nearest
 
 
 class MasterWeightsState(NamedTuple):
@@ -47,7 +49,29 @@ class StochasticRoundingState(NamedTuple):
     inner_state: PyTree
 
 
-def master_weights(tx: Any, *, dtype: Any = jnp.float32, rounding_key: Any = None) -> Any:
+class RoundingByTurnsState(NamedTuple):
+    """The state of :func:`master_weights` with ``copy=False`` and no ``rounding_key``.
+
+    Attributes:
+      count: the number of steps.
+      inner_state: the state of the wrapped transformation.
+    """
+
+    count: Any
+    inner_state: PyTree
+
+
+STATES = (MasterWeightsState, StochasticRoundingState, RoundingByTurnsState)
+
+
+def master_weights(
+    tx: Any,
+    *,
+    dtype: Any = jnp.float32,
+    copy: bool = True,
+    rounding_key: Any = None,
+    narrow_state: bool = False,
+) -> Any:
     """Keep a float32 copy of half-precision params, so that small updates are not rounded away.
 
     Wrap the whole optimizer: ``tx`` sees the copy, and half-precision gradients in the dtype of the
@@ -61,20 +85,28 @@ def master_weights(tx: Any, *, dtype: Any = jnp.float32, rounding_key: Any = Non
     ``schedule_free_eval_params(state.inner_state, state.master)``.
 
     With ``rounding_key``, no copy is kept. The new params are rounded up or down at random, so that
-    they are right on average (Gupta et al., 2015, https://arxiv.org/abs/1502.02551).
+    they are right on average (Gupta et al., 2015, https://arxiv.org/abs/1502.02551). With
+    ``copy=False`` and no key, each param is rounded up in some steps and down in others, so that it
+    is right on average; each run gives the same bits.
+
+    With ``narrow_state`` the state of ``tx`` has the dtypes that it has without the wrapper, and
+    moments are rounded by turns. ``master_weights(optax.adamw(1e-3), copy=False,
+    narrow_state=True)`` takes 6 bytes a param, params included.
 
     Args:
       tx: anything with ``init`` and ``update``.
       dtype: the dtype of the copy, float32 or float64.
-      rounding_key: a key of ``jax.random``.
+      copy: whether to keep a copy of the params.
+      rounding_key: a key of ``jax.random``: keep no copy, and round at random.
+      narrow_state: whether moments of half-precision params stay in half precision.
 
     Returns:
       An ``optax.GradientTransformationExtraArgs``; before optax 0.1.5 an
       ``optax.GradientTransformation``. Its updates have the dtype of the copy where params are in
       half precision; other leaves get the updates of ``tx``. ``update`` needs the params, and
       raises ``ValueError`` without them; ``init`` raises it if a pytree node casts the copy to half
-      precision. The state is a ``MasterWeightsState``, which takes 4 bytes a param, or a
-      ``StochasticRoundingState``.
+      precision. The state is a ``MasterWeightsState``, which takes 4 bytes a param, a
+      ``StochasticRoundingState`` or a ``RoundingByTurnsState``.
     """
     import optax
 
@@ -93,10 +125,12 @@ def master_weights(tx: Any, *, dtype: Any = jnp.float32, rounding_key: Any = Non
                 "master_weights cannot keep a float32 copy: a pytree node among the params casts "
                 "its leaves. Wrap the optimizer of the other params only, with optax.masked."
             )
-        inner_state = inner.init(master)
+        inner_state = inner.init(params if narrow_state else master)
         # Copies, so that params, key and state can all be donated.
         if rounding_key is not None:
             return StochasticRoundingState(_copy(rounding_key), inner_state)
+        if not copy:
+            return RoundingByTurnsState(jnp.zeros((), jnp.int32), inner_state)
         return MasterWeightsState(tree_map(_copy, master), inner_state)
 
     def update_fn(
@@ -107,8 +141,8 @@ def master_weights(tx: Any, *, dtype: Any = jnp.float32, rounding_key: Any = Non
                 "master_weights needs the params, and update got none. "
                 "Call tx.update(grads, state, params)."
             )
-        stochastic = isinstance(state, StochasticRoundingState)
-        master = widen(params) if stochastic else tree_map(_follow, state.master, params)
+        has_copy = isinstance(state, MasterWeightsState)
+        master = tree_map(_follow, state.master, params) if has_copy else widen(params)
         new_updates, inner_state = inner.update(
             widen(updates), state.inner_state, master, **extra_args
         )
@@ -117,20 +151,31 @@ def master_weights(tx: Any, *, dtype: Any = jnp.float32, rounding_key: Any = Non
                 "master_weights: the updates do not have the structure of the params. "
                 "Wrap the whole optimizer, and pass it the params that it was built for."
             )
-        rounds: list[Callable[..., Any]] = [round_to_nearest] * len(leaves(params))
-        if stochastic:
-            key, random = jax.random.split(state.key)
-            shapes = [np.shape(leaf) if _has_16_bits(leaf) else () for leaf in leaves(params)]
-            bits = random_bits(random, shapes)
-            rounds = [functools.partial(round_stochastically, bits=of_leaf) for of_leaf in bits]
+        if narrow_state:
+            inner_state = cast_back(inner_state, state.inner_state)
+        state, rounds = _next_roundings(state, params)
         moved = list(map(_move, leaves(params), leaves(master), leaves(new_updates), rounds))
         new_updates = unflatten_like(new_updates, [update for update, _ in moved])
-        if stochastic:
-            return new_updates, StochasticRoundingState(key, inner_state)
-        new_master = unflatten_like(state.master, [leaf for _, leaf in moved])
-        return new_updates, MasterWeightsState(new_master, inner_state)
+        if has_copy:
+            state = state._replace(master=unflatten_like(master, [leaf for _, leaf in moved]))
+        return new_updates, state._replace(inner_state=inner_state)
 
     return kind(init_fn, update_fn)
+
+
+def _next_roundings(state: Any, params: PyTree) -> tuple[Any, list[Callable[..., Any]]]:
+    """Return the state after this step, and for each param how it is rounded in this step."""
+    flat = leaves(params)
+    if isinstance(state, MasterWeightsState):
+        return state, [round_to_nearest] * len(flat)
+    shapes = [np.shape(leaf) if _has_16_bits(leaf) else () for leaf in flat]
+    if isinstance(state, StochasticRoundingState):
+        key, random = jax.random.split(state.key)
+        state, bits = state._replace(key=key), random_bits(random, shapes)
+    else:
+        bits = bits_by_turns(state.count, shapes)
+        state = state._replace(count=safe_increment(state.count))
+    return state, [functools.partial(round_stochastically, bits=of_leaf) for of_leaf in bits]
 
 
 def _copy(leaf: Any) -> Any:

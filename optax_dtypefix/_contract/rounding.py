@@ -1,8 +1,9 @@
-"""Round to half precision: to nearest, or at random so that the mean is right."""
+"""Round to half precision: to nearest, or at random or by turns so that the mean is right."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from typing import Any
 
@@ -35,6 +36,37 @@ def random_bits(key: Any, shapes: list[tuple[int, ...]]) -> list[Any]:
         piece.reshape(shape) if size <= _SMALL else jax.random.bits(own, shape, jnp.uint16)
         for piece, shape, size, own in zip(pieces, shapes, sizes, keys)
     ]
+
+
+@jax.jit
+def bits_of_step(count: Any) -> Any:
+    """Return 16 bits for a step, those of a half for step 0.
+
+    Multiples of the golden ratio spread most evenly, also over every second or tenth step.
+    """
+    return (jnp.asarray(count, jnp.uint32) * jnp.uint32(_GOLDEN) + jnp.uint32(2**15)).astype(
+        jnp.uint16
+    )
+
+
+_GOLDEN = 40503  # 2^16 times the golden ratio - 1, made odd.
+
+
+def bits_by_turns(count: Any, shapes: list[tuple[int, ...]]) -> list[Any]:
+    """Return 16 bits for each element of arrays of these shapes.
+
+    Each element goes through the multiples of the golden ratio, from a place of its own: rounded
+    alike, all weights of a layer would grow together, and shrink together.
+    """
+    return [_places(shape, leaf) + bits_of_step(count) for leaf, shape in enumerate(shapes)]
+
+
+def _places(shape: tuple[int, ...], leaf: int) -> Any:
+    place = jnp.full(shape, leaf * 0x27D4EB2F % 2**32, jnp.uint32)
+    for axis, odd in zip(range(len(shape)), itertools.cycle((0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D))):
+        place = place + jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * jnp.uint32(odd)
+        place = (place ^ (place >> 15)) * jnp.uint32(0x2C1B3C6D)
+    return (place >> 16).astype(jnp.uint16)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))

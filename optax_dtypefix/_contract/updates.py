@@ -16,8 +16,11 @@ from .dtypes import (
     cast_array,
     dtype_of,
     have_same_dtypes,
+    is_number,
     kind_of,
     leaves,
+    leaves_and_none,
+    numbers,
     same_structure,
     unflatten_like,
 )
@@ -110,10 +113,10 @@ def update_dtypes(
 def _requested_by(state: PyTree) -> tuple[Any, ...]:
     """List the dtypes of the updates that any ``master_weights`` in a state gives."""
     # Not at the top: few programs use it.
-    from .master_weights import MasterWeightsState, StochasticRoundingState
+    from .master_weights import STATES
 
     def asks(node: Any) -> bool:
-        return isinstance(node, (MasterWeightsState, StochasticRoundingState))
+        return isinstance(node, STATES)
 
     found = list(filter(asks, jax.tree_util.tree_leaves(state, is_leaf=asks)))
     copies = (dtype_of(leaf) for node in found for leaf in leaves(getattr(node, "master", ())))
@@ -133,12 +136,6 @@ def _aligned(tree: PyTree, updates: PyTree) -> list[Any]:
     return flat if same else [None] * len(like)
 
 
-def leaves_and_none(tree: PyTree) -> list[Any]:
-    """List the leaves of a tree, with None where it has None."""
-    found: list[Any] = jax.tree_util.tree_leaves(tree, is_leaf=lambda leaf: leaf is None)
-    return found
-
-
 def kept_like(state: PyTree, tree: PyTree) -> list[list[Any]]:
     """Find the subtrees of a state that have a leaf for each leaf of a tree, in its shape."""
     structure: Any = jax.tree_util.tree_structure(tree)
@@ -155,6 +152,19 @@ def kept_like(state: PyTree, tree: PyTree) -> list[list[Any]]:
 
     jax.tree_util.tree_leaves(state, is_leaf=collect)
     return found
+
+
+def same_dtypes(grads: PyTree, params: PyTree) -> bool:
+    """Check that each gradient has the dtype of its param, if there are params."""
+    if have_same_dtypes(grads, params):
+        return True
+    flat, like = numbers(grads), numbers(params)
+    if len(flat) != len(like):  # A gradient may be None where there is a param.
+        rows = zip(leaves_and_none(grads), leaves_and_none(params))
+        pairs = [row for row in rows if all(map(is_number, row))]
+    else:
+        pairs = list(zip(flat, like))
+    return all(dtype_of(grad) == dtype_of(param) for grad, param in pairs)
 
 
 def requested_dtypes(

@@ -9,102 +9,28 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, Callable, Literal, NamedTuple
+from typing import Any, Callable, NamedTuple
 
-import jax
 import jax.numpy as jnp
 
 from ..._contract.dtypes import (
-    REAL,
     PyTree,
-    cast,
+    cast_all,
     cast_like,
     dtype_of,
+    dtypes_in,
     half_to_float32,
-    is_half,
-    kind_of,
     leaves,
-    may_cast,
-    tree_map,
     unflatten_like,
 )
-from ..._contract.rounding import round_stochastically
+from ..._contract.moments import round_leaf, store
 from ..._contract.updates import kept_like, requested_dtypes, update_dtypes
 from ..._engine.patch import Patch, Stock
-from ..._tally import counting, paused
+from ..._tally import counting
 from . import modules
-from .keep_dtypes import same_dtypes
 from .rebuild import call_of, rebuild
 from .reproduce import all_public
-
-_TINY, _HUGE = 2.0**-24, 65504.0  # The smallest number above zero in float16, and the largest.
-
-
-def _within(x: Any, limit: float) -> Any:
-    """Limit finite numbers; keep infinite ones for the user to see."""
-    return jnp.where(jnp.isinf(x), x, jnp.clip(x, -limit, limit))
-
-
-Rounding = Literal["by turns", "growing", "above zero", "below 256", "above square"]
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _to_float16(how: Rounding, x: Any, old: Any, bits: Any) -> Any:
-    """Round to float16: what is finite stays so, what is positive stays so.
-
-    A moment that is rounded to zero makes an update too large by orders of magnitude. The
-    derivative is that of a cast.
-
-    Args:
-      how: "by turns": up in some steps and down in others, so that the mean is right, where each
-        step adds less than float16 can. Rounding to nearest would stop there, and rounding up
-        would drift up. "growing": to nearest, but what grows does so, where no counter tells one
-        step from the next. "above square": to nearest, but no less than the square of ``old``.
-      x: what to round.
-      old: what it was before this step.
-      bits: of this step, from 0 to 2^16 - 1.
-    """
-    old, rounded = cast(old, x.dtype), x
-    if how == "by turns":
-        rounded = round_stochastically(x, jnp.float16, bits)
-    if how == "growing":
-        rounded = jnp.where((x > old) & (x < 2.0**-14), jnp.maximum(x, old + _TINY), x)
-    if how == "above square":
-        rounded = jnp.maximum(x, jnp.square(old) * (1 + 2.0**-10) + _TINY / 2)
-    rounded = jnp.where(x > 0, jnp.maximum(rounded, _TINY), rounded)
-    return cast(_within(rounded, 255.0 if how == "below 256" else _HUGE), jnp.float16)
-
-
-@_to_float16.defjvp
-def _straight_through(how: Rounding, primals: Any, tangents: Any) -> tuple[Any, Any]:
-    return _to_float16(how, *primals), cast(tangents[0], jnp.float16)
-
-
-to_float16 = jax.jit(_to_float16, static_argnums=0)  # Traced once a shape, not once a leaf.
-
-
-ROUNDINGS: dict[str, dict[str, Rounding]] = {
-    "ScaleByAdamState": {"nu": "by turns"},
-    "ScaleByBeliefState": {"nu": "by turns"},
-    "ScaleByNovogradState": {"nu": "by turns"},
-    "ScaleByAdemamixState": {"nu": "by turns"},
-    "SophiaState": {"nu": "by turns"},
-    "ScaleByAdanState": {"n": "by turns"},
-    "ScaleBySimplifiedAdEMAMixState": {"n": "by turns"},
-    "MadgradState": {"grad_sum_sq": "by turns"},
-    "FactoredState": dict.fromkeys(("v_row", "v_col", "v"), "by turns"),
-    # Rounding commutes with a maximum. To round by turns would find the highest turn.
-    "ScaleByAmsgradState": {"nu": "by turns", "nu_max": "above zero"},
-    "ScaleByRmsState": {"nu": "growing"},
-    # The variance is a difference of the two: rounded apart, it may be negative.
-    "ScaleByRStdDevState": {"mu": "below 256", "nu": "growing"},
-    # Sums, which outgrow their rounding. In sm3 ``mu`` is the accumulator, and ``nu`` the momentum.
-    "ScaleByRssState": {"sum_of_squares": "above zero"},
-    "ScaleBySM3State": {"mu": "above zero"},
-    # ``eps`` is less than the smallest number. The rest is exact, or a first moment.
-    "COCOBState": {"scale": "above zero"},
-}
-"""How fields of a state, by the name of its class, are rounded to float16, if not to nearest."""
+from .stock_dtypes import as_stock_promotes
 
 
 class MomentTransform(NamedTuple):
@@ -148,6 +74,9 @@ MOMENT_TRANSFORMS = (
     MomentTransform("scale_by_muon", modules.contrib("muon"), ">=0.2.5", ()),
     MomentTransform("scale_by_sophia", modules.contrib("sophia"), ">=0.2.5"),
     MomentTransform("scale_by_madgrad", modules.contrib("madgrad"), ">=0.2.7", ("grad_sum_sq",)),
+    MomentTransform("scale_by_lion", modules.TRANSFORM, ">=0.1.5", ()),
+    MomentTransform("ema", modules.ACCUMULATION, ">=0.1.2", ()),
+    MomentTransform("apply_every", modules.ACCUMULATION, ">=0.1.2", ()),
 )
 
 
@@ -157,9 +86,14 @@ def available(optax: Any, *names: str) -> dict[str, Any]:
     return {name: build() for name, build in all_public(optax, *paths).items()}
 
 
-def is_float16(leaf: Any) -> bool:
-    """Check whether a leaf is float16, which has too few exponents; bfloat16 has enough."""
-    return is_half(leaf) and bool(dtype_of(leaf) == jnp.float16)
+def is_float16(dtype: Any) -> bool:
+    """Check for float16, which has too few exponents; bfloat16 has enough."""
+    return bool(dtype == jnp.float16)
+
+
+def is_bfloat16(dtype: Any) -> bool:
+    """Check for bfloat16, which has too few digits for small steps."""
+    return bool(dtype == jnp.bfloat16)
 
 
 @dataclasses.dataclass(eq=False, repr=False)  # Cheaper to import than a whole one.
@@ -172,7 +106,7 @@ class InFloat32:
 
     Attributes:
       transform: the transformation to build.
-      is_narrow: whether a leaf has to be widened.
+      is_narrow: whether leaves of a dtype have to be widened.
       wide_moments: whether a new state has its moments in float32.
     """
 
@@ -192,7 +126,11 @@ class InFloat32:
             state = tx.init(params)
             if not self._concerns(state, params):
                 return state
-            exact = tx.init(self._wide(params))
+            try:
+                (wide,) = self._wide(params)
+            except Exception:  # A pytree node of the user's takes no other dtype.
+                return state
+            exact = tx.init(wide)
             if self.wide_moments:
                 moments = {
                     name: half_to_float32(getattr(state, name)) for name in self.transform.moments
@@ -205,21 +143,23 @@ class InFloat32:
         ) -> tuple[PyTree, Any]:
             if not self._concerns(state, updates, params):
                 return tx.update(updates, state, params, **extra_args)  # type: ignore[no-any-return]
+            try:
+                wide = self._wide(updates, state, params)
+            except Exception:
+                return tx.update(updates, state, params, **extra_args)  # type: ignore[no-any-return]
             objective = extra_args.get("obj_fn")
             if objective is not None:  # What sophia differentiates is given the user's dtypes.
                 extra_args["obj_fn"] = with_params_cast_back(params, objective)
-            new_updates, new_state = tx.update(
-                self._wide(updates), self._wide(state), self._wide(params), **extra_args
-            )
+            new_updates, new_state = tx.update(*wide, **extra_args)
             like, kept = params, None if params is not None else self._kept(state)
             if kept is not None and self.wide_moments and not kept_like(kept, updates):
                 like = updates  # Nothing tells: the gradients stand in for the params.
             dtypes = update_dtypes(new_updates, updates, like, kept, requested)
             if dtypes is not None:
-                rounded = map(_round_leaf, leaves(new_updates), dtypes)
+                rounded = map(round_leaf, leaves(new_updates), dtypes)
                 new_updates = unflatten_like(new_updates, rounded)
             step = functools.partial(tx.update, **extra_args)
-            return new_updates, store(new_state, _as_stock_promotes(step, updates, state, params))
+            return new_updates, store(new_state, as_stock_promotes(step, updates, state, params))
 
         return rebuild(tx, call_of(stock, args, kwargs), update_fn, init_fn)
 
@@ -229,36 +169,16 @@ class InFloat32:
         wide = self.transform.moments if self.wide_moments else ()
         return state._replace(**dict.fromkeys(wide, ()))
 
-    def _wide(self, tree: PyTree) -> PyTree:
-        return tree_map(
-            lambda leaf: cast(leaf, jnp.float32) if self.is_narrow(leaf) else leaf, tree
-        )
+    def _wide(self, *trees: PyTree) -> Any:
+        flat = leaves(trees)
+        narrow = [i for i, leaf in enumerate(flat) if self.is_narrow(dtype_of(leaf))]
+        for i, leaf in zip(narrow, cast_all([flat[i] for i in narrow], jnp.float32)):
+            flat[i] = leaf
+        return unflatten_like(trees, flat)
 
     def _concerns(self, state: Any, *trees: PyTree) -> bool:
         moments = [getattr(state, name, None) for name in self.transform.moments]
-        return any(map(self.is_narrow, leaves((moments, trees))))
-
-
-def _as_stock_promotes(
-    update: Callable[..., Any], updates: PyTree, state: Any, params: PyTree
-) -> Any:
-    """Cast the half-precision leaves of a state to the dtypes that stock gives them in this step.
-
-    Stock promotes some of them where a gradient is wider than its param.
-    """
-    like = params if params is not None else next(iter(kept_like(state, updates)), updates)
-    if same_dtypes(updates, like):
-        return state
-    try:
-        with paused():
-            after = jax.eval_shape(lambda *a: leaves(update(*a)[1]), updates, state, params)
-    except Exception:  # Stock does not run there, so there is nothing to be as wide as.
-        return state
-    stored = (
-        cast(leaf, new.dtype) if is_half(leaf) and kind_of(new.dtype) == REAL else leaf
-        for leaf, new in zip(leaves(state), after)
-    )
-    return unflatten_like(state, stored)
+        return any(map(self.is_narrow, dtypes_in((moments, trees))))
 
 
 def with_params_cast_back(params: PyTree, objective: Callable[..., Any]) -> Callable[..., Any]:
@@ -268,75 +188,3 @@ def with_params_cast_back(params: PyTree, objective: Callable[..., Any]) -> Call
         return objective(cast_like(wide, params), *args, **kwargs)
 
     return counting(cast_first)
-
-
-def store(new: PyTree, old: PyTree) -> PyTree:
-    """Cast a new state to the dtypes of the old one; round moments by ``ROUNDINGS``."""
-
-    def is_known(node: Any) -> bool:
-        return type(node).__name__ in ROUNDINGS
-
-    def stored(new: Any, old: Any) -> Any:
-        if not is_known(old):
-            return _round(new, old)
-        roundings, bits = ROUNDINGS[type(old).__name__], _bits_of_step(new)
-        fields = {
-            name: _round(getattr(new, name), getattr(old, name), roundings.get(name), bits)
-            for name in new._fields
-        }
-        if roundings.get("mu") == "below 256":
-            fields["nu"] = _map(
-                lambda nu, mu: (
-                    to_float16("above square", cast(nu, jnp.float32), mu, bits)
-                    if is_float16(nu)
-                    else nu
-                ),
-                fields["nu"],
-                fields["mu"],
-            )
-        return new._replace(**fields)
-
-    return tree_map(stored, new, old, is_leaf=lambda node: node is None or is_known(node))
-
-
-def _bits_of_step(state: Any) -> Any:
-    """Return 16 bits for this step, those of a half for step 0.
-
-    Multiples of the golden ratio spread most evenly, also over every second or tenth step.
-    """
-    count = next((getattr(state, name) for name in ("count", "t") if name in state._fields), 0)
-    bits = jnp.asarray(count, jnp.uint32) * jnp.uint32(40503) + jnp.uint32(2**15)
-    return bits.astype(jnp.uint16)
-
-
-def _round(
-    tree: PyTree, like: PyTree, rounding: Rounding | None = None, bits: Any = None
-) -> PyTree:
-    """Round each leaf to the dtype of the same leaf of ``like``, within its kind of number."""
-
-    def rounded(leaf: Any, other: Any) -> Any:
-        if not (hasattr(leaf, "dtype") and hasattr(other, "dtype")):
-            return leaf
-        if not may_cast(dtype_of(leaf), dtype_of(other)):
-            return leaf
-        if rounding is not None and is_float16(other) and not is_float16(leaf):
-            return to_float16(rounding, leaf, other, bits)
-        return _round_leaf(leaf, other.dtype)
-
-    return _map(rounded, tree, like)
-
-
-def _round_leaf(leaf: Any, dtype: Any) -> Any:
-    """Round a leaf to a dtype. A number that is finite stays so in float16."""
-    if dtype == jnp.float16 and not is_float16(leaf):
-        leaf = _within(leaf, _HUGE)
-    return cast(leaf, dtype)
-
-
-def _map(function: Callable[..., Any], *trees: PyTree) -> PyTree:
-    """``tree_map`` over trees any of which may have None for a leaf: a param that is frozen."""
-
-    def unless_none(*leaves: Any) -> Any:
-        return leaves[0] if any(leaf is None for leaf in leaves) else function(*leaves)
-
-    return tree_map(unless_none, *trees, is_leaf=lambda leaf: leaf is None)

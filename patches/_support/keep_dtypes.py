@@ -20,25 +20,23 @@ from ..._contract.dtypes import (
     cast,
     cast_back,
     dtype_of,
-    have_same_dtypes,
     is_array,
     is_half,
     is_inexact,
-    is_number,
     is_real,
     is_weak,
     leaves,
-    numbers,
     strip_weak_type,
     tree_map,
 )
 from ..._contract.kinds import promote_initial_state
 from ..._contract.promotion import in_the_present_mode, standard_promotion
-from ..._contract.updates import cast_updates, kept_like, leaves_and_none, requested_dtypes
+from ..._contract.updates import cast_updates, kept_like, requested_dtypes, same_dtypes
 from ..._contract.widths import compute_dtype
 from ..._contract.x64 import without_x64
 from ..._engine.patch import Stock
 from .rebuild import Call, call_of, rebuild
+from .stock_dtypes import as_stock_promotes, start_as_stock
 
 
 @dataclasses.dataclass(eq=False, repr=False)  # Cheaper to import than a whole one.
@@ -75,13 +73,15 @@ class KeepDtypes:
         """Return the same transformation with an ``init`` and an ``update`` that keep dtypes."""
 
         def init_fn(params: PyTree) -> PyTree:
-            state = self._start(tx, params)
-            return strip_weak_type(promote_initial_state(step, state, params, promotes=promotes))
+            state = promote_initial_state(step, self._start(tx, params), params)
+            if promotes or self.in_one_dtype:
+                state = start_as_stock(tx, state, params)
+            return strip_weak_type(state)
 
         def step(
             updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
-        ) -> tuple[PyTree, PyTree, bool]:
-            """Run stock, and say whether the new state has to have the dtypes of the old one."""
+        ) -> tuple[PyTree, PyTree, PyTree]:
+            """Run stock. Return the updates, the state, and what has the dtypes of that state."""
             # An integer leaf that is given as a float may have a float for its gradient, too.
             given = (updates, state, params)
             inputs = integers_to_float32(*given) if self.no_integers else given
@@ -93,15 +93,16 @@ class KeepDtypes:
                 inputs = in_one_dtype(*given)
             update = functools.partial(tx.update, **self._extra_args(params, extra_args))
             new_updates, new_state = self._in_its_mode(update, *inputs)
-            # With in_one_dtype, init is not stock's, so the state is cast back anyway.
-            return new_updates, new_state, keep or self.in_one_dtype
+            if not same and self.in_one_dtype:  # Else stock itself has promoted the state.
+                return new_updates, new_state, as_stock_promotes(update, *given)
+            return new_updates, new_state, state if keep else None
 
         def update_fn(
             updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
         ) -> tuple[PyTree, PyTree]:
-            new_updates, new_state, keep = step(updates, state, params, **extra_args)
+            new_updates, new_state, held = step(updates, state, params, **extra_args)
             bounded = self._bound(new_updates, updates, params, state, requested)
-            return bounded, cast_back(new_state, state) if keep else new_state
+            return bounded, new_state if held is None else cast_back(new_state, held)
 
         return rebuild(tx, call, update_fn, init_fn)
 
@@ -164,19 +165,6 @@ def promotes_half(argument: Any) -> bool:
     if not is_array(argument):
         return False
     return not is_weak(argument) and is_real(argument) and not is_half(argument)
-
-
-def same_dtypes(grads: PyTree, params: PyTree) -> bool:
-    """Check that each gradient has the dtype of its param, if there are params."""
-    if have_same_dtypes(grads, params):
-        return True
-    flat, like = numbers(grads), numbers(params)
-    if len(flat) != len(like):  # A gradient may be None where there is a param.
-        rows = zip(leaves_and_none(grads), leaves_and_none(params))
-        pairs = [row for row in rows if all(map(is_number, row))]
-    else:
-        pairs = list(zip(flat, like))
-    return all(dtype_of(grad) == dtype_of(param) for grad, param in pairs)
 
 
 def in_one_dtype(grads: PyTree, state: PyTree, params: PyTree) -> tuple[PyTree, PyTree, PyTree]:

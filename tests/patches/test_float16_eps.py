@@ -13,12 +13,7 @@ from packaging.version import Version
 import optax_dtypefix
 from evidence.rounding import measure
 from optax_dtypefix._contract.x64 import x64
-from optax_dtypefix.patches._support.in_float32 import (
-    MomentTransform,
-    Rounding,
-    is_float16,
-    to_float16,
-)
+from optax_dtypefix.patches._support.in_float32 import MomentTransform, is_float16
 from support import moments
 from support.contract import assert_keeps_the_contract, float64_in
 from support.nodes import Converting
@@ -336,57 +331,6 @@ def test_a_mask_keeps_the_contract() -> None:
     params = tree_of(jnp.float16)
     tx = optax.masked(optax.adam(0.1), {"w": True, "b": False})
     assert_keeps_the_contract(tx, params)
-
-
-def float16_of(how: Rounding, x: Any, old: Any = 0.0, step: int = 0) -> Any:
-    """Round to float16, and return the result in float64."""
-    bits = np.uint16((step * 40503 + 2**15) % 2**16)
-    got = jax.jit(to_float16, static_argnums=0)(
-        how, jnp.asarray(x, jnp.float32), jnp.broadcast_to(jnp.float16(old), np.shape(x)), bits
-    )
-    return np.asarray(got, np.float64)
-
-
-SIZES = np.exp(np.linspace(np.log(1e-12), np.log(6e4), 5000)).astype(np.float32)
-
-
-def test_rounding_by_turns_keeps_the_mean_and_is_never_zero() -> None:
-    mean = np.mean([float16_of("by turns", SIZES, step=step) for step in range(500)], axis=0)
-    unit = np.maximum(np.spacing(SIZES.astype(np.float16)).astype(np.float64), TINY)
-    assert (np.abs(mean - np.maximum(SIZES, TINY))[SIZES > TINY] <= 0.01 * unit[SIZES > TINY]).all()
-    assert (mean[SIZES <= TINY] == TINY).all()
-    assert float16_of("by turns", 0.0) == 0
-
-
-@pytest.mark.parametrize("how", ["growing", "above zero", "below 256"])
-def test_only_what_is_rounded_by_turns_depends_on_the_step(how: Rounding) -> None:
-    """A maximum, or a sum without a counter, would find the highest turn."""
-    x = SIZES[(SIZES > 2.0**-14) & (SIZES < 255)]
-    for step in (1, 2, 3):
-        np.testing.assert_array_equal(float16_of(how, x, step=step), x.astype(np.float16))
-
-
-def test_step_0_rounds_to_nearest() -> None:
-    """So what ``init`` stores is as close as on stock."""
-    x = SIZES[SIZES > TINY]
-    np.testing.assert_array_equal(float16_of("by turns", x), x.astype(np.float16))
-
-
-def test_what_grows_is_rounded_to_more_where_float16_has_few_numbers() -> None:
-    """``e_g`` of 7 units that tends to 20, by 0.1 units a step, would stop at 15 or earlier."""
-    at, steady = 7.0, 20.0
-    for _ in range(40):
-        at = float(float16_of("growing", (0.9 * at + 0.1 * steady) * TINY, old=at * TINY)) / TINY
-    assert at == steady
-
-
-def test_a_mean_square_is_never_below_the_square_of_the_rounded_mean() -> None:
-    x = SIZES[SIZES > 1e-6]
-    mean = float16_of("below 256", x)
-    square = float16_of("above square", np.float32(x) ** 2, old=mean)
-    assert (mean**2 <= square).all()
-    normal = (x > 2.0**-14) & (x < 250)
-    np.testing.assert_allclose(mean[normal], x[normal], rtol=2**-10)
 
 
 # The size of gradients, as a power of 2, for which rounding up was worst against stock.

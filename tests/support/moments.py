@@ -13,7 +13,7 @@ import optax_dtypefix
 from optax_dtypefix._engine.locate import find
 from optax_dtypefix.patches._support.in_float32 import MOMENT_TRANSFORMS, InFloat32, MomentTransform
 
-_ARGUMENTS = {"scale_by_madgrad": {"learning_rate": 0.1}}
+_ARGUMENTS = {"scale_by_madgrad": {"learning_rate": 0.1}, "ema": {"decay": 0.9}}
 
 # muon works on matrices, and sophia needs an objective: they have tests of their own.
 _LEFT_OUT = ("scale_by_muon", "scale_by_sophia")

@@ -103,7 +103,7 @@ RUNS = {
     ),
     "float32 apply_if_finite": Run(lambda: optax.apply_if_finite(_adam(), 3), jnp.float32, set()),
     "float32 schedule_free": Run(_schedule_free, jnp.float32, set()),
-    "bfloat16 adam": Run(_adam, jnp.bfloat16, set()),
+    "bfloat16 adam": Run(_adam, jnp.bfloat16, {"bfloat16_moments"}),
     "float32 adam in 64-bit mode": Run(_adam, jnp.float32, set(), x64),
     # Whether a NaN comes is not known while a step is traced.
     "float32 MultiSteps": Run(
@@ -124,9 +124,13 @@ RUNS = {
         lambda: optax.apply_if_finite(drifting(optax), 3), jnp.bfloat16, {"conditional"}
     ),
     "bfloat16 inject_hyperparams": Run(
-        lambda: optax.inject_hyperparams(optax.adamw)(1e-3), jnp.bfloat16, {"inject_hyperparams"}
+        lambda: optax.inject_hyperparams(optax.adamw)(1e-3),
+        jnp.bfloat16,
+        {"inject_hyperparams", "bfloat16_moments"},
     ),
-    "bfloat16 clipped adamw": Run(_clipped_adamw, jnp.bfloat16, {"global_norm"}),
+    "bfloat16 clipped adamw": Run(
+        _clipped_adamw, jnp.bfloat16, {"global_norm", "bfloat16_moments"}
+    ),
     "bfloat16 array as learning rate": Run(
         lambda: optax.sgd(np.asarray(0.1, np.float32)), jnp.bfloat16, {"learning_rate"}
     ),

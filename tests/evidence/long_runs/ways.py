@@ -36,6 +36,10 @@ def rounded_at_random(tx: Any) -> Any:
     return optax_dtypefix.master_weights(tx, rounding_key=jax.random.PRNGKey(0))
 
 
+def rounded_by_turns(tx: Any) -> Any:
+    return optax_dtypefix.master_weights(tx, copy=False, narrow_state=True)
+
+
 class Way(NamedTuple):
     """A way to train.
 
@@ -54,6 +58,7 @@ WAYS = {
     "half": Way(HALVES),
     "master_weights": Way(HALVES, optax_dtypefix.master_weights),
     "stochastic_rounding": Way(HALVES, rounded_at_random),
+    "by_turns": Way(HALVES, rounded_by_turns),
     "float32": Way(("float32",)),
     "perturbed": Way(("float32",), scale=1 + 1e-6),
     "float64": Way(("float64",)),

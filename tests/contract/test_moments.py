@@ -1,0 +1,156 @@
+"""How the moments of a state are rounded to half precision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from optax_dtypefix._contract.moments import RULES, Rule, _to_half, round_moments
+from optax_dtypefix._contract.rounding import bits_by_turns, bits_of_step
+
+HALVES = pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16], ids=["bf16", "f16"])
+TINY = 2.0**-24  # The smallest number above zero in float16.
+SIZES = np.exp(np.linspace(np.log(1e-12), np.log(6e4), 5000)).astype(np.float32)
+
+
+def rounded(rule: Rule, x: Any, old: Any = 0.0, step: int = 0, dtype: Any = jnp.float16) -> Any:
+    """Round to half precision, and return the result in float64."""
+    before = jnp.broadcast_to(jnp.asarray(old, dtype), np.shape(x))
+    return np.asarray(
+        _to_half(rule, jnp.asarray(x, jnp.float32), before, bits_of_step(step)), float
+    )
+
+
+def mean_over_steps(rule: Rule, dtype: Any) -> Any:
+    return np.mean([rounded(rule, SIZES, step=step, dtype=dtype) for step in range(500)], axis=0)
+
+
+def unit(dtype: Any) -> Any:
+    least = TINY if dtype == jnp.float16 else 0.0
+    eps = float(jnp.finfo(dtype).eps)
+    return np.maximum(2.0 ** np.floor(np.log2(SIZES.astype(float))) * eps, least)
+
+
+@HALVES
+def test_rounding_by_turns_keeps_the_mean(dtype: Any) -> None:
+    for rule in ("mean", "squares"):
+        # Means below 6e-5 are rounded to nearest in float16, squares to 6e-8 or more.
+        known = (0 if dtype == jnp.bfloat16 else 2.0**-14 if rule == "mean" else TINY) < SIZES
+        error = np.abs(mean_over_steps(rule, dtype) - SIZES)
+        assert (error[known] <= 0.01 * unit(dtype)[known]).all()
+
+
+def test_squares_are_never_zero_in_float16() -> None:
+    assert (mean_over_steps("squares", jnp.float16)[SIZES <= TINY] == TINY).all()
+    assert rounded("squares", 0.0) == 0
+
+
+@pytest.mark.parametrize("rule", ["uncounted", "sum", "signed sum", "maximum", "uncounted mean"])
+def test_only_what_is_rounded_by_turns_depends_on_the_step(rule: Rule) -> None:
+    """A maximum, or a sum without a counter, would find the highest turn."""
+    x = SIZES[(SIZES > 2.0**-14) & (SIZES < 255)]
+    for step in (1, 2, 3):
+        np.testing.assert_array_equal(rounded(rule, x, step=step), x.astype(np.float16))
+
+
+@pytest.mark.parametrize("rule", ["uncounted", "sum", "signed sum", "uncounted mean"])
+def test_what_would_not_move_moves_in_proportion_without_a_counter(rule: Rule) -> None:
+    """In bfloat16; what moves is rounded to nearest."""
+    random = np.random.default_rng(0)
+    moves = random.uniform(-2, 2, 100_000)  # In units in the last place of 1.5.
+    x = np.float32(1.5 + moves * 2.0**-7)
+    got = (rounded(rule, x, old=1.5, dtype=jnp.bfloat16) - 1.5) * 2.0**7
+    near = np.abs(moves) < 0.5
+    np.testing.assert_array_equal(got[~near], np.round(moves[~near]))
+    assert set(got[near]) == {-1.0, 0.0, 1.0}
+    for low in (-0.5, -0.25, 0.0, 0.25):
+        window = (moves > low) & (moves < low + 0.25)
+        np.testing.assert_allclose(got[window].mean(), moves[window].mean(), atol=0.01)
+
+
+@HALVES
+def test_step_0_rounds_to_nearest(dtype: Any) -> None:
+    """So what ``init`` stores is as close as on stock."""
+    x = SIZES[SIZES > TINY]
+    expected = np.asarray(jnp.asarray(x, dtype), float)
+    odd = np.abs(rounded("squares", x, dtype=dtype) - expected) > 0
+    assert odd.mean() < 0.001  # Halves are rounded up, not to even.
+
+
+def test_what_grows_is_rounded_to_more_where_float16_has_few_numbers() -> None:
+    """``e_g`` of 7 units that tends to 20, by 0.1 units a step, would stop at 15 or earlier."""
+    at, steady = 7.0, 20.0
+    for _ in range(40):
+        at = float(rounded("uncounted", (0.9 * at + 0.1 * steady) * TINY, old=at * TINY)) / TINY
+    assert at == steady
+
+
+@HALVES
+def test_a_mean_square_is_never_below_the_square_of_the_rounded_mean(dtype: Any) -> None:
+    x = jnp.asarray(SIZES[SIZES > 1e-6])
+    state = optax.scale_by_stddev().init(jnp.zeros(x.shape, dtype))
+    got = round_moments(state._replace(mu=x, nu=jnp.square(x)), state)
+    mean, square = (np.asarray(leaf, float) for leaf in (got.mu, got.nu))
+    assert (mean**2 <= square).all()
+    normal = (np.asarray(x) > 2.0**-14) & (np.asarray(x) < 250)
+    np.testing.assert_allclose(mean[normal], x[normal], rtol=float(jnp.finfo(dtype).eps))
+
+
+def test_the_table_names_fields_of_optax() -> None:
+    """On each release: what the table names is there, or its class is not."""
+    found = {}
+    for module in (optax, getattr(optax, "contrib", optax)):
+        found.update({name: value for name, value in vars(module).items() if name in RULES})
+    assert {"ScaleByAdamState", "ScaleByRmsState", "EmaState"} <= {*found}
+    for name, state in found.items():
+        assert {*RULES[name]} <= {*state._fields}, name
+
+
+def test_a_state_of_the_users_own_is_left_alone() -> None:
+    import collections
+
+    own = collections.namedtuple("ScaleByAdamState", ["count", "mu", "nu"])
+    old = own(1, jnp.ones(2, jnp.bfloat16), "text")
+    new = own(2, jnp.ones(2), "text")
+    assert round_moments(new, old).mu.dtype == jnp.float32
+
+
+def test_gradients_that_repeat_give_no_coherent_error() -> None:
+    """Every element has the same bits in one step. 20 times larger gradients come periodically."""
+    random = np.random.default_rng(0)
+    periods = (2, 3, 5, 8, 13, 21)
+    gradients = random.normal(size=(3000, len(periods), 16))
+    for at, period in enumerate(periods):
+        gradients[::period, at] *= 20
+    exact = np.asarray(jnp.asarray(gradients, jnp.bfloat16), float)
+    tx = optax.scale_by_adam(b2=0.999)
+    param = jnp.zeros(exact.shape[1:], jnp.bfloat16)
+
+    def step(state: Any, grads: Any) -> Any:
+        after = tx.update(grads.astype(jnp.bfloat16), state, param)[1]
+        return after, after.nu
+
+    scan = jax.jit(lambda g: jax.lax.scan(step, tx.init(param), g)[1])
+    nu = np.asarray(scan(jnp.asarray(exact, jnp.bfloat16)), float)
+    moment, errors = np.zeros(exact.shape[1:]), []
+    for gradient, stored in zip(exact, nu):
+        moment = 0.999 * moment + 0.001 * gradient**2
+        errors.append(np.sqrt(moment / stored) - 1)
+    late = np.stack(errors[1000:])
+    assert np.sqrt((late**2).mean()) < 0.02
+    assert np.abs(late.mean(2)).max() < 0.03  # Of all elements, in one step.
+
+
+def test_params_by_turns_go_their_own_ways() -> None:
+    """Rounded alike, all weights would grow in one step and shrink in another."""
+    bits = [np.asarray(bits_by_turns(step, [(64, 64), (64, 64)]), float) for step in range(400)]
+    every = np.stack(bits) / 2**16
+    assert np.abs(every.mean((1, 2, 3)) - 0.5).max() < 0.02
+    assert np.abs(every.mean(0) - 0.5).max() < 0.01
+    assert np.abs(np.corrcoef(every[0, 0].ravel(), every[0, 1].ravel())[0, 1]) < 0.1
+    assert np.abs(np.corrcoef(every[0, 0, 0], every[0, 0, 1])[0, 1]) < 0.4

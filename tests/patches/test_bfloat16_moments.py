@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import optax_dtypefix
+from evidence.stalls.test_stalls import cells, measure
+from optax_dtypefix.patches._support.in_float32 import is_bfloat16
+from support import moments
+from support.contract import assert_keeps_the_contract
+from support.nodes import Converting
+from support.patch_cases import FuzzCase, Program
+from support.trees import leaves, tree_map, tree_of, types
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from optax_dtypefix.patches._support.in_float32 import MomentTransform
+    from support.fuzzing import Draw
+
+# Old releases call deprecated functions of JAX.
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+
+contrib = getattr(optax, "contrib", None)
+
+
+def fuzzed(draw: Draw) -> Any:
+    return draw.call(
+        optax,
+        "adam adamw adamax amsgrad nadam radam rmsprop novograd adabelief adan yogi lamb lion",
+        draw.rate(),
+    )
+
+
+FUZZ = FuzzCase(fuzzed)
+PROGRAMS = {  # Other dtypes than bfloat16, and a momentum whose dtype the user chose.
+    "adam": Program(lambda: optax.adam(1e-2)),
+    "adam with mu_dtype": Program(lambda: optax.adam(1e-2, mu_dtype=jnp.bfloat16)),
+    "adam complex": Program(lambda: optax.adam(1e-2), jnp.complex64),
+    "yogi": Program(lambda: optax.yogi(1e-2)),
+    "adagrad": Program(lambda: optax.adagrad(1e-2)),
+    "rmsprop centered": Program(lambda: optax.rmsprop(1e-2, centered=True)),
+    "sm3": Program(lambda: optax.sm3(1e-2)),
+    "lion": Program(lambda: optax.lion(1e-2), releases=">=0.1.5"),
+    "ema": Program(lambda: optax.ema(0.9)),
+    "apply_every": Program(lambda: optax.apply_every(3)),
+    "adafactor": Program(lambda: optax.adafactor(1e-2, min_dim_size_to_factor=2)),
+    "muon": Program(lambda: contrib.muon(1e-2), releases=">=0.2.5"),
+    "momentum": Program(lambda: optax.sgd(1e-2, momentum=0.9), jnp.bfloat16),
+    "adam bfloat16": Program(lambda: optax.adam(1e-3), jnp.bfloat16, same="state"),
+    "rmsprop bfloat16": Program(lambda: optax.rmsprop(1e-3), jnp.bfloat16, same="state"),
+}
+
+by_transform = moments.parametrize(moments.SIMPLE)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder: Path = tmp_path_factory.mktemp("stalls")
+    names = ("adam", "lamb", "rmsprop", "inject rmsprop", "MultiSteps", "prodigy", "ema", "masked")
+    return measure(folder, "bfloat16", *names)
+
+
+def test_1200_steps_are_never_worse_than_on_stock(measured: Any) -> None:
+    worse = [cell for cell in cells(measured) if cell[3] > 1.25 * cell[2] + 0.006]
+    assert worse == []
+
+
+def test_updates_of_1200_steps_are_within_two_percent(measured: Any) -> None:
+    found = list(cells(measured))
+    assert len(found) > 200
+    assert [cell for cell in found if cell[3] > 0.02] == []
+    assert sum(was > 0.03 for *_, was, _ in found) > 40  # Where stock stalls.
+
+
+@by_transform
+def test_the_state_has_the_dtypes_and_bytes_of_stock(transform: MomentTransform) -> None:
+    stock, patched = moments.stock_and_patched(transform, is_bfloat16)
+    params = tree_of(jnp.bfloat16)
+    expected, state = stock.init(params), patched.init(params)
+    assert [t[:2] for t in types(state)] == [t[:2] for t in types(expected)]
+    assert_keeps_the_contract(patched, params)
+
+
+@by_transform
+def test_float32_params_run_the_program_of_stock(transform: MomentTransform) -> None:
+    params = tree_of(jnp.float32)
+    stock, patched = (
+        moments.program(tx, params) for tx in moments.stock_and_patched(transform, is_bfloat16)
+    )
+    assert patched == stock
+
+
+def test_each_run_gives_the_same_bits_eager_and_compiled() -> None:
+    tx, params = optax.scale_by_adam(), tree_of(jnp.bfloat16)
+    runs = []
+    for step in (tx.update, tx.update, jax.jit(tx.update)):
+        state = tx.init(params)
+        for seed in range(5):
+            _, state = step(tree_of(jnp.bfloat16, seed=seed), state, params)
+        runs.append(state)
+    for other in runs[1:]:
+        for got, expected in zip(leaves(other.nu), leaves(runs[0].nu)):
+            np.testing.assert_array_equal(np.asarray(got, float), np.asarray(expected, float))
+
+
+def test_vmap_gives_each_row_the_steps_that_it_has_alone() -> None:
+    tx, rows = optax.scale_by_adam(), jnp.asarray(np.random.randn(3, 5), jnp.bfloat16)
+
+    def nu_after_steps(row: Any) -> Any:
+        state = tx.init(row)
+        for _ in range(4):
+            _, state = tx.update(row, state, row)
+        return state.nu
+
+    together = jax.jit(jax.vmap(nu_after_steps))(rows)
+    alone = jnp.stack([jax.jit(nu_after_steps)(row) for row in rows])
+    np.testing.assert_array_equal(np.asarray(together, float), np.asarray(alone, float))
+
+
+def test_a_derivative_through_steps_follows_float32() -> None:
+    """Rounding is differentiated as a cast, because a step has the derivative 0."""
+
+    def last_update(g: Any, dtype: Any) -> Any:
+        tx, params = optax.scale_by_adam(), jnp.ones((), dtype)
+        state = tx.init(params)
+        for _ in range(3):
+            update, state = tx.update((g * g).astype(dtype), state, params)
+        return update.astype(jnp.float32) * g
+
+    got, exact = (
+        float(jax.grad(last_update)(jnp.float32(0.3), d)) for d in (jnp.bfloat16, jnp.float32)
+    )
+    np.testing.assert_allclose(got, exact, rtol=0.03)
+
+
+def test_a_moment_that_the_user_asked_for_is_rounded_by_stock() -> None:
+    tx, params = optax.scale_by_adam(mu_dtype=jnp.bfloat16), tree_of(jnp.float32)
+    with optax_dtypefix.disabled():
+        stock = optax.scale_by_adam(mu_dtype=jnp.bfloat16)
+    for got, expected in zip(
+        leaves(jax.jit(tx.update)(params, tx.init(params), params)),
+        leaves(jax.jit(stock.update)(params, stock.init(params), params)),
+    ):
+        np.testing.assert_array_equal(np.asarray(got, float), np.asarray(expected, float))
+
+
+def test_a_state_from_stock_goes_on() -> None:
+    """Its dtypes are those of a new state."""
+    tx, params = optax.adam(1e-3), tree_of(jnp.bfloat16)
+    with optax_dtypefix.disabled():
+        stock = optax.adam(1e-3)
+        _, saved = stock.update(params, stock.init(params), params)
+    _, state = tx.update(params, saved, params)
+    assert types(state) == types(saved) == types(tx.init(params))
+
+
+def test_nodes_that_cast_or_refuse_their_leaves_work_as_on_stock() -> None:
+    tx, params = optax.adam(0.1), Converting(jnp.ones((3,), jnp.float32))
+    grads = Converting(jnp.ones((3,), jnp.bfloat16))
+    updates, _ = tx.update(grads, tx.init(params), params)
+    np.testing.assert_allclose(updates.child, -0.1, rtol=1e-2)
+
+
+@jax.tree_util.register_pytree_node_class
+class OnlyBfloat16:
+    """A node that takes no other dtype."""
+
+    def __init__(self, child: Any) -> None:
+        if getattr(child, "dtype", jnp.bfloat16) != jnp.bfloat16:
+            raise TypeError("bfloat16 only")
+        self.child = child
+
+    def tree_flatten(self) -> Any:
+        return (self.child,), None
+
+    @classmethod
+    def tree_unflatten(cls, _: Any, children: Any) -> Any:
+        return cls(*children)
+
+
+def test_a_node_that_takes_bfloat16_alone_gets_no_float32_copy() -> None:
+    tx, params = optax.adam(0.125), OnlyBfloat16(jnp.ones((3,), jnp.bfloat16))
+    state = tx.init(params)
+    for _ in range(2):
+        updates, state = tx.update(params, state, params)
+    np.testing.assert_allclose(np.asarray(updates.child, float), -0.125, rtol=1e-2)
+
+
+def test_the_opt_in_patch_alone_keeps_a_float32_moment() -> None:
+    with_all = optax_dtypefix.apply("float32_moments")
+    try:
+        tx, params = optax.scale_by_adam(), tree_of(jnp.bfloat16)
+        state = tx.init(params)
+        _, after = tx.update(params, state)
+        updates, _ = tx.update(params, after)
+    finally:
+        optax_dtypefix.revert("float32_moments")
+    del with_all
+    assert {leaf.dtype for leaf in leaves(after.nu)} == {jnp.dtype(jnp.float32)}
+    assert {leaf.dtype for leaf in leaves((after.mu, updates))} == {jnp.dtype(jnp.bfloat16)}
+    tree_map(np.testing.assert_array_equal, types(state), types(after))
