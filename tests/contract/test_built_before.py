@@ -13,8 +13,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SCRIPT = """
+    import builtins
     import jax, jax.numpy as jnp, optax
 
+    class Shell:
+        def __init__(self, names):
+            self.names = names
+        def get(self):
+            return self
+
+    builtins.get_ipython = Shell(globals()).get  # As IPython has it.
     params = {"w": jnp.ones((2, 3)), "b": jnp.ones(3)}
 
     def train(tx):
