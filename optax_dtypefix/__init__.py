@@ -24,18 +24,22 @@ try:
         )
 finally:
     __path__.pop()
-from ._api import (
-    apply as apply,
-    disabled as disabled,
-    is_applied as is_applied,
-    original as original,
-    revert as revert,
-    status as status,
-)
 from ._errors import (
     OptaxDtypeFixError as OptaxDtypeFixError,
     OptaxDtypeFixWarning as OptaxDtypeFixWarning,
 )
+
+try:
+    from ._api import (
+        apply as apply,
+        disabled as disabled,
+        is_applied as is_applied,
+        original as original,
+        revert as revert,
+        status as status,
+    )
+except OptaxDtypeFixError as error:  # A typo in a variable: our frames would hide the message.
+    raise error.with_traceback(None) from None
 
 if TYPE_CHECKING:
     from ._contract.check import check as check
