@@ -33,6 +33,7 @@ try:
     with open(STARTUP, encoding='utf-8') as file: code = file.read()
     exec(code, {'__file__': STARTUP, '__name__': 'optax_dtypefix_startup', 'STRICT': STRICT})
 except Exception as error:
+    if 'optax' in sys.modules: raise
     problem = 'optax is not patched: %s: %s. Install optax-dtypefix again, or delete %s'
     problem, cause = problem % (type(error).__name__, error, FILE), error
     given = lambda name: os.environ.get('OPTAX_DTYPEFIX' + name, '').strip()

@@ -60,6 +60,8 @@ sys.path.append(os.path.dirname(os.path.dirname(_FOLDER)))
 try:
     import optax_dtypefix  # noqa: F401
 except Exception as error:
+    if "optax" in sys.modules:  # Imported by an earlier .pth file: nothing will ask us for it.
+        raise
     # Python reads the .pth files of a virtual environment twice.
     if not any(type(finder).__name__ == OptaxIsNotPatched.__name__ for finder in sys.meta_path):
         sys.meta_path.insert(0, OptaxIsNotPatched(error))  # type: ignore[arg-type]

@@ -199,6 +199,17 @@ def test_a_strict_environment_refuses_stock_optax(active: Environment, file: str
     assert not_strict.stderr.startswith("optax-dtypefix: optax is not patched: ")
 
 
+@pytest.mark.parametrize("file", ["_settings.py", ""])
+def test_a_damaged_shim_is_named_if_optax_is_imported_before(
+    active: Environment, file: str
+) -> None:
+    damage(active, file)
+    (active.site / "aa_first.pth").write_text("import optax\n")
+    done = active("-c", "print(1)")
+    assert done.stdout == "1\n"
+    assert f"Error processing line 3 of {active.file}" in done.stderr
+
+
 def test_in_a_strict_environment_variables_are_read_strictly(active: Environment) -> None:
     active.command("activate", "--strict")
     unknown = {**OFF, "OPTAX_DTYPEFIX_DISABLE": "prodgy"}
