@@ -23,7 +23,7 @@ import json, nbclient, nbformat.v4 as v4
 
 cells = [v4.new_code_cell(source) for source in {[BUILD, IMPORT, IMPORT, CHECK]}]
 nbclient.execute(v4.new_notebook(cells=cells))
-print(json.dumps([[output["text"] for output in cell.outputs] for cell in cells]))
+print(json.dumps(["".join(output["text"] for output in cell.outputs) for cell in cells]))
 """
 
 WARNED = (
@@ -54,10 +54,10 @@ def test_what_was_built_before_is_named(tmp_path: Path) -> None:
             timeout=120,
         )
     assert notebook.returncode == 0, notebook.stderr
-    built, (warning,), again, (checked,) = json.loads(notebook.stdout)
-    assert built == again == []
-    assert WARNED in warning
-    assert checked.startswith("now built before the patches were applied, so still stock: inject")
+    _, late, again, checked = json.loads(notebook.stdout)  # Old releases of optax warn, too.
+    assert WARNED in late
+    assert WARNED not in again
+    assert "now built before the patches were applied, so still stock: inject" in checked
 
     # The script and the first line of the prompt are refused, until the optimizer is built again.
     assert prompt.stdout.count(f"OptaxDtypeFixError: {WARNED}") == 2, prompt.stdout
