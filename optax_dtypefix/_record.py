@@ -63,8 +63,8 @@ class Record:
             self.write_nothing()  # It may be the path of the required record.
             raise OptaxDtypeFixError(
                 f"The packages or patches differ from the record {self._settings.require}:\n"
-                f"  now:      {', '.join(now)}\n"
-                f"  recorded: {', '.join(recorded)}\n"
+                f"  only now:      {_without(now, recorded)}\n"
+                f"  only recorded: {_without(recorded, now)}\n"
                 f"Use the recorded packages and OPTAX_DTYPEFIX* variables. To accept the "
                 f"difference, record again: run once with OPTAX_DTYPEFIX_REPORT (--report) and "
                 f"without OPTAX_DTYPEFIX_REQUIRE (--require)."
@@ -163,6 +163,10 @@ def _version_and_rest(applied: list[str]) -> tuple[str, set[str]]:
     ours = "optax-dtypefix "
     version = next((text for text in applied if text.startswith(ours)), f"{ours}(no version)")
     return version, {text for text in applied if not text.startswith(ours)}
+
+
+def _without(applied: list[str], others: list[str]) -> str:
+    return ", ".join(text for text in applied if text not in others) or "nothing"
 
 
 def _filled_in(path: str) -> str:

@@ -90,7 +90,7 @@ All arguments after SCRIPT or MODULE go to the program.
 With --report, write to FILE which patches were applied and what each patch did: when optax is
 imported, and again at exit. In FILE, %p stands for the process id and %h for the host; without
 them, the last process that imported optax writes the file. With --require, `import optax` raises
-an error if the packages or patches differ from those in FILE. The error lists both.
+an error if optax, jax or the patches differ from those in FILE. The error lists what differs.
 """
 
 _ACTIVATE = """\

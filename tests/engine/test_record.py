@@ -143,11 +143,7 @@ def test_another_run_is_refused_and_the_record_survives(
             package.load()
     first, now, recorded, advice = str(caught.value).splitlines()
     assert first == f"The packages or patches differ from the record {run_json}:"
-    versions = ", ".join(read(run_json)["applied"][:3])
-    assert (now, recorded) == (
-        f"  now:      {versions}, a, late",
-        f"  recorded: {versions}, a, b, late",
-    )
+    assert (now, recorded) == ("  only now:      nothing", "  only recorded: b")
     assert "OPTAX_DTYPEFIX_REQUIRE" in advice
     end(record)
     assert run_json.read_text() == before
@@ -156,7 +152,7 @@ def test_another_run_is_refused_and_the_record_survives(
 def test_another_release_is_refused(package: FakePackage, run_json: Path) -> None:
     package.release("0.2.3")
     begin(require=str(run_json))
-    with pytest.raises(OptaxDtypeFixError, match=r"now: .* optax 0.2.3,.*\n.* optax 0.2.5,"):
+    with pytest.raises(OptaxDtypeFixError, match=r"now: +optax 0.2.3\n.* optax 0.2.5\n"):
         package.load()
 
 
@@ -181,7 +177,7 @@ def test_another_version_of_ours_with_other_patches_is_refused(
     package: FakePackage, run_json: Path
 ) -> None:
     begin(patch("new", on("twice")), *patches(), require=str(run_json))
-    with pytest.raises(OptaxDtypeFixError, match=r"now: .*, new, a, b, late\n"):
+    with pytest.raises(OptaxDtypeFixError, match=r"now: +new\n.* nothing\n"):
         package.load()
 
 
