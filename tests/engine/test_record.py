@@ -47,7 +47,8 @@ def begin(*others: Patch, **settings: Any) -> tuple[Engine, Record]:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_at_exit(monkeypatch: pytest.MonkeyPatch) -> None:
+def _nothing_at_exit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    del tmp_path  # First: older versions of pytest register the removal of the folder.
     monkeypatch.setattr(atexit, "register", lambda _: None)
 
 
