@@ -9,7 +9,7 @@ import os
 from typing import TYPE_CHECKING
 
 # First: if optax is imported already, the imports below patch it and report the version.
-__version__ = "1.0.0"
+__version__ = "1.1.0.dev0"
 
 # An installation has ``patches`` inside this folder, a clone beside it. Look there before anywhere
 # else: with an editable installation of another clone, Python would find the patches of that one.
@@ -24,18 +24,22 @@ try:
         )
 finally:
     __path__.pop()
-from ._api import (
-    apply as apply,
-    disabled as disabled,
-    is_applied as is_applied,
-    original as original,
-    revert as revert,
-    status as status,
-)
 from ._errors import (
     OptaxDtypeFixError as OptaxDtypeFixError,
     OptaxDtypeFixWarning as OptaxDtypeFixWarning,
 )
+
+try:
+    from ._api import (
+        apply as apply,
+        disabled as disabled,
+        is_applied as is_applied,
+        original as original,
+        revert as revert,
+        status as status,
+    )
+except OptaxDtypeFixError as error:  # A typo in a variable: our frames would hide the message.
+    raise error.with_traceback(None) from None
 
 if TYPE_CHECKING:
     from ._contract.check import check as check

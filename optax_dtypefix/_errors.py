@@ -70,7 +70,8 @@ def raise_or_exit(error: OptaxDtypeFixError) -> NoReturn:
     """
     if not _imported_by_our_command():
         raise error
-    print(f"optax-dtypefix: {error}", file=sys.stderr)
+    if sys.stderr is not None:  # Closed, as in ``2>&-``: ``print`` would take stdout.
+        print(f"optax-dtypefix: {error}", file=sys.stderr)
     raise SystemExit(CHECK_FAILED if sys.argv[1:2] == ["check"] else 2)
 
 

@@ -51,19 +51,33 @@ class Record:
           OptaxDtypeFixError: what is applied is not what was recorded.
         """
         report = self._status()
-        now = {"digest": report.digest, "applied": report.applied}
-        if self._required and self._required["digest"] != now["digest"]:
+        if self._required:
+            self._compare(report.applied, self._required["applied"])
+        self._applied = {"digest": report.digest, "applied": report.applied}
+        self._write(report, finished=False)
+
+    def _compare(self, now: list[str], recorded: list[str]) -> None:
+        """Compare the packages and patches; of this package only the patches count."""
+        mine, theirs = (_version_and_rest(applied) for applied in (now, recorded))
+        if mine[1] != theirs[1]:
             self.write_nothing()  # It may be the path of the required record.
             raise OptaxDtypeFixError(
                 f"The packages or patches differ from the record {self._settings.require}:\n"
-                f"  now:      {', '.join(report.applied)}\n"
-                f"  recorded: {', '.join(self._required['applied'])}\n"
+                f"  only now:      {_without(now, recorded)}\n"
+                f"  only recorded: {_without(recorded, now)}\n"
                 f"Use the recorded packages and OPTAX_DTYPEFIX* variables. To accept the "
                 f"difference, record again: run once with OPTAX_DTYPEFIX_REPORT (--report) and "
                 f"without OPTAX_DTYPEFIX_REQUIRE (--require)."
             )
-        self._applied = now
-        self._write(report, finished=False)
+        if mine[0] != theirs[0]:
+            from ._logging import LOGGER  # Not at the top: a launcher needs no logging.
+
+            LOGGER.warning(
+                "%s applies the same patches as the record %s of %s",
+                mine[0],
+                self._settings.require,
+                theirs[0],
+            )
 
     def write_nothing(self) -> None:
         """Leave the file of the report alone."""
@@ -128,8 +142,9 @@ def read_record(path: str) -> Mapping[str, Any]:
     try:
         with open(path, encoding="utf-8") as file:
             record: Mapping[str, Any] = json.load(file)
-        if not all(isinstance(text, str) for text in (record["digest"], *record["applied"])):
-            raise TypeError("the digest, or what was applied, is not text")
+        applied = record["applied"]
+        if not (isinstance(applied, list) and all(isinstance(text, str) for text in applied)):
+            raise TypeError("what was applied is not a list of texts")
     except OSError as error:
         problem = error.strerror or str(error)
     except (LookupError, TypeError, ValueError) as error:
@@ -141,6 +156,17 @@ def read_record(path: str) -> Mapping[str, Any]:
         f"record with OPTAX_DTYPEFIX_REPORT (--report), or with `python -m optax_dtypefix status "
         f"--json > FILE`."
     )
+
+
+def _version_and_rest(applied: list[str]) -> tuple[str, set[str]]:
+    """Split what was applied into the version of this package, and the rest."""
+    ours = "optax-dtypefix "
+    version = next((text for text in applied if text.startswith(ours)), f"{ours}(no version)")
+    return version, {text for text in applied if not text.startswith(ours)}
+
+
+def _without(applied: list[str], others: list[str]) -> str:
+    return ", ".join(text for text in applied if text not in others) or "nothing"
 
 
 def _filled_in(path: str) -> str:

@@ -1,7 +1,8 @@
 """Give the shim to every Python of an environment, by a file in its site-packages.
 
 Python executes a line of a ``.pth`` file that starts with ``import`` when it starts. Ours executes
-``_startup/sitecustomize.py`` by its path, and is silent if the package is gone.
+``_startup/sitecustomize.py`` by its path. If that fails, because the package is gone for example,
+``import optax`` prints why; in a strict environment, it is an error.
 """
 
 from __future__ import annotations
@@ -23,12 +24,23 @@ FILE = "optax_dtypefix_activate.pth"
 
 _MARK = "# optax-dtypefix: every Python of this environment imports optax_dtypefix before optax."
 _CODE = """\
+import os, sys
+class OptaxIsNotPatched:
+    def find_spec(self, name, path=None, target=None):
+        if name == 'optax' and stops: raise RuntimeError(problem) from cause
+        if name == 'optax' and on and sys.stderr: print('optax-dtypefix:', problem, file=sys.stderr)
 try:
-    with open({path}, encoding='utf-8') as file: code = file.read()
-except OSError:
-    pass
-else:
-    exec(code, {{'__file__': {path}, '__name__': 'optax_dtypefix_startup'}})
+    with open(STARTUP, encoding='utf-8') as file: code = file.read()
+    exec(code, {'__file__': STARTUP, '__name__': 'optax_dtypefix_startup', 'STRICT': STRICT})
+except Exception as error:
+    if 'optax' in sys.modules: raise
+    problem = 'optax is not patched: %s: %s. Install optax-dtypefix again, or delete %s'
+    problem, cause = problem % (type(error).__name__, error, FILE), error
+    given = lambda name: os.environ.get('OPTAX_DTYPEFIX' + name, '').strip()
+    on = given('') != 'off'
+    stops = given('_REQUIRE') or on and (given('_STRICT') or STRICT) == '1'
+    if not any(type(finder).__name__ == 'OptaxIsNotPatched' for finder in sys.meta_path):
+        sys.meta_path.insert(0, OptaxIsNotPatched())
 """
 _IS_ACTIVE = "import sys; print('optax_dtypefix' in sys.modules)"
 
@@ -37,15 +49,18 @@ class ActivationError(Exception):
     """The file could not be written or removed; the message says why, and what to do."""
 
 
-def activate() -> str:
+def activate(*, strict: bool) -> str:
     """Write the file, or write it again. Return what was done, as text.
+
+    Args:
+      strict: whether ``import optax`` is an error in a process in which it cannot be patched.
 
     Raises:
       ActivationError: the file cannot be written, is not ours, or Python does not read it.
     """
     path = _path()
     _refuse_others(path)
-    _write(path, _text())
+    _write(path, _text(path, strict=strict))
     done = subprocess.run(
         [sys.executable, "-c", _IS_ACTIVE], stdout=subprocess.PIPE, text=True, check=False
     )
@@ -55,9 +70,10 @@ def activate() -> str:
             f"{sys.executable} does not read {path.parent} when it starts. Run each program with "
             f"`python -m optax_dtypefix run` instead."
         )
+    refuses = " `import optax` is an error where optax cannot be patched." if strict else ""
     return (
-        f"Wrote {path}\nEvery Python of this environment now imports optax_dtypefix at its start. "
-        f"To undo: python -m optax_dtypefix deactivate"
+        f"Wrote {path}\nEvery Python of this environment now imports optax_dtypefix at its start."
+        f"{refuses} To undo: python -m optax_dtypefix deactivate"
     )
 
 
@@ -99,16 +115,18 @@ def _path() -> Path:
     return Path(user if in_user_site else sysconfig.get_path("purelib")) / FILE
 
 
-def _text() -> str:
+def _text(path: Path, *, strict: bool) -> str:
     """Return the lines of the file, in ASCII: Python reads it in the encoding of the locale."""
     try:
         user = getpass.getuser()
     except Exception:  # A container may run under an id that has no name.
         user = "an unknown user"
     when = time.strftime("%Y-%m-%d %H:%M")
-    who = ascii(f"Written by optax-dtypefix {__version__} for {user} on {when}.")[1:-1]
-    code = _CODE.format(path=ascii(os.path.join(FOLDER, "sitecustomize.py")))
-    return f"{_MARK}\n# {who}\nimport sys; exec({code!r})\n"
+    how = ", strict" if strict else ""
+    who = ascii(f"Written by optax-dtypefix {__version__} for {user} on {when}{how}.")[1:-1]
+    startup = os.path.join(FOLDER, "sitecustomize.py")
+    names = {"STARTUP": startup, "STRICT": "1" if strict else "0", "FILE": str(path)}
+    return f"{_MARK}\n# {who}\nimport sys; exec({_CODE!r}, {names!a})\n"
 
 
 def _write(path: Path, text: str) -> None:

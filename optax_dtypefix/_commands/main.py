@@ -40,6 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
       The exit code. Usage errors, and exceptions of a program under ``run``, are raised.
     """
+    if sys.stderr is None:  # As in ``2>&-``: ``print`` and argparse would take stdout.
+        sys.stderr = io.StringIO()
     options, theirs = parse(sys.argv[1:] if argv is None else list(argv))
     if options.command == "run":
         return _run(options, theirs)
@@ -51,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "status": _status,
         "doctor": _doctor,
         "check": _check,
-        "activate": lambda _: _say(activate()),
+        "activate": lambda options: _say(activate(strict=options.strict)),
         "deactivate": lambda _: _say(deactivate()),
     }
     try:
@@ -114,7 +116,7 @@ def _doctor(options: argparse.Namespace) -> int:
         if patch_id not in IDS:
             print(f"Unknown patch {patch_id!r}. {suggest(patch_id, IDS)}", file=sys.stderr)
             return 2
-    if sys.stderr and sys.stderr.isatty():
+    if sys.stderr.isatty():
         print("Reproducing each fault on stock and on patched optax ...", file=sys.stderr)
     diagnosis = diagnose(options.patches)
     if options.json:

@@ -36,6 +36,7 @@ examples:
   optax-dtypefix run --report run.json train.py   write what was applied, and what it did
   optax-dtypefix run --require run.json train.py  fail unless the same is applied again
   optax-dtypefix activate                   patch optax in every Python of this environment
+  optax-dtypefix activate --strict          and let none of them import optax unpatched
 
 environment:
   OPTAX_DTYPEFIX=off                        switch the whole shim off
@@ -89,13 +90,17 @@ All arguments after SCRIPT or MODULE go to the program.
 With --report, write to FILE which patches were applied and what each patch did: when optax is
 imported, and again at exit. In FILE, %p stands for the process id and %h for the host; without
 them, the last process that imported optax writes the file. With --require, `import optax` raises
-an error if the packages or patches differ from those in FILE. The error lists both.
+an error if optax, jax or the patches differ from those in FILE. The error lists what differs.
 """
 
 _ACTIVATE = """\
 Write a .pth file into the site-packages of this Python. From then on, every Python of this
 environment imports optax_dtypefix when it starts: launchers, workers, subprocesses.
 `python -S` does not read the file. The OPTAX_DTYPEFIX* variables still apply.
+
+With --strict, OPTAX_DTYPEFIX_STRICT is 1 unless it is set: `import optax` raises an error if a
+patch cannot be applied, or if optax_dtypefix is broken or gone. OPTAX_DTYPEFIX=off is still stock
+optax; OPTAX_DTYPEFIX_REQUIRE also refuses that.
 """
 
 _DEACTIVATE = """\
@@ -159,7 +164,10 @@ def _parser() -> argparse.ArgumentParser:
     status = command("status", "show which patches are applied here, and why", _STATUS)
     doctor = command("doctor", "reproduce each fault on stock and on patched optax", _DOCTOR)
     check = command("check", "check your own optimizer, and find the patches it needs", _CHECK)
-    command("activate", "patch optax in every Python of this environment", _ACTIVATE)
+    activate = command("activate", "patch optax in every Python of this environment", _ACTIVATE)
+    activate.add_argument(
+        "--strict", action="store_true", help="make `import optax` an error if it stays stock"
+    )
     command("deactivate", "undo `activate`", _DEACTIVATE)
     for one, more in (
         (status, "reasons in full"),

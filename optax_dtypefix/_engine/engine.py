@@ -312,7 +312,9 @@ class Engine:
     def _report_still_stock(self) -> None:
         try:
             with LOCK:
-                names = self._still_stock.search(self._points.stock(), self._points)
+                names = self._still_stock.search(
+                    self._points.stock(), self._points.holders(), again=self._settings.strict
+                )
         except Exception:  # The patches are applied: only the warning is lost.
             LOGGER.debug("could not search for what is still stock", exc_info=True)
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 from .locate import defining_module, find, owner_of
@@ -9,7 +10,7 @@ from .rebinding import Rebinding, rebind_aliases, stale_names
 from .wrapper import PatchedFunction, patched_in
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from .patch import Replacement, Target
 
@@ -114,6 +115,20 @@ class PatchPoints:
     def stock(self, ids: Collection[str] = ()) -> list[Any]:
         """List the stock functions that some patches, or any, have patched now."""
         return [w._self_stock for _, w in _swaps(self._with_layers(ids or self._order))]
+
+    def holders(self) -> Iterator[Any]:
+        """Yield our wrappers, and the entries of the ledger with what was rebound.
+
+        Not the owners of names: the dicts and lists among them are the program's.
+        """
+        for point in self._points.values():
+            yield from point.wrappers
+        for entry in self._ledger:
+            value = entry.before
+            yield from (entry, value)
+            while type(value) in (functools.partial, staticmethod):
+                value = getattr(value, "func", None) or value.__func__
+                yield value
 
     def stack(self, suspended: Collection[str]) -> bool:
         """Set the layers of every wrapper, without those of suspended patches.

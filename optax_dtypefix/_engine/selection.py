@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._errors import warn_or_raise
 from .._text import summarize
-from .locate import defining_module, parameters_of, unloaded_module
+from .locate import defining_module, module_elsewhere, parameters_of, unloaded_module
 from .patch import NotInReleaseError
 from .state import State
 
@@ -92,8 +92,11 @@ def _absent(targets: list[Target], *, wanted: bool) -> Decision:
         module = unloaded_module(target)
         if module is not None:
             return Decision(State.PENDING, f"{module} is not imported yet", waits_for=module)
-    names = ", ".join(dict.fromkeys(target.qualname for target in targets))
-    absent = f"no {names}" if names else "none of the functions of this patch"
+    found = [(target, module_elsewhere(target)) for target in targets]
+    gone = dict.fromkeys(target.qualname for target, module in found if module is None)
+    has = [f"no {', '.join(gone)}"] if gone else []
+    has += [f"{t.qualname} in {m}, not in {' or '.join(t.modules)}" for t, m in found if m]
+    absent = "; ".join(dict.fromkeys(has)) or "none of the functions of this patch"
     return Decision(State.MISSING, f"this release has {absent}", warn=wanted)
 
 

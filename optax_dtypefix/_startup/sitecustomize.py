@@ -1,43 +1,75 @@
 """Import the shim when Python starts, then run the next ``sitecustomize`` on the path.
 
 ``run`` puts this folder first on PYTHONPATH, so that Python imports this module when it starts. The
-``.pth`` file that ``activate`` writes executes it by its path. If the shim cannot be imported, that
-concerns only a process that imports optax.
+``.pth`` file that ``activate`` writes executes it by its path, and gives ``STRICT``. If the shim
+cannot be imported, that concerns only a process that imports optax.
 """
 
 import os
 import sys
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
+_STRICT = "OPTAX_DTYPEFIX_STRICT"
 
 
-class _Failure:
+def _given(suffix: str) -> str:
+    return os.environ.get("OPTAX_DTYPEFIX" + suffix, "").strip()
+
+
+class OptaxIsNotPatched:
     """Report on ``import optax`` why the shim could not be imported."""
 
-    def __init__(self, error):  # type: ignore[no-untyped-def]
+    def __init__(self, error: Exception) -> None:
         self.error = error
+        self.on = _given("") != "off"
         # A malformed variable stops the program, as it does after ``import optax_dtypefix``.
         malformed = type(error).__name__ == "OptaxDtypeFixError"
-        self.stops = malformed or os.environ.get("OPTAX_DTYPEFIX_STRICT") == "1"
+        self.stops = malformed or bool(_given("_REQUIRE")) or (self.on and _given("_STRICT") == "1")
 
-    def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
+    def find_spec(self, name: str, path: object = None, target: object = None) -> object:
+        """Find a module that raises in place of optax, or nothing."""
         del path, target
-        if name == "optax" and self.stops:
-            raise self.error
-        if name == "optax" and sys.stderr is not None:  # It is None under ``pythonw``.
+        if name != "optax":
+            return None
+        if self.stops:
+            return _refusal(self.error)
+        if self.on and sys.stderr is not None:  # It is None under ``pythonw``.
             why = f"{type(self.error).__name__}: {self.error}"
             advice = "For the traceback, run `python -m optax_dtypefix status`."
             print(f"optax-dtypefix: optax is not patched: {why}. {advice}", file=sys.stderr)
+        return None
 
 
+def _refusal(error: Exception) -> object:
+    """Return the spec of a module that raises: a finder that raises shows frames of importlib."""
+    from importlib.machinery import ModuleSpec, SourceFileLoader
+
+    class Refusal(SourceFileLoader):
+        def get_code(self, fullname):  # type: ignore[no-untyped-def]
+            code = "raise __spec__.loader_state.with_traceback(None)"
+            return compile(code, f"<{fullname} is not patched>", "exec")
+
+    return ModuleSpec("optax", Refusal("optax", __file__), loader_state=error)
+
+
+_before = os.environ.get(_STRICT)
+if globals().get("STRICT") == "1" and not _given("_STRICT"):
+    os.environ[_STRICT] = "1"
 # Last: this may be site-packages, and must hide no standard module.
 sys.path.append(os.path.dirname(os.path.dirname(_FOLDER)))
 try:
     import optax_dtypefix  # noqa: F401
 except Exception as error:
-    sys.meta_path.insert(0, _Failure(error))  # type: ignore[no-untyped-call]
+    if "optax" in sys.modules:  # Imported by an earlier .pth file: nothing will ask us for it.
+        raise
+    # Python reads the .pth files of a virtual environment twice.
+    if not any(type(finder).__name__ == OptaxIsNotPatched.__name__ for finder in sys.meta_path):
+        sys.meta_path.insert(0, OptaxIsNotPatched(error))  # type: ignore[arg-type]
 finally:
     sys.path.pop()
+    os.environ.pop(_STRICT, None)  # The program, and what it starts, have their own environment.
+    if _before is not None:
+        os.environ[_STRICT] = _before
 
 if __name__ == "sitecustomize":
     # Nothing in ``sys.path`` and ``sys.modules`` shows the program that we were here.

@@ -78,13 +78,14 @@ OFF = {"OPTAX_DTYPEFIX": "off"}  # The shim is imported and does nothing: no jax
 
 def test_activate_status_and_deactivate(made: Environment) -> None:
     assert "Not active" in made.command("deactivate").stdout
-    for _ in range(2):  # The second time it only writes the file again.
-        done = made.command("activate")
+    for options in ((), ("--strict",)):  # The second time it only writes the file again.
+        done = made.command("activate", *options)
         assert done.stdout.startswith(f"Wrote {made.file}\n"), done.stderr
     status = made("-m", "optax_dtypefix", "status", "--json", OPTAX_DTYPEFIX_ONLY="fromage")
     assert list(json.loads(status.stdout)["active_files"]) == [str(made.file)]
     (who,) = json.loads(status.stdout)["active_files"].values()
     assert who.startswith(f"Written by optax-dtypefix {optax_dtypefix.__version__} for ")
+    assert who.endswith(", strict.")
 
     write_script(
         made.site.parent,
@@ -92,19 +93,21 @@ def test_activate_status_and_deactivate(made: Environment) -> None:
         import multiprocessing, subprocess, sys
 
         def state(_=None):
-            import optax, sys
+            import os, optax, sys  # It forgot the shim.
             shim = sys.modules["optax_dtypefix"]
-            return str(shim.status()["fromage"].state)
+            strict = shim._settings.SETTINGS.strict, "OPTAX_DTYPEFIX_STRICT" in os.environ
+            return str(shim.status()["fromage"].state), *strict
 
         if __name__ == "__main__":
             code = "import script; print(script.state())"
-            print(subprocess.run([sys.executable, "-c", code], capture_output=True).stdout)
+            print(subprocess.run([sys.executable, "-c", code], capture_output=True).stdout.decode())
             with multiprocessing.get_context("spawn").Pool(1) as pool:
                 print(pool.map(state, [0]))
         """,
     )
     children = made("script.py", OPTAX_DTYPEFIX_ONLY="fromage")
-    assert children.stdout == "b'applied\\n'\n['applied']\n", children.stderr
+    state = ("applied", True, False)
+    assert children.stdout == f"{state}\n\n{[state]}\n", children.stderr
 
     assert made.command("deactivate").stdout == f"Removed {made.file}\n"
     assert not list(made.site.glob("*dtypefix*.pth*"))
@@ -139,31 +142,96 @@ def test_a_malformed_variable_concerns_only_programs_with_optax(active: Environm
     assert active.prints("print(1)", **bad) == "1\n"
     done = active("-c", "import optax", **bad)
     assert done.returncode == 1
-    assert "OptaxDtypeFixError: OPTAX_DTYPEFIX='of' is not valid" in done.stderr.splitlines()[-1]
+    _, users, ours, error = [line for line in done.stderr.splitlines() if "    " not in line]
+    assert users == '  File "<string>", line 1, in <module>'
+    assert ours == '  File "<optax is not patched>", line 1, in <module>'
+    assert "OptaxDtypeFixError: OPTAX_DTYPEFIX='of' is not valid" in error
     unknown = {"OPTAX_DTYPEFIX_DISABLE": "prodgy", **OFF}
     assert "OptaxDtypeFixWarning: Unknown patch" in active("-c", "import optax", **unknown).stderr
 
 
-@pytest.mark.parametrize("broken", ["_settings.py", "__init__.py"])
-def test_a_broken_shim_leaves_stock_optax(active: Environment, broken: str) -> None:
-    (active.shim / broken).write_text("raise (")
+BREAKAGES = {
+    "_settings.py": "raise (",
+    "__init__.py": "raise ImportError('a stray file')",
+    "_startup/sitecustomize.py": "raise (",
+    "": "",  # The package is gone.
+}
+
+
+def damage(made: Environment, file: str) -> None:
+    if file:
+        (made.shim / file).write_text(BREAKAGES[file])
+    else:
+        shutil.rmtree(made.shim)
+
+
+IMPORT = "import optax; print(optax.__name__)"
+REQUIRE = {"OPTAX_DTYPEFIX_REQUIRE": "none.json"}
+
+
+@pytest.mark.parametrize("file", BREAKAGES)
+def test_a_damaged_shim_leaves_stock_optax_and_says_so(active: Environment, file: str) -> None:
+    damage(active, file)
     assert active.prints("print(1)") == "1\n"
-    done = active("-c", "import optax; print(optax.__name__)")
+    assert active.prints(IMPORT, **OFF) == "optax\n"
+    done = active("-c", IMPORT)
     assert (done.returncode, done.stdout) == (0, "optax\n")
-    lines = set(done.stderr.splitlines())
-    assert len(lines) == 1
-    line = lines.pop()
-    assert line.startswith("optax-dtypefix: optax is not patched: SyntaxError: ")
-    assert line.endswith("For the traceback, run `python -m optax_dtypefix status`.")
-    strict = active("-c", "import optax", OPTAX_DTYPEFIX_STRICT="1")
-    assert strict.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("optax-dtypefix: optax is not patched: ")
+    assert line.endswith((f"or delete {active.file}", "run `python -m optax_dtypefix status`."))
+    for variables in ({"OPTAX_DTYPEFIX_STRICT": "1"}, REQUIRE, {**REQUIRE, **OFF}):
+        done = active("-c", IMPORT, **variables)
+        assert (done.returncode, done.stdout) == (1, "")
 
 
-def test_an_uninstalled_shim_is_silent(active: Environment) -> None:
-    shutil.rmtree(active.shim)
-    assert active.file.exists()
-    hidden = "sys.meta_path[:] = [f for f in sys.meta_path if 'ditable' not in repr(f)]"
-    assert active.prints(f"import sys; {hidden}; import optax; print(1)") == "1\n"
+@pytest.mark.parametrize("file", BREAKAGES)
+def test_a_strict_environment_refuses_stock_optax(active: Environment, file: str) -> None:
+    active.command("activate", "--strict")
+    damage(active, file)
+    assert active.prints("print(1)") == "1\n"
+    for options in ((), ("-I",)):
+        done = active(*options, "-c", IMPORT)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "Error: " in done.stderr.splitlines()[-1]
+    assert active.prints(IMPORT, **OFF) == "optax\n"
+    not_strict = active("-c", IMPORT, OPTAX_DTYPEFIX_STRICT="0")
+    assert (not_strict.returncode, not_strict.stdout) == (0, "optax\n")
+    assert not_strict.stderr.startswith("optax-dtypefix: optax is not patched: ")
+
+
+@pytest.mark.parametrize("file", ["_settings.py", ""])
+def test_a_damaged_shim_is_named_if_optax_is_imported_before(
+    active: Environment, file: str
+) -> None:
+    damage(active, file)
+    (active.site / "aa_first.pth").write_text("import optax\n")
+    done = active("-c", "print(1)")
+    assert done.stdout == "1\n"
+    assert f"Error processing line 3 of {active.file}" in done.stderr
+
+
+def test_in_a_strict_environment_variables_are_read_strictly(active: Environment) -> None:
+    active.command("activate", "--strict")
+    unknown = {**OFF, "OPTAX_DTYPEFIX_DISABLE": "prodgy"}
+    done = active("-c", IMPORT, **unknown)
+    assert done.returncode == 1
+    user, ours = done.stderr.splitlines()[1], done.stderr.splitlines()[-1]
+    assert user.endswith(", line 1, in <module>")
+    assert "OptaxDtypeFixError: Unknown patch 'prodgy' in OPTAX_DTYPEFIX_DISABLE." in ours
+    for strict in ("0", ""):
+        done = active("-c", IMPORT, **unknown, OPTAX_DTYPEFIX_STRICT=strict)
+        assert done.returncode == (strict == "")
+    kept = "import os; print(repr(os.environ.get('OPTAX_DTYPEFIX_STRICT')))"
+    for variables, printed in (({}, "None"), ({"OPTAX_DTYPEFIX_STRICT": ""}, "''")):
+        assert active.prints(kept, **variables) == f"{printed}\n"
+
+
+def test_a_required_record_also_refuses_the_switch(active: Environment) -> None:
+    record = active.site.parent / "run.json"
+    record.write_text(json.dumps({"digest": "a", "applied": ["optax 0.2.8", "fromage"]}))
+    done = active("-c", IMPORT, **OFF, OPTAX_DTYPEFIX_REQUIRE=str(record))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"differ from the record {record}" in done.stderr
 
 
 def test_another_import_hook_that_loads_optax_is_noticed(active: Environment) -> None:

@@ -72,9 +72,7 @@ def test_another_run_stops_on_import(python: Python, records: list[Path]) -> Non
     first, now, recorded = run.stderr.splitlines()[-4:-1]
     error = "optax_dtypefix._errors.OptaxDtypeFixError"
     assert first == f"{error}: The packages or patches differ from the record {path}:"
-    assert now.startswith("  now:      optax-dtypefix ")
-    assert recorded == "  recorded: " + ", ".join(before["applied"])
-    assert (now.rpartition(" ")[2], recorded.rpartition(" ")[2]) == ("multi_steps", "fromage")
+    assert (now, recorded) == ("  only now:      multi_steps", "  only recorded: fromage")
     assert read(records[0]) == before
 
 
@@ -95,7 +93,7 @@ def test_status_shows_the_difference(command: Python, records: list[Path]) -> No
     assert run.returncode == 1
     assert run.stdout.startswith("optax-dtypefix ")
     assert "raises an error: The packages or patches differ from the record" in run.stderr
-    assert "  recorded: optax-dtypefix " in run.stderr
+    assert "  only recorded: fromage" in run.stderr
     assert "Traceback" not in run.stderr
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import gc
 import importlib
+import logging
+import sys
 import warnings
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -154,6 +157,70 @@ def test_what_the_package_holds_or_nobody_holds_is_not_reported(core: Any) -> No
     engine("build", "with_default").apply()
 
 
+class Shell:
+    """Knows all names of a user, as the shells of IPython do."""
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        self.names = names
+
+    def get(self) -> Shell:
+        return self
+
+    def traced(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def wrapper(*args: Any) -> Any:
+            return self.names and function(*args)
+
+        return wrapper
+
+
+def test_what_builtins_lead_to_is_the_users(core: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = {"tx": core.build(1), "steps": [core.curried]}
+    monkeypatch.setattr(builtins, "get_ipython", Shell(mine).get, raising=False)
+    assert core.__builtins__["get_ipython"]  # The package is a few steps away from the user.
+    with pytest.warns(OptaxDtypeFixWarning, match=r"stock: build \(1\), curried in list. Build"):
+        engine("build", "curried").apply()
+
+
+def test_a_value_that_knows_the_shell_was_not_built_before(
+    core: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = ModuleType("user")
+    monkeypatch.setitem(sys.modules, "user", user)
+    user.before = core.build(1)  # type: ignore[attr-defined]
+    found = engine("build")
+    with pytest.warns(OptaxDtypeFixWarning, match=r"build \(1\)"):
+        found.apply()
+    assert found.built_before(core.wrapped_in(Shell(vars(user)).get)) == []
+
+
+def test_what_lies_beside_a_name_that_is_rebound_is_the_users(
+    core: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user: Any = ModuleType("user")
+    monkeypatch.setitem(sys.modules, "user", user)
+    user.known = {"build": core.build, "tx": core.build(1)}
+    user.listed = [core.build, core.build(2)]
+    user.partial = functools.partial(core.build, rate=core.build(3))
+    found = engine("build")
+    with pytest.warns(OptaxDtypeFixWarning, match=r"stock: build \(3\). Build"):
+        found.apply()
+    for tx in (user.known["tx"], user.listed[1], user.partial.keywords["rate"]):
+        assert found.built_before(tx) == ["build"]
+
+
+def test_what_the_objects_of_others_in_the_package_know_is_the_users(core: Any) -> None:
+    mine = {"tx": core.build(1)}
+    core.logger = logging.Logger("a")
+    core.logger.addHandler(handler := logging.NullHandler())
+    handler.mine = mine  # type: ignore[attr-defined]
+    core.__loader__ = Shell(mine)
+    core.helper = Shell(mine).get
+    core.plain = Shell(mine).traced(core.plain)
+    with pytest.warns(OptaxDtypeFixWarning, match=r"stock: build \(1\). Build"):
+        engine("build", "plain").apply()
+
+
 def test_it_warns_once(core: Any) -> None:
     built = core.build(1)
     found = engine("build")
@@ -184,6 +251,28 @@ def test_in_strict_mode_it_is_an_error_and_the_patches_stay(core: Any) -> None:
         found.apply()
     assert found.is_applied("a")
     assert found.built_before(built) == ["build"]
+
+
+def test_in_strict_mode_it_stays_an_error_until_the_objects_are_gone(core: Any) -> None:
+    class Closed:
+        __slots__ = ("build",)
+
+    mine = Closed()
+    mine.build = core.build
+    built = core.build(1)
+    found = engine("build", strict=True)
+    for _ in range(2):  # As in a notebook, where the cell runs again.
+        with pytest.raises(OptaxDtypeFixError, match=r"stock: build \(1\), build in Closed. Build"):
+            found.apply()
+    del built
+    with pytest.raises(OptaxDtypeFixError, match=r"stock: build in Closed. Build"):
+        found.apply()
+    mine.build = core.build
+    after = core.build(1)
+    also = Closed()
+    also.build = found._points.stock()[0]  # As a patched function may hold it.
+    found.apply()
+    assert found.built_before(after) == []
 
 
 def test_a_search_that_fails_costs_the_warning_and_no_patch(

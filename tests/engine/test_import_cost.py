@@ -93,6 +93,9 @@ def test_an_invalid_variable_stops_the_program(
     done = start(tmp_path, "import optax_dtypefix", **{variable: value})
     assert done.returncode == 1
     assert f"OptaxDtypeFixError: {message}" in done.stderr.splitlines()[-1]
+    files = [line for line in done.stderr.splitlines() if line.startswith("  File ")]
+    assert len(files) == 2, "more than the user's line, and one of ours that raises"
+    assert "script.py" in files[0]
 
 
 def test_an_unknown_id_stops_the_import_in_strict_mode_only(tmp_path: Path) -> None:

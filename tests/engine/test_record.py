@@ -47,7 +47,8 @@ def begin(*others: Patch, **settings: Any) -> tuple[Engine, Record]:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_at_exit(monkeypatch: pytest.MonkeyPatch) -> None:
+def _nothing_at_exit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    del tmp_path  # First: older versions of pytest register the removal of the folder.
     monkeypatch.setattr(atexit, "register", lambda _: None)
 
 
@@ -143,11 +144,7 @@ def test_another_run_is_refused_and_the_record_survives(
             package.load()
     first, now, recorded, advice = str(caught.value).splitlines()
     assert first == f"The packages or patches differ from the record {run_json}:"
-    versions = ", ".join(read(run_json)["applied"][:3])
-    assert (now, recorded) == (
-        f"  now:      {versions}, a, late",
-        f"  recorded: {versions}, a, b, late",
-    )
+    assert (now, recorded) == ("  only now:      nothing", "  only recorded: b")
     assert "OPTAX_DTYPEFIX_REQUIRE" in advice
     end(record)
     assert run_json.read_text() == before
@@ -156,7 +153,32 @@ def test_another_run_is_refused_and_the_record_survives(
 def test_another_release_is_refused(package: FakePackage, run_json: Path) -> None:
     package.release("0.2.3")
     begin(require=str(run_json))
-    with pytest.raises(OptaxDtypeFixError, match=r"now: .* optax 0.2.3,.*\n.* optax 0.2.5,"):
+    with pytest.raises(OptaxDtypeFixError, match=r"now: +optax 0.2.3\n.* optax 0.2.5\n"):
+        package.load()
+
+
+def test_another_version_of_ours_with_the_same_patches_is_one_line(
+    package: FakePackage, run_json: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ours, *others = read(run_json)["applied"]
+    # What 1.0.0 wrote; it had the version in the digest, and compared digests.
+    run_json.write_text(
+        json.dumps({"digest": "0" * 64, "applied": ["optax-dtypefix 1.0.0", *others]})
+    )
+    begin(require=str(run_json), strict=True)
+    package.load()
+    (line,) = (record.getMessage() for record in caplog.records)
+    assert line == (
+        f"{ours} applies the same patches as the record {run_json} of optax-dtypefix 1.0.0"
+    )
+    caplog.clear()
+
+
+def test_another_version_of_ours_with_other_patches_is_refused(
+    package: FakePackage, run_json: Path
+) -> None:
+    begin(patch("new", on("twice")), *patches(), require=str(run_json))
+    with pytest.raises(OptaxDtypeFixError, match=r"now: +new\n.* nothing\n"):
         package.load()
 
 
@@ -166,7 +188,8 @@ def test_another_release_is_refused(package: FakePackage, run_json: Path) -> Non
         (None, "No such file or directory"),
         ("{", "is not a report of optax-dtypefix (JSONDecodeError: "),
         ("[]", "is not a report of optax-dtypefix (TypeError: "),
-        ("{}", "is not a report of optax-dtypefix (KeyError: 'digest')"),
+        ("{}", "is not a report of optax-dtypefix (KeyError: 'applied')"),
+        ('{"applied": "a, b"}', "is not a report of optax-dtypefix (TypeError: "),
     ],
 )
 def test_an_unusable_record_is_refused_at_once(
@@ -183,7 +206,7 @@ def test_an_unusable_record_is_refused_at_once(
 
 def test_a_record_with_wrong_types_is_refused(run_json: Path) -> None:
     run_json.write_text(json.dumps({**read(run_json), "applied": [7]}))
-    with pytest.raises(OptaxDtypeFixError, match="is not text"):
+    with pytest.raises(OptaxDtypeFixError, match="is not a list of texts"):
         read_record(str(run_json))
 
 

@@ -257,6 +257,19 @@ def test_each_variant_serves_its_releases(package: FakePackage) -> None:
     assert engine.status()["b"].reason == "this release has none of the functions of this patch"
 
 
+def test_a_function_that_is_in_another_module_is_named_with_both(package: FakePackage) -> None:
+    engine = engine_of(
+        patch("a", on("scale", modules=(f"{NAME}.old", f"{NAME}.older")), on("gone")),
+        patch("b", on("Box.get", modules=(NAME,)), on("gone", modules=("another",))),
+    )
+    package.load()
+    with pytest.warns(OptaxDtypeFixWarning, match=f"scale in {NAME}.core"):
+        engine.apply()
+    moved = f"scale in {NAME}.core, not in {NAME}.old or {NAME}.older"
+    assert engine.status()["a"].reason == f"this release has no gone; {moved}"
+    assert engine.status()["b"].reason == "this release has no gone"
+
+
 def test_the_first_module_with_the_function_is_patched(package: FakePackage) -> None:
     modules = (f"{NAME}.new_home", f"{NAME}.extra.late", f"{NAME}.core")
     engine = engine_of(patch("a", on("scale", modules=modules)))

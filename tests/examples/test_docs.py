@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from packaging.version import Version
 
 import optax_dtypefix
+from optax_dtypefix._commands.parser import parse
 from optax_dtypefix._engine.release import Release
 from optax_dtypefix.patches import IDS, load
 from optax_dtypefix.patches.releases import RELEASES, TESTED
@@ -52,6 +54,16 @@ def test_code_runs(page: Path) -> None:
             # Further lines quote jax, whose older releases use other words.
             lines = None if Version(jax.__version__) >= Version("0.10") else 2
             assert printed.splitlines()[:lines] == text.splitlines()[:lines]
+
+
+def test_commands_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
+    commands = re.compile(r"-m optax_dtypefix ([a-z][^`#&|>\n]*)")
+    found = {command.strip() for page in PAGES for command in commands.findall(read(page))}
+    assert {"activate --strict", "status --json", "run -m package.train"} <= found
+    for command in sorted(found):
+        parse(shlex.split(command))
 
 
 def test_pinned_versions_are_tested() -> None:
