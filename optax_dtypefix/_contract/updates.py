@@ -121,10 +121,12 @@ def _requested_by(state: PyTree) -> tuple[Any, ...]:
 
 
 def _aligned(tree: PyTree, updates: PyTree) -> list[Any]:
-    """List the leaf of a tree for each update, or None for each if the shapes differ.
+    """List the leaf of a tree for each update; None for each if structure and shapes differ.
 
     A gradient, and its update, may be None for a leaf that is frozen or no array.
     """
+    if same_structure(tree, updates):
+        return leaves(tree)
     like, flat = leaves(updates), leaves(tree)
     if len(flat) != len(like):
         pairs = zip(leaves_and_none(updates), leaves_and_none(tree))
