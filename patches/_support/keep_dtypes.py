@@ -17,10 +17,10 @@ import jax.numpy as jnp
 
 from ..._contract.dtypes import (
     PyTree,
+    array_dtypes,
     cast,
     cast_back,
     dtype_of,
-    have_same_dtypes,
     is_array,
     is_half,
     is_inexact,
@@ -168,7 +168,8 @@ def promotes_half(argument: Any) -> bool:
 
 def same_dtypes(grads: PyTree, params: PyTree) -> bool:
     """Check that each gradient has the dtype of its param, if there are params."""
-    if have_same_dtypes(grads, params):
+    dtypes = array_dtypes(grads)
+    if dtypes is not None and dtypes == array_dtypes(params):
         return True
     flat, like = numbers(grads), numbers(params)
     if len(flat) != len(like):  # A gradient may be None where there is a param.
