@@ -49,8 +49,16 @@ class _Inside(functools.partial[Any]):
 
 
 jax.tree_util.register_pytree_node(
-    _Inside, lambda inside: ((inside.func, *inside.args), None), lambda _, parts: _Inside(*parts)
+    _Inside, lambda inside: (inside.args, inside.func), lambda func, args: _Inside(func, *args)
 )
+
+
+def _call_function(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    return function(*args, **kwargs)
+
+
+# The function stays an argument, for equinox to find.
+_call: Callable[..., Any] = getattr(operator, "call", _call_function)  # From Python 3.11 on.
 
 
 def in_place_of(
@@ -70,7 +78,7 @@ def in_place_of(
       part: finds ``stock`` in that.
       counts: whether to open the tally of the patch, or leave that to the function.
     """
-    inside = _Inside(current().run, function) if counts else _Inside(function)
+    inside = _Inside(current().run if counts else _call, function)
     inside.pickled_as = (part, (call,)) if part else call.__reduce__()
     inside.__wrapped__ = stock
 
