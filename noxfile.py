@@ -27,6 +27,9 @@ NEWEST, (NEWEST_JAX, *_) = list(MATCHING_JAX.items())[-1]
 FAULTS = ("tests/patches/test_faults.py", "tests/patches/test_programs.py")
 """Tests whose result may depend on the release of optax or jax."""
 
+ENGINE = ("tests/engine", "tests/commands")
+"""Tests whose result may depend on the version of Python."""
+
 LOWEST = ("wrapt==1.14.0", "packaging==20.0", "pytest<9")  # pytest 9 wants a newer packaging.
 
 
@@ -141,6 +144,13 @@ def python(session: nox.Session) -> None:
     jax, *held_back = MATCHING_JAX[optax]
     _install(session, optax, jax, *held_back)
     _test_python(session)
+
+
+@nox.session(python=[_OLD_ON_PYTHON[0][0], _OLD_ON_PYTHON[-1][0]])
+def engine(session: nox.Session) -> None:
+    """Test the engine and the commands on the oldest and on the newest Python."""
+    session.install("-e", ".[test]")
+    session.run("python", "-m", "pytest", *(session.posargs or ENGINE))
 
 
 @nox.session

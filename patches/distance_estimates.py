@@ -175,7 +175,24 @@ def _step(
     with standard_promotion():
         new_updates, new_state = without_x64(run, *lists)
     new_state = _map_fields(from_stock, new_state, state)
-    return problem.to_tree(new_updates, updates), new_state
+    result = problem.to_tree(new_updates, updates), new_state
+    if base is not None:
+        _free(lists, keep=(given, result))
+    return result
+
+
+def _free(copies: PyTree, keep: PyTree) -> None:
+    """Delete the copies of an eager step: jax 0.4.25 keeps what a branch of ``cond`` closes over.
+
+    A derivative may need them. Then a result is a tracer.
+    """
+    kept = leaves(keep)
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in kept):
+        return
+    ids = set(map(id, kept))
+    for leaf in leaves(copies):
+        if isinstance(leaf, jax.Array) and id(leaf) not in ids:
+            leaf.delete()
 
 
 @PATCH.wraps("dadapt_adamw", modules.contrib("dadapt_adamw"), ">=0.1.8")

@@ -25,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._contract.dtypes import (
+    COMPLEX,
     REAL,
     PyTree,
     cast,
@@ -154,7 +155,8 @@ def _update_accumulator(
         count("accumulator_dtype=None accepted")
     copied = copy_of(self)
     copied._accumulator_dtype = common
-    copied._acc_update = _of_the_same_kind(self._acc_update)
+    if kind_of(common) == COMPLEX:
+        copied._acc_update = _of_the_same_kind(self._acc_update)
     with standard_promotion():
         return _run_on_leaves(stock, step, copied, [common] * len(shown))
 

@@ -23,6 +23,7 @@ from .._contract.dtypes import (
     PyTree,
     cast,
     cast_back,
+    dtype_of,
     half_to_float32,
     is_inexact,
     strip_weak_type,
@@ -53,7 +54,8 @@ def _reduce_on_plateau(stock: Stock, *args: Any, **kwargs: Any) -> Any:
 
     The state is stock's ``ReduceLROnPlateauState``. From 0.2.4 on its values and its scale are
     float32, or float64 if all params are; before 0.2.4 they are always float32. Updates are as wide
-    as gradients and params; without params, as wide as the gradients.
+    as gradients and params. Without params, they are as wide as gradients and a scale that is not
+    float32: a float32 scale may be ours, and tells nothing.
     """
     built = stock(*args, **kwargs)  # Checks the arguments, and has the right type.
     arguments = arguments_of(stock, args, kwargs)
@@ -82,7 +84,12 @@ def _reduce_on_plateau(stock: Stock, *args: Any, **kwargs: Any) -> Any:
             new_state = without_x64(step, wide_state, cast(value, dtype))
             scale = new_state.lr if old else new_state.scale
             scaled = tree_map(lambda g: scale * half_to_float32(g), updates)
-        return cast_updates(scaled, updates, params), cast_back(new_state, state)
+        new_state = cast_back(new_state, state)
+        if params is not None:
+            return cast_updates(scaled, updates, params), new_state
+        told = dtype_of(state.lr if old else state.scale)
+        requested = () if told == jnp.float32 else (told,)
+        return cast_updates(scaled, updates, updates, requested=requested), new_state
 
     return rebuild(built, call_of(stock, args, kwargs), update_fn, init_fn, also_in_float32=True)
 

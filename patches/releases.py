@@ -2,7 +2,9 @@
 
 The package, ``noxfile.py``, ``.ci/run``, the tests and the pages read it. A release has one row:
 
-- ``jax``: its version of jax and jaxlib, and packages that must be held back.
+- ``jax``: its version of jax and jaxlib, and packages that must be held back. The newest row has
+  the newest jax for Python 3.11, on which all sessions but those of other Pythons run. On Python
+  3.12 and later, pip installs a newer jax, which ``engine`` and ``python`` test.
 - ``needs_its_jax``: it cannot be imported with the jax of the newest release.
 - ``all_patches``: all tests of the patches run, not only those of faults and programs. They also
   run on the oldest and on the newest release.

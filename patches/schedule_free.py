@@ -25,8 +25,10 @@ from .._contract.dtypes import (
     cast_hyperparameter,
     dtype_of,
     half_to_float32,
+    is_array,
     is_half,
     is_inexact,
+    is_weak,
     leaves,
     strip_weak_type,
     tree_map,
@@ -55,8 +57,9 @@ def _schedule_free(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace ``optax.contrib.schedule_free``, with the arguments of the installed release.
 
     The state is stock's ``ScheduleFreeState``. ``b1``, ``weight_sum`` and ``max_lr`` are float32,
-    or float64 if all params are. Updates have stock's dtypes, bounded by gradients, params and a
-    ``state_dtype`` that the user asked for. ``z`` of an integer param is a float.
+    or float64 if all params are. Updates are as wide as stock's, which follow ``z`` and the params,
+    bounded by gradients, params and a ``state_dtype`` that the user asked for. ``z`` of an integer
+    param is a float.
     """
     import optax
 
@@ -64,6 +67,10 @@ def _schedule_free(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     arguments = arguments_of(stock, args, kwargs)
     default = inspect.signature(stock).parameters["state_dtype"].default
     requested = requested_dtypes(stock, args, kwargs)
+    # Stock's updates are also as wide as its scalars: float32 up to 0.2.3, later only by arguments.
+    scalars = tuple(dtype_of(v) for v in arguments.values() if is_array(v) and not is_weak(v))
+    if default is not None:
+        scalars = (*scalars, jnp.dtype(jnp.float32))
     if arguments["state_dtype"] is None:
         arguments["state_dtype"] = default
     base = optax.with_extra_args_support(arguments["base_optimizer"])
@@ -113,8 +120,10 @@ def _schedule_free(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         rate = promoted(dtype_of(wide_state.max_lr), compute_dtype(grads))
         tx = stock_around(base.init, base_update, rate)
         updates, new_state = tx.update(grads, wide_state, half_to_float32(params), **extra_args)
+        as_stocks = cast_updates(updates, state.z, params, requested=scalars)
+        bounded = cast_updates(as_stocks, grads, params, requested=requested)
         held = state._replace(base_optimizer_state=new_state.base_optimizer_state)
-        return cast_updates(updates, grads, params, requested=requested), cast_back(new_state, held)
+        return bounded, cast_back(new_state, held)
 
     return rebuild(built, call_of(stock, args, kwargs), update_fn, init_fn)
 

@@ -83,11 +83,13 @@ def lines_to(path: str) -> Iterator[Callable[..., None]]:
 
 def _run(arguments: Sequence[str], variables: Mapping[str, str]) -> tuple[int, str]:
     script = _SCRIPT.format(path=[entry for entry in sys.path if isinstance(entry, str)])
-    isolated = ["-I"] if sys.flags.isolated else []
+    # From 3.13 on, Python imports ``linecache`` before the first line of the script.
+    safe_path = ["-P"] if sys.version_info >= (3, 13) else []
+    options = ["-I"] if sys.flags.isolated else safe_path
     # No pipe: a process that the user's program leaves behind would hold it open.
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as stderr:
         done = subprocess.run(
-            [sys.executable, *isolated, "-c", script, *arguments],
+            [sys.executable, *options, "-c", script, *arguments],
             env=_environment(variables),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

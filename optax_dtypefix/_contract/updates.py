@@ -13,6 +13,7 @@ from .dtypes import (
     COMPLEX,
     REAL,
     PyTree,
+    array_dtypes,
     cast_array,
     dtype_of,
     have_same_dtypes,
@@ -124,10 +125,12 @@ def _requested_by(state: PyTree) -> tuple[Any, ...]:
 
 
 def _aligned(tree: PyTree, updates: PyTree) -> list[Any]:
-    """List the leaf of a tree for each update, or None for each if the shapes differ.
+    """List the leaf of a tree for each update; None for each if structure and shapes differ.
 
     A gradient, and its update, may be None for a leaf that is frozen or no array.
     """
+    if same_structure(tree, updates):
+        return leaves(tree)
     like, flat = leaves(updates), leaves(tree)
     if len(flat) != len(like):
         pairs = zip(leaves_and_none(updates), leaves_and_none(tree))
@@ -156,7 +159,8 @@ def kept_like(state: PyTree, tree: PyTree) -> list[list[Any]]:
 
 def same_dtypes(grads: PyTree, params: PyTree) -> bool:
     """Check that each gradient has the dtype of its param, if there are params."""
-    if have_same_dtypes(grads, params):
+    dtypes = array_dtypes(grads)
+    if dtypes is not None and dtypes == array_dtypes(params):
         return True
     flat, like = numbers(grads), numbers(params)
     if len(flat) != len(like):  # A gradient may be None where there is a param.

@@ -54,6 +54,9 @@ def float_dtype(dtype: Any) -> Any:
 
 def promoted(*dtypes: Any) -> Any:
     """Promote dtypes, even in the user's strict mode."""
+    first = dtypes[0]
+    if dtypes.count(first) == len(dtypes) and getattr(first, "itemsize", 8) < 8:
+        return first  # Most often, and for each leaf. 64 bits depend on the mode.
     # float8 and int4 have no implicit promotion. A wider float holds the numbers of float8, and
     # beside a float an integer has no say.
     floats = [dtype for dtype in dtypes if kind_of(dtype) >= REAL and not _is_float8(dtype)]

@@ -135,3 +135,31 @@ def test_complex_updates_of_real_params_keep_their_imaginary_part(dtype: Any) ->
         np.testing.assert_allclose(updates["w"].imag, exact, rtol=1e-5)
         assert [p.dtype for p in jax.tree_util.tree_leaves(state.x0)] == [dtype]
         params = optax.apply_updates(params, real)
+
+
+def test_eager_steps_leave_no_float32_copies() -> None:
+    """jax 0.4.25 keeps what the branches of ``cond`` close over: params and ``x0``."""
+    tx, params = contrib.mechanize(optax.adam(0.1)), {"w": jnp.ones(1234, jnp.bfloat16)}
+    state = tx.init(params)
+    for _ in range(2):
+        updates, state = tx.update(params, state, params)
+    assert updates["w"].dtype == state.x0["w"].dtype == jnp.bfloat16
+    copies = [a for a in jax.live_arrays() if a.shape == (1234,) and a.dtype == jnp.float32]
+    assert copies == []
+
+
+def test_eager_steps_have_derivatives() -> None:
+    """The copies are deleted in steps without one."""
+    params = tree_of(jnp.bfloat16)
+
+    def loss(rate: Any, grads: Any) -> Any:
+        tx = contrib.mechanize(optax.sgd(rate), weight_decay=0.1)
+        state = tx.init(params)
+        for _ in range(2):
+            updates, state = tx.update(grads, state, params)
+        return sum(jnp.sum(update.astype(jnp.float32)) for update in updates.values())
+
+    found = jax.grad(loss, argnums=(0, 1))(0.1, params)
+    compiled = jax.jit(jax.grad(loss, argnums=(0, 1)))(0.1, params)
+    assert float(found[0]) != 0
+    np.testing.assert_allclose(*(float(of[0]) for of in (found, compiled)), rtol=0.02)

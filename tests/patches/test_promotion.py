@@ -272,6 +272,16 @@ def test_scalars_of_distance_over_gradients_are_float32(dtype: Any) -> None:
     assert_keeps_the_contract(tx, params)
 
 
+@pytest.mark.skipif(Version("0.1.8") > RELEASE, reason="it came with optax 0.1.8")
+def test_a_scalar_param_leaves_the_updates_of_distance_over_gradients_narrow() -> None:
+    """Stock gives the 0-d leaf an update of another shape, (1,)."""
+    tx = optax.scale_by_distance_over_gradients()
+    for dtype in (jnp.bfloat16, jnp.float16):
+        params = {**tree_of(dtype), "scalar": jnp.ones((), dtype)}
+        updates, _ = tx.update(params, tx.init(params), params)
+        assert {*dtypes_of(updates)} == {jnp.dtype(dtype)}
+
+
 def test_gradients_wider_than_params_are_left_to_the_user() -> None:
     """The gradients promote the state, as in stock, unless ``every_transform`` is on."""
     tx = optax.trace(0.9)

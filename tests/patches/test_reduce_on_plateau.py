@@ -248,10 +248,22 @@ def test_narrow_gradients_of_float32_params_give_float32_updates(dtype: Any) -> 
         np.testing.assert_allclose(updates[name], exact, rtol=1e-6)
 
 
-def test_without_params_updates_are_float32() -> None:
-    tx, grads = reduce_on_plateau(), tree_of(jnp.bfloat16)
-    updates, _ = tx.update(grads, tx.init(tree_of(jnp.float32)), **{LOSS: 1.0})
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
+def test_without_params_updates_are_as_wide_as_the_gradients(dtype: Any) -> None:
+    tx, params = reduce_on_plateau(), tree_of(dtype)
+    updates, _ = tx.update(params, tx.init(params), **{LOSS: 1.0})
+    assert {*dtypes_of(updates)} == {jnp.dtype(dtype)}
+
+
+def test_without_params_updates_are_as_wide_as_a_scale_that_is_not_float32() -> None:
+    tx, grads = reduce_on_plateau(), tree_of(jnp.float16)
+    state = as_from_stock(tx.init(tree_of(jnp.bfloat16)))
+    updates, _ = tx.update(grads, state, **{LOSS: 1.0})
     assert {*dtypes_of(updates)} == {jnp.dtype(jnp.float32)}
+    with x64():
+        state = tx.init(tree_of(jnp.float64))
+        updates, _ = tx.update(tree_of(jnp.float32), state, **{LOSS: 1.0})
+        assert {*dtypes_of(updates)} == {jnp.dtype(jnp.float64 if FOLLOWS else jnp.float32)}
 
 
 @pytest.mark.parametrize("wide", [False, True])

@@ -175,6 +175,28 @@ def test_updates_are_as_wide_as_a_state_dtype_that_was_asked_for(build: str, ask
         assert evaluated["w"].dtype == updates["w"].dtype
 
 
+@pytest.mark.parametrize(
+    ("param", "grad", "rate", "expected"),
+    [
+        (jnp.float16, jnp.bfloat16, 0.1, jnp.float16),
+        (jnp.bfloat16, jnp.float32, 0.1, jnp.bfloat16),
+        (jnp.bfloat16, jnp.float32, np.asarray(0.1, np.float32), jnp.float32),
+        (jnp.bfloat16, jnp.bfloat16, np.asarray(0.1, np.float32), jnp.bfloat16),
+    ],
+)
+def test_updates_are_no_wider_than_those_of_stock(
+    param: Any, grad: Any, rate: Any, expected: Any
+) -> None:
+    """Stock's are as wide as ``z``, the params and its scalars, which are float32 in 0.2.3."""
+    tx = contrib.schedule_free(optax.sgd(0.1), rate)
+    params, grads = {"w": jnp.ones(3, param)}, {"w": jnp.ones(3, grad)}
+    updates, _ = tx.update(grads, tx.init(params), params)
+    if optax.__version__ == "0.2.3" and param != grad:
+        expected = jnp.float32
+    assert updates["w"].dtype == expected
+    np.testing.assert_allclose(np.asarray(updates["w"]).astype(float), -0.1, rtol=4e-3)
+
+
 @pytest.mark.parametrize("grads_dtype", [jnp.bfloat16, jnp.float16, jnp.int8])
 def test_float32_params_get_float32_updates(grads_dtype: Any) -> None:
     """Compare two steps with the paper. The rate is exact in half precision."""

@@ -1,0 +1,48 @@
+"""The package writes the files that SECURITY.md names, and opens no network connection."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from support.processes import TESTS
+
+if TYPE_CHECKING:
+    from support.processes import Python
+
+WATCHED = """
+import os, re, sys
+
+def watch(event, arguments):
+    if event in ("socket.connect", "socket.bind", "socket.sendto", "os.mkdir"):
+        print(event, *arguments)
+    elif event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+        if arguments[0] != os.devnull:
+            print(event, name_of(arguments[0]))
+    elif event == "os.rename":
+        print(event, name_of(arguments[1]))
+
+def name_of(path):  # A report is written beside its place first.
+    return re.sub(r"\\.[0-9a-f]{8}\\.tmp$", "", os.path.basename(path))
+
+sys.dont_write_bytecode = True
+sys.addaudithook(watch)
+import optax_dtypefix
+import optax
+str(optax_dtypefix.status())
+optax.adam(0.1)
+"""
+
+
+def test_only_a_report_is_written(python: Python) -> None:
+    assert python("-c", WATCHED).stdout == ""
+    assert set(python("-c", WATCHED, OPTAX_DTYPEFIX_REPORT="report.json").stdout.split("\n")) == {
+        "",
+        "open report.json",
+        "os.rename report.json",
+    }
+
+
+def test_the_page_names_the_file_of_activate() -> None:
+    from optax_dtypefix._commands.activate import FILE
+
+    assert f"`{FILE}`" in (TESTS.parent / "SECURITY.md").read_text(encoding="utf-8")

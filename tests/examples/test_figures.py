@@ -1,0 +1,93 @@
+"""Each figure in the pages that people read first is that of a record, or of the table of releases.
+
+If a test fails after a page was recorded again, write the new figure.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+from optax_dtypefix.patches.releases import RELEASES
+from support.recorded import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FOR_ALL = "takes {} to {} times as long as stock's"
+FOR_FLOAT16 = "takes {} to {} times as long, and needs a third more memory"
+
+
+def text_of(page: str) -> str:
+    """Return a page as one line."""
+    return " ".join((ROOT / page).read_text("utf-8").split())
+
+
+def benchmarks() -> list[dict[str, Any]]:
+    return [json.loads(path.read_text("utf-8")) for path in ROOT.glob("docs/benchmarks/*.json")]
+
+
+def steps(*, float16: bool) -> Iterator[dict[str, Any]]:
+    """Yield the steps of default patches, with a million params or more, that differ from stock."""
+    for record in benchmarks():
+        for found in record["steps"]:
+            ways = found["ways"]
+            runs = "patched" in found["ratio"] and "raises" not in ways["stock"]
+            same = ways["stock"].get("program") == ways["patched"].get("program")
+            opt_in = found["patch"].startswith(("float32_", "every_"))
+            asked = found["size"] >= 1_000_000 and (found["regime"] == "float16") == float16
+            if runs and not same and not opt_in and asked:
+                yield found
+
+
+def span(sentence: str, *, float16: bool) -> str:
+    ratios = [found["ratio"]["patched"]["median"] for found in steps(float16=float16)]
+    assert len(ratios) > 5
+    return sentence.format(f"{min(ratios):.1f}", f"{max(ratios):.1f}")
+
+
+def test_the_readme_gives_the_times_of_the_benchmarks() -> None:
+    assert span(FOR_ALL, float16=False) in text_of("README.md")
+    assert span(FOR_FLOAT16, float16=True) in text_of("README.md")
+
+
+def test_float16_needs_a_third_more_memory() -> None:
+    memory = [
+        [found["ways"][way]["memory_bytes"] for way in ("stock", "patched")]
+        for found in steps(float16=True)
+    ]
+    known = [patched / stock for stock, patched in memory if stock]
+    assert known
+    assert all(1.3 < more < 1.37 for more in known)
+
+
+def test_the_readme_gives_the_time_of_the_import() -> None:
+    late = [times for record in benchmarks() for times in record["imports"]["late"].values()]
+    longest = max(times["import and apply"]["median"] for times in late)
+    assert f"Import takes up to {longest:.1f} s longer" in text_of("README.md")
+
+
+def test_the_readme_gives_the_loss_of_master_weights() -> None:
+    page = (ROOT / "docs" / "long-runs.md").read_text("utf-8")
+    row = next(line for line in page.splitlines() if "master_weights(tx)`" in line)
+    _, _, _, _, worst, *_ = (cell.strip() for cell in row.split("|"))
+    sentence = f"end at most {worst.strip('+%')} % above the loss of float32](docs/long-runs.md)"
+    assert sentence in text_of("README.md")
+
+
+def test_the_pages_give_one_time_for_all_of_ci() -> None:
+    (minutes,) = re.findall(r"`\.ci/run` takes (\d+) minutes", text_of("docs/evidence.md"))
+    assert f"| `.ci/run` | everything; {minutes} minutes |" in text_of("CONTRIBUTING.md")
+
+
+def test_the_page_names_the_pairs_that_other_pythons_test() -> None:
+    page = (ROOT / "docs" / "evidence.md").read_text("utf-8")
+    rows = dict(re.findall(r"^\| (3\.\d+) \| (.*) \| passed \|$", page, re.MULTILINE))
+    old = {
+        python: f"{optax} and {row['jax'][0]}"
+        for optax, row in RELEASES.items()
+        for python in row.get("python", ())
+    }
+    assert rows.keys() == old.keys()
+    assert {python: pairs.split("; ")[-1] for python, pairs in rows.items()} == old
