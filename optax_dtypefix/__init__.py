@@ -44,6 +44,10 @@ if TYPE_CHECKING:
         StochasticRoundingState as StochasticRoundingState,
         master_weights as master_weights,
     )
+    from ._contract.migrate import (
+        StateChange as StateChange,
+        migrate_state as migrate_state,
+    )
     from ._contract.preserve import preserve_dtypes as preserve_dtypes
     from ._contract.result import (
         Check as Check,
@@ -69,6 +73,7 @@ else:
             ("MasterWeightsState", "StochasticRoundingState", "master_weights"),
             "_contract.master_weights",
         ),
+        **dict.fromkeys(("StateChange", "migrate_state"), "_contract.migrate"),
         "preserve_dtypes": "_contract.preserve",
         "check_values": "_contract.values",
         "assert_same_on_all_processes": "_multihost",
@@ -95,6 +100,7 @@ __all__ = (
     "PatchStatus",
     "Report",
     "State",
+    "StateChange",
     "StochasticRoundingState",
     "ValueCheck",
     "ValueProblem",
@@ -106,6 +112,7 @@ __all__ = (
     "disabled",
     "is_applied",
     "master_weights",
+    "migrate_state",
     "original",
     "preserve_dtypes",
     "revert",

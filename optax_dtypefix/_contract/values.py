@@ -50,7 +50,7 @@ def check_values(
       TypeError: ``tx`` or ``params`` is something else; the message says what was probably meant.
     """
     refuse_wrong("check_values", tx, params)
-    refuse_traced(params)
+    refuse_traced("check_values", params)
     if steps < 1:
         raise ValueError(f"steps is {steps!r}. Give at least 1.")
     grads = params if grads is None else grads
