@@ -261,8 +261,8 @@ def _rounded(value: Any, dtype: Any) -> Any:
 
 
 def _equal(one: Any, other: Any) -> bool:
-    pair = (_array(value).astype(np.complex128) for value in (one, other))
-    return np.array_equal(*pair, equal_nan=True)
+    first, second = (_array(value).astype(np.complex128) for value in (one, other))
+    return np.array_equal(first, second, equal_nan=True)
 
 
 def _text(value: Any) -> str:
@@ -271,13 +271,13 @@ def _text(value: Any) -> str:
 
 def _difference(state: PyTree, new: _NewState) -> str:
     """Describe the first difference of the structures."""
-    advice = (
-        "Restore it into that structure: `flax.serialization.from_bytes(tx.init(params), data)`, "
-        "or in orbax give the state of `tx.init(params)` as the item."
-    )
     pairs = itertools.zip_longest((leaf.where for leaf in _walk(state)), new.paths)
     found = next((pair for pair in pairs if pair[0] != pair[1]), None)
-    if found is None:
-        return f"The state has other types of nodes than tx.init(params). {advice}"
-    has, wanted = (path or "no more leaves" for path in found)
-    return f"The state has {has} where tx.init(params) has {wanted}. {advice}"
+    differs = "other types of nodes"
+    if found:
+        differs = "{}, not {}".format(*(path or "no more leaves" for path in found))
+    return (
+        f"The state has another structure than tx.init(params): {differs}. Restore it "
+        f"into that structure: `flax.serialization.from_bytes(tx.init(params), data)`, or in orbax "
+        f"give `tx.init(params)` as the item."
+    )

@@ -80,21 +80,27 @@ def main() -> None:
     folder = Path(sys.argv[1])
     written = pickle.loads((folder / "patched.pickle").read_bytes())
     (folder / "stock.pickle").write_bytes(pickle.dumps(new_states()))
-    print(json.dumps({name: _resumed(name, flat) for name, flat in written.items()}))
+    print(json.dumps({name: _migrated(name, flat) for name, flat in written.items()}))
 
 
-def _resumed(name: str, flat: list[Any]) -> Any:
+def _migrated(name: str, flat: list[Any]) -> Any:
     case, _, dtype = name.partition(", ")
     tx, params = CASES[case](), PARAMS[dtype]
-    new = tx.init(params)
-    restored = jax.tree_util.tree_structure(new).unflatten(flat)
+    structure: Any = jax.tree_util.tree_structure(tx.init(params))
+    return migrated(tx, params, structure.unflatten(flat))
+
+
+def migrated(tx: Any, params: Any, restored: Any) -> Any:
+    """Migrate a state; return in what it is unlike a new state, and the kinds of changes."""
     state, changes = optax_dtypefix.migrate_state(tx, params, restored)
-    wrong = [
-        (str(np.asarray(x)), str(np.asarray(y)))
-        for x, y in zip(leaves(state), leaves(new))
-        if x.dtype != y.dtype or not np.array_equal(np.asarray(x), np.asarray(y))
+    unlike = [
+        f"{was} {was.dtype} instead of {wanted} {wanted.dtype}"
+        for was, wanted in zip(
+            map(np.asarray, leaves(state)), map(np.asarray, leaves(tx.init(params)))
+        )
+        if was.dtype != wanted.dtype or not np.array_equal(was, wanted)
     ]
-    return {"unlike a new state": wrong, "kinds": sorted({change.kind for change in changes})}
+    return {"unlike a new state": unlike, "kinds": sorted({change.kind for change in changes})}
 
 
 if __name__ == "__main__":
