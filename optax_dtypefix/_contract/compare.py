@@ -174,7 +174,7 @@ def _exact_run(
         inputs.append(problem.inputs(params, start, step, scale, rng))
         if len(outcomes) < step:
             continue  # It has failed; the user's run goes on.
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception, SystemExit):
             run = run or Run(problem, inputs[0], exact=True)
             outcome = run.step(inputs[-1])
             if all(np.all(np.isfinite(update)) for update in outcome.updates):

@@ -58,6 +58,11 @@ def refuse_traced(caller: str, tree: PyTree) -> None:
         raise TypeError(f"{caller} needs numbers. Call it outside of jax.jit.")
 
 
+def raised_by_user(error: Exception) -> Exception:
+    """Return the user's StopIteration, which a generator of ours turns into RuntimeError."""
+    return error.__cause__ if isinstance(error.__cause__, StopIteration) else error
+
+
 def advice_on(error: BaseException, caller: str, params: PyTree) -> str:
     """Return the line of the user's code that raised, if any, and advice, if there is some."""
     return line_of(error) + _advice_on(error, caller, params)
