@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .dtypes import PyTree, dtype_of, dtypes_in, is_inexact, is_number, is_weak, kind_of, may_cast
+from .modes import no_debugging
 from .wrong_arguments import refuse_traced, refuse_wrong
 
 if TYPE_CHECKING:
@@ -74,18 +75,12 @@ def migrate_state(tx: Any, params: PyTree, state: PyTree) -> tuple[PyTree, tuple
         raise ValueError(_difference(state, new))
     old = list(_walk(state))
     halves = _halves_by_group(old)
-    given = dtypes_in(params)
-    migrated, changes = [], []
-    for leaf in old:
-        result, change = leaf.value, None
-        if leaf.where in new.shapes and is_number(leaf.value):
-            rounded_to = (dtype_of(leaf.value), *given, *halves.get(leaf.group, ()))
-            result, change = _migrated(
-                leaf, new.shapes[leaf.where], new.values.get(leaf.where), rounded_to
-            )
-        migrated.append(result)
-        changes += [change] if change else []
-    return structure.unflatten(migrated), tuple(changes)
+    with no_debugging():  # A NaN of the state is no error here.
+        migrated = [
+            _migrated(leaf, new, (*dtypes_in(params), *halves.get(leaf.group, ()))) for leaf in old
+        ]
+    changes = tuple(change for _, change in migrated if change)
+    return structure.unflatten(result for result, _ in migrated), changes
 
 
 class _Leaf(NamedTuple):
@@ -193,17 +188,18 @@ def _halves_by_group(old: list[_Leaf]) -> dict[str, list[Any]]:
     }
 
 
-def _migrated(
-    leaf: _Leaf, like: Any, value: Any, rounded_to: Iterable[Any]
-) -> tuple[Any, StateChange | None]:
+def _migrated(leaf: _Leaf, new: _NewState, dtypes: Iterable[Any]) -> tuple[Any, StateChange | None]:
     """Return the leaf to go on with, and what was done.
 
     Args:
       leaf: of the restored state.
-      like: shape and dtype of the same leaf in a new state.
-      value: its value, if it may be a constant.
-      rounded_to: the dtypes that stock may have rounded it to.
+      new: a new state.
+      dtypes: those to which stock may have rounded a constant, besides its own.
     """
+    like: Any = new.shapes.get(leaf.where)
+    value: Any = new.values.get(leaf.where)
+    if like is None or not is_number(leaf.value):
+        return leaf.value, None
     was, now = dtype_of(leaf.value), like.dtype
     if np.shape(leaf.value) != like.shape:
         shapes = f"{list(np.shape(leaf.value))}, and in a new state {list(like.shape)}"
@@ -215,11 +211,11 @@ def _migrated(
         return leaf.value, None
     constant = leaf.may_be_constant and value is not None
     if constant and is_inexact(value) and not _equal(leaf.value, value):
-        for dtype in rounded_to:
+        for dtype in (was, *dtypes):
             if _equal(leaf.value, _rounded(value, dtype)):
-                new = _text(value)
-                why = f"which is {new} in {dtype}"
-                message = f"{new} in place of {_text(leaf.value)}, {why}"
+                right = _text(value)
+                why = f"which is {right} in {dtype}"
+                message = f"{right} in place of {_text(leaf.value)}, {why}"
                 replaced = jnp.full_like(leaf.value, value, dtype=now)
                 return replaced, StateChange(leaf.where, "replaced", message)
     result = _cast(leaf.value, now) if _fits(leaf.value, now) else leaf.value

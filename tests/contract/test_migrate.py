@@ -217,7 +217,8 @@ def test_leaves_stay_within_their_kind_of_number() -> None:
 def test_a_number_that_would_overflow_is_kept() -> None:
     tx = starting({"nu": np.zeros(2, jnp.float16), "mu": np.zeros(2, jnp.float16)})
     restored = {"nu": jnp.asarray([1e6, 1.0]), "mu": jnp.asarray([1.0, jnp.inf])}
-    state, changes = migrate_state(tx, HALF, restored)
+    with jax.debug_nans(True), jax.debug_infs(True):
+        state, changes = migrate_state(tx, HALF, restored)
     assert state["nu"] is restored["nu"]
     assert state["mu"].dtype == jnp.float16
     assert [(change.where, change.kind) for change in changes] == [
