@@ -49,6 +49,10 @@ if TYPE_CHECKING:
         StochasticRoundingState as StochasticRoundingState,
         master_weights as master_weights,
     )
+    from ._contract.migrate import (
+        StateChange as StateChange,
+        migrate_state as migrate_state,
+    )
     from ._contract.preserve import preserve_dtypes as preserve_dtypes
     from ._contract.result import (
         Check as Check,
@@ -79,6 +83,7 @@ else:
             ),
             "_contract.master_weights",
         ),
+        **dict.fromkeys(("StateChange", "migrate_state"), "_contract.migrate"),
         "preserve_dtypes": "_contract.preserve",
         "check_values": "_contract.values",
         "assert_same_on_all_processes": "_multihost",
@@ -106,6 +111,7 @@ __all__ = (
     "Report",
     "RoundingByTurnsState",
     "State",
+    "StateChange",
     "StochasticRoundingState",
     "ValueCheck",
     "ValueProblem",
@@ -117,6 +123,7 @@ __all__ = (
     "disabled",
     "is_applied",
     "master_weights",
+    "migrate_state",
     "original",
     "preserve_dtypes",
     "revert",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import platform
 import sys
@@ -11,11 +12,12 @@ from typing import TYPE_CHECKING
 from .. import __version__
 from .._engine.release import version_of
 from .._errors import CHECK_FAILED
+from .._text import closest
 from .check.optimizer import parse_name
 from .check.params import USUAL, parse_dtypes, parse_own
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 _RUN_OPTIONS = ("--report", "--require")
 
@@ -115,16 +117,29 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Sequence[str]]:
       SystemExit: wrong usage, or help was asked for; the message is printed.
     """
     ours, theirs = _split(arguments)
-    parser = _parser()
+    parser, commands = _parsers()
     if not ours:
         parser.print_help(sys.stderr)
         raise SystemExit(2)
     try:
+        if ours[0] in commands:
+            _refuse_unknown_options(commands[ours[0]], ours[1:])
         return parser.parse_args(ours), theirs
     except SystemExit as exit_:
         if ours[0] == "check" and exit_.code:  # argparse means 2, which here is a verdict.
             exit_.code = CHECK_FAILED
         raise
+
+
+def _refuse_unknown_options(command: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
+    """Name the nearest option: argparse would take the value of an unknown one for TARGET."""
+    known = [option[2:] for option in command._option_string_actions if option.startswith("--")]
+    for argument in itertools.takewhile(lambda argument: argument != "--", arguments):
+        option = argument.partition("=")[0]
+        if option.startswith("--") and not any(name.startswith(option[2:]) for name in known):
+            match = closest(option[2:], known, cutoff=0.5)
+            advice = f" Did you mean --{match}?" if match else ""
+            command.error(f"there is no option {option}.{advice}")
 
 
 def _split(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
@@ -138,7 +153,7 @@ def _split(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     return arguments[:ours], arguments[ours:]
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
     parser = argparse.ArgumentParser(
         "optax-dtypefix",
         description=_DESCRIPTION,
@@ -191,7 +206,7 @@ def _parser() -> argparse.ArgumentParser:
     program = run.add_mutually_exclusive_group(required=True)
     program.add_argument("script", metavar="SCRIPT", nargs="?", help="path of a Python file")
     program.add_argument("-m", metavar="MODULE", dest="module", help="name of a module or package")
-    return parser
+    return parser, commands.choices
 
 
 def _add_params(check: argparse.ArgumentParser) -> None:

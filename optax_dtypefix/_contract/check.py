@@ -13,7 +13,7 @@ from .dtypes import REAL, PyTree, dtype_of, is_weak, kind_of, leaves
 from .jaxpr import DOUBLE, float64_inside
 from .result import Check, Violation
 from .updates import update_dtypes
-from .wrong_arguments import advice_on, refuse_wrong
+from .wrong_arguments import advice_on, raised_by_user, refuse_wrong
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,8 +54,9 @@ def check(tx: Any, params: PyTree, grads: PyTree = None, **extra_args: Any) -> C
         problem = TracedStep(tx, params, grads, extra_args, state_asks=True)
         violations = [*problem.step(), *problem.cond()]
     except Exception as error:  # Reported, not swallowed: it is in the result, with its cause.
-        message = summarize(error) + advice_on(error, "check", params)
-        return Check((Violation("error", "", message),), error, stale)
+        failure = raised_by_user(error)
+        message = summarize(failure) + advice_on(failure, "check", params)
+        return Check((Violation("error", "", message),), failure, stale)
     return Check(tuple(violations), None, stale)
 
 

@@ -10,7 +10,7 @@ from .compare import find_violations
 from .modes import no_debugging
 from .random_problem import RandomProblem
 from .result import Check, Violation
-from .wrong_arguments import advice_on, refuse_traced, refuse_wrong
+from .wrong_arguments import advice_on, raised_by_user, refuse_traced, refuse_wrong
 
 if TYPE_CHECKING:
     from .dtypes import PyTree
@@ -50,7 +50,7 @@ def check_values(
       TypeError: ``tx`` or ``params`` is something else; the message says what was probably meant.
     """
     refuse_wrong("check_values", tx, params)
-    refuse_traced(params)
+    refuse_traced("check_values", params)
     if steps < 1:
         raise ValueError(f"steps is {steps!r}. Give at least 1.")
     grads = params if grads is None else grads
@@ -63,8 +63,8 @@ def check_values(
             for one in find_violations(problem, steps, notes):
                 found.setdefault((one.kind, one.where), one)
     except Exception as error:  # Reported, not swallowed: it is in the result, with its cause.
-        message = summarize(error) + advice_on(error, "check_values", params)
+        failure = raised_by_user(error)
+        message = summarize(failure) + advice_on(failure, "check_values", params)
         found = {("error", ""): Violation("error", "", message, step=1)}
-        failure = error
     stale = tuple(built_before(tx))
     return Check(tuple(found.values()), failure, stale, tuple(notes), if_ok="values: ok")

@@ -1,4 +1,4 @@
-"""Refuse wrong arguments of ``check`` and ``check_values``, with advice."""
+"""Refuse wrong arguments of ``check``, ``check_values`` and ``migrate_state``, with advice."""
 
 from __future__ import annotations
 
@@ -48,14 +48,19 @@ def refuse_wrong(caller: str, tx: Any, params: PyTree) -> None:
         )
 
 
-def refuse_traced(params: PyTree) -> None:
+def refuse_traced(caller: str, tree: PyTree) -> None:
     """Raise inside ``jit`` and its kin, where there is nothing to compute with.
 
     Raises:
       TypeError: a leaf is traced.
     """
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves(params)):
-        raise TypeError("check_values runs the transformation. Call it outside of jax.jit.")
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves(tree)):
+        raise TypeError(f"{caller} needs numbers. Call it outside of jax.jit.")
+
+
+def raised_by_user(error: Exception) -> Exception:
+    """Return the user's StopIteration, which a generator of ours turns into RuntimeError."""
+    return error.__cause__ if isinstance(error.__cause__, StopIteration) else error
 
 
 def advice_on(error: BaseException, caller: str, params: PyTree) -> str:

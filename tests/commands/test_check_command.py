@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -46,7 +47,6 @@ from support.processes import Python, write_script
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
 HALF = default_params("bfloat16")
 
@@ -139,12 +139,15 @@ def test_what_the_settings_switch_off_stays(command: Python) -> None:
         OPTAX_DTYPEFIX_DISABLE="inject_hyperparams",
     )
     assert (done.returncode, done.stderr) == (Verdict.STAYS, "")
-    heading, stock, patched, _, conclusion, advice = done.stdout.splitlines()
+    heading, stock, patched, _, conclusion, advice, page = done.stdout.splitlines()
     assert heading == "inject, w=bfloat16[3,4]"
     assert stock.startswith("  stock    nan at step 1 (updates['w'])")
     assert patched == stock.replace("stock  ", "patched")
     assert conclusion.endswith("affected; not fixed in w=bfloat16[3,4].")
     assert advice.endswith("variables switch these patches off: inject_hyperparams.")
+    assert page == 'For more, see "If a problem stays" in docs/control.md.'
+    control = (Path(__file__).parents[2] / "docs" / "control.md").read_text(encoding="utf-8")
+    assert "\n### If a problem stays\n" in control
 
 
 def test_params_that_do_not_fit_are_no_verdict() -> None:
@@ -183,6 +186,52 @@ def test_an_error_in_half_precision_alone_is_a_problem() -> None:
     entry = findings(lambda: tx, "w=float16[2]")
     assert [p["kind"] for p in entry["problems"]] == ["error"]  # Once, not for dtypes and values.
     assert not entry["unfit"]
+
+
+def _stop() -> Any:
+    return next(iter(()))
+
+
+def _exit() -> Any:
+    raise SystemExit(7)
+
+
+@pytest.mark.parametrize("method", ["init", "update", "update later"])
+@pytest.mark.parametrize(
+    ("fails", "text"), [(_stop, "StopIteration"), (_exit, "exits with 7")], ids=["stop", "exit"]
+)
+def test_what_stops_python_is_traced_to_its_line(fails: Any, text: str, method: str) -> None:
+    calls = []
+
+    def init(params: Any) -> Any:
+        if method == "init":
+            fails()
+        return params
+
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        del params
+        calls.append(None)
+        if len(calls) > {"update": 0, "update later": 4}[method]:  # Not while dtypes are checked.
+            fails()
+        return updates, state
+
+    tx = optax.GradientTransformation(init, update)
+    found = findings(lambda: tx, "w=float32[2]")
+    line = f"({__file__}:{fails.__code__.co_firstlineno + 1})"
+    (problem,) = found["problems"]
+    assert problem["text"].startswith(
+        f"{text} {line}" if fails is _exit or method == "update later" else f"error: {text} {line}"
+    )
+
+
+def test_an_exit_in_half_precision_alone_is_a_problem() -> None:
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        if params["w"].dtype != "float32":
+            _exit()
+        return updates, state
+
+    tx = optax.GradientTransformation(optax.sgd(0.1).init, update)
+    assert not findings(lambda: tx, "w=float16[2]")["unfit"]
 
 
 # Targets.
@@ -263,6 +312,10 @@ def test_a_target_that_cannot_be_used_is_explained(script: Path, text: str, mess
         (["train.py:tx", "--dtype", "bf16"], "unknown dtype 'bf16'. Did you mean 'bfloat16'?"),
         (["train.py:tx", "--params", "w=float32[2", "-v"], "cannot read 'w=float32[2'. Write NAME"),
         (["train.py:tx", "--params", "w=int8[]", "--dtype", "int8"], "not allowed with argument"),
+        (["train.py:tx", "--dtypes", "int8"], "no option --dtypes. Did you mean --dtype?"),
+        (["--dtypes", "int8", "train.py:tx"], "no option --dtypes. Did you mean --dtype?"),
+        (["train.py:tx", "--dtypes=int8"], "no option --dtypes. Did you mean --dtype?"),
+        (["train.py:tx", "--gpu"], "error: there is no option --gpu."),
     ],
 )
 def test_wrong_usage_exits_with_3(
@@ -475,9 +528,21 @@ def test_verbose_shows_every_problem() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("kind", "preserves"),
+    [("state", True), ("updates", True), ("scan", True), ("float64", False), ("stalls", False)],
+)
+def test_a_problem_that_stays_has_a_next_step(kind: str, preserves: bool) -> None:
+    one = problems(kind)
+    _, *advice = text_of(checked_params(one, one))[4:]
+    assert advice[-1].startswith('For more, see "If a problem stays"')
+    assert any("optax_dtypefix.preserve_dtypes(tx)" in line for line in advice) == preserves
+    assert "preserve_dtypes" not in "".join(text_of(checked_params(one, [])))
+
+
 def test_worse_than_stock_is_not_called_affected() -> None:
     one = problems("nan")
     lines = text_of(checked_params([], one), checked_params(one, one))
-    assert lines[-1].endswith(
+    assert lines[-2].endswith(
         "broken by the patches (please report it) in bfloat16; not fixed in bfloat16."
     )

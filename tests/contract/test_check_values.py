@@ -140,38 +140,53 @@ def test_float32_is_compared_with_float64() -> None:
     assert jax.config.jax_enable_x64 is False
 
 
-def test_accumulated_gradients_after_nan() -> None:
-    """0 * nan is nan: weighted sums never forget it, and a select does."""
+def accumulating(window: int, *, forgets: bool, guards: bool) -> Any:
+    """Sum gradients. 0 * nan is nan: a weighted sum never forgets NaN, and a select does."""
 
     def init(params: Any) -> Any:
         return {"sum": tree_map(jnp.zeros_like, params), "count": jnp.zeros((), jnp.int32)}
 
-    def accumulate(*, select: bool) -> Any:
-        def update(grads: Any, state: Any, params: Any = None) -> Any:
-            del params
-            total = (
-                tree_map(lambda s, g: s + jnp.where(jnp.isfinite(g), g, 0), state["sum"], grads)
-                if select
-                else tree_map(jnp.add, state["sum"], grads)
-            )
-            emit = state["count"] % 2 == 1
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        del params
+        total = tree_map(jnp.add, state["sum"], grads)
+        emit = state["count"] % window == window - 1
 
-            def emitted(leaf: Any) -> Any:
-                return jnp.where(emit, -0.1 * leaf, 0) if select else emit * (-0.1 * leaf)
+        def emitted(leaf: Any) -> Any:
+            return emit * (-0.1 * (jnp.nan_to_num(leaf) if guards else leaf))
 
-            def kept(leaf: Any) -> Any:
-                return jnp.where(emit, 0, leaf) if select else (1 - emit) * leaf
+        def kept(leaf: Any) -> Any:
+            return jnp.where(emit, 0, leaf) if forgets else (1 - emit) * leaf
 
-            new = {"sum": tree_map(kept, total), "count": state["count"] + 1}
-            return tree_map(emitted, total), new
+        new = {"sum": tree_map(kept, total), "count": state["count"] + 1}
+        return tree_map(emitted, total), new
 
-        return optax.GradientTransformation(init, update)
+    return optax.GradientTransformation(init, update)
 
-    found = check_values(accumulate(select=False), shapes(jnp.float32), steps=24)
+
+@pytest.mark.parametrize("window", [2, 16])
+def test_a_guard_against_nan_that_never_ends_is_found(window: int) -> None:
+    tx = accumulating(window, forgets=False, guards=True)
+    found = check_values(tx, shapes(jnp.float32))
     assert {(p.kind, p.step, p.gradients) for p in found} == {
-        ("not finite", 1, "after NaN gradients")
+        ("stalls", 2 * window, "after NaN gradients")
     }
-    assert check_values(accumulate(select=True), shapes(jnp.float32), steps=24).ok
+    assert check_values(accumulating(window, forgets=True, guards=True), shapes(jnp.float32)).ok
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_nan_updates_of_nan_gradients_are_no_problem(forgets: bool) -> None:
+    """adam itself gives NaN from then on."""
+    tx = accumulating(2, forgets=forgets, guards=False)
+    assert check_values(tx, shapes(jnp.float32), steps=24).ok
+
+
+@pytest.mark.parametrize("first_rate", [0.0, 1e-5])
+@pytest.mark.parametrize(("guard", "window"), [(optax.identity, 4), (optax.zero_nans, 16)])
+def test_the_rate_does_not_decide_what_nan_does(guard: Any, window: int, first_rate: float) -> None:
+    rate = optax.warmup_cosine_decay_schedule(first_rate, 1e-3, 10, 100)
+    tx = optax.MultiSteps(optax.chain(guard(), optax.adam(rate)), window)
+    found = check_values(tx, shapes(jnp.float32))
+    assert found.ok, found
 
 
 def test_random_updates_are_not_compared() -> None:

@@ -24,6 +24,10 @@ def _injected() -> Any:
     return optax.inject_hyperparams(optax.adam)(1e-3)
 
 
+def _warm_up(count: Any) -> Any:
+    return 1e-3 * jnp.minimum(count, 10)
+
+
 def _contrib(name: str, *arguments: Any) -> Any:
     return lambda: getattr(optax.contrib, name)(*arguments)
 
@@ -56,6 +60,8 @@ RIGHT: dict[str, Any] = {
     "clip_by_global_norm": lambda: optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.1)),
     "inject_hyperparams": _injected,
     "apply_if_finite": lambda: optax.apply_if_finite(optax.adam(1e-3), 3),
+    "MultiSteps": lambda: optax.MultiSteps(optax.adam(1e-3), 4),
+    "MultiSteps with a rate of 0": lambda: optax.MultiSteps(optax.adamw(_warm_up), 4),
 }
 """Stock is right on these in float32."""
 

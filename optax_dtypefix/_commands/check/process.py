@@ -65,6 +65,25 @@ def findings(build: Callable[[], Any], params_text: str) -> dict[str, Any]:
       ``problems``, and ``unfit``: whether the optimizer raises on float32 params too.
     """
     try:
+        return _findings(build, params_text)
+    except SystemExit as error:  # By ``init`` or ``update``.
+        problem = _problem("dtypes", "error", "", f"exits with {error.code!r}{line_of(error)}")
+        return {"problems": [problem], "unfit": _is_unfit(build, params_text)}
+
+
+def _is_unfit(build: Callable[[], Any], params_text: str) -> bool:
+    """Check whether the optimizer fails on float32 params too.
+
+    The default params are not those of the user: the optimizer may look for other names.
+    """
+    try:
+        return checked(build(), _abstract(in_float32(params_text)))[1].error is not None
+    except SystemExit:
+        return True
+
+
+def _findings(build: Callable[[], Any], params_text: str) -> dict[str, Any]:
+    try:
         tx = build()
     except OptimizerError:
         raise
@@ -74,8 +93,7 @@ def findings(build: Callable[[], Any], params_text: str) -> dict[str, Any]:
     params = _abstract(params_text)
     extra_args, dtypes = checked(tx, params)
     if dtypes.error is not None:  # The values have the same error.
-        # The default params are not those of the user: the optimizer may look for other names.
-        unfit = checked(build(), _abstract(in_float32(params_text)))[1].error is not None
+        unfit = _is_unfit(build, params_text)
         return {"problems": _problems("dtypes", dtypes), "unfit": unfit}
     if any(map(callable, extra_args.values())):  # Then ``check_values`` does not shrink them.
         params = _shrunk(tx, params)

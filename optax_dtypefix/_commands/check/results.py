@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from .params import NamedParams
 
+_KEPT_BY_PRESERVE_DTYPES = {"state", "updates", "scan", "cond"}
+"""Kinds of problems that ``preserve_dtypes`` solves."""
+
 _WRITE_FINDINGS = "optax_dtypefix._commands.check.process:write_findings"
 
 
@@ -123,8 +126,14 @@ class OptimizerCheck:
             for patch in self.report["patches"]
             if patch["state"] == State.DISABLED.value and patch["reason"] != NOT_OPTED_IN
         ]
-        if self.verdict is Verdict.STAYS and off:
+        if self.verdict is not Verdict.STAYS:
+            return
+        if off:
             yield f"Your OPTAX_DTYPEFIX* variables switch these patches off: {', '.join(off)}."
+        left = {problem["kind"] for check in self.checks for problem in check.patched["problems"]}
+        if left & _KEPT_BY_PRESERVE_DTYPES:
+            yield "To keep its dtypes, use optax_dtypefix.preserve_dtypes(tx)."
+        yield 'For more, see "If a problem stays" in docs/control.md.'
 
 
 def compare(name: OptimizerName, every: Sequence[NamedParams], *, x64: bool) -> OptimizerCheck:

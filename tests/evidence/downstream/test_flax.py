@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 from flax import nnx
 from flax.training.train_state import TrainState
 
@@ -70,3 +71,19 @@ def test_nnx_optimizer_in_bfloat16() -> None:
     (weight_sum,) = jax.tree_util.tree_leaves(optimizer.opt_state.weight_sum)
     assert weight_sum.dtype == jnp.float32
     assert model.kernel.value.dtype == jnp.bfloat16
+
+
+@pytest.mark.skipif(not hasattr(nnx, "as_pure"), reason="as_pure came with flax 0.12")
+def test_the_state_of_an_nnx_optimizer_is_migrated() -> None:
+    def make() -> Any:
+        return optax.inject_hyperparams(optax.adam)(0.01)
+
+    model = nnx.Linear(3, 1, param_dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
+    with optax_dtypefix.disabled():
+        optimizer = nnx.Optimizer(model, make(), wrt=nnx.Param)
+    params, restored = map(nnx.as_pure, (nnx.state(model, nnx.Param), optimizer.opt_state))
+    state, changes = optax_dtypefix.migrate_state(make(), params, restored)
+    assert {change.kind for change in changes} == {"replaced", "cast"}
+    structure = jax.tree_util.tree_structure(optimizer.opt_state)
+    again = structure.unflatten(jax.tree_util.tree_leaves(state))
+    assert float(again.hyperparams["b2"][...]) == pytest.approx(0.999)
