@@ -23,7 +23,10 @@ import numpy as np
 
 from .._contract.dtypes import dtype_of, leaves
 from .._engine.patch import Patch
-from ._support import reproduce as demo
+from ._support import (
+    reproduce as demo,
+    stalls,
+)
 from ._support.in_float32 import MOMENT_TRANSFORMS, InFloat32, is_bfloat16
 
 PATCH = Patch(
@@ -34,11 +37,6 @@ PATCH = Patch(
 )
 
 
-def _updates(tx: Any, gradients: Any) -> Any:
-    """Return the updates of a bfloat16 param for these gradients, one a step."""
-    return demo.steps(tx, np.ones((4, 4), jnp.bfloat16), gradients)[0]
-
-
 def _probe(optax: Any) -> str | None:
     """Find a moment that stock keeps in bfloat16: it is rounded in each step."""
     state = demo.initial(optax.scale_by_adam(), jnp.bfloat16)
@@ -46,63 +44,24 @@ def _probe(optax: Any) -> str | None:
     return "scale_by_adam keeps nu in bfloat16" if any(map(is_bfloat16, dtypes)) else None
 
 
-@PATCH.fault(">=0.1.2", issue=1552, abstract=False, probe=_probe)
-def stalled_moment(optax: Any) -> str | None:
-    """With steady gradients, updates of adam are 1.4 times too large.
-
-    v = 0.5 has neighbours 2^-8 apart above it: 0.001 (1 - 0.5) = 0.0005 is rounded away.
-    """
-    got = _updates(optax.scale_by_adam(), [1.0] * 5000)
-    return demo.wrong("after 5000 gradients of 1 the update is {:.3g}, not 1", got, 1.0)
-
-
-@PATCH.fault(">=0.1.2", issue=1552, abstract=False)
-def stalled_decay(optax: Any) -> str | None:
-    """After large gradients, updates of adam for small ones are 60 times too small.
-
-    0.999 v rounds to v, so v never falls.
-    """
-    got = _updates(optax.scale_by_adam(), [1.0] * 200 + [0.001] * 8000)
-    text = "after 200 gradients of 1 and 8000 of 0.001 the update is {:.3g}, not 0.127"
-    return demo.wrong(text, got, 0.1274, rtol=0.1)
+PATCH.fault(">=0.1.2", issue=1552, abstract=False, probe=_probe)(stalls.stalled_moment)
+PATCH.fault(">=0.1.2", issue=1552, abstract=False)(stalls.stalled_decay)
+PATCH.fault(">=0.2.4", abstract=False)(stalls.stalled_factors)
+PATCH.fault(">=0.1.2", abstract=False)(stalls.stalled_ema)
+PATCH.fault(">=0.1.2", abstract=False)(stalls.stalled_sum)
 
 
 @PATCH.fault(">=0.1.2", abstract=False)
 def stalled_without_counter(optax: Any) -> str | None:
-    """After large gradients, updates of rmsprop for small ones are too small."""
+    """In bfloat16, after large gradients, updates of rmsprop for small ones are too small."""
     gradients = np.random.default_rng(0).normal(size=2000)
     gradients[300:] *= 0.01
-    got = _updates(optax.scale_by_rms(decay=0.999), gradients)
+    got = stalls.updates_of(optax.scale_by_rms(decay=0.999), gradients)
     moment = 0.0
     for gradient in gradients:
         moment = 0.999 * moment + 0.001 * gradient**2
     text = "after 300 gradients of about 1 and 1700 of 0.01 the update is {:.3g}, not {:.3g}"
     return demo.wrong(text, got, gradients[-1] * moment**-0.5, rtol=0.2)
-
-
-@PATCH.fault(">=0.2.4", abstract=False)
-def stalled_factors(optax: Any) -> str | None:
-    """Factors of the second moment of adafactor stall.
-
-    As in adam, but with a decay that tends to 1. Up to 0.2.3 the factors are float32.
-    """
-    tx = optax.scale_by_factored_rms(min_dim_size_to_factor=2)
-    got = _updates(tx, [1.0] * 100 + [2.0] * 1900)
-    return demo.wrong("after 100 gradients of 1 and 1900 of 2 the update is {:.3g}, not 1", got, 1)
-
-
-@PATCH.fault(">=0.1.2", abstract=False)
-def stalled_ema(optax: Any) -> str | None:
-    """ema(0.999) of ones ends at 0.5."""
-    got = _updates(optax.ema(0.999, debias=False), [1.0] * 10000)
-    return demo.wrong("after 10000 ones the average is {:.3g}", got, 1.0)
-
-
-@PATCH.fault(">=0.1.2", abstract=False)
-def stalled_sum(optax: Any) -> str | None:
-    """apply_every(1000) sums 1,000 ones to 256."""
-    got = _updates(optax.apply_every(1000), [1.0] * 1000)
-    return demo.wrong("the sum of 1000 ones is {:.4g}", got, 1000.0)
 
 
 for _transform in MOMENT_TRANSFORMS:

@@ -25,6 +25,7 @@ from .._engine.patch import Patch, Stock
 from ._support import (
     modules,
     reproduce as demo,
+    stalls,
 )
 from ._support.in_float32 import InFloat32, MomentTransform
 
@@ -56,6 +57,10 @@ def narrow_averages(optax: Any) -> str | None:
     """Averages of half-precision gradients are kept in half precision."""
     state = demo.initial(optax.ema(0.999), jnp.bfloat16)
     return demo.wrong_dtype("it is kept in {}", state.ema["w"])
+
+
+PATCH.fault(">=0.1.2", abstract=False)(stalls.stalled_ema)
+PATCH.fault(">=0.1.2", abstract=False)(stalls.stalled_sum)
 
 
 @PATCH.fault(">=0.1.2", abstract=False)

@@ -22,7 +22,10 @@ import numpy as np
 
 from .._contract.dtypes import dtype_of, is_half, is_half_dtype, leaves
 from .._engine.patch import Patch
-from ._support import reproduce as demo
+from ._support import (
+    reproduce as demo,
+    stalls,
+)
 from ._support.in_float32 import MOMENT_TRANSFORMS, InFloat32, available
 
 PATCH = Patch(
@@ -49,6 +52,11 @@ def narrow_moments(optax: Any) -> str | None:
                 if narrow:
                     return f"{transform.name} keeps {name} in {dtype_of(narrow[0])}"
     return None
+
+
+PATCH.fault(">=0.1.2", issue=1552, abstract=False)(stalls.stalled_moment)
+PATCH.fault(">=0.1.2", issue=1552, abstract=False)(stalls.stalled_decay)
+PATCH.fault(">=0.2.4", abstract=False)(stalls.stalled_factors)
 
 
 @PATCH.fault(">=0.1.2", abstract=False)
