@@ -38,6 +38,7 @@ WAYS = {
     "opt-ins": "`OPTAX_DTYPEFIX_ENABLE=float32_moments,float32_averages`",
     "master_weights": "`tx = optax_dtypefix.master_weights(tx)`",
     "stochastic_rounding": "`tx = optax_dtypefix.master_weights(tx, rounding_key=key)`",
+    "by_turns": "`tx = optax_dtypefix.master_weights(tx, copy=False, narrow_state=True)`",
     "float32": "float32 params",
     "float64": "float64 params",
 }
@@ -52,8 +53,8 @@ CHOICE = """\
 {recorded_on}
 
 Half-precision params lose small updates: a bfloat16 param of 1 does not move by 0.001. To train as
-in float32, keep a float32 copy of the params, or round them at random. Both take one line around
-the whole optimizer:
+in float32, keep a float32 copy of the params, or round them at random or by turns. Each takes one
+line around the whole optimizer:
 
 | what you write | final loss above that of float32: transformer | median | worst | bytes a param |
 |---|---|---|---|---|"""
@@ -86,10 +87,8 @@ In the table:
   gradients.
 - *Loss* is the mean over the last {steps} steps.
 - The *reference* computes in float64. It rounds params, gradients and updates to the dtype of the
-  run. In bfloat16 it also rounds the arrays in the optimizer state. In float16 it keeps moments in
-  float64; patched optax keeps a moment at 6e-8 or more, so its steps are smaller with tiny
-  gradients. The float16 figures of optimizers with moments were recorded when it rounded small
-  moments up.
+  run, and keeps its state exact. In float16 patched optax keeps a moment at 6e-8 or more, so its
+  steps are smaller with tiny gradients.
 
 | patch | run | statistics: stock, patched | loss: stock | patched | reference |
 |---|---|---|---|---|---|"""
@@ -98,9 +97,10 @@ EVERY_WAY = """
 ## Every way
 
 The mean loss of the last 300 steps; in brackets, the bytes a param of params and optimizer state.
+*Copy*, *key* and *turns* are the three forms of `master_weights`, in the order of the first table.
 
-| run | stock | default | opt-ins | `master_weights` | `rounding_key` | float32 | float64 |
-|---|---|---|---|---|---|---|---|"""
+| run | stock | default | opt-ins | copy | key | turns | float32 | float64 |
+|---|---|---|---|---|---|---|---|---|"""
 
 
 def main() -> None:

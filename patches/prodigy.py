@@ -1,4 +1,4 @@
-"""prodigy: arrays in the params' dtypes, scalars in float32 or wider, never float64 by accident.
+"""prodigy: averages in stock's dtypes, scalars in float32 or wider, never float64 by accident.
 
 The algorithm is Prodigy, in its Adam form (Mishchenko and Defazio 2023, Prodigy: An Expeditiously
 Adaptive Parameter-Free Learner, https://arxiv.org/abs/2306.06101), written here from the paper, in
@@ -77,8 +77,9 @@ _KNOWN = frozenset(
 def _prodigy(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace ``optax.contrib.prodigy``, with the arguments of the installed release.
 
-    The state is stock's ``ProdigyState``. Its trees have the dtypes of the params, except float32
-    for float16, where d g and its square are below the smallest number, and for integers.
+    The state is stock's ``ProdigyState``. Its averages have stock's dtypes after two steps, but no
+    float64 by accident. They are float32 for float16 params, where d g and its square are below the
+    smallest number, and for integers.
     ``estim_lr`` and ``numerator_weighted`` are float32, or float64 if all params are. Updates are
     as wide as gradients and params. ``update`` raises ``ValueError`` without params.
     """

@@ -31,14 +31,18 @@ _TINY, _HUGE = 2.0**-24, 65504.0  # The smallest number above zero in float16, a
 
 _HALVES = (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16))
 
-Rule = Literal["mean", "squares", "uncounted", "sum", "signed sum", "maximum", "uncounted mean"]
+Rule = Literal[
+    "mean", "squares", "uncounted", "growing", "sum", "signed sum", "maximum", "uncounted mean"
+]
 """What a field is.
 
 - "mean": an average or a sum of numbers of both signs, in a state that counts.
 - "squares": an average of squares, which divides, in a state that counts.
 - "uncounted": an average of squares in a state that does not count.
+- "growing": one that starts at zero and divides another of the same state.
 - "uncounted mean": the mean beside one, of which the square is subtracted.
-- "sum": a sum in a state that does not count.
+- "sum": a sum of squares in a state that does not count.
+- "signed sum": a sum of numbers of both signs in a state that does not count.
 - "maximum": of squares. Rounding to nearest commutes with a maximum.
 """
 
@@ -71,7 +75,7 @@ RULES: dict[str, dict[str, Rule]] = {
     "ScaleByRmsWithCountState": {"nu": "squares"},
     "ScaleByRStdDevState": _VARIANCE,
     "ScaleByRStdDevWithCountState": _VARIANCE,
-    "ScaleByAdaDeltaState": {"e_g": "uncounted", "e_x": "uncounted"},
+    "ScaleByAdaDeltaState": {"e_g": "growing", "e_x": "growing"},
     "ScaleByRssState": {"sum_of_squares": "sum"},
     # ``mu`` is the accumulator, and ``nu`` the momentum.
     "ScaleBySM3State": {"mu": "sum"},
@@ -186,22 +190,30 @@ def _squares(x: Any, old: Any, bits: Any, dtype: Any) -> Any:
     return _above_zero(x, round_stochastically(x, dtype, bits))
 
 
-def _unless_stuck(x: Any, old: Any, bits: Any, dtype: Any) -> Any:
+def _unless_stuck(x: Any, old: Any, dtype: Any) -> Any:
     """Round to nearest. What would stay where it is moves in some steps: bits of x decide.
 
     They differ from step to step unless the gradients repeat. Then nothing tells the steps apart.
     """
-    del bits
     exact = jax.lax.bitcast_convert_type(x, jnp.uint32)
-    before = jax.lax.bitcast_convert_type(cast(old, jnp.float32), jnp.uint32)
-    # Numbers of one sign are ordered as their bits, and bfloat16 has the upper 16 of them.
-    is_stuck = exact - before + jnp.uint32(2**15) <= jnp.uint32(2**16)
+    if dtype == jnp.float16:
+        is_stuck = _bits(round_leaf(x, dtype)) == _bits(old)
+    else:
+        before = jax.lax.bitcast_convert_type(cast(old, jnp.float32), jnp.uint32)
+        # Numbers of one sign are ordered as their bits, and bfloat16 has the upper 16 of them.
+        is_stuck = exact - before + jnp.uint32(2**15) <= jnp.uint32(2**16)
     mixed = (exact * jnp.uint32(0x9E3779B1)) >> 16
     return round_stochastically(x, dtype, jnp.where(is_stuck, mixed, 2**15).astype(jnp.uint16))
 
 
+def _bits(leaf: Any) -> Any:
+    """Return the bits of a half-precision array: XLA may skip its rounding in a comparison."""
+    return jax.lax.bitcast_convert_type(leaf, jnp.uint16)
+
+
 def _signed_sum(x: Any, old: Any, bits: Any, dtype: Any) -> Any:
-    return round_leaf(x, dtype) if dtype == jnp.float16 else _unless_stuck(x, old, bits, dtype)
+    del bits
+    return round_leaf(x, dtype) if dtype == jnp.float16 else _unless_stuck(x, old, dtype)
 
 
 def _sum(x: Any, old: Any, bits: Any, dtype: Any) -> Any:
@@ -209,8 +221,14 @@ def _sum(x: Any, old: Any, bits: Any, dtype: Any) -> Any:
 
 
 def _uncounted(x: Any, old: Any, bits: Any, dtype: Any) -> Any:
+    del bits
+    return _above_zero(x, _unless_stuck(x, old, dtype))
+
+
+def _growing(x: Any, old: Any, bits: Any, dtype: Any) -> Any:
+    """Round to nearest in float16, but what grows does so where float16 has few numbers."""
     if dtype != jnp.float16:
-        return _unless_stuck(x, old, bits, dtype)
+        return _uncounted(x, old, bits, dtype)
     wide = cast(old, x.dtype)
     grown = jnp.where((x > wide) & (x < 2.0**-14), jnp.maximum(x, wide + _TINY), x)
     return _above_zero(x, round_leaf(grown, dtype))
@@ -223,8 +241,9 @@ def _maximum(x: Any, old: Any, bits: Any, dtype: Any) -> Any:
 
 def _uncounted_mean(x: Any, old: Any, bits: Any, dtype: Any) -> Any:
     """Round a mean whose square float16 has to hold, too."""
+    del bits
     if dtype != jnp.float16:
-        return _unless_stuck(x, old, bits, dtype)
+        return _unless_stuck(x, old, dtype)
     return cast(_within(x, 255.0), dtype)
 
 
@@ -232,6 +251,7 @@ _ROUND: dict[str, Callable[..., Any]] = {
     "mean": _mean,
     "squares": _squares,
     "uncounted": _uncounted,
+    "growing": _growing,
     "uncounted mean": _uncounted_mean,
     "sum": _sum,
     "signed sum": _signed_sum,
@@ -258,11 +278,6 @@ def _no_less_than_square(nu: Any, mu: Any, exact: Any) -> Any:
 def _within(x: Any, limit: float) -> Any:
     """Limit finite numbers; keep infinite ones for the user to see."""
     return jnp.where(jnp.isinf(x), x, jnp.clip(x, -limit, limit))
-
-
-def _bits(leaf: Any) -> Any:
-    """Return the bits of a half-precision array: XLA may skip its rounding in a comparison."""
-    return jax.lax.bitcast_convert_type(leaf, jnp.uint16)
 
 
 def _map(function: Callable[..., Any], *trees: PyTree) -> PyTree:

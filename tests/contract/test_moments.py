@@ -50,7 +50,9 @@ def test_squares_are_never_zero_in_float16() -> None:
     assert rounded("squares", 0.0) == 0
 
 
-@pytest.mark.parametrize("rule", ["uncounted", "sum", "signed sum", "maximum", "uncounted mean"])
+@pytest.mark.parametrize(
+    "rule", ["uncounted", "growing", "sum", "signed sum", "maximum", "uncounted mean"]
+)
 def test_only_what_is_rounded_by_turns_depends_on_the_step(rule: Rule) -> None:
     """A maximum, or a sum without a counter, would find the highest turn."""
     x = SIZES[(SIZES > 2.0**-14) & (SIZES < 255)]
@@ -58,7 +60,7 @@ def test_only_what_is_rounded_by_turns_depends_on_the_step(rule: Rule) -> None:
         np.testing.assert_array_equal(rounded(rule, x, step=step), x.astype(np.float16))
 
 
-@pytest.mark.parametrize("rule", ["uncounted", "sum", "signed sum", "uncounted mean"])
+@pytest.mark.parametrize("rule", UNCOUNTED)
 def test_what_would_not_move_moves_in_proportion_without_a_counter(rule: Rule) -> None:
     """In bfloat16; what moves is rounded to nearest."""
     random = np.random.default_rng(0)
@@ -86,7 +88,7 @@ def test_what_grows_is_rounded_to_more_where_float16_has_few_numbers() -> None:
     """``e_g`` of 7 units that tends to 20, by 0.1 units a step, would stop at 15 or earlier."""
     at, steady = 7.0, 20.0
     for _ in range(40):
-        at = float(rounded("uncounted", (0.9 * at + 0.1 * steady) * TINY, old=at * TINY)) / TINY
+        at = float(rounded("growing", (0.9 * at + 0.1 * steady) * TINY, old=at * TINY)) / TINY
     assert at == steady
 
 

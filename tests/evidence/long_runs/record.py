@@ -40,7 +40,10 @@ OPT_INS = {"OPTAX_DTYPEFIX_ENABLE": "float32_moments,float32_averages"}
 
 PROCESSES: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     "stock": (("half",), STOCK),
-    "patched": (("half", "master_weights", "stochastic_rounding", "float32", "perturbed"), {}),
+    "patched": (
+        ("half", "master_weights", "stochastic_rounding", "by_turns", "float32", "perturbed"),
+        {},
+    ),
     "opt-ins": (("half",), OPT_INS),
     "float64": (("float64",), {"JAX_ENABLE_X64": "1"}),
 }

@@ -25,8 +25,7 @@ def losses_in(dtype: str | None, case: Case) -> list[float]:
     """Return the losses of a case.
 
     Args:
-      dtype: the dtype to which params, gradients and updates are rounded; arrays of the state
-        too, if it is bfloat16. None rounds nothing.
+      dtype: the dtype to which params, gradients and updates are rounded. None rounds nothing.
       case: the optimizer.
     """
 
@@ -37,9 +36,7 @@ def losses_in(dtype: str | None, case: Case) -> list[float]:
 
     images, labels = digits.images()
     images, params = rounded(images), rounded(digits.start())
-    # In float16 arrays of the state would be 0 or infinite.
-    keeps = dtype == "bfloat16" and not case.opt_in
-    step = case.reference(params, (lambda _, array: rounded(array)) if keeps else exactly)
+    step = case.reference(params, exactly)
     losses = []
     for batch in digits.batches():
         loss, gradient = digits.loss_and_gradient(params, images[batch], labels[batch])

@@ -17,11 +17,11 @@ RIGHT = 0.1
 
 # Where stock is right in a window by chance, or after infinite updates.
 KNOWN = {
-    # Without a counter nothing tells steps apart, and what grows must do so by a whole unit.
-    ("rms", "normal", -11),
     # Its second moment starts at 17 units: one unit is an error of 3 %.
     ("yogi", "normal", -10),
     ("yogi", "sparse", -10),
+    # Its moments have no counter, and grow by whole units.
+    ("adadelta", "normal", -13),
     # A maximum keeps the highest of the first corrected moments, which are few units.
     ("amsgrad", "sparse", -7),
     # Its updates are clipped, so a moment of zero does no harm. One of a whole unit does.
