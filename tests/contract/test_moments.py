@@ -50,9 +50,10 @@ def test_squares_are_never_zero_in_float16() -> None:
     assert rounded("squares", 0.0) == 0
 
 
-@pytest.mark.parametrize(
-    "rule", ["uncounted", "growing", "sum", "signed sum", "maximum", "uncounted mean"]
-)
+UNCOUNTED = ("uncounted", "growing", "sum", "signed sum", "uncounted mean")
+
+
+@pytest.mark.parametrize("rule", [*UNCOUNTED, "maximum"])
 def test_only_what_is_rounded_by_turns_depends_on_the_step(rule: Rule) -> None:
     """A maximum, or a sum without a counter, would find the highest turn."""
     x = SIZES[(SIZES > 2.0**-14) & (SIZES < 255)]
