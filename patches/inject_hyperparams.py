@@ -135,6 +135,7 @@ class _Injected:
       defaults: names of the dtypes that the user left to the factory, as ``dtype_momentum``.
       strong: names of the hyperparameters that promote half precision without the wrapper.
       requested: the user's ``hyperparam_dtype``, if any; an argument from 0.1.4 on.
+      asked_for: shapes and dtypes of the inner state, by those of the params.
     """
 
     stock: Any
@@ -144,6 +145,7 @@ class _Injected:
     defaults: frozenset[str]
     strong: frozenset[str]
     requested: Any
+    asked_for: dict[Any, PyTree] = dataclasses.field(default_factory=dict)
 
     def init(self, params: PyTree) -> Any:
         dtype = compute_dtype(params)
@@ -190,8 +192,17 @@ class _Injected:
         new_state = rest._replace(hyperparams=kept, inner_state=inner_state)
         asks = before
         if promotes and _has_two_dtypes(like):  # Moments may be wide though nobody asked.
-            asks = jax.eval_shape(self._inner(given, like, promotes=promotes).init, like)
+            asks = self._as_asked_for(given, like)
         return cast_updates(new_updates, updates, params, asks), new_state
+
+    def _as_asked_for(self, given: dict[str, Any], like: PyTree) -> PyTree:
+        """Return the shapes and dtypes of the inner state that the user asked for."""
+        structure: Any = jax.tree_util.tree_structure(like)
+        key = structure, tuple((np.shape(leaf), dtype_of(leaf)) for leaf in leaves(like))
+        if key not in self.asked_for:  # To trace takes longer than an eager step.
+            init = self._inner(given, like, promotes=True).init
+            self.asked_for[key] = jax.eval_shape(init, like)
+        return self.asked_for[key]
 
     def _kept(self, state: Any, widest: Any) -> dict[str, Any]:
         """Cast each hyperparameter of stock to the dtype that the state keeps."""

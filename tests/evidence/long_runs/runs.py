@@ -21,9 +21,10 @@ import optax
 from evidence.long_runs import digits
 from evidence.long_runs.cases import CASES, WEIGHTS, Case
 from evidence.long_runs.reference_run import curve
+from evidence.long_runs.references import exactly
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
 
 def params_of(case: Case, dtype: Any) -> Any:
@@ -69,8 +70,8 @@ def scalar(name: str, state: Any, updates: Any) -> Any:
     return max(parts, key=jnp.size)
 
 
-def train(case: Case, dtype: Any) -> tuple[Any, Mapping[str, Any]]:
-    """Return losses, params, gradients and statistics of each step, and the dtypes of the state."""
+def train(case: Case, dtype: Any) -> Any:
+    """Return losses, params, gradients and statistics of each step."""
     opt_in = case.opt_in and os.environ.get("OPTAX_DTYPEFIX") != "off"
     if opt_in:
         optax_dtypefix.apply(case.patch)
@@ -91,22 +92,14 @@ def train(case: Case, dtype: Any) -> tuple[Any, Mapping[str, Any]]:
     seen = scan((params, state), jnp.asarray(digits.batches()))
     if opt_in:
         optax_dtypefix.revert(case.patch)
-    kept = {
-        name: np.dtype(jax.tree_util.tree_leaves(part)[0].dtype)
-        for name, part in fields(state)
-        if jax.tree_util.tree_leaves(part)
-    }
-    return jax.tree_util.tree_map(np.asarray, seen), kept
+    return jax.tree_util.tree_map(np.asarray, seen)
 
 
-def worst_errors(case: Case, seen: Any, kept: Mapping[str, Any]) -> dict[str, float]:
+def worst_errors(case: Case, seen: Any) -> dict[str, float]:
     """Return the largest relative error of each statistic at any step."""
     losses, params, gradients, statistics = seen
 
-    def store(name: str, array: Any) -> Any:
-        return array.astype(kept[name]).astype(np.float64) if name in kept else array
-
-    step = case.reference(params[0].astype(np.float64), store)
+    step = case.reference(params[0].astype(np.float64), exactly)
     wanted: dict[str, list[Any]] = {name: [] for name in case.scalars}
     for loss, x, g in zip(losses, params, gradients):
         _, scalars = step(x.astype(np.float64), g.astype(np.float64), float(loss))
@@ -129,12 +122,12 @@ def main() -> None:
     for case in CASES:
         for dtype in case.dtypes:
             try:
-                seen, kept = train(case, dtype)
+                seen = train(case, dtype)
             except TypeError as error:
                 found[f"{case.name} {dtype}"] = {"error": str(error)[:200]}
                 continue
             with np.errstate(all="ignore"):  # Stock has values that are not finite.
-                errors = worst_errors(case, seen, kept)
+                errors = worst_errors(case, seen)
             losses = seen[0].astype(np.float64) / case.scale
             found[f"{case.name} {dtype}"] = {"losses": curve(losses), "errors": errors}
     print(json.dumps(found))

@@ -29,7 +29,12 @@ Found = dict[str, dict[str, float]]
 
 
 RIGHT_IN_FLOAT16 = {"fromage", "lion", "schedule_free_sgd", "sgd"}
-WIDENED_IN_BFLOAT16 = {"dadapt_adamw", "novograd", "prodigy", "schedule_free_adamw", "sm3"}
+WIDENED_IN_BFLOAT16 = {
+    *("dadapt_adamw", "novograd", "prodigy", "schedule_free_adamw", "sm3", "adagrad", "adamw"),
+    *("amsgrad", "lamb", "nadam", "radam", "rmsprop", "adamw, array as rate", "adamw, schedule"),
+    *("apply_if_finite(adamw)", "clip_by_global_norm, adamw", "inject_hyperparams(adamw)"),
+    *("MultiSteps(adamw)", "zero_nans, adamw"),
+}
 WIDENED_BEFORE_0_2_8 = {"MultiSteps(adamw)"}
 
 
