@@ -56,6 +56,7 @@ from .._contract.updates import cast_updates, kept_like, same_dtypes
 from .._contract.widths import compute_dtype
 from .._contract.x64 import x64
 from .._engine.patch import Patch, Stock
+from .._tally import paused
 from ._support import (
     modules,
     reproduce as demo,
@@ -190,8 +191,16 @@ class _Injected:
         new_state = rest._replace(hyperparams=kept, inner_state=inner_state)
         asks = before
         if promotes and _has_two_dtypes(like):  # Moments may be wide though nobody asked.
-            asks = jax.eval_shape(self._inner(given, like, promotes=promotes).init, like)
+            asks = self._asked_for(given, like, before)
         return cast_updates(new_updates, updates, params, asks), new_state
+
+    def _asked_for(self, given: dict[str, Any], like: PyTree, before: PyTree) -> PyTree:
+        """Return a new inner state, abstractly: its dtypes are those that the user asked for."""
+        try:
+            with paused():
+                return jax.eval_shape(self._inner(given, like, promotes=True).init, like)
+        except Exception:  # An ``init`` may need numbers.
+            return before
 
     def _kept(self, state: Any, widest: Any) -> dict[str, Any]:
         """Cast each hyperparameter of stock to the dtype that the state keeps."""

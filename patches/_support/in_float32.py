@@ -30,7 +30,7 @@ from ..._tally import counting
 from . import modules
 from .rebuild import call_of, rebuild
 from .reproduce import all_public
-from .stock_dtypes import as_stock_promotes
+from .stock_dtypes import as_stock_promotes, without_user_code
 
 
 class MomentTransform(NamedTuple):
@@ -158,7 +158,7 @@ class InFloat32:
             if dtypes is not None:
                 rounded = map(round_leaf, leaves(new_updates), dtypes)
                 new_updates = unflatten_like(new_updates, rounded)
-            step = functools.partial(tx.update, **extra_args)
+            step = functools.partial(tx.update, **without_user_code(extra_args))
             return new_updates, store(new_state, as_stock_promotes(step, updates, state, params))
 
         return rebuild(tx, call_of(stock, args, kwargs), update_fn, init_fn)

@@ -205,3 +205,19 @@ def test_the_opt_in_patch_alone_keeps_a_float32_moment() -> None:
     assert {leaf.dtype for leaf in leaves(after.nu)} == {jnp.dtype(jnp.float32)}
     assert {leaf.dtype for leaf in leaves((after.mu, updates))} == {jnp.dtype(jnp.bfloat16)}
     tree_map(np.testing.assert_array_equal, types(state), types(after))
+
+
+@pytest.mark.skipif(not hasattr(contrib, "sophia"), reason="optax has no sophia")
+def test_the_objective_of_sophia_runs_as_often_as_on_stock_with_wide_gradients() -> None:
+    calls: list[Any] = []
+
+    def objective(params: Any) -> Any:
+        calls.append(params)
+        return jnp.sum(params.astype(jnp.float32) ** 2)
+
+    tx, params = contrib.sophia(1e-2), jnp.ones(2, jnp.bfloat16)
+    state = tx.init(params)
+    for _ in range(2):
+        _, state = tx.update(jnp.ones(2), state, params, obj_fn=objective)
+    assert len(calls) == 2
+    assert state[0].mu.dtype == jnp.float32
