@@ -543,7 +543,7 @@ def test_an_inner_init_may_need_numbers() -> None:
         def init(params: Any) -> Any:
             return {"norm": jnp.float32(float(sum(jnp.sum(p) for p in leaves(params))))}
 
-        def update(grads: Any, state: Any, params: Any = None) -> Any:
+        def update(grads: Any, state: Any, _: Any = None) -> Any:
             return tree_map(lambda g: -learning_rate * g, grads), state
 
         return optax.GradientTransformation(init, update)
