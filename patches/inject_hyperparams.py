@@ -62,10 +62,9 @@ from ._support import (
     reproduce as demo,
 )
 from ._support.arguments import arguments_of
-from ._support.keep_dtypes import promotes_half
 from ._support.rebuild import Call, call_of, in_place_of, rebuild
 from ._support.representation import stand_in_number
-from ._support.stock_dtypes import start_as_stock
+from ._support.stock_dtypes import promotes_half, start_as_stock
 from ._support.weak_scalars import weak
 
 if TYPE_CHECKING:

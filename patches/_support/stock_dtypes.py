@@ -10,7 +10,18 @@ from typing import Any, Callable
 import jax
 import jax.numpy as jnp
 
-from ..._contract.dtypes import REAL, PyTree, cast, is_half, kind_of, leaves, unflatten_like
+from ..._contract.dtypes import (
+    REAL,
+    PyTree,
+    cast,
+    is_array,
+    is_half,
+    is_real,
+    is_weak,
+    kind_of,
+    leaves,
+    unflatten_like,
+)
 from ..._contract.kinds import after_a_step
 from ..._contract.promotion import standard_promotion
 from ..._contract.updates import kept_like, same_dtypes
@@ -28,6 +39,16 @@ def without_user_code(arguments: dict[str, Any]) -> dict[str, Any]:
 
 def _float32(_: Any) -> Any:
     return jnp.zeros((), jnp.float32)
+
+
+def promotes_half(argument: Any) -> bool:
+    """Check whether a hyperparameter is an array that promotes half precision, as ``0.9`` is not.
+
+    Stock's moments are then wide from the first step on, and lose no digits.
+    """
+    if not is_array(argument):
+        return False
+    return not is_weak(argument) and is_real(argument) and not is_half(argument)
 
 
 def start_as_stock(tx: Any, state: PyTree, params: PyTree) -> PyTree:

@@ -15,6 +15,7 @@ from support import moments
 from support.contract import assert_keeps_the_contract
 from support.nodes import Converting
 from support.patch_cases import FuzzCase, Program
+from support.processes import run, stdout_of
 from support.trees import leaves, tree_map, tree_of, types
 
 if TYPE_CHECKING:
@@ -221,3 +222,16 @@ def test_the_objective_of_sophia_runs_as_often_as_on_stock_with_wide_gradients()
         _, state = tx.update(jnp.ones(2), state, params, obj_fn=objective)
     assert len(calls) == 2
     assert state[0].mu.dtype == jnp.float32
+
+
+def test_alone_this_patch_narrows_no_moment_that_an_array_makes_wide() -> None:
+    """Without ``promotion``, as with OPTAX_DTYPEFIX_ONLY=bfloat16_moments."""
+    code = (
+        "import jax.numpy as jnp, optax, optax_dtypefix\n"
+        "tx, p = optax.ema(jnp.float32(0.999), debias=False), jnp.ones(3, jnp.bfloat16)\n"
+        "state = tx.init(p)\n"
+        "_, after = tx.update(p, state)\n"
+        "print(state.ema.dtype, after.ema.dtype)"
+    )
+    done = run("-W", "ignore", "-c", code, OPTAX_DTYPEFIX_ONLY="bfloat16_moments")
+    assert stdout_of(done) == "float32 float32\n"
