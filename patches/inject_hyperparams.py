@@ -56,15 +56,15 @@ from .._contract.updates import cast_updates, kept_like, same_dtypes
 from .._contract.widths import compute_dtype
 from .._contract.x64 import x64
 from .._engine.patch import Patch, Stock
+from .._tally import paused
 from ._support import (
     modules,
     reproduce as demo,
 )
 from ._support.arguments import arguments_of
-from ._support.keep_dtypes import promotes_half
 from ._support.rebuild import Call, call_of, in_place_of, rebuild
 from ._support.representation import stand_in_number
-from ._support.stock_dtypes import start_as_stock
+from ._support.stock_dtypes import promotes_half, start_as_stock
 from ._support.weak_scalars import weak
 
 if TYPE_CHECKING:
@@ -192,17 +192,21 @@ class _Injected:
         new_state = rest._replace(hyperparams=kept, inner_state=inner_state)
         asks = before
         if promotes and _has_two_dtypes(like):  # Moments may be wide though nobody asked.
-            asks = self._as_asked_for(given, like)
+            asks = self._as_asked_for(given, like, before)
         return cast_updates(new_updates, updates, params, asks), new_state
 
-    def _as_asked_for(self, given: dict[str, Any], like: PyTree) -> PyTree:
-        """Return the shapes and dtypes of the inner state that the user asked for."""
+    def _as_asked_for(self, given: dict[str, Any], like: PyTree, before: PyTree) -> PyTree:
+        """Return a new inner state, abstractly: its dtypes are those that the user asked for."""
         structure: Any = jax.tree_util.tree_structure(like)
         key = structure, tuple((np.shape(leaf), dtype_of(leaf)) for leaf in leaves(like))
-        if key not in self.asked_for:  # To trace takes longer than an eager step.
-            init = self._inner(given, like, promotes=True).init
-            self.asked_for[key] = jax.eval_shape(init, like)
-        return self.asked_for[key]
+        try:
+            if key not in self.asked_for:  # Once: to trace takes longer than an eager step.
+                with paused():
+                    init = self._inner(given, like, promotes=True).init
+                    self.asked_for[key] = jax.eval_shape(init, like)
+            return self.asked_for[key]
+        except Exception:  # An ``init`` may need numbers.
+            return before
 
     def _kept(self, state: Any, widest: Any) -> dict[str, Any]:
         """Cast each hyperparameter of stock to the dtype that the state keeps."""

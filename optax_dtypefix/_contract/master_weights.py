@@ -143,9 +143,9 @@ def master_weights(
             )
         has_copy = isinstance(state, MasterWeightsState)
         master = tree_map(_follow, state.master, params) if has_copy else widen(params)
-        new_updates, inner_state = inner.update(
-            widen(updates), state.inner_state, master, **extra_args
-        )
+        # What stays narrow inside, as z of schedule_free, would be rounded to nearest there.
+        before = widen(state.inner_state) if narrow_state else state.inner_state
+        new_updates, inner_state = inner.update(widen(updates), before, master, **extra_args)
         if not same_structure(new_updates, params):
             raise ValueError(
                 "master_weights: the updates do not have the structure of the params. "

@@ -14,6 +14,7 @@ from typing import Any, Callable, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .dtypes import (
     REAL,
@@ -112,11 +113,19 @@ def round_moments(new: PyTree, old: PyTree) -> PyTree:
 
         def of_field(name: str) -> PyTree:
             def leaf(x: Any, before: Any) -> Any:
-                return _to_half(rules[name], x, before, bits) if _is_narrowed(x, before) else x
+                if not _is_narrowed(x, before):
+                    return x
+                return _to_half(rules[name], x, before, _beside(x, bits))
 
             return _map(leaf, getattr(new, name), getattr(old, name))
 
-        fields = {name: of_field(name) for name in rules if name in old._fields}
+        fields = {
+            # The state of schedule_free has another inside.
+            name: of_field(name)
+            if name in rules
+            else round_moments(getattr(new, name), getattr(old, name))
+            for name in old._fields
+        }
         if rules.get("mu") == "uncounted mean":
             fields["nu"] = _map(_no_less_than_square, fields["nu"], fields["mu"], new.nu)
         return new._replace(**fields)
@@ -158,6 +167,14 @@ def _bits_of_step(state: Any) -> Any:
     return None if count is None else bits_of_step(count)
 
 
+def _beside(x: Any, bits: Any) -> Any:
+    """Free the bits from the device of the counter: an eager leaf may be on another device."""
+    eager = not any(isinstance(a, jax.core.Tracer) for a in (x, bits))
+    if not eager or bits is None or jax.local_device_count() == 1:
+        return bits
+    return np.asarray(bits) if bits.devices() != jnp.asarray(x).devices() else bits
+
+
 @functools.partial(jax.jit, static_argnums=0)  # Traced once a shape, not once a leaf.
 def _to_half(rule: Rule, x: Any, old: Any, bits: Any) -> Any:
     return _straight_through(_ROUND[rule], old.dtype, x, old, bits)
@@ -195,7 +212,7 @@ def _unless_stuck(x: Any, old: Any, dtype: Any) -> Any:
 
     They differ from step to step unless the gradients repeat. Then nothing tells the steps apart.
     """
-    exact = jax.lax.bitcast_convert_type(x, jnp.uint32)
+    exact = jax.lax.bitcast_convert_type(cast(x, jnp.float32), jnp.uint32)
     if dtype == jnp.float16:
         is_stuck = _bits(round_leaf(x, dtype)) == _bits(old)
     else:

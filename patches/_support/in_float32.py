@@ -30,7 +30,7 @@ from ..._tally import counting
 from . import modules
 from .rebuild import call_of, rebuild
 from .reproduce import all_public
-from .stock_dtypes import as_stock_promotes
+from .stock_dtypes import as_stock_promotes, promotes_half, start_as_stock, without_user_code
 
 
 class MomentTransform(NamedTuple):
@@ -121,11 +121,14 @@ class InFloat32:
     def __call__(self, stock: Stock, *args: Any, **kwargs: Any) -> Any:
         """Build stock's transformation, to be run in float32."""
         tx, requested = stock(*args, **kwargs), requested_dtypes(stock, args, kwargs)
+        promotes = any(map(promotes_half, (*args, *kwargs.values())))
 
         def init_fn(params: PyTree) -> Any:
             state = tx.init(params)
             if not self._concerns(state, params):
                 return state
+            if promotes:
+                state = start_as_stock(tx, state, params)
             try:
                 (wide,) = self._wide(params)
             except Exception:  # A pytree node of the user's takes no other dtype.
@@ -158,7 +161,7 @@ class InFloat32:
             if dtypes is not None:
                 rounded = map(round_leaf, leaves(new_updates), dtypes)
                 new_updates = unflatten_like(new_updates, rounded)
-            step = functools.partial(tx.update, **extra_args)
+            step = functools.partial(tx.update, **without_user_code(extra_args))
             return new_updates, store(new_state, as_stock_promotes(step, updates, state, params))
 
         return rebuild(tx, call_of(stock, args, kwargs), update_fn, init_fn)

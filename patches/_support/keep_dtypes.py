@@ -20,11 +20,8 @@ from ..._contract.dtypes import (
     cast,
     cast_back,
     dtype_of,
-    is_array,
-    is_half,
     is_inexact,
     is_real,
-    is_weak,
     leaves,
     strip_weak_type,
     tree_map,
@@ -36,7 +33,7 @@ from ..._contract.widths import compute_dtype
 from ..._contract.x64 import without_x64
 from ..._engine.patch import Stock
 from .rebuild import Call, call_of, rebuild
-from .stock_dtypes import as_stock_promotes, start_as_stock
+from .stock_dtypes import as_stock_promotes, promotes_half, start_as_stock
 
 
 @dataclasses.dataclass(eq=False, repr=False)  # Cheaper to import than a whole one.
@@ -155,16 +152,6 @@ class KeepDtypes:
     def _in_its_mode(self, function: Callable[..., Any], *args: PyTree) -> Any:
         with standard_promotion():
             return without_x64(function, *args) if self.in_32_bits else function(*args)
-
-
-def promotes_half(argument: Any) -> bool:
-    """Check whether a hyperparameter is an array that promotes half precision, as ``0.9`` is not.
-
-    Stock's moments are then wide from the first step on, and lose no digits.
-    """
-    if not is_array(argument):
-        return False
-    return not is_weak(argument) and is_real(argument) and not is_half(argument)
 
 
 def in_one_dtype(grads: PyTree, state: PyTree, params: PyTree) -> tuple[PyTree, PyTree, PyTree]:

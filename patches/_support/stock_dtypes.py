@@ -10,7 +10,18 @@ from typing import Any, Callable
 import jax
 import jax.numpy as jnp
 
-from ..._contract.dtypes import REAL, PyTree, cast, is_half, kind_of, leaves, unflatten_like
+from ..._contract.dtypes import (
+    REAL,
+    PyTree,
+    cast,
+    is_array,
+    is_half,
+    is_real,
+    is_weak,
+    kind_of,
+    leaves,
+    unflatten_like,
+)
 from ..._contract.kinds import after_a_step
 from ..._contract.promotion import standard_promotion
 from ..._contract.updates import kept_like, same_dtypes
@@ -30,6 +41,16 @@ def _float32(_: Any) -> Any:
     return jnp.zeros((), jnp.float32)
 
 
+def promotes_half(argument: Any) -> bool:
+    """Check whether a hyperparameter is an array that promotes half precision, as ``0.9`` is not.
+
+    Stock's moments are then wide from the first step on, and lose no digits.
+    """
+    if not is_array(argument):
+        return False
+    return not is_weak(argument) and is_real(argument) and not is_half(argument)
+
+
 def start_as_stock(tx: Any, state: PyTree, params: PyTree) -> PyTree:
     """Start in float32 what stock starts in float32, or makes so in its first two steps.
 
@@ -41,15 +62,17 @@ def start_as_stock(tx: Any, state: PyTree, params: PyTree) -> PyTree:
     if not any(map(is_half, leaves(state))):
         return state
     with standard_promotion():
-        try:
-            with paused():
-                stock = jax.eval_shape(tx.init, params)
-        except Exception:
-            return state
-        for _ in range(2):  # A scalar may become float32 first, and then the moments.
-            after = after_a_step(tx.update, stock, params)
-            stock = stock if after is None else _as_wide_as(stock, after)
-    return _as_wide_as(state, leaves(stock))
+        for tree in (params, leaves(params)):  # A node of the user's may take arrays alone.
+            try:
+                with paused():
+                    stock = jax.eval_shape(tx.init, tree)
+            except Exception:
+                continue
+            for _ in range(2):  # A scalar may become float32 first, and then the moments.
+                after = after_a_step(tx.update, stock, tree)
+                stock = stock if after is None else _as_wide_as(stock, after)
+            return _as_wide_as(state, leaves(stock))
+    return state
 
 
 def as_stock_promotes(

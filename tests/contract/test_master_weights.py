@@ -57,6 +57,18 @@ def test_small_steps_add_up(wrap: Any, dtype: Any) -> None:
     np.testing.assert_allclose(np.asarray(end["w"], float), 0, atol=1e-4)
 
 
+def test_small_steps_of_a_state_that_holds_params_add_up() -> None:
+    """z of schedule_free, with which the params move."""
+    contrib = pytest.importorskip("optax.contrib")
+    if not hasattr(contrib, "schedule_free"):
+        pytest.skip("optax has no schedule_free")
+    tx = contrib.schedule_free(optax.sgd(1e-4), learning_rate=1e-4)
+    params = {"w": jnp.full((3,), 0.5, jnp.bfloat16)}
+    _, state = train(master_weights(tx, copy=False, narrow_state=True), params, 2000)
+    z = np.asarray(state.inner_state.z["w"], float)
+    np.testing.assert_allclose(z, 0.3, atol=0.01)
+
+
 def test_without_a_copy_they_are_rounded_away() -> None:
     end, _ = train(optax.sgd(1e-3), jnp.ones((3,), jnp.bfloat16), 1000)
     np.testing.assert_array_equal(end, 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +10,12 @@ import numpy as np
 import optax
 import pytest
 
+from optax_dtypefix._contract.dtypes import cast_back
 from optax_dtypefix._contract.moments import RULES, Rule, _to_half, round_moments
 from optax_dtypefix._contract.rounding import bits_by_turns, bits_of_step
+from optax_dtypefix._contract.x64 import x64
+from support.processes import run, stdout_of
+from support.trees import tree_map
 
 HALVES = pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16], ids=["bf16", "f16"])
 TINY = 2.0**-24  # The smallest number above zero in float16.
@@ -112,6 +116,51 @@ def test_the_table_names_fields_of_optax() -> None:
     assert {"ScaleByAdamState", "ScaleByRmsState", "EmaState"} <= {*found}
     for name, state in found.items():
         assert {*RULES[name]} <= {*state._fields}, name
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_moments_in_float64_are_rounded_as_float32_ones(dtype: Any) -> None:
+    """As in a step of float64 params whose state was restored in half precision."""
+    with x64():
+        old, x = jnp.ones((3, 4), dtype), np.full((3, 4), 1.3)
+        for rule in get_args(Rule):
+            wide, narrow = (
+                _to_half(rule, jnp.asarray(x, d), old, bits_of_step(7))
+                for d in (jnp.float64, jnp.float32)
+            )
+            np.testing.assert_array_equal(np.asarray(wide, float), np.asarray(narrow, float))
+
+
+def test_the_counter_may_be_on_another_device_than_a_moment() -> None:
+    """As in a restored state of layers that are on two devices: lion does not mix them."""
+    code = (
+        "import jax, jax.numpy as jnp, optax, optax_dtypefix\n"
+        "one, two = jax.devices()\n"
+        "tx, p = optax.ema(0.9, debias=False), jax.device_put(jnp.ones(3, jnp.bfloat16), two)\n"
+        "state = tx.init(p)\n"
+        "state = state._replace(count=jax.device_put(state.count, one))\n"
+        "updates, _ = tx.update(p, state)\n"
+        "print(updates.devices() == {two})"
+    )
+    flags = "--xla_force_host_platform_device_count=2"
+    assert stdout_of(run("-W", "ignore", "-c", code, XLA_FLAGS=flags)) == "True\n"
+
+
+def test_a_state_inside_another_is_rounded_by_turns_too() -> None:
+    contrib = pytest.importorskip("optax.contrib")
+    if not hasattr(contrib, "schedule_free"):
+        pytest.skip("optax has no schedule_free")
+    tx = contrib.schedule_free(optax.adam(1.0), learning_rate=1.0)
+    old = tx.init({"w": jnp.ones((3,), jnp.bfloat16)})
+    exact = 1 + 2.0**-10
+    wide = tree_map(lambda x: jnp.full(x.shape, exact) if x.ndim else x, old)
+    seen = set()
+    for count in range(20):
+        (adam, *rest) = wide.base_optimizer_state
+        adam = adam._replace(count=jnp.asarray(count, jnp.int32))
+        new = cast_back(wide._replace(base_optimizer_state=(adam, *rest)), old)
+        seen.add(float(new.base_optimizer_state[0].nu["w"][0]))
+    assert seen == {1.0, 1 + 2.0**-7}
 
 
 def test_a_state_of_the_users_own_is_left_alone() -> None:

@@ -534,3 +534,24 @@ def test_the_inner_transformation_gets_weakly_typed_gradients_as_from_stock() ->
     tx = inject(keep)(learning_rate=0.1)
     tx.update({"w": params["w"], "b": weak}, tx.init(params), params)
     assert seen[-1]
+
+
+def test_an_inner_init_may_need_numbers() -> None:
+    """It is called with arrays in init. In update stock does not call it."""
+
+    def factory(learning_rate: Any) -> Any:
+        def init(params: Any) -> Any:
+            return {"norm": jnp.float32(float(sum(jnp.sum(p) for p in leaves(params))))}
+
+        def update(grads: Any, state: Any, _: Any = None) -> Any:
+            return tree_map(lambda g: -learning_rate * g, grads), state
+
+        return optax.GradientTransformation(init, update)
+
+    tx = optax.inject_hyperparams(factory)(lambda _: jnp.float32(0.5))
+    params = {"w": jnp.ones((2,), jnp.bfloat16), "b": jnp.ones((2,), jnp.float32)}
+    updates, _ = tx.update(params, tx.init(params), params)
+    assert {name: u.dtype for name, u in updates.items()} == {
+        "w": jnp.bfloat16,
+        "b": jnp.float32,
+    }
