@@ -98,7 +98,8 @@ def master_weights(
       dtype: the dtype of the copy, float32 or float64.
       copy: whether to keep a copy of the params.
       rounding_key: a key of ``jax.random``: keep no copy, and round at random.
-      narrow_state: whether moments of half-precision params stay in half precision.
+      narrow_state: whether moments of half-precision params stay in half precision. ``trace``,
+        the momentum of SGD, has no step counter, and stalls there.
 
     Returns:
       An ``optax.GradientTransformationExtraArgs``; before optax 0.1.5 an
