@@ -106,18 +106,13 @@ def affected(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_it_finds_the_patch_that_an_optimizer_needs(affected: Any) -> None:
-    assert (affected["verdict"], affected["needs"]) == (
-        "fixed",
-        [
-            "bfloat16_moments",
-            "inject_hyperparams",
-        ],
-    )
+    needed = ["bfloat16_moments", "inject_hyperparams"]
+    assert (affected["verdict"], affected["needs"]) == ("fixed", needed)
     single, half = affected["cases"]
     assert (single["name"], single["verdict"], single["stock"]) == ("float32", "fine", [])
     assert single["needs"] == []
     assert (half["name"], half["verdict"], half["patched"]) == ("bfloat16", "fixed", [])
-    assert half["needs"] == ["inject_hyperparams"]
+    assert half["needs"] == needed
     found = half["stock"][0]
     assert (found["check"], found["kind"]) == ("values", "not finite")
     assert found["text"].startswith("nan at step 1 (updates[")

@@ -12,11 +12,13 @@ if TYPE_CHECKING:
 WATCHED = """
 import os, re, sys
 
+TEMPORARY = os.environ.get("TMPDIR", "/tmp")  # SciPy asks which folder is for temporary files.
+
 def watch(event, arguments):
     if event in ("socket.connect", "socket.bind", "socket.sendto", "os.mkdir"):
         print(event, *arguments)
     elif event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
-        if arguments[0] != os.devnull:
+        if arguments[0] != os.devnull and os.path.dirname(arguments[0]) != TEMPORARY:
             print(event, name_of(arguments[0]))
     elif event == "os.rename":
         print(event, name_of(arguments[1]))

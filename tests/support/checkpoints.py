@@ -19,7 +19,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import optax.contrib
 
 leaves = jax.tree_util.tree_leaves
 
@@ -54,8 +53,8 @@ CASES: dict[str, Any] = {
     "adam": lambda: optax.adam(0.01),
 }
 for _name in ("prodigy", "schedule_free_sgd"):
-    if hasattr(optax.contrib, _name):
-        CASES[_name] = getattr(optax.contrib, _name)
+    if _build := getattr(getattr(optax, "contrib", None), _name, None):
+        CASES[_name] = _build
 
 PARAMS = {
     "bfloat16": {"w": jnp.ones((2, 3), jnp.bfloat16), "b": jnp.ones(3, jnp.bfloat16)},
