@@ -18,8 +18,9 @@ def watch(event, arguments):
     if event in ("socket.connect", "socket.bind", "socket.sendto", "os.mkdir"):
         print(event, *arguments)
     elif event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
-        if arguments[0] != os.devnull and os.path.dirname(arguments[0]) != TEMPORARY:
-            print(event, name_of(arguments[0]))
+        path = os.fsdecode(arguments[0])
+        if path != os.devnull and os.path.dirname(path) != TEMPORARY:
+            print(event, name_of(path))
     elif event == "os.rename":
         print(event, name_of(arguments[1]))
 
