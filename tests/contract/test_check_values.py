@@ -180,6 +180,7 @@ def test_nan_updates_of_nan_gradients_are_no_problem(forgets: bool) -> None:
     assert check_values(tx, shapes(jnp.float32), steps=24).ok
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Of optax 0.1.2.
 @pytest.mark.parametrize("first_rate", [0.0, 1e-5])
 @pytest.mark.parametrize(("guard", "window"), [(optax.identity, 4), (optax.zero_nans, 16)])
 def test_the_rate_does_not_decide_what_nan_does(guard: Any, window: int, first_rate: float) -> None:

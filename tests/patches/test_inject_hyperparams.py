@@ -369,7 +369,10 @@ OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_an_injected_optimizer_gives_the_updates_of_the_plain_one(name: str, dtype: Any) -> None:
-    """Only the last place differs: ``1 - b1`` is computed in float32 here, in Python there."""
+    """Only the last places differ: ``1 - b1`` is computed in float32 here, in Python there.
+
+    A moment that lies between two numbers may be rounded to the other one then.
+    """
     optimizer, numbers = OPTIMIZERS[name]
     plain, tx = optimizer(RATE, **numbers), inject(optimizer)(RATE, **numbers)
     params = tree_of(dtype)
@@ -384,7 +387,7 @@ def test_an_injected_optimizer_gives_the_updates_of_the_plain_one(name: str, dty
             np.testing.assert_allclose(
                 np.asarray(got, np.float32),
                 np.asarray(other, np.float32),
-                rtol=float(jnp.finfo(dtype).eps),
+                rtol=3 * float(jnp.finfo(dtype).eps),
             )
 
 
