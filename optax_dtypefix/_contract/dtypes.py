@@ -267,7 +267,7 @@ def cast_back(new: PyTree, old: PyTree, whose: str = "") -> PyTree:
     if whose:
         _log_drift(new, old, whose)
     if any(is_half(leaf) for leaf in leaves(old) if is_number(leaf)):
-        from .moments import round_moments  # Not at the top: a float32 problem loads less.
+        from .moments import round_moments  # Not at the top: it imports this module.
 
         new = round_moments(new, old)
     return unflatten_like(new, map(cast_leaf_back, leaves(new), leaves(old)))

@@ -77,6 +77,8 @@ def test_updates_of_1200_steps_are_within_two_percent(measured: Any) -> None:
     assert len(found) > 200
     assert [cell for cell in found if cell[3] > 0.02] == []
     assert sum(was > 0.03 for *_, was, _ in found) > 40  # Where stock stalls.
+    stock = [was for case, _, was, _ in found if case == "adam|all|a"]
+    assert 0.105 < min(stock) < max(stock) < 0.375  # The README says 11 to 37 %.
 
 
 @by_transform
@@ -196,7 +198,7 @@ def test_a_node_that_takes_bfloat16_alone_gets_no_float32_copy() -> None:
 
 
 def test_the_opt_in_patch_alone_keeps_a_float32_moment() -> None:
-    with_all = optax_dtypefix.apply("float32_moments")
+    optax_dtypefix.apply("float32_moments")
     try:
         tx, params = optax.scale_by_adam(), tree_of(jnp.bfloat16)
         state = tx.init(params)
@@ -204,10 +206,9 @@ def test_the_opt_in_patch_alone_keeps_a_float32_moment() -> None:
         updates, _ = tx.update(params, after)
     finally:
         optax_dtypefix.revert("float32_moments")
-    del with_all
     assert {leaf.dtype for leaf in leaves(after.nu)} == {jnp.dtype(jnp.float32)}
     assert {leaf.dtype for leaf in leaves((after.mu, updates))} == {jnp.dtype(jnp.bfloat16)}
-    tree_map(np.testing.assert_array_equal, types(state), types(after))
+    assert types(state) == types(after)
 
 
 @pytest.mark.skipif(not hasattr(contrib, "sophia"), reason="optax has no sophia")
