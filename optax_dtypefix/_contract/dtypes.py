@@ -77,6 +77,14 @@ def is_half_dtype(dtype: Any) -> bool:
     return bool(jnp.issubdtype(dtype, jnp.floating)) and jnp.dtype(dtype).itemsize < 4
 
 
+def has_16_bits(leaf: Any) -> bool:
+    """Check for bfloat16 and float16; JAX promotes float8 with nothing."""
+    return dtype_of(leaf) in HALVES
+
+
+HALVES = (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16))
+
+
 def cast(leaf: Any, dtype: Any) -> Any:
     """Return a strongly typed array of ``dtype``; the leaf itself if it is one already."""
     aval = getattr(leaf, "aval", None)

@@ -14,7 +14,7 @@ from .dtypes import (
     cast,
     cast_back,
     dtype_of,
-    is_half,
+    has_16_bits,
     kind_of,
     leaves,
     safe_increment,
@@ -22,7 +22,7 @@ from .dtypes import (
     tree_map,
     unflatten_like,
 )
-from .rounding import bits_by_turns, random_bits, round_stochastically, round_to_nearest
+from .rounding import bits_by_turns, bits_of, random_bits, round_stochastically, round_to_nearest
 
 
 class MasterWeightsState(NamedTuple):
@@ -117,11 +117,11 @@ def master_weights(
         inner = optax.with_extra_args_support(tx)
 
     def widen(tree: PyTree) -> PyTree:
-        return tree_map(lambda leaf: cast(leaf, dtype) if _has_16_bits(leaf) else leaf, tree)
+        return tree_map(lambda leaf: cast(leaf, dtype) if has_16_bits(leaf) else leaf, tree)
 
     def init_fn(params: PyTree) -> Any:
         master = widen(params)
-        if any(map(_has_16_bits, leaves(master))):
+        if any(map(has_16_bits, leaves(master))):
             raise ValueError(
                 "master_weights cannot keep a float32 copy: a pytree node among the params casts "
                 "its leaves. Wrap the optimizer of the other params only, with optax.masked."
@@ -169,7 +169,7 @@ def _next_roundings(state: Any, params: PyTree) -> tuple[Any, list[Callable[...,
     flat = leaves(params)
     if isinstance(state, MasterWeightsState):
         return state, [round_to_nearest] * len(flat)
-    shapes = [np.shape(leaf) if _has_16_bits(leaf) else () for leaf in flat]
+    shapes = [np.shape(leaf) if has_16_bits(leaf) else () for leaf in flat]
     if isinstance(state, StochasticRoundingState):
         key, random = jax.random.split(state.key)
         state, bits = state._replace(key=key), random_bits(random, shapes)
@@ -183,38 +183,28 @@ def _copy(leaf: Any) -> Any:
     return jnp.array(leaf) if isinstance(leaf, jax.Array) else leaf
 
 
-def _has_16_bits(leaf: Any) -> bool:
-    """Check for bfloat16 and float16; float8 params are left alone, as JAX adds nothing to them."""
-    return is_half(leaf) and bool(dtype_of(leaf).itemsize == 2)
-
-
 def _follow(master: Any, param: Any) -> Any:
     """Take the param where it is not the rounded copy."""
-    if not _has_16_bits(param):
+    if not has_16_bits(param):
         return param
-    is_rounded = _bits(round_to_nearest(master, param.dtype)) == _bits(param)
+    is_rounded = bits_of(round_to_nearest(master, param.dtype)) == bits_of(param)
     return jnp.where(is_rounded, master, cast(param, master.dtype))
-
-
-def _bits(leaf: Any) -> Any:
-    """Return the bits of a half-precision array: XLA may skip its rounding in a comparison."""
-    return jax.lax.bitcast_convert_type(leaf, jnp.uint16)
 
 
 def _move(param: Any, master: Any, update: Any, round_leaf: Callable[..., Any]) -> tuple[Any, Any]:
     """Return the update of a param, and its copy after the step."""
-    if not _has_16_bits(param):
+    if not has_16_bits(param):
         return update, _apply(param, update)
     wide = cast(param, master.dtype)
     moved = master + cast(update, master.dtype)
     rounded = round_leaf(moved, param.dtype)
     # In this order a param that stays has the update -0, which changes no number, not even -0.
     update = -(wide - cast(rounded, master.dtype))
-    stays_infinite = jnp.isinf(wide) & (_bits(rounded) == _bits(param))
+    stays_infinite = jnp.isinf(wide) & (bits_of(rounded) == bits_of(param))
     update = jnp.where(stays_infinite, -0.0, update)
     # ``apply_updates`` misses a param that is tiny beside the one before: 1 + (1e-30 - 1) is 0.
     landed = cast(wide + update, param.dtype)
-    exact = _bits(landed) == _bits(rounded)
+    exact = bits_of(landed) == bits_of(rounded)
     return update, jnp.where(exact, moved, cast(landed, master.dtype))
 
 

@@ -14,14 +14,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .dtypes import PyTree, dtype_of, dtypes_in, is_inexact, is_number, is_weak, kind_of, may_cast
+from .dtypes import (
+    HALVES,
+    PyTree,
+    dtype_of,
+    dtypes_in,
+    is_inexact,
+    is_number,
+    is_weak,
+    kind_of,
+    may_cast,
+)
 from .modes import no_debugging
 from .wrong_arguments import refuse_traced, refuse_wrong
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-
-_HALF = (np.dtype(jnp.bfloat16), np.dtype(jnp.float16))
 
 
 class StateChange(NamedTuple):
@@ -183,7 +191,7 @@ def _halves_by_group(old: list[_Leaf]) -> dict[str, list[Any]]:
         if leaf.may_be_constant and is_inexact(leaf.value):
             groups.setdefault(leaf.group, []).append(_array(leaf.value))
     return {
-        group: [half for half in _HALF if all(_equal(x, _rounded(x, half)) for x in constants)]
+        group: [half for half in HALVES if all(_equal(x, _rounded(x, half)) for x in constants)]
         for group, constants in groups.items()
     }
 

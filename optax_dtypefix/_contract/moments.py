@@ -21,16 +21,15 @@ from .dtypes import (
     PyTree,
     cast,
     dtype_of,
+    has_16_bits,
     is_half,
     kind_of,
     may_cast,
     tree_map,
 )
-from .rounding import bits_of_step, round_stochastically
+from .rounding import bits_of, bits_of_step, round_stochastically, round_to_nearest
 
 _TINY, _HUGE = 2.0**-24, 65504.0  # The smallest number above zero in float16, and the largest.
-
-_HALVES = (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16))
 
 Rule = Literal[
     "mean", "squares", "uncounted", "growing", "sum", "signed sum", "maximum", "uncounted mean"
@@ -142,8 +141,8 @@ def _is_narrowed(leaf: Any, before: Any) -> bool:
     """Check whether a real leaf was in half precision, and now is wider."""
     if not (hasattr(leaf, "dtype") and hasattr(before, "dtype")):
         return False
-    was, now = dtype_of(before), dtype_of(leaf)
-    return was in _HALVES and kind_of(now) == REAL and now.itemsize > 2
+    now = dtype_of(leaf)
+    return has_16_bits(before) and kind_of(now) == REAL and now.itemsize > 2
 
 
 def _like(leaf: Any, before: Any) -> Any:
@@ -156,7 +155,7 @@ def _like(leaf: Any, before: Any) -> Any:
 def round_leaf(leaf: Any, dtype: Any) -> Any:
     """Round a leaf to nearest. A number that is finite stays so in float16."""
     if dtype == jnp.float16 and dtype_of(leaf) != jnp.float16:
-        leaf = _within(leaf, _HUGE)
+        return round_to_nearest(leaf, dtype)
     return cast(leaf, dtype)
 
 
@@ -214,18 +213,13 @@ def _unless_stuck(x: Any, old: Any, dtype: Any) -> Any:
     """
     exact = jax.lax.bitcast_convert_type(cast(x, jnp.float32), jnp.uint32)
     if dtype == jnp.float16:
-        is_stuck = _bits(round_leaf(x, dtype)) == _bits(old)
+        is_stuck = bits_of(round_leaf(x, dtype)) == bits_of(old)
     else:
         before = jax.lax.bitcast_convert_type(cast(old, jnp.float32), jnp.uint32)
         # Numbers of one sign are ordered as their bits, and bfloat16 has the upper 16 of them.
         is_stuck = exact - before + jnp.uint32(2**15) <= jnp.uint32(2**16)
     mixed = (exact * jnp.uint32(0x9E3779B1)) >> 16
     return round_stochastically(x, dtype, jnp.where(is_stuck, mixed, 2**15).astype(jnp.uint16))
-
-
-def _bits(leaf: Any) -> Any:
-    """Return the bits of a half-precision array: XLA may skip its rounding in a comparison."""
-    return jax.lax.bitcast_convert_type(leaf, jnp.uint16)
 
 
 def _signed_sum(x: Any, old: Any, bits: Any, dtype: Any) -> Any:

@@ -23,6 +23,11 @@ def round_to_nearest(leaf: Any, dtype: Any) -> Any:
     return cast(jnp.where(jnp.isfinite(leaf), jnp.clip(leaf, -largest, largest), leaf), dtype)
 
 
+def bits_of(leaf: Any) -> Any:
+    """Return the bits of a half-precision array: XLA may skip its rounding in a comparison."""
+    return jax.lax.bitcast_convert_type(leaf, jnp.uint16)
+
+
 def random_bits(key: Any, shapes: list[tuple[int, ...]]) -> list[Any]:
     """Draw 16 bits for each element of arrays of these shapes.
 
