@@ -67,18 +67,21 @@ def _schedule_free(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     arguments = arguments_of(stock, args, kwargs)
     default = inspect.signature(stock).parameters["state_dtype"].default
     requested = requested_dtypes(stock, args, kwargs)
-    # Stock's updates are also as wide as its scalars: float32 up to 0.2.3, later only by arguments.
-    scalars = tuple(dtype_of(v) for v in arguments.values() if is_array(v) and not is_weak(v))
-    if default is not None:
+    # Stock's updates are also as wide as its scalars: in 0.2.3 float32, or as the value of a
+    # schedule; later only by arguments.
+    scalars, in_old_release = _strong(*arguments.values()), default is not None
+    if in_old_release:
         scalars = (*scalars, jnp.dtype(jnp.float32))
     if arguments["state_dtype"] is None:
         arguments["state_dtype"] = default
     base = optax.with_extra_args_support(arguments["base_optimizer"])
 
-    def stock_around(init: Callable[..., Any], update: Callable[..., Any], dtype: Any) -> Any:
+    def stock_around(
+        init: Callable[..., Any], update: Callable[..., Any], rate: Any, dtype: Any
+    ) -> Any:
         changed = {
             "base_optimizer": optax.GradientTransformationExtraArgs(init, update),
-            "learning_rate": cast_hyperparameter(arguments["learning_rate"], dtype),
+            "learning_rate": cast_hyperparameter(rate, dtype),
         }
         return stock(**{**arguments, **changed})
 
@@ -91,7 +94,8 @@ def _schedule_free(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         wide = tree_map(
             lambda p: p if is_inexact(p) else cast(p, statistics), half_to_float32(params)
         )
-        state = stock_around(lambda _: base_init(params), base.update, statistics).init(wide)
+        rate = arguments["learning_rate"]
+        state = stock_around(lambda _: base_init(params), base.update, rate, statistics).init(wide)
         if arguments["state_dtype"] is None:
             state = state._replace(z=_like_inexact(state.z, params))
         # Without any leaf stock takes its default float, float64 in 64-bit mode.
@@ -116,16 +120,38 @@ def _schedule_free(stock: Stock, *args: Any, **kwargs: Any) -> Any:
             max_lr=half_to_float32(state.max_lr),
             z=_z_for(state, params),
         )
+        of_rate: list[Any] = []
+        rate = arguments["learning_rate"]
+        if in_old_release:
+            rate = _noting(of_rate, rate)
         # A float64 rate makes updates float64, where gradients are.
-        rate = promoted(dtype_of(wide_state.max_lr), compute_dtype(grads))
-        tx = stock_around(base.init, base_update, rate)
+        dtype = promoted(dtype_of(wide_state.max_lr), compute_dtype(grads))
+        tx = stock_around(base.init, base_update, rate, dtype)
         updates, new_state = tx.update(grads, wide_state, half_to_float32(params), **extra_args)
-        as_stocks = cast_updates(updates, state.z, params, requested=scalars)
+        as_stocks = cast_updates(updates, state.z, params, requested=(*scalars, *of_rate))
         bounded = cast_updates(as_stocks, grads, params, requested=requested)
         held = state._replace(base_optimizer_state=new_state.base_optimizer_state)
         return bounded, cast_back(new_state, held)
 
     return rebuild(built, call_of(stock, args, kwargs), update_fn, init_fn)
+
+
+def _strong(*values: Any) -> tuple[Any, ...]:
+    """List the dtypes of those values that promote what they meet."""
+    return tuple(dtype_of(v) for v in values if is_array(v) and not is_weak(v))
+
+
+def _noting(dtypes: list[Any], rate: Any) -> Any:
+    """Note the dtype of a schedule's value when stock asks for the value."""
+    if not callable(rate):
+        return rate
+
+    def noted(count: Any) -> Any:
+        value = rate(count)
+        dtypes.extend(_strong(value))
+        return value
+
+    return noted
 
 
 @PATCH.wraps("schedule_free_sgd", modules.contrib("schedule_free"), "<0.2.4")

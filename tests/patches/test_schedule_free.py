@@ -182,6 +182,7 @@ def test_updates_are_as_wide_as_a_state_dtype_that_was_asked_for(build: str, ask
         (jnp.bfloat16, jnp.float32, 0.1, jnp.bfloat16),
         (jnp.bfloat16, jnp.float32, np.asarray(0.1, np.float32), jnp.float32),
         (jnp.bfloat16, jnp.bfloat16, np.asarray(0.1, np.float32), jnp.bfloat16),
+        (jnp.bfloat16, jnp.float32, lambda _: jnp.asarray(0.1, jnp.float32), jnp.bfloat16),
     ],
 )
 def test_updates_are_no_wider_than_those_of_stock(
@@ -195,6 +196,18 @@ def test_updates_are_no_wider_than_those_of_stock(
         expected = jnp.float32
     assert updates["w"].dtype == expected
     np.testing.assert_allclose(np.asarray(updates["w"]).astype(float), -0.1, rtol=4e-3)
+
+
+@pytest.mark.parametrize("as_schedule", [False, True])
+def test_a_float64_rate_makes_updates_of_float64_gradients_float64(as_schedule: bool) -> None:
+    """In 0.2.3 the value of a schedule does so too; later stock casts that value."""
+    with x64():
+        rate = np.float64(0.1)
+        tx = contrib.schedule_free(optax.sgd(0.1), (lambda _: rate) if as_schedule else rate)
+        params, grads = {"w": jnp.ones(3, jnp.float32)}, {"w": jnp.ones(3, jnp.float64)}
+        updates, _ = tx.update(grads, tx.init(params), params)
+    narrow = as_schedule and optax.__version__ != "0.2.3"
+    assert updates["w"].dtype == (jnp.float32 if narrow else jnp.float64)
 
 
 @pytest.mark.parametrize("grads_dtype", [jnp.bfloat16, jnp.float16, jnp.int8])
