@@ -12,9 +12,6 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
-import jax
-import jax.numpy as jnp
-
 from .._contract.dtypes import (
     PyTree,
     cast,
@@ -30,10 +27,7 @@ from .._contract.kinds import promote_initial_state
 from .._contract.promotion import standard_promotion
 from .._contract.updates import cast_updates
 from .._engine.patch import Patch, Stock
-from ._support import (
-    modules,
-    reproduce as demo,
-)
+from ._support import modules
 from ._support.branches import fit, in_agreement
 from ._support.rebuild import call_of, rebuild
 
@@ -43,6 +37,12 @@ PATCH = Patch(
     "changes a dtype",
     allow_missing_targets=True,
 )
+PATCH.fault("apply_if_finite", ">=0.1.2", issue=1207)
+PATCH.fault("maybe_update", "<0.2.5", issue=1207)
+PATCH.fault("conditionally_transform", ">=0.2.3", issue=1207)
+PATCH.fault("conditionally_mask", ">=0.2.3", issue=1207)
+PATCH.fault("mixed_precision", ">=0.1.2", issue=1207)
+PATCH.fault("periodic_update", ">=0.1.2")
 
 
 @PATCH.wraps("apply_if_finite", modules.CONDITIONALITY)
@@ -114,52 +114,3 @@ def _periodic_update(
 ) -> PyTree:
     """Cast the new tensors to the dtypes of the old ones."""
     return stock(cast_back(new_tensors, old_tensors), old_tensors, *args, **kwargs)
-
-
-def _every_other(step: Any) -> Any:
-    return step % 2 == 0
-
-
-@PATCH.fault(">=0.1.2", issue=1207)
-def apply_if_finite(optax: Any) -> str | None:
-    """apply_if_finite around an optimizer that changes a dtype: TypeError from cond."""
-    return demo.one_step(optax.apply_if_finite(demo.drifting(optax), 3), jnp.bfloat16)
-
-
-@PATCH.fault("<0.2.5", issue=1207)
-def maybe_update(optax: Any) -> str | None:
-    """maybe_update around an optimizer that changes a dtype: TypeError from cond."""
-    return _show_conditional(optax, "maybe_update")
-
-
-@PATCH.fault(">=0.2.3", issue=1207)
-def conditionally_transform(optax: Any) -> str | None:
-    """conditionally_transform around an optimizer that changes a dtype: TypeError from cond."""
-    return _show_conditional(optax, "conditionally_transform")
-
-
-@PATCH.fault(">=0.2.3", issue=1207)
-def conditionally_mask(optax: Any) -> str | None:
-    """conditionally_mask around an optimizer that changes a dtype: TypeError from cond."""
-    return _show_conditional(optax, "conditionally_mask")
-
-
-def _show_conditional(optax: Any, name: str) -> str | None:
-    build = demo.public(optax, name)
-    return demo.one_step(build(demo.drifting(optax), _every_other), jnp.bfloat16)
-
-
-@PATCH.fault(">=0.1.2", issue=1207)
-def mixed_precision(optax: Any) -> str | None:
-    """apply_if_finite with float32 gradients and bfloat16 params: TypeError from cond."""
-    tx = optax.apply_if_finite(optax.trace(0.9), 3)
-    return demo.one_step(tx, jnp.bfloat16, grads=jnp.float32)
-
-
-@PATCH.fault(">=0.1.2")
-def periodic_update(optax: Any) -> str | None:
-    """periodic_update with new tensors of another dtype: TypeError from cond."""
-    new, old = demo.shapes(jnp.float32), demo.shapes(jnp.bfloat16)
-    step = jax.ShapeDtypeStruct((), jnp.int32)
-    tensors = jax.eval_shape(lambda *args: optax.periodic_update(*args, 2), new, old, step)
-    return demo.wrong_dtype("bfloat16 tensors change to {}", tensors["w"], jnp.bfloat16)

@@ -16,18 +16,12 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-import jax.numpy as jnp
-import numpy as np
-
 from .._contract.dtypes import PyTree, cast_back, strip_weak_type
 from .._contract.kinds import promote_initial_state
 from .._contract.updates import cast_updates
 from .._engine.patch import Patch, Stock
 from .._tally import current
-from ._support import (
-    modules,
-    reproduce as demo,
-)
+from ._support import modules
 
 PATCH = Patch(
     "every_transform",
@@ -35,6 +29,8 @@ PATCH = Patch(
     "gradients are wider than params",
     opt_in=True,
 )
+PATCH.fault("wider_gradients", ">=0.1.2", issue=1207)
+PATCH.fault("own_transformation", ">=0.1.2", issue=1207)
 
 
 @PATCH.wraps("GradientTransformation.__new__", modules.BASE)
@@ -92,24 +88,3 @@ class _Update(_Wrapped):
         params = rest[0] if rest else kwargs.get("params")
         with self._tally:
             return cast_updates(new_updates, updates, params, state), cast_back(new_state, state)
-
-
-@PATCH.fault(">=0.1.2", issue=1207)
-def wider_gradients(optax: Any) -> str | None:
-    """float32 gradients change the state of bfloat16 params to float32.
-
-    momentum = 0.9 * bfloat16 + float32: the sum is float32.
-    """
-    return demo.one_step(optax.trace(0.9), jnp.bfloat16, grads=jnp.float32)
-
-
-@PATCH.fault(">=0.1.2", issue=1207)
-def own_transformation(optax: Any) -> str | None:
-    """User-defined transformations change the dtypes of their state."""
-
-    def update(grads: PyTree, state: PyTree, params: PyTree = None) -> tuple[PyTree, PyTree]:
-        del params
-        return grads, state + np.float32(1)
-
-    tx = optax.GradientTransformation(lambda _: jnp.zeros([], jnp.bfloat16), update)
-    return demo.one_step(tx, jnp.bfloat16)

@@ -16,17 +16,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax.numpy as jnp
-import numpy as np
-
 from .._contract.dtypes import is_half_dtype
 from .._contract.updates import requested_dtypes
 from .._engine.patch import Patch, Stock
-from ._support import (
-    modules,
-    reproduce as demo,
-    stalls,
-)
+from ._support import modules
 from ._support.in_float32 import InFloat32, MomentTransform
 
 PATCH = Patch(
@@ -36,6 +29,10 @@ PATCH = Patch(
     opt_in=True,
     allow_missing_targets=True,
 )
+PATCH.fault("narrow_averages", ">=0.1.2")
+PATCH.fault("stalled_ema", ">=0.1.2")
+PATCH.fault("stalled_sum", ">=0.1.2")
+PATCH.fault("stalled_trace", ">=0.1.2")
 
 
 class _UnlessRequested(InFloat32):
@@ -50,21 +47,3 @@ class _UnlessRequested(InFloat32):
 for _name, _field in {"ema": "ema", "trace": "trace", "apply_every": "grad_acc"}.items():
     _transform = MomentTransform(_name, modules.ACCUMULATION, ">=0.1.2", (_field,))
     _UnlessRequested(_transform, is_half_dtype, wide_moments=True).wrap_in(PATCH)
-
-
-@PATCH.fault(">=0.1.2")
-def narrow_averages(optax: Any) -> str | None:
-    """Averages of half-precision gradients are kept in half precision."""
-    state = demo.initial(optax.ema(0.999), jnp.bfloat16)
-    return demo.wrong_dtype("it is kept in {}", state.ema["w"])
-
-
-PATCH.fault(">=0.1.2", abstract=False)(stalls.stalled_ema)
-PATCH.fault(">=0.1.2", abstract=False)(stalls.stalled_sum)
-
-
-@PATCH.fault(">=0.1.2", abstract=False)
-def stalled_trace(optax: Any) -> str | None:
-    """In bfloat16, trace(0.99) of ones ends below its limit of 100."""
-    got, _ = demo.steps(optax.trace(0.99), np.ones((), jnp.bfloat16), [1.0] * 2000)
-    return demo.wrong("after 2000 ones the trace is {:.3g}", got, 100.0)

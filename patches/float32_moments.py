@@ -14,19 +14,9 @@ pass no params and no other moment tells their dtype, the gradients stand in for
 
 from __future__ import annotations
 
-from typing import Any
-
-import jax
-import jax.numpy as jnp
-import numpy as np
-
-from .._contract.dtypes import dtype_of, is_half, is_half_dtype, leaves
+from .._contract.dtypes import is_half_dtype
 from .._engine.patch import Patch
-from ._support import (
-    reproduce as demo,
-    stalls,
-)
-from ._support.in_float32 import MOMENT_TRANSFORMS, InFloat32, available
+from ._support.in_float32 import MOMENT_TRANSFORMS, InFloat32
 
 PATCH = Patch(
     "float32_moments",
@@ -35,43 +25,14 @@ PATCH = Patch(
     opt_in=True,
     allow_missing_targets=True,
 )
+PATCH.fault("narrow_moments", ">=0.1.2", issue=1552)
+PATCH.fault("stalled_moment", ">=0.1.2", issue=1552)
+PATCH.fault("stalled_decay", ">=0.1.2", issue=1552)
+PATCH.fault("stalled_factors", ">=0.2.4")
+PATCH.fault("stalled_sum", ">=0.1.2")
 
-_WITH_MOMENTS = tuple(transform for transform in MOMENT_TRANSFORMS if transform.moments)
-
-
-@PATCH.fault(">=0.1.2", issue=1552)
-def narrow_moments(optax: Any) -> str | None:
-    """Second moments of half-precision params are kept in half precision."""
-    params = jax.ShapeDtypeStruct((3, 4), jnp.bfloat16)
-    for transform in _WITH_MOMENTS:
-        names = () if transform.name in _WITH_ARGUMENTS else (transform.name,)
-        for tx in available(optax, *names).values():
-            state = jax.eval_shape(tx.init, params)
-            for name in transform.moments:
-                narrow = [leaf for leaf in leaves(getattr(state, name)) if is_half(leaf)]
-                if narrow:
-                    return f"{transform.name} keeps {name} in {dtype_of(narrow[0])}"
-    return None
+WITH_MOMENTS = tuple(transform for transform in MOMENT_TRANSFORMS if transform.moments)
 
 
-PATCH.fault(">=0.1.2", issue=1552, abstract=False)(stalls.stalled_moment)
-PATCH.fault(">=0.1.2", issue=1552, abstract=False)(stalls.stalled_decay)
-PATCH.fault(">=0.2.4", abstract=False)(stalls.stalled_factors)
-
-
-@PATCH.fault(">=0.1.2", abstract=False)
-def stalled_sum(optax: Any) -> str | None:
-    """In bfloat16 the sum of squares of adagrad stops growing.
-
-    The numbers above 256 are 2 apart: 256 + 1 is 256.
-    """
-    got, _ = demo.steps(optax.scale_by_rss(), np.ones((4, 4), jnp.bfloat16), [1.0] * 1000)
-    text = "after 1000 gradients of 1 the update is {:.3g}, not {:.3g}"
-    return demo.wrong(text, got, 1000.1**-0.5)
-
-
-_WITH_ARGUMENTS = ("scale_by_madgrad",)
-
-
-for _transform in _WITH_MOMENTS:
+for _transform in WITH_MOMENTS:
     InFloat32(_transform, is_half_dtype, wide_moments=True).wrap_in(PATCH)

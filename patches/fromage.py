@@ -25,10 +25,7 @@ from .._contract.updates import cast_updates
 from .._contract.widths import statistics_dtype
 from .._engine.patch import Patch, Stock
 from .._tally import count
-from ._support import (
-    modules,
-    reproduce as demo,
-)
+from ._support import modules
 from ._support.arguments import arguments_of
 from ._support.rebuild import call_of, rebuild
 
@@ -39,6 +36,9 @@ PATCH = Patch(
     summary="a schedule as learning rate raises `TypeError` before 0.2.6, and gives float32 "
     "updates for half-precision params from 0.2.6 on",
 )
+PATCH.fault("schedule", "<0.2.6", issue=1323)
+PATCH.fault("promoted_updates", ">=0.1.2", issue=1323)
+PATCH.fault("frozen_decay", "==0.2.6", issue=1359)
 
 
 @PATCH.wraps("fromage", modules.ALIAS, ">=0.2.7", known_parameters=_KNOWN)
@@ -109,30 +109,3 @@ def _add_scheduled_weights(schedule: Callable[[Any], Any]) -> Any:
         return updates, state_class(count=safe_increment(state.count))
 
     return optax.GradientTransformation(init_fn, update_fn)
-
-
-@PATCH.fault("<0.2.6", issue=1323)
-def schedule(optax: Any) -> str | None:
-    """Schedules as learning rate: TypeError."""
-    return demo.one_step(optax.fromage(demo.warm_up), jnp.float32)
-
-
-@PATCH.fault(">=0.1.2", issue=1323)
-def promoted_updates(optax: Any) -> str | None:
-    """With a schedule, bfloat16 and float16 params get float32 updates, or a TypeError."""
-    return demo.one_step(optax.fromage(demo.warm_up), jnp.bfloat16)
-
-
-@PATCH.fault("==0.2.6", issue=1359, abstract=False)
-def frozen_decay(optax: Any) -> str | None:
-    """With a schedule, the weight decay keeps its value of the first step."""
-    try:
-        tx = optax.fromage(lambda count: jnp.where(count == 0, 0.0, 1.0))
-    except TypeError:  # No schedule is accepted at all: see above.
-        return None
-    updates, _ = demo.steps(tx, demo.ones(jnp.float32), [1.0, 1.0])
-    m, lr = 2**-0.5, 1.0
-    exact = (m - 1) - m * lr  # |p| = |g| = p = g = 1
-    return demo.wrong(
-        "the second update is {:g}, not {:g}: it has the first decay", updates["b"], exact
-    )

@@ -54,13 +54,9 @@ from .._contract.kinds import promote_initial_state
 from .._contract.signatures import Parameters
 from .._contract.updates import cast_updates, kept_like, same_dtypes
 from .._contract.widths import compute_dtype
-from .._contract.x64 import x64
 from .._engine.patch import Patch, Stock
 from .._tally import paused
-from ._support import (
-    modules,
-    reproduce as demo,
-)
+from ._support import modules
 from ._support.arguments import arguments_of
 from ._support.rebuild import Call, call_of, in_place_of, rebuild
 from ._support.representation import stand_in_number
@@ -75,6 +71,17 @@ PATCH = Patch(
     summary="hyperparameters are rounded to the dtype of the params: in bfloat16 `b2=0.999` is 1, "
     "and adam gives NaN at once",
 )
+PATCH.fault("not_a_number", ">=0.1.2", issue=1414)
+PATCH.fault("narrow_hyperparams", ">=0.1.2", issue=1414)
+PATCH.fault("integer_leaf", "<0.2.8")
+PATCH.fault("hyperparam_dtype", ">=0.1.4", issue=1207)
+PATCH.fault("strong_array", ">=0.2.8")
+PATCH.fault("float64_schedule", ">=0.2.8")
+PATCH.fault("numpy_scalar", ">=0.1.5")
+PATCH.fault("wide_gradients", "<0.2.8")
+PATCH.fault("mixed_tree", ">=0.1.2", issue=1207)
+PATCH.fault("mixed_halves", ">=0.1.2")
+PATCH.fault("complex_leaf", ">=0.1.2")
 
 _UNLIKE = (
     *("same dtype", "accept dtype", "dtypes should", "dtypes must"),
@@ -393,101 +400,3 @@ def _keep(value: Any, widest: Any, requested: Any) -> Any:
 def _is_stateful(state: Any) -> bool:
     """Check whether a state belongs to a user-defined schedule, not to one that counts steps."""
     return state is not None and type(state).__name__ != "WrappedScheduleState"
-
-
-def _inject(optax: Any, factory: str, *args: Any, **options: Any) -> Any:
-    return optax.inject_hyperparams(getattr(optax, factory), **options)(*args)
-
-
-@PATCH.fault(">=0.1.2", issue=1414, abstract=False)
-def not_a_number(optax: Any) -> str | None:
-    """inject_hyperparams(adam) on bfloat16 params gives NaN from the first update on.
-
-    0.999 in bfloat16 is 1, and adam divides by 1 - b2^t = 0.
-    """
-    updates = demo.first_updates(_inject(optax, "adam", 1e-2), demo.ones(jnp.bfloat16))
-    return demo.wrong("the first update of adam", updates["b"], -1e-2)
-
-
-@PATCH.fault(">=0.1.2", issue=1414)
-def narrow_hyperparams(optax: Any) -> str | None:
-    """Hyperparameters are rounded to the half precision of the params."""
-    return _narrow(optax, jnp.bfloat16)
-
-
-@PATCH.fault("<0.2.8")
-def integer_leaf(optax: Any) -> str | None:
-    """If the first leaf is an integer, hyperparameters become integers: a learning rate is 0.
-
-    0.1 in int32 is 0: nothing is trained, and there is no warning.
-    """
-    return _narrow(optax, jnp.float32, jnp.int32)
-
-
-def _narrow(optax: Any, *dtypes: Any) -> str | None:
-    state = demo.initial(_inject(optax, "sgd", 0.1), *dtypes)
-    rate = state.hyperparams["learning_rate"]
-    return demo.wrong_dtype("the learning rate is kept in {}", rate)
-
-
-@PATCH.fault(">=0.1.4", issue=1207)
-def hyperparam_dtype(optax: Any) -> str | None:
-    """hyperparam_dtype=float32 changes state and updates of bfloat16 params to float32."""
-    demo.public(optax, "inject_hyperparams", parameter="hyperparam_dtype")
-    tx = _inject(optax, "adam", 1e-2, hyperparam_dtype=jnp.float32)
-    return demo.one_step(tx, jnp.bfloat16)
-
-
-@PATCH.fault(">=0.2.8")
-def strong_array(optax: Any) -> str | None:
-    """Schedules that return a float32 array give float32 updates for bfloat16 params.
-
-    A strong float32 scalar promotes the bfloat16 update.
-    """
-    return demo.one_step(_inject(optax, "sgd", demo.warm_up), jnp.bfloat16)
-
-
-@PATCH.fault(">=0.2.8")
-@x64()
-def float64_schedule(optax: Any) -> str | None:
-    """In 64-bit mode, a float64 schedule gives float64 updates for float32 params."""
-    tx = _inject(optax, "sgd", lambda count: jnp.asarray(0.1, jnp.float64) / (count + 1))
-    return demo.one_step(tx, jnp.float32)
-
-
-@PATCH.fault(">=0.1.5")
-def numpy_scalar(optax: Any) -> str | None:
-    """NumPy float32 as learning rate: float32 updates for bfloat16 params."""
-    return demo.one_step(_inject(optax, "sgd", np.float32(0.1)), jnp.bfloat16)
-
-
-@PATCH.fault("<0.2.8")
-def wide_gradients(optax: Any) -> str | None:
-    """float32 gradients of bfloat16 params: the hyperparameters change dtype in a step.
-
-    ``init`` takes the dtype from the params, ``update`` from the gradients.
-    """
-    return demo.one_step(_inject(optax, "sgd", 0.1), jnp.bfloat16, grads=jnp.float32)
-
-
-@PATCH.fault(">=0.1.2", issue=1207)
-def mixed_tree(optax: Any) -> str | None:
-    """bfloat16 and float32 leaves in one tree: float32 updates for bfloat16."""
-    return demo.one_step(_inject(optax, "sgd", 0.1), jnp.bfloat16, jnp.float32)
-
-
-@PATCH.fault(">=0.1.2")
-def mixed_halves(optax: Any) -> str | None:
-    """bfloat16 and float16 leaves in one tree: float32 updates, or ValueError."""
-    return demo.one_step(_inject(optax, "sgd", 0.1), jnp.bfloat16, jnp.float16)
-
-
-@PATCH.fault(">=0.1.2")
-def complex_leaf(optax: Any) -> str | None:
-    """Complex leaves make the updates of real leaves complex.
-
-    The learning rate takes the complex dtype: complex * float is complex.
-    """
-    tx, params = _inject(optax, "sgd", 0.1), demo.shapes(jnp.float32, jnp.complex64)
-    updates, _ = jax.eval_shape(lambda p: tx.update(p, tx.init(p), p), params)
-    return demo.wrong_dtype("the update of a float32 param is {}", updates["w"])

@@ -23,13 +23,10 @@ from .._contract.dtypes import PyTree, array_dtypes, cast, is_inexact, is_weak, 
 from .._contract.signatures import parameters_of
 from .._contract.updates import requested_dtypes
 from .._contract.widths import compute_dtype
-from .._contract.x64 import is_x64, x64
+from .._contract.x64 import is_x64
 from .._engine.patch import Patch, Stock
 from .._tally import count, counting
-from ._support import (
-    modules,
-    reproduce as demo,
-)
+from ._support import modules
 from ._support.arguments import arguments_of
 from ._support.keep_dtypes import KeepDtypes
 from ._support.rebuild import call_of, rebuild, rebuild_but_for_floats
@@ -40,6 +37,11 @@ PATCH = Patch(
     "`optimistic_adam` refuse schedules",
     allow_missing_targets=True,
 )
+PATCH.fault("array", ">=0.1.2", issue=1405)
+PATCH.fault("numpy_scalar", ">=0.1.2", issue=1405)
+PATCH.fault("weight_decay", ">=0.1.2", issue=1405)
+PATCH.fault("schedule_of_sm3", ">=0.1.2")
+PATCH.fault("schedule_of_optimistic_adam", ">=0.2.4")
 
 
 _ACCEPTED = "schedule accepted"
@@ -148,40 +150,6 @@ def _no_wider_than(tree: PyTree, rate: Any) -> Any:
     widest = compute_dtype(tree)
     wider = jnp.finfo(rate.dtype).bits > jnp.finfo(widest).bits
     return cast(rate, widest) if wider and not jnp.iscomplexobj(rate) else rate
-
-
-@PATCH.fault(">=0.1.2", issue=1405)
-def array(optax: Any) -> str | None:
-    """float32 array as learning rate: float32 updates for bfloat16 params."""
-    return demo.one_step(optax.sgd(np.asarray(0.1, np.float32)), jnp.bfloat16)
-
-
-@PATCH.fault(">=0.1.2", issue=1405)
-@x64()
-def numpy_scalar(optax: Any) -> str | None:
-    """NumPy float64 as learning rate: float64 updates for float32 params under x64."""
-    return demo.one_step(optax.sgd(np.float64(0.1)), jnp.float32)
-
-
-@PATCH.fault(">=0.1.2", issue=1405)
-def weight_decay(optax: Any) -> str | None:
-    """float32 array as weight decay: float32 updates for bfloat16 params."""
-    tx = optax.add_decayed_weights(np.asarray(0.1, np.float32))
-    return demo.one_step(tx, jnp.bfloat16)
-
-
-@PATCH.fault(">=0.1.2")
-def schedule_of_sm3(optax: Any) -> str | None:
-    """sm3 with a schedule as learning rate: TypeError."""
-    return demo.one_step(optax.sm3(demo.warm_up), jnp.float32)
-
-
-@PATCH.fault(">=0.2.4")
-@demo.no_warnings()  # Deprecated from 0.2.6 on.
-def schedule_of_optimistic_adam(optax: Any) -> str | None:
-    """optimistic_adam with a schedule as learning rate: TypeError, later ValueError."""
-    build = demo.public(optax, "optimistic_adam")
-    return demo.one_step(build(demo.warm_up), jnp.float32)
 
 
 _SCALED = _Scaled()

@@ -22,7 +22,6 @@ from typing import Any, Callable, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from .._contract.dtypes import (
     COMPLEX,
@@ -42,13 +41,9 @@ from .._contract.kinds import promote_initial_state
 from .._contract.promotion import standard_promotion
 from .._contract.updates import cast_updates, kept_like
 from .._contract.widths import float_dtype, promoted
-from .._contract.x64 import x64
 from .._engine.patch import Patch, Stock
 from .._tally import count, counting
-from ._support import (
-    modules,
-    reproduce as demo,
-)
+from ._support import modules
 from ._support.branches import copy_of, fit, in_agreement
 
 PATCH = Patch(
@@ -57,6 +52,19 @@ PATCH = Patch(
     "dtype; up to 0.2.7 its sums of bfloat16 gradients stop growing; 0.2.8 loses imaginary parts "
     "and float64 digits",
 )
+PATCH.fault("inner_drift", ">=0.1.2", issue=1207)
+PATCH.fault("adafactor", ">=0.1.3,<0.2.4", issue=377)
+PATCH.fault("schedule_free", "==0.2.3", issue=1038)
+PATCH.fault("mixed_precision", "<0.2.8", issue=1039)
+PATCH.fault("half_precision_sum", "<0.2.8")
+PATCH.fault("int64_schedule", ">=0.1.8")
+PATCH.fault("callable_extra_argument", "==0.2.4", issue=1122)
+PATCH.fault("required_extra_argument", ">=0.1.5,<0.1.8")
+PATCH.fault("complex_accumulator", ">=0.2.8", issue=1567)
+PATCH.fault("float64_accumulator", ">=0.2.8", issue=1567)
+PATCH.fault("accumulator_dtype_none", ">=0.2.8", issue=1567)
+PATCH.fault("strict_promotion", ">=0.1.2")
+PATCH.fault("integer_leaf", "<0.2.8")
 
 
 @PATCH.wraps("MultiSteps.init", modules.ACCUMULATION)
@@ -278,119 +286,3 @@ def _of_the_same_kind(accumulate: Callable[..., Any]) -> Callable[..., Any]:
         return accumulate(grad, jnp.real(acc) if real else acc, n_acc=n_acc)
 
     return acc_update
-
-
-@PATCH.fault(">=0.1.2", issue=1207)
-def inner_drift(optax: Any) -> str | None:
-    """MultiSteps around a transformation that changes a dtype: TypeError, or a changing state."""
-    return demo.one_step(optax.MultiSteps(demo.drifting(optax), 2), jnp.bfloat16)
-
-
-@PATCH.fault(">=0.1.3,<0.2.4", issue=377)
-def adafactor(optax: Any) -> str | None:
-    """MultiSteps(adafactor) on bfloat16 params: TypeError from cond."""
-    tx = optax.MultiSteps(optax.adafactor(1e-3), 2)
-    # Updates of adafactor are float32 there, like its state: ``promotion`` fixes that.
-    return demo.one_step(tx, jnp.bfloat16, state_asks=True)
-
-
-@PATCH.fault("==0.2.3", issue=1038)
-def schedule_free(optax: Any) -> str | None:
-    """MultiSteps(schedule_free) on bfloat16 params: TypeError from cond."""
-    tx = demo.public(optax, "contrib.schedule_free")(optax.sgd(0.1), learning_rate=0.1)
-    return demo.one_step(optax.MultiSteps(tx, 2), jnp.bfloat16, state_asks=True)
-
-
-@PATCH.fault("<0.2.8", issue=1039)
-def mixed_precision(optax: Any) -> str | None:
-    """float32 gradients on bfloat16 params: TypeError from cond, or the state changes."""
-    tx = optax.MultiSteps(optax.adam(1e-3), 2)
-    return demo.one_step(tx, jnp.bfloat16, grads=jnp.float32)
-
-
-@PATCH.fault("<0.2.8", abstract=False)
-def half_precision_sum(optax: Any) -> str | None:
-    """MultiSteps sums bfloat16 gradients in bfloat16: 1,000 from 0.5 to 1.5 get the mean 0.5."""
-    tx, gradients = optax.MultiSteps(optax.sgd(1.0), 1000), np.linspace(0.5, 1.5, 1000)
-    updates, _ = demo.steps(tx, np.zeros((), jnp.bfloat16), gradients)
-    return demo.wrong("the mean of 1,000 gradients from 0.5 to 1.5 is {}", -updates, 1.0)
-
-
-@PATCH.fault(">=0.1.8")
-@x64()
-def int64_schedule(optax: Any) -> str | None:
-    """int64 every_k_schedule in 64-bit mode: TypeError from cond."""
-    tx = optax.MultiSteps(optax.sgd(0.1), lambda step: jnp.asarray([2, 3], jnp.int64)[step % 2])
-    return demo.one_step(tx, jnp.float32)
-
-
-@PATCH.fault("==0.2.4", issue=1122)
-def callable_extra_argument(optax: Any) -> str | None:
-    """Extra arguments that are functions: TypeError."""
-
-    def update(
-        grads: PyTree, state: PyTree, params: PyTree = None, *, value_fn: Any = None
-    ) -> tuple[PyTree, PyTree]:
-        del params, value_fn
-        return grads, state
-
-    return _show_extra_argument(optax, update, value_fn=lambda params: params)
-
-
-@PATCH.fault(">=0.1.5,<0.1.8")
-def required_extra_argument(optax: Any) -> str | None:
-    """Extra arguments that the inner transformation requires: TypeError."""
-
-    def update(
-        grads: PyTree, state: PyTree, params: PyTree = None, *, scale: Any
-    ) -> tuple[PyTree, PyTree]:
-        del params
-        return tree_map(lambda g: g * scale, grads), state
-
-    return _show_extra_argument(optax, update, scale=jax.ShapeDtypeStruct((), jnp.float32))
-
-
-def _show_extra_argument(optax: Any, update: Callable[..., Any], **extra_args: Any) -> str | None:
-    build = demo.public(optax, "GradientTransformationExtraArgs")
-    inner = build(lambda _: optax.EmptyState(), update)
-    return demo.one_step(optax.MultiSteps(inner, 2), jnp.float32, **extra_args)
-
-
-@PATCH.fault(">=0.2.8", issue=1567)
-def complex_accumulator(optax: Any) -> str | None:
-    """Complex gradients lose their imaginary part."""
-    return _narrow_accumulator(optax, jnp.complex64)
-
-
-@PATCH.fault(">=0.2.8", issue=1567)
-@x64()
-def float64_accumulator(optax: Any) -> str | None:
-    """float64 gradients are accumulated in float32."""
-    return _narrow_accumulator(optax, jnp.float64)
-
-
-def _narrow_accumulator(optax: Any, dtype: Any) -> str | None:
-    state = demo.initial(optax.MultiSteps(optax.sgd(0.1), 2), dtype)
-    text = f"{np.dtype(dtype)} gradients are accumulated in {{}}"
-    return demo.wrong_dtype(text, state.acc_grads["w"], dtype)
-
-
-@PATCH.fault(">=0.2.8", issue=1567)
-def accumulator_dtype_none(optax: Any) -> str | None:
-    """accumulator_dtype=None, as documented: TypeError."""
-    demo.public(optax, "MultiSteps", parameter="accumulator_dtype")
-    tx = optax.MultiSteps(optax.sgd(0.1), 2, accumulator_dtype=None)
-    return demo.one_step(tx, jnp.bfloat16)
-
-
-@PATCH.fault(">=0.1.2")
-def strict_promotion(optax: Any) -> str | None:
-    """Strict dtype promotion raises TypePromotionError inside MultiSteps."""
-    with jax.numpy_dtype_promotion("strict"):
-        return demo.one_step(optax.MultiSteps(optax.sgd(0.1), 2), jnp.float32)
-
-
-@PATCH.fault("<0.2.8")
-def integer_leaf(optax: Any) -> str | None:
-    """Integer leaves change the state to float32, or raise TypeError."""
-    return demo.one_step(optax.MultiSteps(optax.sgd(1.0), 2), jnp.float32, jnp.int32)

@@ -38,13 +38,10 @@ from .._contract.dtypes import (
 from .._contract.promotion import standard_promotion
 from .._contract.updates import cast_updates
 from .._contract.widths import statistics_dtype
-from .._contract.x64 import is_x64, x64
+from .._contract.x64 import is_x64
 from .._engine.patch import Patch, Stock
 from .._tally import count
-from ._support import (
-    modules,
-    reproduce as demo,
-)
+from ._support import modules
 from ._support.arguments import arguments_of
 from ._support.rebuild import call_of, rebuild
 from ._support.representation import Representation, average_dtype
@@ -55,6 +52,13 @@ PATCH = Patch(
     summary="the distance estimate stalls in bfloat16 and is NaN after a zero gradient; float64 "
     "updates in 64-bit mode up to 0.2.3",
 )
+PATCH.fault("float64", ">=0.1.8,<0.2.4", issue=1051)
+PATCH.fault("float64_params", ">=0.1.8,<0.2.4", issue=1051)
+PATCH.fault("promoted_updates", ">=0.1.8,<0.2.4", issue=1051)
+PATCH.fault("mixed_tree", ">=0.1.8", issue=1207)
+PATCH.fault("narrow_scalars", ">=0.2.4")
+PATCH.fault("complex_params", ">=0.1.8")
+PATCH.fault("zero_gradient", ">=0.1.8")
 
 _INSTEAD = "own arithmetic"
 _AVERAGES = ("exp_avg", "exp_avg_sq", "grad_sum")
@@ -214,75 +218,3 @@ def _step(
         count=count,
     )
     return updates, new_state
-
-
-def _build(optax: Any) -> Any:
-    return demo.public(optax, "contrib.prodigy")()
-
-
-def _show(optax: Any, *dtypes: Any, inside: bool = False) -> str | None:
-    return demo.one_step(_build(optax), *dtypes, inside=inside)
-
-
-def _probe_zero_gradient(optax: Any) -> str | None:
-    """Trace a quotient of two scalars whose divisor is not the result of a selection."""
-    tx, params = _build(optax), demo.shapes(jnp.float32)
-    makers: dict[Any, Any] = {}
-    for equation in demo.operations(lambda p: tx.update(p, tx.init(p), p), params):
-        makers.update((variable, equation) for variable in equation.outvars)
-        if equation.primitive.name == "div" and equation.outvars[0].aval.shape == ():
-            maker = makers.get(equation.invars[1])
-            if maker is not None and maker.primitive.name in ("add", "reduce_sum"):
-                return "the distance is divided by a sum of gradients, which may be 0"
-    return None
-
-
-@PATCH.fault(">=0.1.8,<0.2.4", issue=1051)
-@x64()
-def float64(optax: Any) -> str | None:
-    """float32 params in 64-bit mode: float64 in state and updates."""
-    return _show(optax, jnp.float32, inside=True)
-
-
-@PATCH.fault(">=0.1.8,<0.2.4", issue=1051)
-@x64()
-def float64_params(optax: Any) -> str | None:
-    """float64 params: the state changes from float32 to float64."""
-    return _show(optax, jnp.float64)
-
-
-@PATCH.fault(">=0.1.8,<0.2.4", issue=1051)
-def promoted_updates(optax: Any) -> str | None:
-    """float32 updates for bfloat16 params."""
-    return _show(optax, jnp.bfloat16)
-
-
-@PATCH.fault(">=0.1.8", issue=1207)
-def mixed_tree(optax: Any) -> str | None:
-    """Leaves of different dtypes: the state changes dtype, or updates are promoted."""
-    return _narrow(optax, jnp.bfloat16, jnp.float32) or _show(optax, jnp.bfloat16, jnp.float32)
-
-
-@PATCH.fault(">=0.2.4")
-def narrow_scalars(optax: Any) -> str | None:
-    """Distance estimates are kept in the lowest dtype of the params."""
-    return _narrow(optax, jnp.bfloat16) or _narrow(optax, jnp.float32, jnp.int32)
-
-
-def _narrow(optax: Any, *dtypes: Any) -> str | None:
-    state = demo.initial(_build(optax), *dtypes)
-    return demo.wrong_dtype("estim_lr is {}", state.estim_lr)
-
-
-@PATCH.fault(">=0.1.8")
-def complex_params(optax: Any) -> str | None:
-    """Complex params make the distance estimate complex, and it hardly grows."""
-    return _show(optax, jnp.complex64) or _narrow(optax, jnp.complex64)
-
-
-@PATCH.fault(">=0.1.8", abstract=False, probe=_probe_zero_gradient)
-def zero_gradient(optax: Any) -> str | None:
-    """Zero gradients in the first step: 0/0, NaN from then on."""
-    updates, state = demo.steps(_build(optax), demo.ones(jnp.float32), [0.0])
-    text = "a zero gradient in the first step gives nan updates"
-    return demo.not_finite(text, (updates["b"], state.estim_lr))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
-import jax
 import jax.numpy as jnp
 
 from .._contract.dtypes import (
@@ -26,12 +25,8 @@ from .._contract.float32 import dtypes_in_float32
 from .._contract.promotion import standard_promotion
 from .._contract.updates import cast_updates, requested_dtypes
 from .._contract.widths import real_dtype
-from .._contract.x64 import x64
 from .._engine.patch import Patch, Stock
-from ._support import (
-    modules,
-    reproduce as demo,
-)
+from ._support import modules
 from ._support.arguments import arguments_of
 from ._support.deprecated import deprecated_attribute
 from ._support.in_float32 import MOMENT_TRANSFORMS, with_params_cast_back
@@ -44,6 +39,17 @@ PATCH = Patch(
     "promotion mode",
     allow_missing_targets=True,
 )
+PATCH.fault("integer_leaf", ">=0.1.2", issue=1207)
+PATCH.fault("integer_chain", ">=0.1.4", issue=1207)
+PATCH.fault("integer_gradients", ">=0.1.2")
+PATCH.fault("mixed_leaves", ">=0.1.2", issue=1207)
+PATCH.fault("promoted_bfloat16", "<0.2.4", issue=1207)
+PATCH.fault("default_momentum", ">=0.1.2")
+PATCH.fault("strict_promotion", ">=0.1.2")
+PATCH.fault("strict_schedule", ">=0.1.2")
+PATCH.fault("float64_inside", "<0.2.4", issue=1207)
+PATCH.fault("long_counter", ">=0.2.5,<0.2.7", issue=1207)
+PATCH.fault("integer_nesterov", ">=0.1.9")
 
 _KEEP_DTYPES = KeepDtypes()
 
@@ -250,113 +256,6 @@ _special = {target.qualname for target in PATCH.targets}
 for _transform in MOMENT_TRANSFORMS:
     if _transform.name not in _special:
         _wrap(_transform.modules, _transform.releases, _transform.name)
-
-
-@PATCH.fault(">=0.1.2", issue=1207)
-def integer_leaf(optax: Any) -> str | None:
-    """State kept for an integer leaf changes to float32 in the first step.
-
-    mu = b1 * mu + (1 - b1) * g: an int32 times a Python float is float32.
-    """
-    return demo.one_step(optax.scale_by_adam(), jnp.float32, jnp.int32)
-
-
-@PATCH.fault(">=0.1.4", issue=1207)
-def integer_chain(optax: Any) -> str | None:
-    """State that a later part of a chain keeps for an integer leaf changes to float32.
-
-    ``scale_by_optimistic_gradient`` and ``cocob`` store updates of the parts before them.
-    """
-    later = demo.public(optax, "scale_by_optimistic_gradient")()
-    tx = optax.chain(optax.scale(0.5), later)
-    return demo.one_step(tx, jnp.float32, jnp.int32)
-
-
-@PATCH.fault(">=0.1.2")
-def integer_gradients(optax: Any) -> str | None:
-    """Schedules as learning rate make every update for an int8 gradient 0.
-
-    The rate is cast to the dtype of the gradient: 0.1 is 0 in int8.
-    """
-    tx = optax.scale_by_schedule(lambda _: 0.1)
-    return demo.one_step(tx, jnp.float32, grads=jnp.int8)
-
-
-@PATCH.fault(">=0.1.2", issue=1207)
-def mixed_leaves(optax: Any) -> str | None:
-    """bfloat16 leaves beside float32 ones get float32 updates.
-
-    One flat vector for all leaves has their widest dtype.
-    """
-    return demo.one_step(optax.flatten(optax.sgd(0.1)), jnp.bfloat16, jnp.float32)
-
-
-@PATCH.fault("<0.2.4", issue=1207)
-def promoted_bfloat16(optax: Any) -> str | None:
-    """bfloat16 params get float32 state or updates from adafactor, sm3, radam, novograd."""
-    transformations = (optax.scale_by_factored_rms(), optax.scale_by_sm3())
-    return demo.first(demo.one_step(tx, jnp.bfloat16) for tx in transformations)
-
-
-@PATCH.fault(">=0.1.2")
-def default_momentum(optax: Any) -> str | None:
-    """Adafactor with momentum gives bfloat16 params float32 updates.
-
-    Its momentum is float32 by default, and the updates are the momentum.
-    """
-    return demo.one_step(optax.adafactor(1e-3, momentum=0.9), jnp.bfloat16)
-
-
-@PATCH.fault(">=0.1.2")
-def strict_promotion(optax: Any) -> str | None:
-    """Strict dtype promotion raises TypePromotionError inside optax.
-
-    1 - decay**count: strict mode has no common dtype for a float and an int32.
-    """
-    with jax.numpy_dtype_promotion("strict"):
-        return demo.one_step(optax.scale_by_adam(), jnp.float32)
-
-
-@PATCH.fault(">=0.1.2")
-def strict_schedule(optax: Any) -> str | None:
-    """Strict dtype promotion raises TypePromotionError in cosine, warm-up and other schedules.
-
-    count / float(decay_steps): strict mode has no common dtype for an int32 and a float.
-    """
-    schedule = optax.warmup_cosine_decay_schedule(0.0, 0.1, 2, 10)
-    with jax.numpy_dtype_promotion("strict"):
-        jax.eval_shape(schedule, jax.ShapeDtypeStruct((), jnp.int32))
-    return None
-
-
-@PATCH.fault("<0.2.4", issue=1207)
-@x64()
-def float64_inside(optax: Any) -> str | None:
-    """Under x64, arithmetic on float32 params is float64.
-
-    1 - step**-0.8 is a strong float64 where step is an int32 under x64.
-    """
-    return demo.one_step(optax.scale_by_factored_rms(), jnp.float32, inside=True)
-
-
-@PATCH.fault(">=0.2.5,<0.2.7", issue=1207)
-@x64()
-def long_counter(optax: Any) -> str | None:
-    """simplified_ademamix counts in int64 under x64, although no input is int64."""
-    tx = demo.public(optax, "contrib.scale_by_simplified_ademamix")()
-    return demo.one_step(tx, jnp.float64)
-
-
-@PATCH.fault(">=0.1.9", abstract=False)
-def integer_nesterov(optax: Any) -> str | None:
-    """Nadam with integer gradients: infinite updates.
-
-    It divides the gradients by 1 - decay**count, rounded to their dtype: by 0.
-    """
-    tx = demo.public(optax, "nadam")(0.1)
-    updates, _ = demo.steps(tx, demo.ones(jnp.float32), [1], jnp.int8)
-    got = float(updates["b"][0, 0])
-    return demo.not_finite(f"gradients of 1 give the update {got:g}", got)
 
 
 @PATCH.wraps("__getattr__", ("optax",), ">=0.2.3")

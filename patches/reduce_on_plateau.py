@@ -17,7 +17,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from .._contract.dtypes import (
     PyTree,
@@ -32,12 +31,9 @@ from .._contract.dtypes import (
 from .._contract.promotion import standard_promotion
 from .._contract.updates import cast_updates
 from .._contract.widths import compute_dtype, statistics_dtype
-from .._contract.x64 import without_x64, x64
+from .._contract.x64 import without_x64
 from .._engine.patch import Patch, Stock
-from ._support import (
-    modules,
-    reproduce as demo,
-)
+from ._support import modules
 from ._support.arguments import arguments_of, array_in
 from ._support.rebuild import call_of, rebuild
 from ._support.representation import stand_in_number
@@ -46,6 +42,17 @@ PATCH = Patch(
     "reduce_on_plateau",
     summary="in bfloat16 a slowly falling loss counts as a plateau",
 )
+PATCH.fault("weak_types", ">=0.2.4,<0.2.7", issue=1440)
+PATCH.fault("promoted_updates", ">=0.1.8,<0.2.4")
+PATCH.fault("mixed_halves", ">=0.1.8")
+PATCH.fault("float64", ">=0.2.4,<0.2.7", issue=1440)
+PATCH.fault("float64_loss", ">=0.1.8,<0.2.7,!=0.2.3", issue=976)
+PATCH.fault("array_min_scale", ">=0.2.3", issue=1774)
+PATCH.fault("narrow_scalars", ">=0.2.4")
+PATCH.fault("integer_leaf", ">=0.2.4")
+PATCH.fault("complex_leaf", ">=0.2.7")
+PATCH.fault("no_plateau", ">=0.2.7")
+PATCH.fault("running_mean", ">=0.2.7")
 
 
 @PATCH.wraps("reduce_on_plateau", modules.contrib("reduce_on_plateau"))
@@ -92,114 +99,3 @@ def _reduce_on_plateau(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         return cast_updates(scaled, updates, updates, requested=requested), new_state
 
     return rebuild(built, call_of(stock, args, kwargs), update_fn, init_fn, also_in_float32=True)
-
-
-def _built(optax: Any, **arguments: Any) -> tuple[Any, str]:
-    """Build the transformation, and name the argument that takes the loss on this release."""
-    tx = demo.public(optax, "contrib.reduce_on_plateau")(**arguments)
-    state = demo.initial(tx, jnp.float32)
-    return tx, "loss" if "best_loss" in state._fields else "value"
-
-
-def _show(optax: Any, *dtypes: Any, loss: Any = jnp.float32, **arguments: Any) -> str | None:
-    tx, name = _built(optax, **arguments)
-    value: dict[str, Any] = {name: jax.ShapeDtypeStruct((), loss)}
-    return demo.one_step(tx, *dtypes, inside=loss != jnp.float64, **value)
-
-
-@PATCH.fault(">=0.2.4,<0.2.7", issue=1440)
-def weak_types(optax: Any) -> str | None:
-    """Types of the values change in the first step: the step compiles twice."""
-    return _show(optax, jnp.float32)
-
-
-@PATCH.fault(">=0.1.8,<0.2.4")
-def promoted_updates(optax: Any) -> str | None:
-    """float32 updates for bfloat16 params."""
-    tx, name = _built(optax)
-
-    def update(params: PyTree) -> PyTree:
-        return tx.update(params, tx.init(params), params, **{name: jnp.zeros((), jnp.float32)})[0]
-
-    updates = jax.eval_shape(update, demo.shapes(jnp.bfloat16))
-    return demo.wrong_dtype("{} updates for bfloat16 gradients", updates["w"], jnp.bfloat16)
-
-
-@PATCH.fault(">=0.1.8")
-def mixed_halves(optax: Any) -> str | None:
-    """bfloat16 and float16 leaves in one tree: ValueError, or float32 updates."""
-    return _show(optax, jnp.bfloat16, jnp.float16)
-
-
-@PATCH.fault(">=0.2.4,<0.2.7", issue=1440)
-@x64()
-def float64(optax: Any) -> str | None:
-    """float32 params in 64-bit mode: the values are float64."""
-    return _show(optax, jnp.float32)
-
-
-@PATCH.fault(">=0.1.8,<0.2.7,!=0.2.3", issue=976)
-@x64()
-def float64_loss(optax: Any) -> str | None:
-    """float64 loss for float32 params: the state changes dtype, or lax.cond raises."""
-    return _show(optax, jnp.float32, loss=jnp.float64)
-
-
-@PATCH.fault(">=0.2.3", issue=1774)
-def array_min_scale(optax: Any) -> str | None:
-    """Arrays as min_scale with bfloat16 params: lax.cond raises, or float32 updates."""
-    demo.public(optax, "contrib.reduce_on_plateau", parameter="min_scale")
-    return _show(optax, jnp.bfloat16, min_scale=np.asarray(0.1, np.float32))
-
-
-@PATCH.fault(">=0.2.4")
-def narrow_scalars(optax: Any) -> str | None:
-    """Scales, and values from 0.2.7 on, are kept in the dtype of the params."""
-    return _narrow(optax, jnp.bfloat16)
-
-
-@PATCH.fault(">=0.2.4")
-def integer_leaf(optax: Any) -> str | None:
-    """Integer leaves in the params make the scale an integer, which no factor reduces."""
-    return _narrow(optax, jnp.float32, jnp.int32)
-
-
-@PATCH.fault(">=0.2.7")
-def complex_leaf(optax: Any) -> str | None:
-    """Complex leaves in the params make the best and the average value complex."""
-    return _narrow(optax, jnp.float32, jnp.complex64)
-
-
-def _narrow(optax: Any, *dtypes: Any) -> str | None:
-    state = demo.initial(_built(optax)[0], *dtypes)
-    return demo.first_not_float32(state, [name for name in state._fields if "count" not in name])
-
-
-def _after(optax: Any, losses: Any, **arguments: Any) -> Any:
-    """Return the state after some losses, with bfloat16 params."""
-    tx, name = _built(optax, **arguments)
-    values = {name: np.asarray(losses, np.float32)}
-    return demo.steps(tx, demo.ones(jnp.bfloat16), np.ones(len(losses)), **values)[1]
-
-
-@PATCH.fault(">=0.2.7", abstract=False)
-def no_plateau(optax: Any) -> str | None:
-    """With bfloat16 params, a loss that falls by 0.03% a step counts as a plateau.
-
-    From 2 down to 1, a bfloat16 has steps of 2^-7, 0.4% to 0.8%: patience runs out first.
-    """
-    state = _after(optax, 2 * 0.9997 ** np.arange(100), patience=5)
-    scale = state.scale if "scale" in state._fields else state.lr
-    return demo.wrong("the scale is {:g} although each loss is the best so far", scale, 1.0)
-
-
-@PATCH.fault(">=0.2.7", abstract=False)
-def running_mean(optax: Any) -> str | None:
-    """With bfloat16 params, the mean over accumulation_size losses is wrong.
-
-    mean + (loss - mean) / n rounds to the mean in bfloat16, as soon as n is above 256.
-    """
-    demo.public(optax, "contrib.reduce_on_plateau", parameter="accumulation_size")
-    losses = np.linspace(1.0, 2.0, 299)
-    state = _after(optax, losses, accumulation_size=300)
-    return demo.wrong("the mean loss", state.avg_value, losses.mean(), rtol=1e-3)

@@ -16,7 +16,6 @@ import inspect
 from typing import Any, Callable
 
 import jax.numpy as jnp
-import numpy as np
 
 from .._contract.dtypes import (
     PyTree,
@@ -37,10 +36,7 @@ from .._contract.kinds import promote_initial_state
 from .._contract.updates import cast_updates, requested_dtypes, same_dtypes
 from .._contract.widths import compute_dtype, promoted, statistics_dtype
 from .._engine.patch import Patch, Stock
-from ._support import (
-    modules,
-    reproduce as demo,
-)
+from ._support import modules
 from ._support.arguments import arguments_of
 from ._support.rebuild import call_of, rebuild
 
@@ -48,8 +44,14 @@ PATCH = Patch(
     "schedule_free",
     summary="in bfloat16 the sum of weights stops growing, so the averaged params are wrong",
 )
+PATCH.fault("promoted_updates", "==0.2.3", issue=1038)
+PATCH.fault("narrow_statistics", ">=0.2.4")
+PATCH.fault("integer_leaf", ">=0.2.4")
+PATCH.fault("mixed_halves", ">=0.2.3")
+PATCH.fault("array_learning_rate", ">=0.2.3")
+PATCH.fault("stalled_sum", ">=0.2.4")
 
-_STATISTICS = ("b1", "weight_sum", "max_lr")
+STATISTICS = ("b1", "weight_sum", "max_lr")
 
 
 @PATCH.wraps("schedule_free", modules.contrib("schedule_free"))
@@ -99,7 +101,7 @@ def _schedule_free(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         if arguments["state_dtype"] is None:
             state = state._replace(z=_like_inexact(state.z, params))
         # Without any leaf stock takes its default float, float64 in 64-bit mode.
-        scalars = {name: cast(getattr(state, name), statistics) for name in _STATISTICS}
+        scalars = {name: cast(getattr(state, name), statistics) for name in STATISTICS}
         return strip_weak_type(state._replace(**scalars))
 
     def update_fn(
@@ -202,55 +204,3 @@ def _z_for(state: Any, params: PyTree) -> PyTree:
     Elsewhere a ``z`` that ``state_dtype`` made narrower is used as in stock.
     """
     return tree_map(lambda z, p: half_to_float32(z) if is_half(p) else z, state.z, params)
-
-
-def _build(optax: Any, **changed: Any) -> Any:
-    build = demo.public(optax, "contrib.schedule_free")
-    return build(optax.sgd(0.1), **{"learning_rate": 0.1, **changed})
-
-
-@PATCH.fault("==0.2.3", issue=1038)
-def promoted_updates(optax: Any) -> str | None:
-    """float32 updates for bfloat16 params."""
-    return demo.one_step(_build(optax), jnp.bfloat16)
-
-
-def _narrow_statistic(optax: Any, *dtypes: Any) -> str | None:
-    state = demo.initial(_build(optax), *dtypes)
-    return demo.first_not_float32(state, _STATISTICS)
-
-
-@PATCH.fault(">=0.2.4")
-def narrow_statistics(optax: Any) -> str | None:
-    """weight_sum, max_lr and b1 are kept in the lowest dtype of the params."""
-    return _narrow_statistic(optax, jnp.bfloat16)
-
-
-@PATCH.fault(">=0.2.4")
-def integer_leaf(optax: Any) -> str | None:
-    """Integer leaves in the params make the statistics integers."""
-    return _narrow_statistic(optax, jnp.float32, jnp.int32)
-
-
-@PATCH.fault(">=0.2.3")
-def mixed_halves(optax: Any) -> str | None:
-    """bfloat16 and float16 leaves in one tree: ValueError, or float32 updates."""
-    return demo.one_step(_build(optax), jnp.bfloat16, jnp.float16)
-
-
-@PATCH.fault(">=0.2.3")
-def array_learning_rate(optax: Any) -> str | None:
-    """float32 array as learning rate: state or updates change dtype."""
-    tx = _build(optax, learning_rate=np.asarray(0.1, np.float32))
-    return demo.one_step(tx, jnp.bfloat16)
-
-
-@PATCH.fault(">=0.2.4", abstract=False)
-def stalled_sum(optax: Any) -> str | None:
-    """With bfloat16 params, the sum of weights stops growing after 256 steps.
-
-    One term, lr^2, is less than half a unit in the last place of 256 lr^2 in bfloat16.
-    """
-    _, state = demo.steps(_build(optax), demo.ones(jnp.bfloat16), [1.0] * 1000)
-    text = "weight_sum is {:g} after 1000 steps, not {:g}"
-    return demo.wrong(text, state.weight_sum, 1000 * 0.1**2)

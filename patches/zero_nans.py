@@ -24,10 +24,7 @@ from jax import lax
 from .._contract.dtypes import PyTree, is_inexact, leaves, same_structure, tree_map
 from .._engine.patch import Patch, Stock
 from .._tally import count
-from ._support import (
-    modules,
-    reproduce as demo,
-)
+from ._support import modules
 from ._support.branches import copy_of
 
 PATCH = Patch(
@@ -35,6 +32,9 @@ PATCH = Patch(
     summary="`zero_nans` inside `MultiSteps`: after one NaN or infinite micro-batch, every update "
     "is zero",
 )
+PATCH.fault("bool_mask", ">=0.1.8,<0.2.0", issue=828)
+PATCH.fault("nan_forever", ">=0.1.8")
+PATCH.fault("inf_leak", ">=0.1.8")
 
 
 @PATCH.wraps("MultiSteps.update", modules.ACCUMULATION, ">=0.2.0")
@@ -108,43 +108,3 @@ class _Selected:
             return selected
         weighted = held + self._emit * self._new
         return jnp.where(jnp.isfinite(weighted), weighted, selected)
-
-
-def _probe_product(optax: Any) -> str | None:
-    """Trace a product over a whole leaf, where neither a sum nor the identity needs one."""
-    tx = optax.MultiSteps(optax.identity(), 2, use_grad_mean=False)
-    leaf = jax.ShapeDtypeStruct((3, 5), jnp.float32)
-    for equation in demo.operations(lambda grads: tx.update(grads, tx.init(grads), grads), leaf):
-        if equation.primitive.name == "mul" and equation.outvars[0].aval.shape == (3, 5):
-            return "updates are held back by multiplying them with 0"
-    return None
-
-
-@PATCH.fault(">=0.1.8,<0.2.0", issue=828)
-def bool_mask(optax: Any) -> str | None:
-    """zero_nans inside MultiSteps has a bool mask: TypeError from cond."""
-    return demo.one_step(optax.MultiSteps(optax.zero_nans(), 2), jnp.float32)
-
-
-@PATCH.fault(">=0.1.8", abstract=False, probe=_probe_product)
-def nan_forever(optax: Any) -> str | None:
-    """After one NaN micro-batch every later update is zero, without a warning.
-
-    0 * nan = nan: (1 - emit) * acc_grads never resets the accumulator.
-    """
-    tx = optax.MultiSteps(optax.chain(optax.zero_nans(), optax.sgd(1.0)), 2)
-    updates, _ = demo.steps(tx, demo.ones(jnp.float32), [jnp.nan, 1.0, 1.0, 1.0])
-    text = "after one nan, a window of gradients 1 gives the update {:g}, not -1"
-    return demo.wrong(text, updates["b"], -1.0)
-
-
-@PATCH.fault(">=0.1.8", abstract=False, probe=_probe_product)
-def inf_leak(optax: Any) -> str | None:
-    """After an inf micro-batch, a step that should emit zeros returns NaN.
-
-    0 * inf = nan: a step in the middle of a window returns emit * update.
-    """
-    # Without zero_nans inside, which would hide what the window emits.
-    tx = optax.MultiSteps(optax.sgd(1.0), 2)
-    updates, _ = demo.steps(tx, demo.ones(jnp.float32), [jnp.inf])
-    return demo.wrong("a step that should emit zeros emits {:g}", updates["b"], 0.0)

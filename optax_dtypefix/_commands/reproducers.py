@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 
 from .._api import disabled, is_applied, status
-from .._engine.patch import Fault
+from .._engine.patch import Fault, Reproducer
 from .._engine.release import Release, installed
 from ..patches import IDS, load
 from ..patches.releases import TESTED
@@ -55,7 +55,7 @@ def _faults(patch_id: str) -> tuple[Fault, ...]:
         faults: tuple[Fault, ...] = load(patch_id).faults
     except Exception:  # The report says that the patch failed, and why.
         unknown = "the patch cannot be loaded, so its faults are unknown"
-        return (Fault("(all)", unknown, "", lambda _: unknown),)
+        return (Fault("(all)", "", "", lambda: Reproducer(unknown, lambda _: unknown)),)
     return faults
 
 

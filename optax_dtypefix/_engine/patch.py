@@ -1,11 +1,15 @@
-"""Define a patch: replacements and faults, each one a function that a decorator registers.
+"""Define a patch: its replacements, which a decorator registers, and the table of its faults.
 
 A file in ``patches/`` makes one :class:`Patch`. That file knows optax's mathematics, and does not
-know how patches are applied. The engine applies patches, and does not know the mathematics.
+know how patches are applied. The engine applies patches, and does not know the mathematics. The
+file of the same name in ``patches/faults/`` reproduces the faults. A program that trains on a
+tested release does not load that file.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, TypeVar
 
 if TYPE_CHECKING:
@@ -28,7 +32,7 @@ it returns, by ``rebuild`` of ``patches/_support/rebuild.py``, and of its callba
 does not do.
 """
 
-Reproducer = Callable[[Any], Optional[str]]
+Reproduce = Callable[[Any], Optional[str]]
 """``reproduce(package)``: runs public functions of the package, as a user would.
 
 Returns None if the contract holds, else a description of the fault. May raise instead. The package
@@ -36,12 +40,56 @@ is an argument, not a global, because a program may delete the package and impor
 """
 
 _R = TypeVar("_R", bound=Replacement)
-_F = TypeVar("_F", bound=Reproducer)
+_F = TypeVar("_F", bound=Reproduce)
 _ISSUES = "https://github.com/google-deepmind/optax/issues/"
+_FAULTS = f"{__name__.partition('.')[0]}.patches.faults"
 
 
 class NotInReleaseError(LookupError):
     """The release lacks a function that the reproducer needs, so it does not have the fault."""
+
+
+class Reproducer(NamedTuple):
+    """How to reproduce a fault.
+
+    Attributes:
+      summary: what a user sees, in one line.
+      run: reproduces the fault on the current functions of the package, stock or patched.
+      probe: a reproducer for untested releases and stock functions, which evaluates no more than
+        shapes and dtypes: no FLOPs, no backend. None if there is no such reproducer.
+    """
+
+    summary: str
+    run: Reproduce
+    probe: Reproduce | None = None
+
+    @property
+    def traces_only(self) -> bool:
+        """Whether the reproducer itself evaluates no more than shapes and dtypes."""
+        return self.run is self.probe
+
+
+class Reproducers(dict[str, Reproducer]):
+    """The reproducers of one patch, by the ids of the faults.
+
+    The name of a function is the id. Its docstring starts with the summary.
+    """
+
+    def traced(self, reproduce: _F) -> _F:
+        """Register a reproducer that evaluates shapes and dtypes only: it is its own probe."""
+        return self.computed(reproduce)(reproduce)
+
+    def computed(self, probe: Reproduce | None = None) -> Callable[[_F], _F]:
+        """Register a reproducer that computes values, and its probe if there is one."""
+
+        def register(reproduce: _F) -> _F:
+            # ``python -OO`` removes docstrings. A trailing underscore avoids the name of a builtin.
+            text = reproduce.__doc__ or reproduce.__name__
+            summary = " ".join(text.partition("\n\n")[0].split()).removesuffix(".")
+            self[reproduce.__name__.rstrip("_")] = Reproducer(summary, reproduce, probe)
+            return reproduce
+
+        return register
 
 
 class Fault(NamedTuple):
@@ -49,27 +97,25 @@ class Fault(NamedTuple):
 
     Attributes:
       id: short name, unique within the patch.
-      summary: what a user sees, in one line.
       releases: PEP 440 specifiers of the affected releases, among the tested ones.
-      reproducer: reproduces the fault on the current functions of the package, stock or patched.
       upstream: link of the upstream issue or pull request; empty if there is none.
-      abstract: whether the reproducer only evaluates shapes and dtypes: no FLOPs, no backend.
-        Then the reproducer is also the probe on untested releases.
-      probe: an abstract reproducer for stock functions, if the reproducer must compute.
+      reproducer: imports the reproducer.
     """
 
     id: str
-    summary: str
     releases: str
-    reproducer: Reproducer
-    upstream: str = ""
-    abstract: bool = True
-    probe: Reproducer | None = None
+    upstream: str
+    reproducer: Callable[[], Reproducer]
+
+    @property
+    def summary(self) -> str:
+        """What a user sees, in one line."""
+        return self.reproducer().summary
 
     def reproduce(self, package: Any) -> str | None:
         """Run the reproducer. A release without the function that it needs has no fault."""
         try:
-            return self.reproducer(package)
+            return self.reproducer().run(package)
         except NotInReleaseError:
             return None
 
@@ -144,40 +190,17 @@ class Patch:
 
         return register
 
-    def fault(
-        self,
-        releases: str,
-        *,
-        issue: int | None = None,
-        abstract: bool = True,
-        probe: Reproducer | None = None,
-    ) -> Callable[[_F], _F]:
-        """Register a reproducer. Its name is the id; its docstring starts with the summary.
+    def fault(self, id: str, releases: str, *, issue: int | None = None) -> None:  # noqa: A002
+        """Declare a fault, which ``patches/faults/`` reproduces.
 
         Args:
-          releases: PEP 440 specifiers of the affected releases, among the tested ones.
+          id: see :class:`Fault`.
+          releases: see :class:`Fault`.
           issue: number of the upstream issue or pull request, if there is one.
-          abstract: see :class:`Fault`.
-          probe: see :class:`Fault`.
         """
-
-        def register(reproduce: _F) -> _F:
-            # ``python -OO`` removes docstrings. A trailing underscore avoids the name of a builtin.
-            text = reproduce.__doc__ or reproduce.__name__
-            summary = " ".join(text.partition("\n\n")[0].split())
-            fault = Fault(
-                reproduce.__name__.rstrip("_"),
-                summary.removesuffix("."),
-                releases,
-                reproduce,
-                f"{_ISSUES}{issue}" if issue else "",
-                abstract,
-                probe,
-            )
-            self.faults += (fault,)
-            return reproduce
-
-        return register
+        upstream = f"{_ISSUES}{issue}" if issue else ""
+        reproducer = functools.partial(_reproducer, self.id, id)
+        self.faults += (Fault(id, releases, upstream, reproducer),)
 
     @property
     def upstream(self) -> tuple[str, ...]:
@@ -196,3 +219,9 @@ class Patch:
         affected = [i for i, release in enumerate(tested) if self.faults_on(release)]
         after = tested[affected[-1] + 1 :] if affected else tested
         return str(after[0]) if after else ""
+
+
+def _reproducer(patch_id: str, fault_id: str) -> Reproducer:
+    module = importlib.import_module(f"{_FAULTS}.{patch_id}")
+    found: Reproducer = module.FAULTS[fault_id]
+    return found

@@ -105,12 +105,12 @@ def _by_probe(
 ) -> Decision:
     probed: list[Fault] = []
     for fault in faults:
-        probe = fault.reproduce if fault.abstract else fault.probe
-        probed += [fault] if fault.abstract else []
-        if probe is None:
+        reproducer = fault.reproducer()
+        probed += [fault] if reproducer.traces_only else []
+        if reproducer.probe is None:
             continue
         try:
-            shows = probe(package) is not None
+            shows = reproducer.probe(package) is not None
         except NotInReleaseError:
             shows = False
         except (AttributeError, ImportError) as error:  # The probe does not know this release.

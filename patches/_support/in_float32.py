@@ -29,7 +29,6 @@ from ..._engine.patch import Patch, Stock
 from ..._tally import counting
 from . import modules
 from .rebuild import call_of, rebuild
-from .reproduce import all_public
 from .stock_dtypes import as_stock_promotes, promotes_half, start_as_stock, without_user_code
 
 
@@ -78,12 +77,6 @@ MOMENT_TRANSFORMS = (
     MomentTransform("ema", modules.ACCUMULATION, ">=0.1.2", ()),
     MomentTransform("apply_every", modules.ACCUMULATION, ">=0.1.2", ()),
 )
-
-
-def available(optax: Any, *names: str) -> dict[str, Any]:
-    """Build the named transformations that the installed optax has, for a reproducer."""
-    paths = [path for name in names for path in (name, f"contrib.{name}")]
-    return {name: build() for name, build in all_public(optax, *paths).items()}
 
 
 def is_float16(dtype: Any) -> bool:

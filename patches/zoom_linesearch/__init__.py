@@ -25,8 +25,6 @@ from ..._contract.dtypes import (
     cast_back,
     dtype_of,
     is_inexact,
-    is_weak,
-    leaves,
     same_structure,
     strip_weak_type,
     tree_map,
@@ -34,12 +32,8 @@ from ..._contract.dtypes import (
 from ..._contract.promotion import in_the_present_mode, standard_promotion
 from ..._contract.updates import cast_updates
 from ..._contract.widths import compute_dtype, float_dtype, real_dtype, statistics_dtype
-from ..._contract.x64 import x64
 from ..._engine.patch import Patch, Stock
-from .._support import (
-    modules,
-    reproduce as demo,
-)
+from .._support import modules
 from .._support.rebuild import Call, call_of, in_place_of, rebuild
 from .._support.representation import Representation
 from . import lbfgs
@@ -49,6 +43,16 @@ PATCH = Patch(
     summary="L-BFGS and line searches: `TypeError` or changing dtypes in bfloat16 and 64-bit "
     "mode; the step compiles twice",
 )
+PATCH.fault("weak_types", ">=0.2.3", issue=1108)
+PATCH.fault("weak_types_backtracking", ">=0.2.0", issue=1171)
+PATCH.fault("float32_in_64_bit_mode", ">=0.2.3", issue=1210)
+PATCH.fault("float64", ">=0.2.3,<0.2.5", issue=1210)
+PATCH.fault("bfloat16", ">=0.2.3", issue=1108)
+PATCH.fault("complex", ">=0.2.3", issue=1141)
+PATCH.fault("mixed_tree", ">=0.2.3", issue=1207)
+PATCH.fault("mixed_precision", ">=0.2.3", issue=1207)
+PATCH.fault("bfloat16_backtracking", ">=0.2.0", issue=1171)
+PATCH.fault("stored_gradient", ">=0.2.0")
 
 _ARRAYS = ("params", "updates", "grad", "safe_grad")
 """Fields of the search's state that are trees like the params; all others are scalars."""
@@ -229,111 +233,6 @@ def _value_dtype(state: Any) -> Any:
         if is_search(node):
             return dtype_of(node.value)
     return None
-
-
-def _loss(params: PyTree) -> Any:
-    """Compute a quadratic, real also for complex params, in the dtype of the first leaf."""
-    found = [leaf for leaf in leaves(params) if is_inexact(leaf)]
-    return sum(jnp.sum(jnp.real(leaf * jnp.conj(leaf))).astype(real_dtype(found)) for leaf in found)
-
-
-def _one_step(tx: Any, *dtypes: Any, grads: Any = None, inside: bool = False) -> str | None:
-    params = demo.shapes(*dtypes)
-    extra = {
-        "value": jax.eval_shape(_loss, params),
-        "grad": demo.shapes(grads) if grads else params,
-        "value_fn": _loss,
-    }
-    return demo.one_step(tx, *dtypes, grads=grads, inside=inside, **extra)
-
-
-def _build_lbfgs(optax: Any) -> Any:
-    return demo.public(optax, "lbfgs")()
-
-
-def _build_backtracking(optax: Any, *, store_grad: bool = False) -> Any:
-    build = demo.public(optax, "scale_by_backtracking_linesearch")
-    return build(max_backtracking_steps=3, store_grad=store_grad)
-
-
-@PATCH.fault(">=0.2.3", issue=1108)
-def weak_types(optax: Any) -> str | None:
-    """State of L-BFGS is weakly typed until the first step: two traces."""
-    tx = _build_lbfgs(optax)
-    # This is enough to know, and to trace a search takes long.
-    if any(map(is_weak, leaves(demo.initial(tx, jnp.float32)))):
-        return "the state is weakly typed before the first step, and not after it"
-    return _one_step(tx, jnp.float32)
-
-
-@PATCH.fault(">=0.2.0", issue=1171)
-def weak_types_backtracking(optax: Any) -> str | None:
-    """State of the backtracking search is weakly typed until the first step: two traces."""
-    return _one_step(_build_backtracking(optax), jnp.float32)
-
-
-@PATCH.fault(">=0.2.3", issue=1210)
-@x64()
-def float32_in_64_bit_mode(optax: Any) -> str | None:
-    """float32 params in 64-bit mode: TypeError from cond, later float64 in state and inside."""
-    return _one_step(_build_lbfgs(optax), jnp.float32, inside=True)
-
-
-@PATCH.fault(">=0.2.3,<0.2.5", issue=1210)
-@x64()
-def float64(optax: Any) -> str | None:
-    """float64 in 64-bit mode: cond and checkpointed scan refuse the state of L-BFGS.
-
-    The state passes through ``cond(pred, update, keep)``, as in a checkpointed scan.
-    """
-    tx = _build_lbfgs(optax)
-
-    def maybe_step(keep: Any, params: PyTree) -> Any:
-        extra = {"value": _loss(params), "grad": params, "value_fn": _loss}
-
-        def step(state: Any) -> Any:
-            return tx.update(params, state, params, **extra)[1]
-
-        return jax.lax.cond(keep, lambda state: state, step, tx.init(params))
-
-    jax.eval_shape(maybe_step, jax.ShapeDtypeStruct((), jnp.bool_), demo.shapes(jnp.float64))
-    return None
-
-
-@PATCH.fault(">=0.2.3", issue=1108)
-def bfloat16(optax: Any) -> str | None:
-    """bfloat16 params: TypeError from cond, later a changing state."""
-    return _one_step(_build_lbfgs(optax), jnp.bfloat16)
-
-
-@PATCH.fault(">=0.2.3", issue=1141)
-def complex_(optax: Any) -> str | None:
-    """Complex params: TypeError, later two traces."""
-    return _one_step(_build_lbfgs(optax), jnp.complex64)
-
-
-@PATCH.fault(">=0.2.3", issue=1207)
-def mixed_tree(optax: Any) -> str | None:
-    """Leaves of different dtypes: TypeError, or updates of the wrong dtype."""
-    return _one_step(_build_lbfgs(optax), jnp.bfloat16, jnp.float32)
-
-
-@PATCH.fault(">=0.2.3", issue=1207)
-def mixed_precision(optax: Any) -> str | None:
-    """float32 gradients on bfloat16 params: TypeError, or the state changes dtype."""
-    return _one_step(_build_lbfgs(optax), jnp.bfloat16, grads=jnp.float32)
-
-
-@PATCH.fault(">=0.2.0", issue=1171)
-def bfloat16_backtracking(optax: Any) -> str | None:
-    """bfloat16 params: the state of the backtracking search changes."""
-    return _one_step(_build_backtracking(optax), jnp.bfloat16)
-
-
-@PATCH.fault(">=0.2.0")
-def stored_gradient(optax: Any) -> str | None:
-    """store_grad=True on bfloat16 params: TypeError about a cotangent."""
-    return _one_step(_build_backtracking(optax, store_grad=True), jnp.bfloat16)
 
 
 PATCH.wraps("scale_by_lbfgs", modules.TRANSFORM, ">=0.2.3,<0.2.5")(

@@ -75,7 +75,10 @@ TAMPERED = f"""
             return "shown"
 
         def fault(name, reproduce, releases=""):
-            return inner_drift._replace(id=name, reproducer=reproduce, releases=releases)
+            from optax_dtypefix._engine.patch import Reproducer
+
+            found = Reproducer(name, reproduce)
+            return inner_drift._replace(id=name, reproducer=lambda: found, releases=releases)
 
         patch.faults = (
             inner_drift,
@@ -285,6 +288,7 @@ OTHERS = """
 
     @wrapt.when_imported("optax_dtypefix.patches.multi_steps")
     def tamper(module):
+        from optax_dtypefix._engine.patch import Reproducer
         from optax_dtypefix._engine.release import Release
         from optax_dtypefix.patches import fromage
 
@@ -293,9 +297,13 @@ OTHERS = """
         def reproduce_another(optax):
             return fromage.PATCH.faults_on(Release(optax.__version__))[0].reproduce(optax)
 
+        def fault(name, reproduce):
+            found = Reproducer(name, reproduce)
+            return inner_drift._replace(id=name, reproducer=lambda: found, releases="")
+
         module.PATCH.faults = (
-            inner_drift._replace(id="of_fromage", reproducer=reproduce_another, releases=""),
-            inner_drift._replace(id="of_none", reproducer=lambda optax: "wrong", releases=""),
+            fault("of_fromage", reproduce_another),
+            fault("of_none", lambda optax: "wrong"),
         )
 """
 

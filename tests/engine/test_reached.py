@@ -18,6 +18,7 @@ from support.fakepackage import (
     on,
     patch,
     start,
+    traced,
 )
 
 
@@ -84,8 +85,7 @@ def test_the_engines_own_calls_do_not_count(package: FakePackage) -> None:
         count("sign")
         return -stock(*args)
 
-    made = patch("a", on("scale", replacement))
-    made.faults = (made.faults[0]._replace(reproducer=probe, abstract=True, probe=None),)
+    made = patch("a", on("scale", replacement), faults=[traced(probe)])
     engine = engine_of(made)
     package.release("9.0")
     pkg = package.load()

@@ -9,11 +9,21 @@ import pytest
 
 from optax_dtypefix import OptaxDtypeFixError, OptaxDtypeFixWarning, State
 from optax_dtypefix._engine.engine import Engine
-from optax_dtypefix._engine.patch import Fault, Patch
+from optax_dtypefix._engine.patch import Fault, Reproducer, Reproducers
 from optax_dtypefix._engine.release import Release, installed
 from optax_dtypefix._settings import Settings
 from optax_dtypefix.patches.releases import TESTED
-from support.fakepackage import NAME, FakePackage, engine_of, fault, negate, on, patch, start
+from support.fakepackage import (
+    NAME,
+    FakePackage,
+    engine_of,
+    fault,
+    negate,
+    on,
+    patch,
+    start,
+    traced,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,7 +115,7 @@ def test_probes_run_in_a_context_of_their_own(package: FakePackage) -> None:
         seen.append(inside[0])
         return None if pkg.scale(5) < 0 else "seen"
 
-    made = patch("a", on("scale"), faults=[Fault("abstract", "", "", reproduce)])
+    made = patch("a", on("scale"), faults=[traced(reproduce)])
     engine = Engine(NAME, ("a",), lambda _: made, Settings(), TESTED, probing)
     start(engine)
     assert package.load().scale(5) == -10
@@ -114,8 +124,8 @@ def test_probes_run_in_a_context_of_their_own(package: FakePackage) -> None:
 
 def test_a_fault_that_computes_needs_a_probe(package: FakePackage) -> None:
     package.release("99.0")
-    computes = Fault("computes", "", "", must_not_run, abstract=False)
-    probed = Fault("probed", "", "", must_not_run, abstract=False, probe=lambda _: "seen")
+    computes = Fault("computes", "", "", lambda: Reproducer("", must_not_run))
+    probed = Fault("probed", "", "", lambda: Reproducer("", must_not_run, lambda _: "seen"))
     engine = engine_of(
         patch("a", on("scale"), faults=[computes]),
         patch("b", on("shift"), faults=[computes, probed]),
@@ -135,11 +145,11 @@ def test_a_patch_that_does_not_fix_the_probed_fault_is_reverted(package: FakePac
         raise AttributeError("this optax has no tree_utils")
 
     def positive(function: str) -> Fault:
-        def reproduce(pkg: Any) -> str | None:
+        def is_positive(pkg: Any) -> str | None:
             found = getattr(pkg, function)(5)
             return None if found < 0 else f"{function} gives {found}"
 
-        return Fault("positive", "a fault", "", reproduce)
+        return traced(is_positive)
 
     engine = engine_of(
         patch("fixes", on("scale", negate), faults=[positive("scale")]),
@@ -356,8 +366,9 @@ def test_allow_missing_targets_does_not_count_on_a_tested_release(package: FakeP
 
 
 def test_the_summary_of_a_fault_is_its_first_paragraph() -> None:
-    made = Patch("a", "a patch")
+    found = Reproducers()
 
+    @found.computed()
     def sums_stall(_: Any) -> str | None:
         """Sums
         stall.
@@ -366,6 +377,4 @@ def test_the_summary_of_a_fault_is_its_first_paragraph() -> None:
         """
         return None
 
-    made.fault("")(sums_stall)
-    (registered,) = made.faults
-    assert registered.summary == "Sums stall"
+    assert found["sums_stall"].summary == "Sums stall"

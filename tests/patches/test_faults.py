@@ -68,7 +68,14 @@ def test_the_patch_describes_itself(patch_id: str) -> None:
     )
     assert all(fault.summary and fault.releases for fault in patch.faults)
     # Without a probe the patch could never act on a release outside the table.
-    assert any(fault.abstract or fault.probe for fault in patch.faults)
+    assert any(fault.reproducer().probe for fault in patch.faults)
+
+
+@pytest.mark.parametrize("patch_id", patches.IDS)
+def test_each_fault_is_declared_and_reproduced(patch_id: str) -> None:
+    reproduced = importlib.import_module(f"{patches.__name__}.faults.{patch_id}").FAULTS
+    declared = [fault.id for fault in patches.load(patch_id).faults]
+    assert sorted(declared) == sorted(reproduced)
 
 
 @pytest.mark.parametrize("patch_id", patches.IDS)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from optax_dtypefix._engine.engine import Engine
 from optax_dtypefix._engine.import_hook import patch_when_imported
-from optax_dtypefix._engine.patch import Fault, Patch, Target
+from optax_dtypefix._engine.patch import Fault, Patch, Reproducer, Target
 from optax_dtypefix._settings import Settings
 from optax_dtypefix.patches.releases import TESTED
 
@@ -132,9 +132,17 @@ def fault(reproduce: Callable[[], str | None] = lambda: "seen", releases: str = 
         del package
         return reproduce()
 
-    return Fault(
-        "fault", "a fault", releases, run, "https://example.org/1", abstract=False, probe=run
-    )
+    def probe(package: Any) -> str | None:
+        return run(package)
+
+    found = Reproducer("a fault", run, probe)
+    return Fault("fault", releases, "https://example.org/1", lambda: found)
+
+
+def traced(reproduce: Callable[[Any], str | None]) -> Fault:
+    """Return a fault of all releases, whose reproducer is its own probe."""
+    found = Reproducer("a fault", reproduce, probe=reproduce)
+    return Fault(reproduce.__name__, "", "", lambda: found)
 
 
 def patch(name: str, *targets: Target, faults: Sequence[Fault] = (), **more: Any) -> Patch:

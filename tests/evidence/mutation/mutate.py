@@ -57,8 +57,7 @@ def mutants(file: str) -> Iterator[Mutant]:
 
 
 def _running(tree: ast.AST) -> Iterator[ast.expr | ast.stmt]:
-    """Yield the nodes that run: no annotations, no code for type checkers, no reproducers."""
-    reproducers = _reproducers(tree)
+    """Yield the nodes that run: no annotations, no code for type checkers."""
     pending: list[ast.AST] = [tree]
     while pending:
         node = pending.pop()
@@ -67,31 +66,11 @@ def _running(tree: ast.AST) -> Iterator[ast.expr | ast.stmt]:
         if isinstance(node, (ast.expr, ast.stmt)):
             yield node
         if isinstance(node, ast.FunctionDef):
-            if node.name not in reproducers:
-                pending += node.body
+            pending += node.body
         elif isinstance(node, ast.AnnAssign):
             pending += [node.value] if node.value else []
         else:
             pending += ast.iter_child_nodes(node)
-
-
-def _reproducers(module: ast.AST) -> set[str]:
-    """Name the functions that reproduce a fault, or that only such a function calls."""
-    called: set[str] = set()
-    pending = list(ast.iter_child_nodes(module))
-    functions = {node.name: node for node in pending if isinstance(node, ast.FunctionDef)}
-    private = {n for n, f in functions.items() if n.startswith("_") and not f.decorator_list}
-    faults = {n for n, f in functions.items() if "fault(" in "".join(_decorators(f))}
-    pending = [node for node in pending if getattr(node, "name", None) not in private | faults]
-    while pending:
-        names = {node.id for node in ast.walk(pending.pop()) if isinstance(node, ast.Name)}
-        pending += [functions[name] for name in (names & private) - called]
-        called |= names
-    return faults | (private - called)
-
-
-def _decorators(function: ast.FunctionDef) -> list[str]:
-    return [ast.unparse(decorator) for decorator in function.decorator_list]
 
 
 _COMPARE = {
@@ -214,7 +193,8 @@ def main() -> int:
     parser.add_argument("files", nargs="*")
     asked = parser.parse_intermixed_args()
     folders = (ROOT / "patches", ROOT / "optax_dtypefix" / "_engine")
-    every = sorted(str(p.relative_to(ROOT)) for f in folders for p in f.rglob("*.py"))
+    files = (p for f in folders for p in f.rglob("*.py") if p.parent.name != "faults")
+    every = sorted(str(p.relative_to(ROOT)) for p in files)
     found = [mutant for file in asked.files or every for mutant in mutants(file)]
     chosen = random.Random(asked.seed).sample(found, min(asked.count, len(found)))
     outcomes: dict[str, list[Mutant]] = {"killed": [], "not called": [], "SURVIVED": []}

@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from . import reproduce as demo
+from . import _reproduce as demo
 
 
 def updates_of(tx: Any, gradients: Any) -> Any:

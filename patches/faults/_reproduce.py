@@ -63,6 +63,12 @@ def all_public(optax: Any, *paths: str) -> dict[str, Any]:
     return found
 
 
+def available(optax: Any, *names: str) -> dict[str, Any]:
+    """Build the named transformations that the installed optax has."""
+    paths = [path for name in names for path in (name, f"contrib.{name}")]
+    return {name: build() for name, build in all_public(optax, *paths).items()}
+
+
 def initial(tx: Any, *dtypes: Any) -> Any:
     """Return the state before the first step, abstractly. See :func:`shapes` for the dtypes."""
     return jax.eval_shape(tx.init, shapes(*dtypes))

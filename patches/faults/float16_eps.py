@@ -1,0 +1,135 @@
+"""Reproduce the faults of ``float16_eps``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..._engine.patch import Reproducers
+from .._support.in_float32 import is_float16
+from . import _reproduce as demo
+
+FAULTS = Reproducers()
+
+
+def _sizes(tx: Any, *gradients: float) -> tuple[list[float], Any]:
+    """Return the sizes of the updates for these gradients, one a step, and the last state."""
+    updates, state = demo.steps(tx, np.ones((3, 4), np.float16), gradients)
+    return [float(size) for size in np.abs(updates).max((1, 2))], state
+
+
+def _show_not_finite(optax: Any, gradient: float, *names: str) -> str | None:
+    def show(tx: Any) -> str | None:
+        sizes, _ = _sizes(tx, gradient, gradient)
+        text = f"the update for a gradient of {gradient:g} is "
+        return demo.first(demo.not_finite(f"{text}{size}", size) for size in sizes)
+
+    return demo.first_named(show, demo.available(optax, *names))
+
+
+@FAULTS.computed()
+def zero_gradient(optax: Any) -> str | None:
+    """In float16 a zero gradient gives NaN in adam, amsgrad and adabelief.
+
+    m = v = 0, and eps = 1e-8 is less than half of 6e-8: 0 / (sqrt(0) + 0).
+    """
+    return _show_not_finite(optax, 0.0, "scale_by_adam", "scale_by_amsgrad", "scale_by_belief")
+
+
+@FAULTS.computed()
+def rmsprop(optax: Any) -> str | None:
+    """In float16 a zero gradient gives NaN in rmsprop, centered or not.
+
+    0 * rsqrt(0 + 0).
+    """
+    return _show_not_finite(optax, 0.0, "scale_by_rms", "scale_by_stddev")
+
+
+@FAULTS.computed()
+def novograd(optax: Any) -> str | None:
+    """In float16 a zero gradient gives NaN in novograd and adan.
+
+    The norm of a layer is 0 here: 0 / (sqrt(0) + 0).
+    """
+    return _show_not_finite(optax, 0.0, "scale_by_novograd", "scale_by_adan")
+
+
+@FAULTS.computed()
+def adafactor(optax: Any) -> str | None:
+    """In float16 a zero gradient gives NaN in adafactor.
+
+    epsilon = 1e-30 is 0, so the moment is 0: 0 * 0 ** -0.5. No upstream issue was found for this
+    fault and those below.
+    """
+    return _show_not_finite(optax, 0.0, "scale_by_factored_rms")
+
+
+@FAULTS.computed()
+def contrib(optax: Any) -> str | None:
+    """In float16 a zero gradient gives NaN in acprop, ademamix and cocob.
+
+    As in adam. In cocob the largest gradient so far, which starts at eps = 1e-8, is 0.
+    """
+    names = ("scale_by_acprop", "scale_by_ademamix", "scale_by_cocob")
+    return _show_not_finite(optax, 0.0, *names)
+
+
+@FAULTS.computed()
+def tiny_gradient(optax: Any) -> str | None:
+    """In float16 a gradient below 2e-4 gives an infinite update in adam and adafactor.
+
+    (1e-4)^2 is 1e-8, which is 0: m / (sqrt(0) + 0).
+    """
+    return _show_not_finite(optax, 1e-4, "scale_by_adam", "scale_by_rms", "scale_by_factored_rms")
+
+
+@FAULTS.computed()
+def lost_gradient(optax: Any) -> str | None:
+    """In float16 a gradient below 2e-4 gives no update in sm3.
+
+    (1e-4)^2 is 0, and sm3 replaces 1 / sqrt(0) by 0. The exact update is 0.1 g / sqrt(g^2 + 1e-8).
+    """
+    text = "the first update for a gradient of 1e-4 is {:g}, not 0.071"
+    grads = np.full((3, 4), 1e-4, np.float16)
+    return demo.first_named(
+        lambda tx: demo.wrong(text, demo.first_updates(tx, grads), 0.071),
+        demo.available(optax, "scale_by_sm3"),
+    )
+
+
+@FAULTS.computed()
+def overflow(optax: Any) -> str | None:
+    """In float16 the updates are zero for good after one gradient above 255.
+
+    300^2 is 90000, above 65504: inf, and 0.999 * inf is inf.
+    """
+
+    def show(tx: Any) -> str | None:
+        sizes, state = _sizes(tx, 300.0, *[1.0] * 10)
+        text = f"after one gradient of 300 the updates are {sizes[-1]:g} for good"
+        return demo.not_finite(text, state)
+
+    return demo.first_named(
+        show, demo.available(optax, "scale_by_adam", "scale_by_rms", "scale_by_rss")
+    )
+
+
+@FAULTS.traced
+def float16_arithmetic(optax: Any) -> str | None:
+    """Optimizers divide by moments of float16 gradients in float16."""
+    params = jax.ShapeDtypeStruct((3, 4), jnp.float16)
+
+    def show(tx: Any) -> str | None:
+        for equation in demo.operations(lambda p: tx.update(p, tx.init(p), p), params):
+            what = equation.primitive.name
+            if what in ("div", "rsqrt", "pow") and any(
+                is_float16(v.aval.dtype) for v in equation.invars
+            ):
+                return f"{what} of a float16 moment"
+        return None
+
+    names = ("scale_by_adam", "scale_by_rms", "scale_by_factored_rms")
+    return demo.first_named(show, demo.available(optax, *names))

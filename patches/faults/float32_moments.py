@@ -1,0 +1,51 @@
+"""Reproduce the faults of ``float32_moments``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..._contract.dtypes import dtype_of, is_half, leaves
+from ..._engine.patch import Reproducers
+from ..float32_moments import WITH_MOMENTS
+from . import (
+    _reproduce as demo,
+    _stalls as stalls,
+)
+
+FAULTS = Reproducers()
+_WITH_ARGUMENTS = ("scale_by_madgrad",)
+
+
+@FAULTS.traced
+def narrow_moments(optax: Any) -> str | None:
+    """Second moments of half-precision params are kept in half precision."""
+    params = jax.ShapeDtypeStruct((3, 4), jnp.bfloat16)
+    for transform in WITH_MOMENTS:
+        names = () if transform.name in _WITH_ARGUMENTS else (transform.name,)
+        for tx in demo.available(optax, *names).values():
+            state = jax.eval_shape(tx.init, params)
+            for name in transform.moments:
+                narrow = [leaf for leaf in leaves(getattr(state, name)) if is_half(leaf)]
+                if narrow:
+                    return f"{transform.name} keeps {name} in {dtype_of(narrow[0])}"
+    return None
+
+
+FAULTS.computed()(stalls.stalled_moment)
+FAULTS.computed()(stalls.stalled_decay)
+FAULTS.computed()(stalls.stalled_factors)
+
+
+@FAULTS.computed()
+def stalled_sum(optax: Any) -> str | None:
+    """In bfloat16 the sum of squares of adagrad stops growing.
+
+    The numbers above 256 are 2 apart: 256 + 1 is 256.
+    """
+    got, _ = demo.steps(optax.scale_by_rss(), np.ones((4, 4), jnp.bfloat16), [1.0] * 1000)
+    text = "after 1000 gradients of 1 the update is {:.3g}, not {:.3g}"
+    return demo.wrong(text, got, 1000.1**-0.5)

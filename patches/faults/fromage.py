@@ -1,0 +1,39 @@
+"""Reproduce the faults of ``fromage``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from ..._engine.patch import Reproducers
+from . import _reproduce as demo
+
+FAULTS = Reproducers()
+
+
+@FAULTS.traced
+def schedule(optax: Any) -> str | None:
+    """Schedules as learning rate: TypeError."""
+    return demo.one_step(optax.fromage(demo.warm_up), jnp.float32)
+
+
+@FAULTS.traced
+def promoted_updates(optax: Any) -> str | None:
+    """With a schedule, bfloat16 and float16 params get float32 updates, or a TypeError."""
+    return demo.one_step(optax.fromage(demo.warm_up), jnp.bfloat16)
+
+
+@FAULTS.computed()
+def frozen_decay(optax: Any) -> str | None:
+    """With a schedule, the weight decay keeps its value of the first step."""
+    try:
+        tx = optax.fromage(lambda count: jnp.where(count == 0, 0.0, 1.0))
+    except TypeError:  # No schedule is accepted at all: see above.
+        return None
+    updates, _ = demo.steps(tx, demo.ones(jnp.float32), [1.0, 1.0])
+    m, lr = 2**-0.5, 1.0
+    exact = (m - 1) - m * lr  # |p| = |g| = p = g = 1
+    return demo.wrong(
+        "the second update is {:g}, not {:g}: it has the first decay", updates["b"], exact
+    )

@@ -1,0 +1,126 @@
+"""Reproduce the faults of ``zoom_linesearch``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..._contract.dtypes import (
+    PyTree,
+    is_inexact,
+    is_weak,
+    leaves,
+)
+from ..._contract.widths import real_dtype
+from ..._contract.x64 import x64
+from ..._engine.patch import Reproducers
+from . import _reproduce as demo
+
+FAULTS = Reproducers()
+
+
+def _loss(params: PyTree) -> Any:
+    """Compute a quadratic, real also for complex params, in the dtype of the first leaf."""
+    found = [leaf for leaf in leaves(params) if is_inexact(leaf)]
+    return sum(jnp.sum(jnp.real(leaf * jnp.conj(leaf))).astype(real_dtype(found)) for leaf in found)
+
+
+def _one_step(tx: Any, *dtypes: Any, grads: Any = None, inside: bool = False) -> str | None:
+    params = demo.shapes(*dtypes)
+    extra = {
+        "value": jax.eval_shape(_loss, params),
+        "grad": demo.shapes(grads) if grads else params,
+        "value_fn": _loss,
+    }
+    return demo.one_step(tx, *dtypes, grads=grads, inside=inside, **extra)
+
+
+def _build_lbfgs(optax: Any) -> Any:
+    return demo.public(optax, "lbfgs")()
+
+
+def _build_backtracking(optax: Any, *, store_grad: bool = False) -> Any:
+    build = demo.public(optax, "scale_by_backtracking_linesearch")
+    return build(max_backtracking_steps=3, store_grad=store_grad)
+
+
+@FAULTS.traced
+def weak_types(optax: Any) -> str | None:
+    """State of L-BFGS is weakly typed until the first step: two traces."""
+    tx = _build_lbfgs(optax)
+    # This is enough to know, and to trace a search takes long.
+    if any(map(is_weak, leaves(demo.initial(tx, jnp.float32)))):
+        return "the state is weakly typed before the first step, and not after it"
+    return _one_step(tx, jnp.float32)
+
+
+@FAULTS.traced
+def weak_types_backtracking(optax: Any) -> str | None:
+    """State of the backtracking search is weakly typed until the first step: two traces."""
+    return _one_step(_build_backtracking(optax), jnp.float32)
+
+
+@FAULTS.traced
+@x64()
+def float32_in_64_bit_mode(optax: Any) -> str | None:
+    """float32 params in 64-bit mode: TypeError from cond, later float64 in state and inside."""
+    return _one_step(_build_lbfgs(optax), jnp.float32, inside=True)
+
+
+@FAULTS.traced
+@x64()
+def float64(optax: Any) -> str | None:
+    """float64 in 64-bit mode: cond and checkpointed scan refuse the state of L-BFGS.
+
+    The state passes through ``cond(pred, update, keep)``, as in a checkpointed scan.
+    """
+    tx = _build_lbfgs(optax)
+
+    def maybe_step(keep: Any, params: PyTree) -> Any:
+        extra = {"value": _loss(params), "grad": params, "value_fn": _loss}
+
+        def step(state: Any) -> Any:
+            return tx.update(params, state, params, **extra)[1]
+
+        return jax.lax.cond(keep, lambda state: state, step, tx.init(params))
+
+    jax.eval_shape(maybe_step, jax.ShapeDtypeStruct((), jnp.bool_), demo.shapes(jnp.float64))
+    return None
+
+
+@FAULTS.traced
+def bfloat16(optax: Any) -> str | None:
+    """bfloat16 params: TypeError from cond, later a changing state."""
+    return _one_step(_build_lbfgs(optax), jnp.bfloat16)
+
+
+@FAULTS.traced
+def complex_(optax: Any) -> str | None:
+    """Complex params: TypeError, later two traces."""
+    return _one_step(_build_lbfgs(optax), jnp.complex64)
+
+
+@FAULTS.traced
+def mixed_tree(optax: Any) -> str | None:
+    """Leaves of different dtypes: TypeError, or updates of the wrong dtype."""
+    return _one_step(_build_lbfgs(optax), jnp.bfloat16, jnp.float32)
+
+
+@FAULTS.traced
+def mixed_precision(optax: Any) -> str | None:
+    """float32 gradients on bfloat16 params: TypeError, or the state changes dtype."""
+    return _one_step(_build_lbfgs(optax), jnp.bfloat16, grads=jnp.float32)
+
+
+@FAULTS.traced
+def bfloat16_backtracking(optax: Any) -> str | None:
+    """bfloat16 params: the state of the backtracking search changes."""
+    return _one_step(_build_backtracking(optax), jnp.bfloat16)
+
+
+@FAULTS.traced
+def stored_gradient(optax: Any) -> str | None:
+    """store_grad=True on bfloat16 params: TypeError about a cotangent."""
+    return _one_step(_build_backtracking(optax, store_grad=True), jnp.bfloat16)
