@@ -57,50 +57,75 @@ def _in_float32(
     trees = list(filter(_is_tree, values))
     if not any(map(is_half, leaves(values))) or not same_structure(*trees):
         return stock(*args, **kwargs)
-    are_trees = [bool(trees) and same_structure(value, trees[0]) for value in values]
-    columns = [leaves(value) for value, is_tree in zip(values, are_trees) if is_tree]
-    places = list(zip(*columns))
-    kinds = [tuple((dtype_of(leaf), is_weak(leaf)) for leaf in place) for place in places]
+    call = _Call(stock, len(args), list(kwargs), values, trees)
+    results = call.run(call.columns, half_to_float32)
+    like = call.dtypes_of_stock(results)
 
-    def run(columns: list[list[Any]], convert: Callable[[Any], Any] = lambda given: given) -> Any:
-        """Run stock on lists in place of trees: a user's node need not accept other dtypes."""
+    def restored(result: Any, like: Any) -> Any:
+        if not call.is_column(result):
+            same_shape = [v for v in values if is_array(v) and v.shape == jnp.shape(result)]
+            return cast(result, bound(dtype_of(like), *same_shape))
+        dtypes = (bound(dtype_of(leaf), *place) for leaf, place in zip(like, call.places))
+        return unflatten_like(trees[0], map(cast, result, dtypes))
+
+    return tree_map(restored, results, like, is_leaf=call.is_column)
+
+
+class _Call:
+    """A call of stock on lists in place of trees: a user's node need not accept other dtypes.
+
+    Attributes:
+      columns: the leaves of each tree.
+      places: for each place in the structure, the leaf that each tree has there.
+    """
+
+    def __init__(
+        self, stock: Stock, by_position: int, names: list[str], values: list[Any], trees: list[Any]
+    ) -> None:
+        self._stock, self._by_position, self._names = stock, by_position, names
+        self._values = values
+        self._are_trees = [bool(trees) and same_structure(value, trees[0]) for value in values]
+        of_trees = (value for value, is_tree in zip(values, self._are_trees) if is_tree)
+        self.columns = list(map(leaves, of_trees))
+        self.places = list(zip(*self.columns))
+
+    def run(
+        self, columns: list[list[Any]], convert: Callable[[Any], Any] = lambda given: given
+    ) -> Any:
+        """Run stock with these columns for its trees, on converted arguments."""
         rest = iter(columns)
-        given = convert([next(rest) if tree else v for tree, v in zip(are_trees, values)])
-        return stock(*given[: len(args)], **dict(zip(kwargs, given[len(args) :])))
+        pairs = zip(self._are_trees, self._values)
+        given = convert([next(rest) if is_tree else value for is_tree, value in pairs])
+        by_name = dict(zip(self._names, given[self._by_position :]))
+        return self._stock(*given[: self._by_position], **by_name)
 
-    def as_stock() -> Any:
+    def is_column(self, result: Any) -> bool:
+        """Check for a result that is a tree."""
+        return any(self._are_trees) and isinstance(result, list)
+
+    def dtypes_of_stock(self, results: Any) -> Any:
+        """Return leaves with stock's dtypes in place of those of the results."""
+        dtype = _dtype_of_results(self._values, self.columns)
+        if dtype is not None:  # To trace stock takes longer than an eager step.
+            known = jax.ShapeDtypeStruct((), dtype)
+            return tree_map(lambda leaf: known if is_inexact(leaf) else leaf, results)
+        try:
+            with paused():  # Other patches change nothing that stays.
+                return jax.eval_shape(self._on_one_of_each_kind)
+        except Exception:  # Stock raises for these dtypes.
+            return results
+
+    def _on_one_of_each_kind(self) -> Any:
         """Run stock on one place of each kind: the others have the same dtypes."""
-        one_of_each = dict(zip(kinds, places))
-        results = run([list(column) for column in zip(*one_of_each.values())])
+        kinds = [tuple((dtype_of(leaf), is_weak(leaf)) for leaf in place) for place in self.places]
+        one_of_each = dict(zip(kinds, self.places))
+        results = self.run([list(column) for column in zip(*one_of_each.values())])
         index = {kind: i for i, kind in enumerate(one_of_each)}
 
         def for_all(result: Any) -> Any:
-            return [result[index[kind]] for kind in kinds] if is_column(result) else result
+            return [result[index[kind]] for kind in kinds] if self.is_column(result) else result
 
-        return tree_map(for_all, results, is_leaf=is_column)
-
-    def restored(result: Any, like: Any) -> Any:
-        if not is_column(result):
-            same_shape = [v for v in values if is_array(v) and v.shape == jnp.shape(result)]
-            return cast(result, bound(dtype_of(like), *same_shape))
-        dtypes = (bound(dtype_of(leaf), *place) for leaf, place in zip(like, places))
-        return unflatten_like(trees[0], map(cast, result, dtypes))
-
-    def is_column(result: Any) -> bool:
-        return bool(trees) and isinstance(result, list)
-
-    results = run(columns, half_to_float32)
-    dtype = _dtype_of_results(values, columns)
-    if dtype is not None:  # To trace stock takes longer than an eager step.
-        known = jax.ShapeDtypeStruct((), dtype)
-        like = tree_map(lambda leaf: known if is_inexact(leaf) else leaf, results)
-    else:
-        try:
-            with paused():  # Other patches change nothing that stays.
-                like = jax.eval_shape(as_stock)
-        except Exception:  # Stock raises for these dtypes.
-            like = results
-    return tree_map(restored, results, like, is_leaf=is_column)
+        return tree_map(for_all, results, is_leaf=self.is_column)
 
 
 def _dtype_of_results(values: list[Any], columns: list[list[Any]]) -> Any:
