@@ -75,9 +75,10 @@ def is_known(case: str, kind: str, half: str) -> bool:
         return True
     if (optimizer, mix) == ("MultiSteps", "wide"):  # 0.2.5 to 0.2.7: see the page.
         return True
-    if half == "bfloat16":  # A chain on old releases narrows the gradients of its moments.
-        return optimizer.startswith("chain, ") and mix != "wide"
-    return optimizer in ("prodigy", "dadapt_adamw", "madgrad", "adopt")
+    # A chain on old releases narrows the gradients of its moments.
+    if optimizer.startswith("chain, ") and mix != "wide":
+        return True
+    return half == "float16" and optimizer in ("prodigy", "dadapt_adamw", "madgrad", "adopt")
 
 
 def test_no_cell_is_worse_than_on_stock(measured: Any, half: str) -> None:
@@ -93,6 +94,10 @@ def test_no_moment_stalls(measured: Any, half: str) -> None:
     found = [
         f"{case}, {kind}: {was:.4f} {got:.4f}"
         for case, kind, was, got in cells(measured)
-        if got > 0.02 and case.split("|")[0] not in STALLS and not is_known(case, kind, half)
+        if got > 0.02
+        and case.split("|")[0] not in STALLS
+        and not is_known(case, kind, half)
+        # Squares of 1e-3 are 17 times the smallest float16: ``evidence/rounding`` bounds that.
+        and not (half == "float16" and kind == "small")
     ]
     assert found == []
