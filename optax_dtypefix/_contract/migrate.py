@@ -154,26 +154,25 @@ def _new_state(tx: Any, params: PyTree) -> _NewState:
     """Trace ``init``, and compute those leaves alone that may be constants."""
     inputs = jax.tree_util.tree_leaves(params)
     structure: Any = jax.tree_util.tree_structure(params)
-    traced: list[tuple[Any, list[_Leaf]]] = []
+    traced: list[tuple[Any, list[str], dict[str, Any]]] = []
 
     def init() -> dict[str, Any]:
         state = tx.init(structure.unflatten(map(_zeros, inputs)))
         found = list(_walk(state))
-        traced.append((jax.tree_util.tree_structure(state), found))
-        arrays = (leaf for leaf in found if isinstance(leaf.value, jax.Array))
+        arrays = [leaf for leaf in found if isinstance(leaf.value, jax.Array)]
+        # No tracer may leave the trace: users look for leaks.
+        shapes = {
+            leaf.where: jax.ShapeDtypeStruct(leaf.value.shape, leaf.value.dtype) for leaf in arrays
+        }
+        paths = [leaf.where for leaf in found]
+        traced.append((jax.tree_util.tree_structure(state), paths, shapes))
         return {leaf.where: leaf.value for leaf in arrays if leaf.may_be_constant}
 
     try:
         values = jax.jit(init)()
     except jax.errors.JAXTypeError:  # An init that cannot be traced.
         values = init()
-    outline, found = traced[-1]
-    shapes = {
-        leaf.where: jax.ShapeDtypeStruct(leaf.value.shape, leaf.value.dtype)
-        for leaf in found
-        if isinstance(leaf.value, jax.Array)
-    }
-    return _NewState(outline, [leaf.where for leaf in found], shapes, values)
+    return _NewState(*traced[-1], values)
 
 
 def _zeros(leaf: Any) -> Any:

@@ -24,10 +24,18 @@ from .dtypes import (
     has_16_bits,
     is_half,
     kind_of,
+    leaves,
     may_cast,
     tree_map,
+    unflatten_like,
 )
-from .rounding import bits_of, bits_of_step, round_stochastically, round_to_nearest
+from .rounding import (
+    bits_for,
+    bits_of,
+    bits_of_step,
+    round_stochastically,
+    round_to_nearest,
+)
 
 _TINY, _HUGE = 2.0**-24, 65504.0  # The smallest number above zero in float16, and the largest.
 
@@ -99,6 +107,8 @@ def store(new: PyTree, old: PyTree) -> PyTree:
     Returns:
       The new state. Moments that become narrower are rounded as :data:`RULES` says.
     """
+    if type(new) is not type(old):  # The user's subclass of a state: stock returns its own class.
+        old = unflatten_like(new, leaves(old))
     return _map(_like, round_moments(new, old), old)
 
 
@@ -114,7 +124,8 @@ def round_moments(new: PyTree, old: PyTree) -> PyTree:
             def leaf(x: Any, before: Any) -> Any:
                 if not _is_narrowed(x, before):
                     return x
-                return _to_half(rules[name], x, before, _beside(x, bits))
+                of_leaf = None if bits is None else bits_for(x.shape, _beside(x, bits))
+                return _to_half(rules[name], x, before, of_leaf)
 
             return _map(leaf, getattr(new, name), getattr(old, name))
 
@@ -169,7 +180,7 @@ def _bits_of_step(state: Any) -> Any:
 def _beside(x: Any, bits: Any) -> Any:
     """Free the bits from the device of the counter: an eager leaf may be on another device."""
     eager = not any(isinstance(a, jax.core.Tracer) for a in (x, bits))
-    if not eager or bits is None or jax.local_device_count() == 1:
+    if not eager or jax.local_device_count() == 1:
         return bits
     return np.asarray(bits) if bits.devices() != jnp.asarray(x).devices() else bits
 

@@ -54,6 +54,18 @@ def bits_of_step(count: Any) -> Any:
     )
 
 
+def bits_for(shape: tuple[int, ...], bits: Any) -> Any:
+    """Give the bits of a step to an array, or to each row of a stacked state those of its own.
+
+    An array that has no row for each counter is rounded to nearest.
+    """
+    if not bits.shape:
+        return bits
+    if shape[: bits.ndim] != bits.shape:
+        return jnp.uint16(2**15)
+    return bits.reshape(bits.shape + (1,) * (len(shape) - bits.ndim))
+
+
 _GOLDEN = 40503  # 2^16 times the golden ratio - 1, made odd.
 
 
@@ -63,7 +75,8 @@ def bits_by_turns(count: Any, shapes: list[tuple[int, ...]]) -> list[Any]:
     Each element goes through the multiples of the golden ratio, from a place of its own: rounded
     alike, all weights of a layer would grow together, and shrink together.
     """
-    return [_places(shape, leaf) + bits_of_step(count) for leaf, shape in enumerate(shapes)]
+    bits = bits_of_step(count)
+    return [_places(shape, leaf) + bits_for(shape, bits) for leaf, shape in enumerate(shapes)]
 
 
 def _places(shape: tuple[int, ...], leaf: int) -> Any:

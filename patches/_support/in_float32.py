@@ -21,9 +21,10 @@ from ..._contract.dtypes import (
     dtypes_in,
     half_to_float32,
     leaves,
+    tree_map,
     unflatten_like,
 )
-from ..._contract.moments import round_leaf, store
+from ..._contract.moments import RULES, round_leaf, store
 from ..._contract.updates import kept_like, requested_dtypes, update_dtypes
 from ..._engine.patch import Patch, Stock
 from ..._tally import counting
@@ -40,22 +41,24 @@ class MomentTransform(NamedTuple):
       modules: that may define that function, newest layout first.
       releases: PEP 440 specifiers of the releases that have it.
       moments: fields of its state that hold second moments, or their inputs.
+      starts_at_zero: whether all its averages and sums do, whatever the arguments.
     """
 
     name: str
     modules: tuple[str, ...]
     releases: str
     moments: tuple[str, ...] = ("nu",)
+    starts_at_zero: bool = True
 
 
 MOMENT_TRANSFORMS = (
     MomentTransform("scale_by_adam", modules.TRANSFORM, ">=0.1.2"),
     MomentTransform("scale_by_belief", modules.TRANSFORM, ">=0.1.2"),
-    MomentTransform("scale_by_yogi", modules.TRANSFORM, ">=0.1.2"),
+    MomentTransform("scale_by_yogi", modules.TRANSFORM, ">=0.1.2", starts_at_zero=False),
     MomentTransform("scale_by_radam", modules.TRANSFORM, ">=0.1.2"),
-    MomentTransform("scale_by_rms", modules.TRANSFORM, ">=0.1.2"),
-    MomentTransform("scale_by_stddev", modules.TRANSFORM, ">=0.1.2", ("mu", "nu")),
-    MomentTransform("scale_by_rss", modules.TRANSFORM, ">=0.1.2", ("sum_of_squares",)),
+    MomentTransform("scale_by_rms", modules.TRANSFORM, ">=0.1.2", starts_at_zero=False),
+    MomentTransform("scale_by_stddev", modules.TRANSFORM, ">=0.1.2", ("mu", "nu"), False),
+    MomentTransform("scale_by_rss", modules.TRANSFORM, ">=0.1.2", ("sum_of_squares",), False),
     MomentTransform("scale_by_sm3", modules.TRANSFORM, ">=0.1.2", ("mu",)),
     MomentTransform(
         "scale_by_factored_rms", modules.FACTORIZED, ">=0.1.2", ("v_row", "v_col", "v")
@@ -66,7 +69,7 @@ MOMENT_TRANSFORMS = (
     MomentTransform("scale_by_adadelta", modules.TRANSFORM, ">=0.2.0", ("e_g", "e_x")),
     MomentTransform("scale_by_adan", modules.TRANSFORM, ">=0.2.4", ("n",)),
     MomentTransform("scale_by_acprop", modules.contrib("acprop"), ">=0.2.3"),
-    MomentTransform("scale_by_cocob", modules.contrib("cocob"), ">=0.2.3", ()),
+    MomentTransform("scale_by_cocob", modules.contrib("cocob"), ">=0.2.3", (), False),
     MomentTransform("scale_by_ademamix", modules.contrib("ademamix"), ">=0.2.5"),
     MomentTransform("scale_by_simplified_ademamix", modules.contrib("ademamix"), ">=0.2.5", ("n",)),
     MomentTransform("scale_by_adopt", modules.contrib("adopt"), ">=0.2.5"),
@@ -115,6 +118,7 @@ class InFloat32:
         """Build stock's transformation, to be run in float32."""
         tx, requested = stock(*args, **kwargs), requested_dtypes(stock, args, kwargs)
         promotes = any(map(promotes_half, (*args, *kwargs.values())))
+        functions = any(map(_is_function, (*args, *kwargs.values())))
 
         def init_fn(params: PyTree) -> Any:
             state = tx.init(params)
@@ -122,17 +126,9 @@ class InFloat32:
                 return state
             if promotes:
                 state = start_as_stock(tx, state, params)
-            try:
-                (wide,) = self._wide(params)
-            except Exception:  # A pytree node of the user's takes no other dtype.
-                return state
-            exact = tx.init(wide)
             if self.wide_moments:
-                moments = {
-                    name: half_to_float32(getattr(state, name)) for name in self.transform.moments
-                }
-                state = state._replace(**moments)
-            return store(exact, state)
+                return self._with_wide_moments(tx, state, params)
+            return state if self.transform.starts_at_zero else self._rounded_start(tx, state)
 
         def update_fn(
             updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
@@ -141,16 +137,23 @@ class InFloat32:
                 return tx.update(updates, state, params, **extra_args)  # type: ignore[no-any-return]
             try:
                 wide = self._wide(updates, state, params)
-            except Exception:
+            except Exception:  # A pytree node of the user's takes no other dtype.
                 return tx.update(updates, state, params, **extra_args)  # type: ignore[no-any-return]
             objective = extra_args.get("obj_fn")
             if objective is not None:  # What sophia differentiates is given the user's dtypes.
                 extra_args["obj_fn"] = with_params_cast_back(params, objective)
-            new_updates, new_state = tx.update(*wide, **extra_args)
+            run = tx
+            if functions:
+                given = dict(zip(map(id, leaves(wide)), leaves((updates, state, params))))
+                by_name = {name: _with(given, argument) for name, argument in kwargs.items()}
+                run = stock(*(_with(given, argument) for argument in args), **by_name)
+            new_updates, new_state = run.update(*wide, **extra_args)
             like, kept = params, None if params is not None else self._kept(state)
-            if kept is not None and self.wide_moments and not kept_like(kept, updates):
-                like = updates  # Nothing tells: the gradients stand in for the params.
-            dtypes = update_dtypes(new_updates, updates, like, kept, requested)
+            asked = requested
+            if kept is not None and not kept_like(kept, updates):
+                like = updates  # Nothing tells: gradients and moments stand in for the params.
+                asked = (*requested, *self._dtypes_of_moments(kept))
+            dtypes = update_dtypes(new_updates, updates, like, kept, asked)
             if dtypes is not None:
                 rounded = map(round_leaf, leaves(new_updates), dtypes)
                 new_updates = unflatten_like(new_updates, rounded)
@@ -158,6 +161,39 @@ class InFloat32:
             return new_updates, store(new_state, as_stock_promotes(step, updates, state, params))
 
         return rebuild(tx, call_of(stock, args, kwargs), update_fn, init_fn)
+
+    def _with_wide_moments(self, tx: Any, state: Any, params: PyTree) -> Any:
+        try:
+            (wide,) = self._wide(params)
+        except Exception:
+            return state
+        moments = {name: half_to_float32(getattr(state, name)) for name in self.transform.moments}
+        # An initial value may have no exact half.
+        return store(tx.init(wide), state._replace(**moments))
+
+    def _rounded_start(self, tx: Any, state: Any) -> Any:
+        """Round initial values by :data:`RULES`: eps is 0 in float16.
+
+        One number tells all of them. To start the whole state in float32 would take four times the
+        memory of stock.
+        """
+        rules = RULES[type(state).__name__]
+        one = tx.init(jnp.zeros((1,), jnp.float32))
+
+        def rounded(leaf: Any, name: str) -> Any:
+            if not self.is_narrow(dtype_of(leaf)):
+                return leaf
+            narrow = one._replace(**{name: jnp.zeros((1,), dtype_of(leaf))})
+            return leaf * 0 + getattr(store(one, narrow), name)[0]
+
+        fields = {
+            name: tree_map(functools.partial(rounded, name=name), getattr(state, name))
+            for name in rules
+        }
+        return state._replace(**fields)
+
+    def _dtypes_of_moments(self, state: Any) -> set[Any]:
+        return dtypes_in([getattr(state, name, ()) for name in self.transform.moments])
 
     def _kept(self, state: Any) -> Any:
         """Return what tells the dtypes of the params, where the user passes in none."""
@@ -175,6 +211,27 @@ class InFloat32:
     def _concerns(self, state: Any, *trees: PyTree) -> bool:
         moments = [getattr(state, name, None) for name in self.transform.moments]
         return any(map(self.is_narrow, dtypes_in((moments, trees))))
+
+
+def _is_function(argument: Any) -> bool:
+    return callable(argument) and not isinstance(argument, type)  # ``jnp.float32`` is a type.
+
+
+def _with(given: dict[int, Any], argument: Any) -> Any:
+    """Give a function of the user's their own leaves: muon's may choose by dtype.
+
+    Args:
+      given: by the ids of the leaves that stock is given, those that it would be given.
+      argument: of stock.
+    """
+    if not _is_function(argument):
+        return argument
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = tree_map(lambda leaf: given.get(id(leaf), leaf), (args, kwargs))
+        return argument(*args, **kwargs)
+
+    return counting(function)
 
 
 def with_params_cast_back(params: PyTree, objective: Callable[..., Any]) -> Callable[..., Any]:

@@ -285,3 +285,9 @@ def test_a_state_that_does_not_belong_is_refused() -> None:
         migrate_state(HALF, tx, state)
     with pytest.raises(TypeError, match=r"outside of jax\.jit"):
         jax.jit(lambda state: migrate_state(tx, HALF, state)[0])(state)
+
+
+def test_no_tracer_is_leaked() -> None:
+    tx = optax.adam(1e-3)
+    with jax.checking_leaks():
+        migrate_state(tx, HALF, tx.init(HALF))

@@ -10,6 +10,7 @@ import pytest
 
 import optax_dtypefix
 from evidence.stalls.test_stalls import cells, is_known, measure
+from optax_dtypefix._contract.moments import RULES
 from optax_dtypefix.patches._support.in_float32 import is_bfloat16
 from support import moments
 from support.contract import assert_keeps_the_contract
@@ -94,12 +95,40 @@ def test_the_state_has_the_dtypes_and_bytes_of_stock(transform: MomentTransform)
 
 
 @by_transform
+def test_init_runs_the_program_of_stock(transform: MomentTransform) -> None:
+    """A float32 copy of the params would need more memory than training."""
+    stock, patched = moments.stock_and_patched(transform, is_bfloat16)
+    params = tree_of(jnp.bfloat16)
+    if transform.starts_at_zero:
+        assert str(jax.make_jaxpr(patched.init)(params)) == str(jax.make_jaxpr(stock.init)(params))
+    else:
+        large = tree_map(lambda leaf: jnp.zeros((100, *leaf.shape), leaf.dtype), params)
+        wide = [wide_arrays(tx.init, large) for tx in (patched, stock)]
+        assert wide[0] == wide[1]
+
+
+@by_transform
+def test_what_starts_at_zero_is_known(transform: MomentTransform) -> None:
+    stock, _ = moments.stock_and_patched(transform, is_bfloat16)
+    state = stock.init(tree_of(jnp.float32))
+    rules = RULES.get(type(state).__name__, {})
+    found = [np.asarray(leaf) for name in rules for leaf in leaves(getattr(state, name))]
+    assert not transform.starts_at_zero or not any(leaf.any() for leaf in found)
+
+
+@by_transform
 def test_float32_params_run_the_program_of_stock(transform: MomentTransform) -> None:
     params = tree_of(jnp.float32)
     stock, patched = (
         moments.program(tx, params) for tx in moments.stock_and_patched(transform, is_bfloat16)
     )
     assert patched == stock
+
+
+def wide_arrays(function: Any, tree: Any) -> int:
+    """Count the large arrays of float32 that a function makes."""
+    made = [v.aval for e in jax.make_jaxpr(function)(tree).jaxpr.eqns for v in e.outvars]
+    return sum(aval.dtype == jnp.float32 and aval.size > 100 for aval in made)
 
 
 def test_each_run_gives_the_same_bits_eager_and_compiled() -> None:
@@ -154,6 +183,55 @@ def test_a_moment_that_the_user_asked_for_is_rounded_by_stock() -> None:
         leaves(jax.jit(stock.update)(params, stock.init(params), params)),
     ):
         np.testing.assert_array_equal(np.asarray(got, float), np.asarray(expected, float))
+
+
+@pytest.mark.parametrize("name", ["scale_by_rms", "scale_by_belief", "ema"])
+def test_without_params_updates_have_the_dtypes_of_stock(name: str) -> None:
+    tx = getattr(optax, name)(*([0.9] if name == "ema" else []))
+    params = tree_of(jnp.bfloat16)
+    grads = {**params, "b": None}
+    updates, _ = tx.update(grads, tx.init(params))
+    assert [leaf.dtype for leaf in leaves(updates)] == [jnp.bfloat16] * len(leaves(grads))
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 3), (3, 4)])
+def test_states_that_are_stacked_run_without_vmap(shape: tuple[int, ...]) -> None:
+    """Each row has its own counter. A leaf without rows is rounded to nearest."""
+    tx = optax.ema(0.9, debias=False)
+    params = {"w": jnp.asarray(np.random.randn(*shape), jnp.bfloat16)}
+    state = jax.vmap(tx.init)(params)
+    state = state._replace(count=jnp.arange(3, dtype=jnp.int32))
+    _, together = tx.update(params, state, params)
+    _, row_by_row = jax.vmap(tx.update)(params, state, params)
+    np.testing.assert_array_equal(
+        np.asarray(together.ema["w"], float), np.asarray(row_by_row.ema["w"], float)
+    )
+    _, other = tx.update(params, state._replace(count=jnp.zeros(2, jnp.int32)), params)
+    assert types(other.ema) == types(state.ema)
+
+
+def test_a_subclass_of_a_state_becomes_that_of_stock() -> None:
+    class Own(optax.ScaleByAdamState):  # type: ignore[misc]
+        pass
+
+    tx, params = optax.scale_by_adam(), tree_of(jnp.bfloat16)
+    _, state = tx.update(params, Own(*tx.init(params)), params)
+    assert type(state) is optax.ScaleByAdamState
+
+
+@pytest.mark.skipif(not hasattr(contrib, "MuonDimensionNumbers"), reason="came with optax 0.2.6")
+def test_a_function_of_the_users_is_given_the_users_dtypes() -> None:
+    seen = set()
+
+    def by_dtype(tree: Any) -> Any:
+        seen.update(leaf.dtype for leaf in leaves(tree))
+        return tree_map(lambda _: contrib.MuonDimensionNumbers(), tree)
+
+    tx = contrib.scale_by_muon(weight_dimension_numbers=by_dtype)
+    params = {"w": jnp.ones((4, 4), jnp.bfloat16)}
+    tx.update(params, tx.init(params), params)
+    jax.jit(tx.update)(params, tx.init(params), params)
+    assert seen == {jnp.dtype(jnp.bfloat16)}
 
 
 def test_a_state_from_stock_goes_on() -> None:
