@@ -13,15 +13,11 @@ EXPLAINED: dict[tuple[str, str], str] = {
         "if callable(rate):  ->  if False:",
     ): "In 0.2.3 no function of the patch takes a schedule. A test of 0.2.8 fails.",
     (
-        "patches/distance_estimates.py",
+        "patches/distance_estimates/hyperparameters.py",
         "0 if name == 'weight_decay' else -1  ->  0 if False else -1",
     ): "In 0.2.3 weight decay cannot be a schedule. A test of 0.2.8 fails.",
     (
-        "patches/distance_estimates.py",
-        "jnp.float32  ->  jnp.bfloat16",
-    ): "In 0.2.8 no tree of stock is float32 whatever the params. A test of 0.2.3 fails.",
-    (
-        "patches/distance_estimates.py",
+        "patches/distance_estimates/__init__.py",
         "if extra_args.get('value') is not None:  ->  if False:",
     ): "In 0.2.8 stock casts the loss itself. A test of 0.2.3 fails.",
     (

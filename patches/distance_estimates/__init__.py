@@ -29,9 +29,8 @@ from typing import Any, Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from .._contract.dtypes import (
+from ..._contract.dtypes import (
     PyTree,
     cast,
     cast_back,
@@ -45,18 +44,19 @@ from .._contract.dtypes import (
     tree_map,
     unflatten_like,
 )
-from .._contract.kinds import promote_initial_state
-from .._contract.promotion import standard_promotion
-from .._contract.updates import cast_updates, same_dtypes
-from .._contract.widths import compute_dtype, statistics_dtype
-from .._contract.x64 import is_x64, without_x64
-from .._engine.patch import Patch, Stock
-from .._tally import count, counting
-from ._support import modules
-from ._support.arguments import arguments_of, array_in
-from ._support.rebuild import call_of, rebuild
-from ._support.representation import Representation, average_dtype
-from ._support.stock_dtypes import as_stock_promotes, start_as_stock, without_user_code
+from ..._contract.kinds import promote_initial_state
+from ..._contract.promotion import standard_promotion
+from ..._contract.updates import cast_updates, same_dtypes
+from ..._contract.widths import compute_dtype, statistics_dtype
+from ..._contract.x64 import without_x64
+from ..._engine.patch import Patch, Stock
+from ..._tally import count
+from .._support import modules
+from .._support.arguments import arguments_of
+from .._support.rebuild import call_of, rebuild
+from .._support.representation import Representation, average_dtype
+from .._support.stock_dtypes import as_stock_promotes, start_as_stock, without_user_code
+from .hyperparameters import hyperparameters_for, in_32_bits, value_in
 
 PATCH = Patch(
     "distance_estimates",
@@ -120,7 +120,7 @@ def _estimator(stock: Stock, *args: Any, **kwargs: Any) -> Any:
 def _start(stock: Stock, arguments: dict[str, Any], params: PyTree) -> Any:
     """Start a state in its final dtypes."""
     problem = Representation.of(compute_dtype(params), params)
-    tx = stock(**_hyperparameters(arguments, problem.dtype, params))
+    tx = stock(**hyperparameters_for(arguments, problem.dtype, params))
     with standard_promotion():
         state = without_x64(tx.init, problem.to_list(params))
     scalars_in = statistics_dtype(params)
@@ -161,10 +161,10 @@ def _step(
     updates, state, params = given
     problem = Representation.of(compute_dtype(given), updates, params, *_trees(state))
     if extra_args.get("value") is not None:
-        extra_args = {**extra_args, "value": _value(extra_args["value"], problem.dtype)}
-    hyperparameters = _hyperparameters(arguments, problem.dtype, updates, state)
+        extra_args = {**extra_args, "value": value_in(extra_args["value"], problem.dtype)}
+    hyperparameters = hyperparameters_for(arguments, problem.dtype, updates, state)
     if base is not None:
-        if _in_32_bits(problem.dtype):
+        if in_32_bits(problem.dtype):
             base()  # In the user's mode, before stock runs in 32-bit mode.
         hyperparameters["base_optimizer"] = _returning(lambda: problem.to_list(base()))
 
@@ -304,62 +304,3 @@ def _map_fields(function: Callable[..., Any], state: Any, *others: Any) -> Any:
         return type(part)(*map(function, part._fields, part, *others))
 
     return tree_map(replace, state, *others, is_leaf=_has_trees)
-
-
-def _hyperparameters(
-    arguments: dict[str, Any], dtype: Any, tree: PyTree, state: Any = None
-) -> dict[str, Any]:
-    """Convert the arguments to those for a list of leaves in one dtype.
-
-    Args:
-      arguments: with arrays, masks and schedules as the user gave them.
-      dtype: of arrays and, for a state, of the results of schedules.
-      tree: what a mask is made for: params in ``init``, then gradients.
-      state: before the step.
-    """
-    found: dict[str, Any] = tree_map(lambda leaf: array_in(leaf, dtype), dict(arguments))
-    if arguments.get("mask") is not None:
-        found["mask"] = _mask(arguments["mask"], tree)
-    for name in ("learning_rate", "weight_decay"):
-        if state is not None and callable(arguments.get(name)):
-            found[name] = _schedule(arguments[name], dtype, _count(name, state))
-    return found
-
-
-def _schedule(schedule: Callable[[Any], Any], dtype: Any, count: Any) -> Callable[[Any], Any]:
-    """Cast the values of a schedule to at most ``dtype``; run it in the user's mode."""
-    if not _in_32_bits(dtype):
-        return counting(lambda count: array_in(schedule(count), dtype))
-    rate = array_in(schedule(count), dtype)
-    return lambda _: rate
-
-
-def _in_32_bits(dtype: Any) -> bool:
-    """Check whether stock computes in ``dtype`` in another mode than the user's."""
-    return is_x64() and bool(dtype == jnp.float32)
-
-
-def _mask(mask: Any, tree: PyTree) -> list[Any]:
-    """List the entry of a mask for each leaf of a tree; the mask may be a prefix, or a function."""
-    made = mask(tree) if all(map(callable, leaves(mask))) and callable(mask) else mask
-    structure: Any = jax.tree_util.tree_structure(made)
-    below = map(leaves, structure.flatten_up_to(tree))
-    return [entry for entry, flat in zip(leaves(made), below) for _ in flat]
-
-
-def _count(name: str, state: Any) -> Any:
-    """Return the count that a schedule is called with; in a chain, weight decay comes first."""
-    if "count" in getattr(state, "_fields", ()):
-        return state.count
-    return leaves(state[0 if name == "weight_decay" else -1])[0]
-
-
-def _value(value: Any, dtype: Any) -> Any:
-    """Cast a loss to ``dtype``. 0.2.5 and 0.2.6 need a NumPy method, which Python numbers lack."""
-    import optax
-
-    if hasattr(value, "dtype"):
-        return array_in(value, dtype)
-    if optax.__version__ in ("0.2.5", "0.2.6"):
-        count("Python number accepted")
-    return np.float64(value)
