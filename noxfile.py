@@ -290,7 +290,10 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def package(session: nox.Session) -> None:
-    """Build and check the wheel, and test it without the sources."""
+    """Build and check the wheel, and test it without the sources.
+
+    With a tag after ``--``, check that the tag names this version, and leave the packages in dist/.
+    """
     dist = Path(session.create_tmp()).resolve() / "dist"
     shutil.rmtree(dist, ignore_errors=True)
     epoch = {"SOURCE_DATE_EPOCH": "1700000000"}
@@ -305,6 +308,13 @@ def package(session: nox.Session) -> None:
     session.run("check-wheel-contents", "--ignore", "W004", *map(str, dist.glob("*.whl")))
     with session.chdir(dist):
         session.run("optax-dtypefix", "doctor")
+    for tag in session.posargs:
+        version = wheel.name.split("-")[1]
+        assert tag == f"v{version}", (
+            f"the tag {tag} is not v{version}: correct __version__ or the tag"
+        )
+        shutil.rmtree("dist", ignore_errors=True)
+        shutil.copytree(dist, "dist")
 
 
 def _install(session: nox.Session, optax: str, jax: str, *more: str, extras: str = "test") -> None:
