@@ -177,7 +177,7 @@ class InFloat32:
         One number tells all of them. To start the whole state in float32 would take four times the
         memory of stock.
         """
-        rules = RULES[type(state).__name__]
+        rules = RULES.get(type(state).__name__, {})  # A later release may rename a state.
         one = tx.init(jnp.zeros((1,), jnp.float32))
 
         def rounded(leaf: Any, name: str) -> Any:
