@@ -37,7 +37,7 @@ from .rounding import (
     round_to_nearest,
 )
 
-_TINY, _HUGE = 2.0**-24, 65504.0  # The smallest number above zero in float16, and the largest.
+_TINY = 2.0**-24  # The smallest number above zero in float16.
 
 Rule = Literal[
     "mean", "squares", "uncounted", "growing", "sum", "signed sum", "maximum", "uncounted mean"

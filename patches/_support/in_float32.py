@@ -152,7 +152,7 @@ class InFloat32:
             asked = requested
             if kept is not None and not kept_like(kept, updates):
                 like = updates  # Nothing tells: gradients and moments stand in for the params.
-                asked = (*requested, *self._dtypes_of_moments(kept))
+                asked = (*requested, *dtypes_in(self._moments_of(kept)))
             dtypes = update_dtypes(new_updates, updates, like, kept, asked)
             if dtypes is not None:
                 rounded = map(round_leaf, leaves(new_updates), dtypes)
@@ -192,8 +192,8 @@ class InFloat32:
         }
         return state._replace(**fields)
 
-    def _dtypes_of_moments(self, state: Any) -> set[Any]:
-        return dtypes_in([getattr(state, name, ()) for name in self.transform.moments])
+    def _moments_of(self, state: Any) -> list[PyTree]:
+        return [getattr(state, name, None) for name in self.transform.moments]
 
     def _kept(self, state: Any) -> Any:
         """Return what tells the dtypes of the params, where the user passes in none."""
@@ -209,8 +209,7 @@ class InFloat32:
         return unflatten_like(trees, flat)
 
     def _concerns(self, state: Any, *trees: PyTree) -> bool:
-        moments = [getattr(state, name, None) for name in self.transform.moments]
-        return any(map(self.is_narrow, dtypes_in((moments, trees))))
+        return any(map(self.is_narrow, dtypes_in((self._moments_of(state), trees))))
 
 
 def _is_function(argument: Any) -> bool:

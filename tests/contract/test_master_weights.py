@@ -61,7 +61,7 @@ def test_small_steps_of_a_state_that_holds_params_add_up() -> None:
     """z of schedule_free, with which the params move."""
     contrib = pytest.importorskip("optax.contrib")
     if not hasattr(contrib, "schedule_free"):
-        pytest.skip("optax has no schedule_free")
+        pytest.skip("schedule_free came with optax 0.2.3")
     tx = contrib.schedule_free(optax.sgd(1e-4), learning_rate=1e-4)
     params = {"w": jnp.full((3,), 0.5, jnp.bfloat16)}
     _, state = train(master_weights(tx, copy=False, narrow_state=True), params, 2000)

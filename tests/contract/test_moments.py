@@ -149,7 +149,7 @@ def test_the_counter_may_be_on_another_device_than_a_moment() -> None:
 def test_a_state_inside_another_is_rounded_by_turns_too() -> None:
     contrib = pytest.importorskip("optax.contrib")
     if not hasattr(contrib, "schedule_free"):
-        pytest.skip("optax has no schedule_free")
+        pytest.skip("schedule_free came with optax 0.2.3")
     tx = contrib.schedule_free(optax.adam(1.0), learning_rate=1.0)
     old = tx.init({"w": jnp.ones((3,), jnp.bfloat16)})
     exact = 1 + 2.0**-10
