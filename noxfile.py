@@ -30,6 +30,9 @@ FAULTS = ("tests/patches/test_faults.py", "tests/patches/test_programs.py")
 ENGINE = ("tests/engine", "tests/commands")
 """Tests whose result may depend on the version of Python."""
 
+AUDITED = tuple(f"tests/evidence/{name}" for name in ("audit", "functions", "stalls"))
+"""What looks at every transformation, which takes minutes."""
+
 LOWEST = ("wrapt==1.14.0", "packaging==20.0", "pytest<9")  # pytest 9 wants a newer packaging.
 
 
@@ -172,7 +175,7 @@ def audit(session: nox.Session, optax: str) -> None:
     """Check the contract, unchanged programs and 1,200 steps of every transformation: minutes."""
     jax, *held_back = MATCHING_JAX[optax]
     _install(session, optax, jax, *held_back)
-    session.run("python", "-m", "pytest", "tests/evidence/audit", "tests/evidence/stalls")
+    session.run("python", "-m", "pytest", *AUDITED)
 
 
 @nox.session
@@ -224,6 +227,16 @@ def benchmarks(session: nox.Session, optax: str) -> None:
     session.run("uv", "pip", "install", "--python", python, "-e", ".", *pins, external=True)
     record = f"docs/benchmarks/{optax}.json"
     session.run("python", "benchmarks", record, "--upgraded", python, *session.posargs)
+
+
+@nox.session
+@nox.parametrize("optax", _with("jax"))
+def functions(session: nox.Session, optax: str) -> None:
+    """Measure which functions have faults on one release, for patches/functions.json."""
+    jax, *held_back = MATCHING_JAX[optax]
+    _install(session, optax, jax, *held_back)
+    with session.chdir("tests"):
+        session.run("python", "-m", "evidence.functions.record")
 
 
 @nox.session

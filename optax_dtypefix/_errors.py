@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 CHECK_FAILED = 3
-"""Exit code of the command ``check`` if it has no verdict; the verdicts are 0, 1 and 2."""
+"""Exit code of ``check`` and ``scan`` if they have no verdict; the verdicts are 0, 1 and 2."""
 
 
 class OptaxDtypeFixWarning(UserWarning):
@@ -66,13 +66,13 @@ def raise_or_exit(error: OptaxDtypeFixError) -> NoReturn:
 
     Raises:
       OptaxDtypeFixError: the given one.
-      SystemExit: with 2, for wrong usage; ``check`` exits with 3.
+      SystemExit: with 2, for wrong usage; ``check`` and ``scan`` exit with 3.
     """
     if not _imported_by_our_command():
         raise error
     if sys.stderr is not None:  # Closed, as in ``2>&-``: ``print`` would take stdout.
         print(f"optax-dtypefix: {error}", file=sys.stderr)
-    raise SystemExit(CHECK_FAILED if sys.argv[1:2] == ["check"] else 2)
+    raise SystemExit(CHECK_FAILED if sys.argv[1:2] in (["check"], ["scan"]) else 2)
 
 
 def _imported_by_our_command() -> bool:

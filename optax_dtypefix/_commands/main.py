@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 
 from .. import OptaxDtypeFixError, OptaxDtypeFixWarning, State, status
 from .._api import RECORD
+from .._engine.release import installed
 from .._errors import CHECK_FAILED
 from .._record import read_record
 from .._settings import SETTINGS
 from .._text import suggest, terminal_width
 from ..patches import IDS
+from ..patches.releases import TESTED
 from .activate import ActivationError, activate, active_files, deactivate
 from .check.optimizer import OptimizerError
 from .check.results import compare
@@ -25,6 +27,7 @@ from .doctor import diagnose
 from .import_optax import NoOptaxError, import_optax
 from .parser import parse
 from .run import run
+from .scan.results import scan
 
 if TYPE_CHECKING:
     import argparse
@@ -53,6 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "status": _status,
         "doctor": _doctor,
         "check": _check,
+        "scan": _scan,
         "activate": lambda options: _say(activate(strict=options.strict)),
         "deactivate": lambda _: _say(deactivate()),
     }
@@ -65,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 141
     except (ActivationError, NoOptaxError, OptimizerError, OSError) as error:
         print(f"optax-dtypefix: {error}", file=sys.stderr)
-        return CHECK_FAILED if options.command == "check" else 1
+        return CHECK_FAILED if options.command in ("check", "scan") else 1
 
 
 def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
@@ -133,6 +137,14 @@ def _check(options: argparse.Namespace) -> int:
     found = compare(options.target, options.params, x64=options.x64)
     text = found.as_json() if options.json else found.as_text(verbose=options.verbose)
     return _say(text, found.verdict)
+
+
+def _scan(options: argparse.Namespace) -> int:
+    releases = options.releases or [installed("optax", TESTED)]
+    if not releases[0].text:
+        raise NoOptaxError("it is not installed. Name a release: --optax 0.2.8")
+    found = scan(options.paths, releases)
+    return _say(found.as_json() if options.json else found.as_text(), found.verdict)
 
 
 def _look_for_optax() -> None:

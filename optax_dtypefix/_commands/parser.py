@@ -6,13 +6,15 @@ import argparse
 import itertools
 import os
 import platform
+import re
 import sys
 from typing import TYPE_CHECKING
 
 from .. import __version__
-from .._engine.release import version_of
+from .._engine.release import Release, version_of
 from .._errors import CHECK_FAILED
 from .._text import closest
+from ..patches.releases import TESTED
 from .check.optimizer import parse_name
 from .check.params import USUAL, parse_dtypes, parse_own
 
@@ -33,6 +35,8 @@ examples:
   optax-dtypefix doctor multi_steps         show every detail of the faults of one patch
   optax-dtypefix check train.py:make_optimizer
                                             is my optimizer affected, and what fixes it?
+  optax-dtypefix scan src/ --optax 0.2.3,0.2.8
+                                            which files use functions with faults?
   optax-dtypefix run train.py --lr 0.1      run an unmodified script under the shim
   optax-dtypefix run -m my.training --json  run an unmodified module with its own options
   optax-dtypefix run --report run.json train.py   write what was applied, and what it did
@@ -82,6 +86,24 @@ examples:
   optax-dtypefix check train.py:tx --params "w=bfloat16[128,256],layer.b=float32[16]"
 """
 
+_SCAN = """\
+List the functions with faults that Python files and notebooks use, and in which dtypes or modes.
+PATH is a file or a folder. Nothing is imported, so neither jax nor optax has to be installed.
+Whether a fault matters depends on your dtypes: `check` tries one optimizer.
+"""
+
+_SCAN_EPILOG = """\
+exit code:
+  0  no function with faults is used
+  1  functions with faults are used
+  3  nothing was scanned: wrong usage, or no such file
+
+examples:
+  optax-dtypefix scan .
+  optax-dtypefix scan jobs/ notebooks/report.ipynb --optax 0.2.3 --json
+  optax-dtypefix scan . --optax 0.2.3,0.2.8     what would an upgrade leave?
+"""
+
 _RUN = """\
 Run an unmodified script or module under the shim, as `python SCRIPT ...` or `python -m MODULE ...`
 does. `run` puts a folder first on PYTHONPATH; from there Python imports the shim when it starts.
@@ -126,7 +148,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Sequence[str]]:
             _refuse_unknown_options(commands[ours[0]], ours[1:])
         return parser.parse_args(ours), theirs
     except SystemExit as exit_:
-        if ours[0] == "check" and exit_.code:  # argparse means 2, which here is a verdict.
+        if ours[0] in ("check", "scan") and exit_.code:  # argparse means 2, a verdict of check.
             exit_.code = CHECK_FAILED
         raise
 
@@ -179,6 +201,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentP
     status = command("status", "show which patches are applied here, and why", _STATUS)
     doctor = command("doctor", "reproduce each fault on stock and on patched optax", _DOCTOR)
     check = command("check", "check your own optimizer, and find the patches it needs", _CHECK)
+    scan = command("scan", "list the functions with faults that files use", _SCAN)
     activate = command("activate", "patch optax in every Python of this environment", _ACTIVATE)
     activate.add_argument(
         "--strict", action="store_true", help="make `import optax` an error if it stays stock"
@@ -193,6 +216,16 @@ def _parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentP
         one.add_argument("-v", "--verbose", action="store_true", help=f"show {more}")
     doctor.add_argument("patches", metavar="PATCH", nargs="*", help="such as multi_steps")
     _add_params(check)
+    scan.epilog = _SCAN_EPILOG
+    scan.add_argument("paths", metavar="PATH", nargs="+", help="a file or a folder")
+    scan.add_argument(
+        "--optax",
+        metavar="VERSION[,VERSION]",
+        type=_releases,
+        dest="releases",
+        help="releases of optax; the installed one by default",
+    )
+    scan.add_argument("--json", action="store_true", help="print everything as JSON")
     run = commands.add_parser(
         "run",
         help="run an unmodified script or module under the shim",
@@ -207,6 +240,14 @@ def _parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentP
     program.add_argument("script", metavar="SCRIPT", nargs="?", help="path of a Python file")
     program.add_argument("-m", metavar="MODULE", dest="module", help="name of a module or package")
     return parser, commands.choices
+
+
+def _releases(text: str) -> list[Release]:
+    versions = [version.strip() for version in text.split(",")]
+    for version in versions:
+        if not re.fullmatch(r"\d+(\.\w+)*", version):
+            raise argparse.ArgumentTypeError(f"{version!r} is no version, such as {TESTED[-1]}")
+    return [Release(version, version in TESTED) for version in versions]
 
 
 def _add_params(check: argparse.ArgumentParser) -> None:

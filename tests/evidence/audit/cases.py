@@ -1,8 +1,8 @@
 """Find every public transformation of the installed optax, and build each one in its variants.
 
 A function counts if its return annotation is a transformation. Without an annotation, a function
-counts if it defines an update function. This file only lists the arguments that they require, by
-name.
+counts if it defines an update function or chains others. This file only lists the arguments that
+they require, by name.
 """
 
 from __future__ import annotations
@@ -38,6 +38,10 @@ def _warm_up(count: Any) -> Any:
     return jnp.asarray(0.1, jnp.float32) * (1 + count).astype(jnp.float32)
 
 
+_OTHERS = ("inner", "opt", "optimizer", "base_optimizer", "tx", "fast_optimizer")
+"""Parameters that are given adam."""
+
+
 def _arguments() -> dict[str, Callable[[], Any]]:
     """Return a value for each parameter that some transformation requires, by name."""
     import optax
@@ -49,8 +53,7 @@ def _arguments() -> dict[str, Callable[[], Any]]:
         return lambda: value
 
     return {
-        **dict.fromkeys(("inner", "opt", "optimizer", "base_optimizer", "tx"), adam),
-        "fast_optimizer": adam,
+        **dict.fromkeys(_OTHERS, adam),
         "adv_optimizer": lambda: optax.sgd(0.01),
         "transforms": lambda: {"all": adam()},
         "param_labels": every("all"),
@@ -212,10 +215,10 @@ def _with_rate(base: Callable[[], Any]) -> Callable[..., Any]:
 
 
 def _by_rate(function: Callable[..., Any]) -> Callable[..., Any]:
-    required = {k: v for k, v in _required(function).items() if k != "learning_rate"}
+    others = {k: v for k, v in required(function).items() if k != "learning_rate"}
 
     def factory(learning_rate: Any) -> Any:
-        return function(learning_rate=learning_rate, **required)
+        return function(learning_rate=learning_rate, **others)
 
     return factory
 
@@ -239,6 +242,12 @@ def public_transformations() -> dict[str, Callable[..., Any]]:
     return functions
 
 
+def takes_another(function: Callable[..., Any]) -> str:
+    """Return the parameter of a public transformation that takes another one, or nothing."""
+    others = (*_OTHERS, "transforms", "inner_factory", "args")
+    return next((name for name in inspect.signature(function).parameters if name in others), "")
+
+
 def _makes_a_transformation(value: Any) -> bool:
     if inspect.isclass(value):  # MultiSteps. A stateful schedule has an update without params.
         update = getattr(value, "update", None)
@@ -252,6 +261,8 @@ def _makes_a_transformation(value: Any) -> bool:
     if signature.return_annotation is not inspect.Signature.empty:
         return "GradientTransformation" in str(signature.return_annotation)
     code = getattr(inspect.unwrap(value), "__code__", None)
+    if "chain" in getattr(code, "co_names", ()):  # As dog and dowg are built.
+        return True
     return any(
         isinstance(constant, types.CodeType) and constant.co_name == "update_fn"
         for constant in getattr(code, "co_consts", ())
@@ -267,7 +278,8 @@ def _rates(function: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(rate for rate in RATES if rate != "schedule" or scheduled)
 
 
-def _required(function: Callable[..., Any]) -> dict[str, Any]:
+def required(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return a value for each parameter that a transformation requires."""
     arguments = _arguments()
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return {
@@ -280,7 +292,7 @@ def _required(function: Callable[..., Any]) -> dict[str, Any]:
 def _build(name: str, function: Callable[..., Any], rate: str) -> Any:
     if name in _special_builders():
         return _special_builders()[name](function)
-    arguments = _required(function)
+    arguments = required(function)
     if rate:
         arguments["learning_rate"] = RATES[rate]()
     made = function(**arguments)

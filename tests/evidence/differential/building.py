@@ -217,7 +217,7 @@ def transformation(problem: Problem) -> Any:
     spec, exact = problem.spec, problem.exact
     third_party.DTYPES = [leaf["param"] for leaf in spec["leaves"]] if exact else None
     known = inspect.signature(functions()[spec["name"]]).parameters
-    arguments = dict(audited._required(functions()[spec["name"]])) if "args" not in known else {}
+    arguments = dict(audited.required(functions()[spec["name"]])) if "args" not in known else {}
     arguments.update({key: value(of, exact=exact) for key, of in spec["arguments"].items()})
     options = {key: value(of, exact=exact) for key, of in spec["options"].items()}
     if problem.nudge:

@@ -1,0 +1,143 @@
+"""Look the functions up that files use, and print those with faults."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import json
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from ...patches.functions import KINDS, faults_of
+from ...patches.releases import TESTED
+from .files import files_in, parse
+from .names import names_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ..._engine.release import Release
+
+_PROGRESS_AFTER = 2.0  # Seconds.
+
+
+@dataclasses.dataclass(frozen=True)
+class Use:
+    """A function with faults, and where it is used.
+
+    Attributes:
+      file: the file.
+      place: the line, such as ``31``, or ``cell 3:2`` in a notebook.
+      function: its path, such as ``optax.contrib.prodigy``.
+      faults: by release and patch, the kinds of problems in which the function has faults.
+    """
+
+    file: str
+    place: str
+    function: str
+    faults: dict[str, dict[str, list[str]]]
+
+    def __str__(self) -> str:
+        releases: dict[str, list[str]] = {}
+        for release, faults in self.faults.items():
+            releases.setdefault(_described(faults), []).append(release)
+        # What has faults comes first: not all releases can have none.
+        parts = [text.format(", ".join(on)) for text, on in sorted(releases.items())]
+        return f"{self.file}:{self.place}: {self.function}: faults {'; '.join(parts)}"
+
+
+def _described(faults: dict[str, list[str]]) -> str:
+    if not faults:
+        return "none on {}"
+    found = {kind for kinds in faults.values() for kind in kinds}
+    kinds = KINDS[:1] if KINDS[0] in found else [kind for kind in KINDS if kind in found]
+    return f"in {', '.join(kinds)} on {{}} ({', '.join(faults)})"
+
+
+@dataclasses.dataclass(frozen=True)
+class Scan:
+    """What was found.
+
+    Attributes:
+      releases: of optax.
+      files: the number of files.
+      uses: of functions that have faults on one of the releases.
+      unresolved: places that use optax in a way that is not followed.
+      unparsed: files, or cells of a notebook, that are not Python, and why.
+    """
+
+    releases: Sequence[Release]
+    files: int
+    uses: list[Use]
+    unresolved: list[str]
+    unparsed: list[str]
+
+    @property
+    def verdict(self) -> int:
+        """What the command exits with: 0 if no function has faults."""
+        return 1 if self.uses else 0
+
+    def as_json(self) -> str:
+        """Return everything as JSON text."""
+        releases = [str(release) for release in self.releases]
+        return json.dumps({**dataclasses.asdict(self), "releases": releases}, indent=2)
+
+    def as_text(self) -> str:
+        """Return a line for each use and each file that cannot be parsed, and the summary."""
+        return "\n".join([*map(str, self.uses), *self._summary()])
+
+    def _summary(self) -> Iterator[str]:
+        yield from (f"{place}: not parsed" for place in self.unparsed)
+        if self.unresolved:
+            count, first = len(self.unresolved), self.unresolved[0]
+            yield f"Not followed, such as getattr(optax, name): {count}. The first: {first}"
+        first, *more = (
+            f"{len({use.file for use in self.uses if use.faults[str(release)]})}{{}} {release}"
+            for release in self.releases
+        )
+        files = f" of {self.files} files use functions with faults on optax"
+        counts = [first.format(files), *(count.format(" on") for count in more)]
+        advice = " `check FILE:FACTORY` tries one optimizer." if self.uses else ""
+        yield f"{', '.join(counts)}.{advice}"
+        for release in self.releases:
+            if not release.tested:
+                yield f"optax {release} is not a tested release: {TESTED[0]} to {TESTED[-1]} are."
+
+
+def scan(paths: Sequence[str], releases: Sequence[Release]) -> Scan:
+    """Look for functions with faults in files and folders.
+
+    Args:
+      paths: of files and folders.
+      releases: of optax.
+
+    Raises:
+      FileNotFoundError: there is no such file or folder.
+    """
+    files = list(dict.fromkeys(files_in(paths)))
+    found = Scan(releases, len(files), [], [], [])
+    gc.disable()  # Syntax trees have no cycles, and are built in half the time.
+    for file in with_progress(files):
+        parsed = parse(file)
+        names = names_in(parsed.tree)
+        found.unparsed.extend(f"{file}: {problem}" for problem in parsed.problems)
+        found.unresolved.extend(f"{file}:{parsed.place(n)}" for n in sorted(names.unresolved))
+        for line, path in sorted(names.uses):
+            faults = {str(release): faults_of(path, release) for release in releases}
+            if any(faults.values()):
+                found.uses.append(Use(file, parsed.place(line), path, faults))
+    gc.enable()
+    return found
+
+
+def with_progress(files: Sequence[str]) -> Iterator[str]:
+    """Yield the files; from two seconds on, show on a terminal how many are done."""
+    start, shown = time.monotonic(), False
+    for done, file in enumerate(files):
+        if done % 50 == 0 and sys.stderr.isatty() and time.monotonic() - start > _PROGRESS_AFTER:
+            print(f"\r{done} of {len(files)} files", end="", file=sys.stderr, flush=True)
+            shown = True
+        yield file
+    if shown:
+        print("\r\033[K", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,153 @@
+"""Print as JSON in which problems each patch changes public functions of the installed optax.
+
+``python -m evidence.functions.measure [NAME ...]``, in ``tests/``, traces each function with all
+default patches. What a patch changes is a fault of stock: where stock is right, a patch changes
+nothing. A function counts for what it does itself, not for what a transformation does that it is
+given.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any, Callable
+
+import optax_dtypefix  # isort: skip  # First, as in a training script.
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from evidence.audit.cases import RATES, Case, cases, public_transformations, required, takes_another
+from evidence.audit.measure import traced_step
+from evidence.audit.regimes import REGIMES, Regime
+from evidence.functions.calls import available
+from optax_dtypefix.patches.functions import KINDS
+from support.transformations import drifting
+from support.trees import tree_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+_KINDS = {
+    "f32": "any dtype",
+    "bf16": "bfloat16",
+    "f16": "float16",
+    "mixed": "mixed dtypes",
+    "wider": "gradients wider than params",
+    "integer leaf": "integers",
+    "complex": "complex numbers",
+    "all complex": "complex numbers",
+    "f32 x64": "64-bit mode",
+    "f64 x64": "64-bit mode",
+    "strict": "strict promotion",
+}
+"""By the names of the regimes."""
+
+_ARRAY = "array hyperparameters"
+_FOR_ARRAYS = ("bf16", "f32 x64")
+_HYPERPARAMETERS = {"scale": "step_size", "add_decayed_weights": "weight_decay"}
+_IMPLIED = {
+    "any dtype": set(KINDS),
+    "bfloat16": {"mixed dtypes", "gradients wider than params"},
+}
+"""What needs no mention beside a kind."""
+
+Kinds = dict[str, set[str]]
+"""For each patch, the kinds of problems in which it changes something."""
+
+
+Measured = dict[str, dict[str, list[str]]]
+"""For each function and patch, the kinds of problems."""
+
+
+def measured(*only: str) -> Measured:
+    """Measure all public functions, or those named."""
+    warnings.simplefilter("ignore")  # Deprecated functions warn.
+    found: dict[str, Kinds] = {}
+    inner = _of_case(Case("adam", lambda: optax.adam(0.1)))
+    _add(inner, _of_case(Case("sgd", lambda: optax.sgd(0.1))))
+    for case in cases(only):
+        if case.inside:
+            continue
+        kinds = found.setdefault(case.name, {})
+        other = takes_another(public_transformations()[case.name])
+        without = inner if other else {}
+        if case.rate in ("array", "numpy"):
+            _add(kinds, _of_case(case, _FOR_ARRAYS), without, call_it=_ARRAY)
+        else:
+            _add(kinds, _of_case(case), without)
+        if case.name in _HYPERPARAMETERS:
+            _add(kinds, _of_case(_with_array(case.name), _FOR_ARRAYS), call_it=_ARRAY)
+        if case.name == "fromage":  # Up to 0.2.5 its annotation is a number.
+            _add(kinds, _of_case(_with_schedule(case.name)))
+        if other in ("inner", "opt"):
+            _add(kinds, _of_case(_around_drifting(case.name, other)))
+    for path, call in available(*only).items():
+        found[path] = _kinds(_KINDS, lambda regime, call=call: call(tree_of(*regime.params)))
+    return {name: _without_implied(kinds) for name, kinds in found.items()}
+
+
+def _add(kinds: Kinds, more: Kinds, without: Kinds | None = None, call_it: str = "") -> None:
+    for patch, of_patch in more.items():
+        known = kinds.setdefault(patch, set())
+        new = of_patch - known - (without or {}).get(patch, set())
+        known.update({call_it} if call_it and new else new)
+
+
+def _with_array(name: str) -> Case:
+    function = public_transformations()[name]
+    return Case(name, lambda: function(**{_HYPERPARAMETERS[name]: jnp.float32(0.1)}))
+
+
+def _with_schedule(name: str) -> Case:
+    function = public_transformations()[name]
+    return Case(name, lambda: function(RATES["schedule"]()))
+
+
+def _around_drifting(name: str, parameter: str) -> Case:
+    """Give a wrapper a transformation that changes dtypes, as one of a user may."""
+    function = public_transformations()[name]
+    arguments = {**required(function), parameter: drifting()}
+    return Case(name, lambda: function(**arguments))
+
+
+def _of_case(case: Case, regimes: Collection[str] = tuple(_KINDS)) -> Kinds:
+    def trace(regime: Regime) -> None:
+        init, update, inputs = traced_step(case, regime).functions()
+        jax.eval_shape(update, jax.eval_shape(init, inputs), inputs)
+
+    return _kinds(regimes, trace)
+
+
+def _kinds(regimes: Collection[str], trace: Callable[[Regime], Any]) -> Kinds:
+    """Run a function in some regimes, and see which patches change something."""
+    found: Kinds = {}
+    for regime in REGIMES:
+        if regime.name not in regimes:
+            continue
+        jax.clear_caches()  # A patch counts what it changes while a function is traced.
+        before = optax_dtypefix.status()
+        try:
+            with regime.modes():
+                trace(regime)
+        except Exception:  # The problem makes no sense for this function, with or without patches.
+            continue
+        for row in optax_dtypefix.status():
+            if row.changed != before[row.id].changed:
+                found.setdefault(row.id, set()).add(_KINDS[regime.name])
+    return found
+
+
+def _without_implied(kinds: Kinds) -> dict[str, list[str]]:
+    shown = {}
+    for patch, of_patch in kinds.items():
+        implied = {other for kind in of_patch for other in _IMPLIED.get(kind, ()) if other != kind}
+        if of_patch:
+            shown[patch] = sorted(of_patch - implied)
+    return shown
+
+
+if __name__ == "__main__":
+    print(json.dumps(measured(*sys.argv[1:])))
