@@ -106,7 +106,7 @@ out the steps that compile to stock's program.
 The records also have the time of a step that casts the state back after stock's update, that of
 stock optax {newest}, and traces, instructions and memory.
 
-| optax | step | patch | 1e4 params | 1e6 | 5e7 |
+| optax | step | 1e4 params | 1e6 | 5e7 | patch |
 |---|---|---|---|---|---|"""
 
 SLOWER = """
@@ -121,9 +121,10 @@ Where a patched step takes more than 1.15 times as long as stock's:
 - `adam, float32 moments`: the moments are twice as wide, as you asked. A step reads and writes 26
   bytes a param instead of 20.
 
-Of the steps that run on stock:
+This table counts the steps that run both on stock and with the patches. `a / b`: with the patches,
+a step has fewer or more traces, and a smaller or larger state.
 
-| optax | steps | same program | fewer traces, more | smaller state, larger | float64 arrays |
+| optax | steps | same program | traces | state | with float64 arrays: stock, patched |
 |---|---|---|---|---|---|"""
 
 RADII = {10_000: 2.2, 1_000_000: 3.4, 50_000_000: 4.8}
@@ -234,7 +235,7 @@ def steps(record: dict[str, Any]) -> Iterator[str]:
         times = [step(sizes[size], "patched") for size in RADII]
         if {*times} != {"same"}:
             patch = sizes[1_000_000]["patch"]
-            yield row(record["optax"], name_of(sizes), f"`{patch}`" if patch else "", *times)
+            yield row(record["optax"], name_of(sizes), *times, f"`{patch}`" if patch else "")
 
 
 def name_of(sizes: dict[int, dict[str, Any]]) -> str:
@@ -277,8 +278,8 @@ def summary(measured: list[dict[str, Any]]) -> Iterator[str]:
             sum(sign * (stock[key] - patched[key]) > 0 for stock, patched in both)
             for sign in (1, -1)
         )
-        yield f"{less}, {more}"
-    yield " → ".join(str(sum(way["float64"] for way in ways)) for ways in zip(*both))
+        yield f"{less} / {more}"
+    yield ", ".join(str(sum(way["float64"] for way in ways)) for ways in zip(*both))
 
 
 def seconds(found: dict[str, Any]) -> str:
