@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from packaging.version import Version
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from support.recorded import sentence
-from support.svg import Svg
+from support.svg import MARGIN, WIDTH, LogAxis, Svg
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -28,20 +27,18 @@ HEAD = """\
 
 {recorded_on}
 
-You pay {import_ms} once, for the import, and nothing in {same} of {steps} train steps: they compile
-to stock's program. You gain {fixed} steps that stock raises on, {float64} without float64 arrays,
-{traces} that are traced less often, and numbers that are right, as the
-[audit](audit.md) shows. The dots are the other steps: a patch changes the time of a step only where
-it changes the compiled program.
+The import takes {import_ms}, once. {same} of {steps} train steps cost nothing: they compile to
+stock's program. Of the others, {fixed} raise an error on stock and run with the patches, {float64}
+no longer compute in float64, and {traces} are traced less often.
 
 ![Time of a train step with optax_dtypefix, relative to stock](benchmarks.svg)
 
 Stock and patched optax ran in turn, each in its own process. Each figure is a median. `~` marks
-figures whose quartiles are more than 10 % apart. `docs/benchmarks/` has all measurements, and
+figures whose quartiles are more than 10 % apart. The records have all measurements, and
 `nox -s benchmarks page_of_benchmarks` repeats them on your machine.
 
-Measured on:
-"""
+| record | jax | Python | machine |
+|---|---|---|---|"""
 
 IMPORT = """
 ## Import
@@ -66,14 +63,14 @@ is an `apply()` after `revert()`.
 MEMORY = """
 ## Memory
 
-The tables show bytes a param in a compiled train step whose params and state are donated: stock,
-then patched. Traffic is what the program reads and writes, as XLA counts it. Not shown are the
-steps where both figures equal those of stock: {equal} of {all}. Where stock's numbers are wrong, a
-patch computes in float32, and reads and writes what it widens once more. On a CPU, XLA writes each
-float32 tree that two results need; a GPU fuses more.
+The table shows bytes a param in a compiled train step whose params and state are donated, with
+optax {optax}: stock, then patched. Traffic is what the program reads and writes, as XLA counts it.
+In {equal} of {all} steps both figures equal those of stock; the table leaves them out. Where
+stock's numbers are wrong, a patch computes in float32, and reads and writes widened arrays once
+more. On a CPU, XLA writes each float32 tree that two results need; a GPU fuses more.
 
-| optax | params | optimizer | temporaries | traffic |
-|---|---|---|---|---|"""
+| params | optimizer | temporaries | traffic |
+|---|---|---|---|"""
 
 SCALE = """
 ## Large trees
@@ -98,19 +95,21 @@ also run the Python code of the patches. This table shows that time.
 STEPS = """
 ## Steps
 
-The tables show the time of a train step relative to stock, for three numbers of params. Two more
-columns show what you could do without the patches: `cast back` casts the whole state to its first
-dtypes after each step; `upgraded` is stock optax {newest} with its jax.
+The table shows the time of a train step relative to stock, for three numbers of params. It leaves
+out the steps that compile to stock's program.
 
 - `same`: the program equals stock's, instruction by instruction.
-- A time instead of a ratio: stock raises.
+- A time instead of a ratio: stock raises an error.
 - `dies`: XLA ends the process, on stock and patched alike. jaxlib 0.4.31 does so on the CPU for
   float32 dot products of this size (`could not reshape a memory descriptor`).
-- Traces: how often the first three steps are traced.
-- Memory: arguments, results and temporaries of the compiled step. `unknown` where jaxlib reports
-  none.
-- `a → b`: stock, then patched.
 
+The records also have the time of a step that casts the state back after stock's update, that of
+stock optax {newest}, and traces, instructions and memory.
+
+| optax | step | 1e4 params | 1e6 | 5e7 | patch |
+|---|---|---|---|---|---|"""
+
+SLOWER = """
 Where a patched step takes more than 1.15 times as long as stock's:
 
 - `adam, float16`: stock's second moments are below the smallest float16 number, so the patch
@@ -120,26 +119,28 @@ Where a patched step takes more than 1.15 times as long as stock's:
   threads. In a process that may use one core, these steps take 0.9 to 1.1 times as long as stock's,
   and `adam, float16` 1.2 to 1.3 times.
 - `adam, float32 moments`: the moments are twice as wide, as you asked. A step reads and writes 26
-  bytes a param instead of 20."""
+  bytes a param instead of 20.
 
-COLUMNS = (
-    *("case", "patch", "regime"),
-    *("1e4 params", "1e6", "5e7", "cast back, 1e6", "upgraded, 1e6"),
-    *("traces", "instructions", "float64 arrays", "state, bytes a param", "memory, bytes a param"),
-)
+This table counts the steps that run both on stock and with the patches. `a / b`: with the patches,
+a step has fewer or more traces, and a smaller or larger state.
+
+| optax | steps | same program | traces | state | with float64 arrays: stock, patched |
+|---|---|---|---|---|---|"""
 
 RADII = {10_000: 2.2, 1_000_000: 3.4, 50_000_000: 4.8}
 """Of the circle for each number of params."""
-TITLE = "Time of a train step with optax_dtypefix, relative to stock"
-WIDTH, MARGIN, LINE = 830, 12, 13
+TITLE = "Time of a train step, relative to stock"
+LINE = 16
+AXIS = LogAxis(222, WIDTH - MARGIN, 0.1, 10)
 
 
 def page(records: list[dict[str, Any]]) -> Iterator[str]:
     """Yield the lines of the page."""
     yield HEAD.format(recorded_on=sentence(records), **gains(records))
     for record in records:
-        stack = f"optax {record['optax']}, jax {record['jax']}, Python {record['python']}"
-        yield f"- {stack}: {record['device']}, {record['machine']}"
+        link = f"[optax {record['optax']}](benchmarks/{record['optax']}.json)"
+        machine = f"{record['device']}, {record['machine']}"
+        yield row(link, record["jax"], record["python"], machine)
     yield IMPORT
     for record in records:
         yield row(record["optax"], *imports(record["imports"]))
@@ -148,11 +149,7 @@ def page(records: list[dict[str, Any]]) -> Iterator[str]:
         for modules, found in record["imports"]["late"].items():
             verbs = ("import and apply", "revert", "apply")
             yield row(record["optax"], modules, *(seconds(found[verb]) for verb in verbs))
-    counted = [found for record in records for found in memory(record)]
-    different = [cells for cells, differs in counted if differs]
-    yield MEMORY.format(equal=len(counted) - len(different), all=len(counted))
-    for cells in different:
-        yield row(*cells)
+    yield from memory(records[-1])
     yield SCALE
     for record in records:
         for cells in scale(record["scale"]):
@@ -164,13 +161,10 @@ def page(records: list[dict[str, Any]]) -> Iterator[str]:
             yield row(record["optax"], call, *map(seconds, times))
     yield STEPS.format(newest=records[-1]["optax"])
     for record in records:
-        yield f"\n### optax {record['optax']}, jax {record['jax']}\n"
-        yield row(*COLUMNS)
-        yield row(*("---" for _ in COLUMNS))
-        for found in by_case(record["steps"]):
-            yield row(*steps(found))
-        yield ""
-        yield from summary(record["steps"])
+        yield from steps(record)
+    yield SLOWER
+    for record in records:
+        yield row(record["optax"], *summary(record["steps"]))
 
 
 def gains(records: list[dict[str, Any]]) -> dict[str, object]:
@@ -206,19 +200,19 @@ def imports(found: dict[str, Any]) -> Iterator[str]:
     yield str(found["modules before optax"])
 
 
-def memory(record: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], bool]]:
-    """Yield the cells of each compiled step, and whether the counts differ from stock's."""
-    regimes = record["memory"].values()
-    reported = any(step["temporaries"] for ways in regimes for step in ways["stock"].values())
+def memory(record: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines about the memory of compiled steps, but not of those that equal stock's."""
+    rows, equal = [], 0
     for regime, ways in record["memory"].items():
         for name, stock in ways["stock"].items():
             patched = ways["patched"][name]
             pairs = [(stock[key], patched[key]) for key in ("temporaries", "traffic")]
-            cells = [f"{before:g} → {after:g}" for before, after in pairs]
-            if not reported:  # By this jaxlib.
-                cells[0] = "unknown"
-            differs = any(before != after for before, after in pairs)
-            yield (record["optax"], regime, name, *cells), differs
+            if any(before != after for before, after in pairs):
+                rows.append(row(regime, name, *(f"{a:g} → {b:g}" for a, b in pairs)))
+            else:
+                equal += 1
+    yield MEMORY.format(optax=record["optax"], equal=equal, all=equal + len(rows))
+    yield from rows
 
 
 def scale(found: dict[str, dict[str, float]]) -> Iterator[tuple[str, ...]]:
@@ -235,22 +229,19 @@ def by_case(measured: Iterable[dict[str, Any]]) -> Iterator[dict[int, dict[str, 
         yield {found["size"]: found for found in group}
 
 
-def steps(sizes: dict[int, dict[str, Any]]) -> Iterator[str]:
-    """Yield one row: times at all sizes, and counts at the middle size."""
-    middle = sizes[1_000_000]
-    yield middle["case"]
-    yield f"`{middle['patch']}`" if middle["patch"] else ""
-    yield middle["regime"]
-    for size in RADII:
-        yield step(sizes[size], "patched")
-    yield step(middle, "cast back")
-    yield step(middle, "upgraded")
-    yield change(middle, lambda about: about["traces"])
-    yield change(middle, lambda about: about["instructions"])
-    yield change(middle, lambda about: "yes" if about["float64"] else "no")
-    yield change(middle, lambda about: f"{about['state_bytes_later'] / middle['size']:.3g}")
-    memory = "memory_bytes"  # 0 where that jaxlib does not report it.
-    yield change(middle, lambda about: about[memory] and f"{about[memory] / middle['size']:.3g}")
+def steps(record: dict[str, Any]) -> Iterator[str]:
+    """Yield a row for each step that differs from stock's: its time for each number of params."""
+    for sizes in by_case(record["steps"]):
+        times = [step(sizes[size], "patched") for size in RADII]
+        if {*times} != {"same"}:
+            patch = sizes[1_000_000]["patch"]
+            yield row(record["optax"], name_of(sizes), *times, f"`{patch}`" if patch else "")
+
+
+def name_of(sizes: dict[int, dict[str, Any]]) -> str:
+    """Name a step: its case and its dtypes."""
+    case, regime = (sizes[1_000_000][key] for key in ("case", "regime"))
+    return case if regime in case else f"{case}, {regime}"
 
 
 def step(found: dict[str, Any], way: str) -> str:
@@ -273,35 +264,22 @@ def failure(about: dict[str, Any]) -> str:
     return "dies" if about["raises"] == "the process died" else "raises"
 
 
-def change(found: dict[str, Any], what: Any) -> str:
-    """Return a property of the step: one value, or stock's and the patched one's."""
-    values = [
-        failure(about) if "raises" in about else str(what(about) or "unknown")
-        for about in (found["ways"]["stock"], found["ways"]["patched"])
-    ]
-    return " → ".join(dict.fromkeys(values))
-
-
 def summary(measured: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield counts over one release."""
+    """Yield counts over the steps of one release that stock runs."""
     both = [
         (found["ways"]["stock"], found["ways"]["patched"])
         for found in measured
         if not any("raises" in found["ways"][way] for way in ("stock", "patched"))
     ]
-    raising = sum("raises" in found["ways"]["stock"] for found in measured)
-    same = sum(stock["program"] == patched["program"] for stock, patched in both)
-    yield f"Stock raises or dies in {raising} of {len(measured)} steps. Of the other {len(both)}:"
-    yield ""
-    yield f"- {same} compile to the same program with and without the patches;"
-    fewer, smaller = (
-        [sum(sign * (stock[key] - patched[key]) > 0 for stock, patched in both) for sign in (1, -1)]
-        for key in ("traces", "state_bytes_later")
-    )
-    yield f"- {fewer[0]} are traced less often with the patches, {fewer[1]} more often;"
-    yield f"- {smaller[0]} have a smaller state with the patches, {smaller[1]} a larger one;"
-    inside = [sum(way["float64"] for way in ways) for ways in zip(*both)]
-    yield f"- {inside[0]} contain float64 arrays on stock, {inside[1]} with the patches."
+    yield f"{len(both)} of {len(measured)}"
+    yield str(sum(stock["program"] == patched["program"] for stock, patched in both))
+    for key in ("traces", "state_bytes_later"):
+        less, more = (
+            sum(sign * (stock[key] - patched[key]) > 0 for stock, patched in both)
+            for sign in (1, -1)
+        )
+        yield f"{less} / {more}"
+    yield ", ".join(str(sum(way["float64"] for way in ways)) for ways in zip(*both))
 
 
 def seconds(found: dict[str, Any]) -> str:
@@ -321,26 +299,25 @@ def row(*cells: object) -> str:
 def draw(records: list[dict[str, Any]]) -> str:
     """Draw the time of each step over that of stock where programs differ, newest release first."""
     ratios = [rows_of(record["steps"]) for record in records]
-    high = 70 + sum(64 + LINE * len(rows) for rows in ratios)
-    svg = Svg(WIDTH, high, TITLE)
-    svg.text(MARGIN, 24, TITLE, font_size=15, font_weight="bold")
-    draw_legend(svg)
+    svg = Svg(84 + sum(104 + LINE * len(rows) for rows in ratios), TITLE)
+    svg.legend(48, (("blue", "faster"), ("silver", "no clear difference"), ("red", "slower")))
+    sizes = zip(RADII.values(), ("10 thousand", "1 million", "50 million params"))
+    for index, (radius, words) in enumerate(sizes):
+        svg.circle(MARGIN + 5 + 105 * index, 66, radius, "ink")
+        svg.text(MARGIN + 16 + 105 * index, 70, words)
+    svg.text(WIDTH - MARGIN, 70, "lines: quartiles", text_anchor="end")
     top = 84
     for record, rows in zip(records[::-1], ratios[::-1]):
-        stack = f"optax {record['optax']}, jax {record['jax']}"
         same = sum(step(found, "patched") == "same" for found in record["steps"])
-        bottom = top + 24 + LINE * len(rows)
-        svg.text(MARGIN, top, stack, font_size=13, font_weight="bold")
-        words = f"not shown: {same} steps that compile to the same program as on stock"
-        svg.text(MARGIN + 190, top, words, "muted")
-        for tick in (0.25, 0.5, 1, 2, 4, 8):
-            svg.line(
-                [(place(tick), top + 12), (place(tick), bottom)], "muted" if tick == 1 else "rule"
-            )
-            svg.text(place(tick), bottom + 13, f"{tick:g}x", "muted", text_anchor="middle")
+        stack = f"optax {record['optax']}, jax {record['jax']}"
+        svg.text(MARGIN, top + 34, f"{same} of {len(record['steps'])}", font_size=24)
+        svg.text(MARGIN + 130, top + 20, stack, font_weight="bold")
+        svg.text(MARGIN + 130, top + 36, "train steps compile to the same program")
+        bottom = top + 56 + LINE * len(rows)
+        AXIS.draw(svg, top + 48, bottom, (0.25, 0.5, 1, 2, 4, 8))
         for index, (name, by_size) in enumerate(rows):
-            draw_row(svg, top + 22 + LINE * index, name, by_size)
-        top = bottom + 40
+            draw_row(svg, top + 62 + LINE * index, name, by_size)
+        top = bottom + 48
     return str(svg)
 
 
@@ -353,43 +330,19 @@ def rows_of(measured: Iterable[dict[str, Any]]) -> list[tuple[str, dict[int, Any
             for size, found in sizes.items()
             if "patched" in found["ratio"]
         }
-        one = sizes[1_000_000]
-        case, regime = one["case"], one["regime"]
         if ratios:
-            rows.append((case if regime in case else f"{case}, {regime}", ratios))
+            rows.append((name_of(sizes), ratios))
     return sorted(rows, key=lambda row: row[1][max(row[1])]["median"])
 
 
 def draw_row(svg: Svg, y: float, name: str, by_size: dict[int, Any]) -> None:
-    """Draw the three sizes of one step, and its name beside them."""
+    """Draw the three sizes of one step, and its name on the left."""
+    svg.text(AXIS.left - 8, y + 4, name, text_anchor="end", font_size=11)
     for size, ratio in sorted(by_size.items(), reverse=True):
         low, high = ratio["quartiles"]
         color = "blue" if high < 1 else "red" if low > 1 else "silver"
-        svg.line([(place(low), y), (place(high), y)], color)
-        svg.circle(place(ratio["median"]), y, RADII[size], color)
-    end = max(place(ratio["quartiles"][1]) for ratio in by_size.values())
-    svg.text(max(end, place(1)) + 10, y + 4, name, font_size=10)
-
-
-def draw_legend(svg: Svg) -> None:
-    """Explain colors and sizes."""
-    x: float = MARGIN
-    for color, radius, words in (
-        ("blue", 4, "faster than stock"),
-        ("silver", 4, "no clear difference"),
-        ("red", 4, "slower"),
-        ("ink", RADII[10_000], "10 thousand params"),
-        ("ink", RADII[1_000_000], "1 million"),
-        ("ink", RADII[50_000_000], "50 million (lines: quartiles)"),
-    ):
-        svg.circle(x + 5, 44, radius, color)
-        svg.text(x + 15, 48, words)
-        x += 34 + 6.4 * len(words)
-
-
-def place(ratio: float) -> float:
-    """Return where a ratio is on the logarithmic axis."""
-    return 160 + 105 * math.log2(ratio / 0.5)
+        svg.line([(AXIS.place(low), y), (AXIS.place(high), y)], color)
+        svg.circle(AXIS.place(ratio["median"]), y, RADII[size], color)
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from support.recorded import sentence
-from support.svg import Svg
+from support.svg import MARGIN, WIDTH, LogAxis, Svg
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -25,20 +25,34 @@ FOLDER = Path(__file__).parent
 
 GAINS = (
     ("inject_hyperparams(adam)", "bfloat16"),
+    ("rmsprop(decay=0.999)", "bfloat16"),
+    ("transformer, adamw", "bfloat16"),
+    ("adam", "float16"),
     ("clip_by_global_norm, norms of hundreds", "float16"),
 )
-"""The runs that the README shows: stock gives NaN, and stock stands still."""
+"""The runs that the README shows."""
 
-WIDTH, LARGE_WIDTH, MARGIN, TOP = 830, 600, 12, 62
-TITLE = "Training loss with params in half precision (log scale)"
+REACHED = {
+    "stock": ("red", "stock", 284),
+    "patched": ("blue", "patched", 348),
+    "master_weights": ("green", "master_weights", WIDTH - MARGIN),
+}
+"""The ways that the README shows: their color, their name, and where their column ends."""
+
+RADII = {"red": 6, "blue": 5, "green": 4}
+"""Of dots. A later dot is drawn over the earlier ones."""
+
+HALVES = ("bfloat16", "float16")
+GAP, LINE, PANEL = 40, 16, 124
+"""The heights of a run: in the README's picture, of its dots, and of its curves."""
 
 WAYS = {
     "stock": "stock optax",
     "patched": "default patches",
-    "opt-ins": "`OPTAX_DTYPEFIX_ENABLE=float32_moments,float32_averages`",
-    "master_weights": "`tx = optax_dtypefix.master_weights(tx)`",
-    "stochastic_rounding": "`tx = optax_dtypefix.master_weights(tx, rounding_key=key)`",
-    "by_turns": "`tx = optax_dtypefix.master_weights(tx, copy=False, narrow_state=True)`",
+    "opt-ins": "opt-ins: `float32_moments`, `float32_averages`",
+    "master_weights": "`master_weights(tx)`",
+    "stochastic_rounding": "`master_weights(tx, rounding_key=key)`",
+    "by_turns": "`master_weights(tx, copy=False, narrow_state=True)`",
     "float32": "float32 params",
     "float64": "float64 params",
 }
@@ -54,9 +68,10 @@ CHOICE = """\
 
 Half-precision params lose small updates: a bfloat16 param of 1 does not move by 0.001. To train as
 in float32, keep a float32 copy of the params, or round them at random or by turns. Each takes one
-line around the whole optimizer:
+line around the whole optimizer, such as `tx = optax_dtypefix.master_weights(tx)`. The table shows
+how far the final loss is above that of float32 params, for a transformer and over all runs:
 
-| what you write | final loss above that of float32: transformer | median | worst | bytes a param |
+| what you write | transformer | median | worst | bytes a param |
 |---|---|---|---|---|"""
 
 CHOICE_NOTES = """
@@ -74,13 +89,14 @@ HEAD = """\
 Each run trains a softmax regression on scikit-learn's digits, with params in half precision: with
 stock optax {version}, with the patches, and as a reference in float64 NumPy.
 
-![Loss over 3,000 steps: stock, patched and reference](long-runs.svg)
+![Final loss over that of the reference, for each run, and some curves](long-runs.svg)
 
-The picture starts with the runs in which stock ends worst. Stock reaches NaN in {nan} of {all}
-runs. It ends at least 5 % lower than patched optax in {lower} runs: {names}.
-In {helped} the reference ends where patched optax does, so stock's rounding error happens to help
-on this problem. Of the others, the end depends on the last bit: it also differs between float32 and
-float64.
+The picture has a dot a run, and the curves of one run for each patch: that in which stock ends
+worst. Stock reaches NaN in {nan} of {all} runs. It ends at least 5 % lower than patched optax in
+{lower} runs: {names}.
+In {helped} patched optax ends where the reference does, so stock's rounding error happens to help
+on this problem. In the other runs the end depends on the last bit: it also differs between float32
+and float64.
 
 In the table:
 
@@ -98,7 +114,7 @@ In the table:
 EVERY_WAY = """
 ## Every way
 
-The mean loss of the last 300 steps; in brackets, the bytes a param of params and optimizer state.
+The mean loss of the last 300 steps. The [record](long-runs.json) also has the bytes a param.
 *Copy*, *key* and *turns* are the three forms of `master_weights`, in the order of the first table.
 
 | run | stock | default | opt-ins | copy | key | turns | float32 | float64 |
@@ -109,11 +125,8 @@ def main() -> None:
     """Write the page and draw the pictures."""
     record = json.loads((FOLDER / "long-runs.json").read_text("utf-8"))
     (FOLDER / "long-runs.md").write_text("\n".join(page(record)) + "\n", encoding="utf-8")
-    by_name = {(run["case"], run["dtype"]): run for run in record["runs"]}
-    gains = [by_name[key] for key in GAINS]
-    worst_first = sorted(record["runs"], key=lambda run: -how_much_worse(run))
-    for name, runs, columns in (("gains", gains, 2), ("long-runs", worst_first, 4)):
-        (FOLDER / f"{name}.svg").write_text(draw(record, runs, columns), encoding="utf-8")
+    for name, draw in (("gains", draw_gains), ("long-runs", draw_runs)):
+        (FOLDER / f"{name}.svg").write_text(draw(record), encoding="utf-8")
 
 
 def page(record: Mapping[str, Any]) -> Iterator[str]:
@@ -174,8 +187,8 @@ def every_way(cases: Sequence[Run]) -> Iterator[str]:
     """Yield the table of all runs in all ways."""
     yield EVERY_WAY
     for case in cases:
-        pairs = (case[way] for way in WAYS)
-        cells = ("NaN" if loss is None else f"{loss:.3g} ({size:.3g})" for loss, size in pairs)
+        losses = (case[way][0] for way in WAYS)
+        cells = ("NaN" if loss is None else f"{loss:.3g}" for loss in losses)
         yield f"| {case['case']}, {case['dtype']} | {' | '.join(cells)} |"
 
 
@@ -200,31 +213,67 @@ def scientific(error: float | None) -> str:
     return "NaN" if error is None else f"{error:.1e}"
 
 
-def draw(record: Mapping[str, Any], runs: Sequence[Run], columns: int) -> str:
-    """Draw a panel a run, with a legend above."""
-    large = columns == 2  # For a phone too.
-    total, height = (LARGE_WIDTH, 210) if large else (WIDTH, 124)
-    width = (total - MARGIN) / columns
-    svg = Svg(total, TOP + height * -(-len(runs) // columns), TITLE)
-    svg.text(MARGIN, 24, TITLE, font_size=17, font_weight="bold")
-    x = MARGIN
-    for words, color in (
-        (f"stock optax {record['optax']}", "red"),
-        ("with optax_dtypefix", "blue"),
-        ("reference in float64", "ink"),
-    ):
-        draw_curve(svg, [(x, 44), (x + 30, 44)], color)
-        svg.text(x + 36, 49, words, font_size=14)
-        x += 60 + 7.5 * len(words)
-    if not large:
-        steps = len(runs[0]["reference"]) * record["steps_a_point"]
-        svg.text(x, 49, f"each over {steps:,} steps", "muted", font_size=14)
-    for index, run in enumerate(runs):
-        left, top = MARGIN + index % columns * width, TOP + index // columns * height
-        numbers = [loss for losses in curves(run).values() for loss in losses if loss is not None]
-        panel = Panel(svg, left, top, width, height, min(numbers) / 1.15, max(numbers) * 1.15)
-        draw_run(panel, run, record["steps_a_point"])
+def draw_gains(record: Mapping[str, Any]) -> str:
+    """Draw the final losses that a user can reach, for some runs, and write them beside."""
+    cases = {(case["case"], case["dtype"]): case for case in record["ways"]}
+    bottom = 66 + GAP * len(GAINS)
+    svg = Svg(bottom + 26, "Final loss in half precision, relative to float32")
+    axis = LogAxis(MARGIN + 8, 232, 1, 32)
+    axis.draw(svg, 62, bottom, (1, 2, 4, 8, 16, 32))
+    for color, words, right in REACHED.values():
+        svg.text(right, 50, words, color, text_anchor="end", font_weight="bold")
+    for row, key in enumerate(GAINS):
+        y = 92 + GAP * row
+        svg.text(axis.left + 8, y - 13, ", ".join(key))
+        for way, (color, _, right) in REACHED.items():
+            ratio = 1 + excess(cases[key], way)
+            if math.isfinite(ratio):
+                svg.circle(axis.place(ratio), y, RADII[color], color)
+            words = f"{ratio:.3g}x" if math.isfinite(ratio) else "NaN"
+            svg.text(right, y + 4, words, color, text_anchor="end", font_weight="bold")
     return str(svg)
+
+
+def draw_runs(record: Mapping[str, Any]) -> str:
+    """Draw a dot a run, for stock and patched optax, and curves of some runs below."""
+    runs = sorted(record["runs"], key=lambda run: -how_much_worse(run))
+    bottom = 78 + LINE * (len(runs) + len(HALVES))
+    worst: dict[str, Run] = {}
+    for run in runs:
+        worst.setdefault(run["patch"], run)
+    height = bottom + 66 + PANEL * -(-len(worst) // 2)
+    svg = Svg(height, "Final loss over that of a float64 reference")
+    svg.legend(48, (("red", "stock optax"), ("blue", "default patches")))
+    axis = LogAxis(250, WIDTH - 60, 0.5, 48)
+    axis.draw(svg, 62, bottom, (0.5, 1, 2, 4, 8, 16, 32))
+    y = 60
+    for dtype in HALVES:
+        y += LINE
+        svg.text(MARGIN, y + 4, dtype, font_weight="bold")
+        for run in (run for run in runs if run["dtype"] == dtype):
+            y += LINE
+            svg.text(axis.left - 16, y + 4, run["case"], text_anchor="end", font_size=11)
+            for way, color in (("stock", "red"), ("patched", "blue")):
+                ratio = final(run[way]["losses"]) / final(run["reference"])
+                if math.isfinite(ratio):
+                    svg.circle(axis.place(ratio), y, RADII[color], color)
+                else:
+                    draw_nan(svg, axis.right + 18, y, color)
+    svg.text(MARGIN, bottom + 44, "Loss over 3,000 steps", font_size=14, font_weight="bold")
+    svg.text(MARGIN + 180, bottom + 44, "(dashed: the reference)", "muted")
+    for index, run in enumerate(worst.values()):
+        column, line = index % 2, index // 2
+        numbers = [loss for losses in curves(run).values() for loss in losses if loss is not None]
+        left, top = MARGIN + column * (WIDTH - MARGIN) / 2, bottom + 58 + PANEL * line
+        draw_run(Panel(svg, left, top, min(numbers) / 1.15, max(numbers) * 1.15), run)
+    return str(svg)
+
+
+def draw_nan(svg: Svg, x: float, y: float, color: str) -> None:
+    """Draw a cross, and NaN beside it."""
+    for sign in (1, -1):
+        svg.line([(x - 4, y - sign * 4), (x + 4, y + sign * 4)], color, stroke_width=2)
+    svg.text(x + 9, y + 4, "NaN", color, font_weight="bold", font_size=11)
 
 
 def curves(run: Run) -> dict[str, Sequence[float | None]]:
@@ -236,14 +285,6 @@ def curves(run: Run) -> dict[str, Sequence[float | None]]:
     }
 
 
-def draw_curve(
-    svg: Svg, points: list[tuple[float, float]], color: str, *, large: bool = True
-) -> None:
-    """Draw a curve. Each color has its own width, so that equal curves all show."""
-    width, dashes = {"blue": (5, "none"), "ink": (1.3, "4 3"), "red": (1.8, "none")}[color]
-    svg.line(points, color, stroke_width=width if large else 0.75 * width, stroke_dasharray=dashes)
-
-
 @dataclasses.dataclass(frozen=True)
 class Panel:
     """A place in a picture, for losses from ``low`` to ``high``."""
@@ -251,83 +292,45 @@ class Panel:
     svg: Svg
     left: float
     top: float
-    width: float
-    height: float
     low: float
     high: float
 
     @property
-    def large(self) -> bool:
-        """Whether there is space for words."""
-        return self.width > WIDTH / 3
-
-    @property
     def x(self) -> tuple[float, float]:
         """The left and right ends of the curves."""
-        return self.left + 34, self.left + self.width - (66 if self.large else 12)
+        return self.left + 36, self.left + (WIDTH - MARGIN) / 2 - 12
 
     def y(self, loss: float) -> float:
         """Return the height of a loss on the logarithmic axis."""
-        bottom = self.top + self.height - (28 if self.large else 10)
-        top = self.top + (30 if self.large else 36)
+        bottom, top = self.top + PANEL - 12, self.top + 40
         return bottom + (top - bottom) * math.log(loss / self.low) / math.log(self.high / self.low)
 
 
-def draw_run(panel: Panel, run: Run, steps_a_point: int) -> None:
-    """Draw one run."""
-    draw_axes(panel)
-    draw_names(panel, run)
-    points = len(run["reference"])
+def draw_run(panel: Panel, run: Run) -> None:
+    """Draw the curves of one run."""
+    name, _, variant = run["case"].partition(", ")
     x0, x1 = panel.x
+    panel.svg.text(x0, panel.top + 14, name, font_weight="bold")
+    words = f"{variant}, {run['dtype']}" if variant else run["dtype"]
+    panel.svg.text(x0, panel.top + 29, words, "muted", font_size=11)
+    for loss in ticks(panel.low, panel.high):
+        y = panel.y(loss)
+        panel.svg.line([(x0, y), (x1, y)], "rule")
+        panel.svg.text(x0 - 5, y + 4, f"{loss:g}", "muted", text_anchor="end", font_size=11)
+    y0, y1 = panel.y(panel.low), panel.y(panel.high)
+    panel.svg.line([(x0, y1), (x0, y0), (x1, y0)], "muted")
+    points = len(run["reference"])
     xs = [x0 + (x1 - x0) * (index + 1) / points for index in range(points)]
     for color, losses in curves(run).items():
         finite = [(x, panel.y(loss)) for x, loss in zip(xs, losses) if loss is not None]
         if finite:
-            draw_curve(panel.svg, finite, color, large=panel.large)
+            # Each color has its own width, so that equal curves all show.
+            width, dashes = {"blue": (4, "none"), "ink": (1.2, "4 3"), "red": (1.6, "none")}[color]
+            panel.svg.line(finite, color, stroke_width=width, stroke_dasharray=dashes)
         if None in losses:
             start = losses.index(None)
             level = (losses[start - 1] if start else None) or run["reference"][0]
-            draw_nan(panel, xs[start], panel.y(level), color)
-    if panel.large:
-        for step in (1000, 2000, 3000):
-            x = x0 + (x1 - x0) * step / (points * steps_a_point)
-            y = panel.y(panel.low) + 17
-            panel.svg.text(x, y, f"{step:,}", "muted", text_anchor="middle", font_size=13)
-        panel.svg.text(x0, y, "step", "muted", font_size=13)
-        draw_final(panel, run)
-
-
-def draw_names(panel: Panel, run: Run) -> None:
-    """Write what is trained, and in which dtype."""
-    name, _, variant = run["case"].partition(", ")
-    x, y = panel.x[0], panel.top + 14
-    if panel.large:
-        panel.svg.text(x, y, f"{name}, {run['dtype']}", font_size=14)
-    else:
-        words = f"{variant}, {run['dtype']}" if variant else run["dtype"]
-        panel.svg.text(x, y, name, font_weight="bold")
-        panel.svg.text(x, y + 12, words, "muted", font_size=10)
-
-
-def draw_nan(panel: Panel, x: float, y: float, color: str) -> None:
-    """Mark the end of a curve with a cross."""
-    arm, font = (7, 17) if panel.large else (4, 11)
-    for sign in (1, -1):
-        ends = [(x - arm, y - sign * arm), (x + arm, y + sign * arm)]
-        panel.svg.line(ends, color, stroke_width=arm / 2)
-    panel.svg.text(x + 2 * arm, y + arm, "NaN", color, font_weight="bold", font_size=font)
-
-
-def draw_axes(panel: Panel) -> None:
-    """Draw the grid and the axes."""
-    x0, x1 = panel.x
-    for loss in ticks(panel.low, panel.high):
-        y = panel.y(loss)
-        panel.svg.line([(x0, y), (x1, y)], "rule")
-        size = 13 if panel.large else 10
-        panel.svg.text(x0 - 5, y + 4, f"{loss:g}", "muted", text_anchor="end", font_size=size)
-    y0, y1 = panel.y(panel.low), panel.y(panel.high)
-    panel.svg.line([(x0, y1), (x0, y0), (x1, y0)], "muted")
+            draw_nan(panel.svg, xs[start], panel.y(level), color)
 
 
 def ticks(low: float, high: float) -> list[float]:
@@ -335,16 +338,6 @@ def ticks(low: float, high: float) -> list[float]:
     powers = [10.0**p for p in range(math.floor(math.log10(low)), math.ceil(math.log10(high)))]
     tens = [power for power in (*powers, 10 * powers[-1]) if low <= power <= high]
     return tens if len(tens) > 1 else [*tens, *(3 * p for p in powers if low <= 3 * p <= high)]
-
-
-def draw_final(panel: Panel, run: Run) -> None:
-    """Write the final losses of stock and patched beside the ends of their curves."""
-    stock, patched = (final(run[way]["losses"]) for way in ("stock", "patched"))
-    x = panel.x[1] + 6
-    for loss, color in ((patched, "blue"), (stock, "red")):
-        if not math.isnan(loss):
-            y = panel.y(loss) + 6
-            panel.svg.text(x, y, f"{loss:.2g}", color, font_weight="bold", font_size=17)
 
 
 if __name__ == "__main__":

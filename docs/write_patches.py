@@ -27,6 +27,36 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "patches"
 
+ABOVE_THE_TABLE = """\
+# All patches
+
+Each page starts with a script that goes wrong without the patch. The page also says whether the
+patch changes numbers, apart from the rounding in a change of dtype.
+
+| id | what goes wrong | releases | issue |
+|---|---|---|---|"""
+
+BELOW_THE_TABLE = """
+## Switch a patch off
+
+```sh
+OPTAX_DTYPEFIX_DISABLE=multi_steps python train.py
+```
+
+In Python, call `optax_dtypefix.revert("multi_steps")` before you build the optimizer.
+
+## Switch a patch on
+
+An opt-in patch acts only if you name it:
+
+```sh
+OPTAX_DTYPEFIX_ENABLE=every_transform python train.py
+```
+
+In Python, call `optax_dtypefix.apply("every_transform")` before you build the optimizer.
+
+[All variables](../control.md#variables)"""
+
 
 class Example(NamedTuple):
     """What is written by hand, in the page of a patch and in its row of the index.
@@ -97,14 +127,8 @@ def page(patch: Patch) -> Iterator[str]:
     yield ""
     yield ", ".join(dict.fromkeys(f"`{name_of(target)}`" for target in patch.targets))
     yield ""
-    yield f"## How to switch the patch {'on' if patch.opt_in else 'off'}"
-    yield ""
-    yield "```sh"
-    yield f"OPTAX_DTYPEFIX_{'ENABLE' if patch.opt_in else 'DISABLE'}={patch.id} python train.py"
-    yield "```"
-    yield ""
-    verb = "apply" if patch.opt_in else "revert"
-    yield f'In Python, call `optax_dtypefix.{verb}("{patch.id}")` before you build the optimizer.'
+    switch = "on" if patch.opt_in else "off"
+    yield f"[Switch the patch {switch}](index.md#switch-a-patch-{switch})"
 
 
 def demonstration(patch: Patch) -> Iterator[str]:
@@ -144,19 +168,13 @@ def name_of(target: Target) -> str:
 
 def index() -> Iterator[str]:
     """Give the lines of the page that lists all patches."""
-    yield "# All patches"
-    yield ""
-    yield "Each page starts with a script that goes wrong without the patch. The page also says"
-    yield "whether the patch changes numbers, apart from the rounding in a change of dtype."
-    yield "An opt-in patch acts only if you name it in `OPTAX_DTYPEFIX_ENABLE`."
-    yield ""
-    yield "| id | what goes wrong | releases | issue |"
-    yield "|---|---|---|---|"
+    yield from ABOVE_THE_TABLE.splitlines()
     for patch in sorted(map(load, IDS), key=lambda patch: patch.opt_in):
         name = f"[`{patch.id}`]({patch.id}.md){' (opt-in)' if patch.opt_in else ''}"
         wrong = example_of(patch.id).headline
         cells = (name, wrong, ranges(affected(*patch.faults)), links(*patch.upstream))
         yield f"| {' | '.join(cells)} |"
+    yield from BELOW_THE_TABLE.splitlines()
 
 
 def markdown(docstring: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from support.notebooks import own_folders, start_notebook
 from support.processes import finish, start, write_script
 
 if TYPE_CHECKING:
@@ -18,14 +19,6 @@ tx = optax.inject_hyperparams(optax.adamw)(0.01)
 IMPORT = "import optax_dtypefix\n"
 CHECK = "print('now', optax_dtypefix.check(tx, params))\n"
 
-NOTEBOOK = f"""
-import json, nbclient, nbformat.v4 as v4
-
-cells = [v4.new_code_cell(source) for source in {[BUILD, IMPORT, IMPORT, CHECK]}]
-nbclient.execute(v4.new_notebook(cells=cells))
-print(json.dumps(["".join(output["text"] for output in cell.outputs) for cell in cells]))
-"""
-
 WARNED = (
     "Built before the patches were applied, and still stock: inject_hyperparams (1). "
     "Build these objects again, or import optax_dtypefix earlier."
@@ -33,21 +26,19 @@ WARNED = (
 
 
 def test_what_was_built_before_is_named(tmp_path: Path) -> None:
-    own = {name: str(tmp_path) for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR")}
-    write_script(tmp_path, NOTEBOOK, "notebook.py")
     write_script(tmp_path, BUILD + IMPORT, "script.py")
     write_script(tmp_path, IMPORT + BUILD + IMPORT + CHECK, "prompt.py")
     shell = ("-m", "IPython", "-i", "--simple-prompt", "--no-banner", "--colors=NoColor")
     with open(tmp_path / "prompt.py", encoding="utf-8") as lines:
         notebook, prompt = finish(
             [
-                start("notebook.py", folder=tmp_path, **own),
+                start_notebook(tmp_path, [BUILD, IMPORT, IMPORT, CHECK]),
                 start(
                     *shell,
                     "script.py",
                     folder=tmp_path,
                     stdin=lines,
-                    **own,
+                    **own_folders(tmp_path),
                     OPTAX_DTYPEFIX_STRICT="1",
                 ),
             ],

@@ -2,58 +2,40 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
-import jax
 import pytest
-from packaging.version import Version
 
 import optax_dtypefix
 from optax_dtypefix._commands.parser import parse
 from optax_dtypefix._engine.release import Release
 from optax_dtypefix.patches import IDS, load
 from optax_dtypefix.patches.releases import RELEASES, TESTED
+from support.pages import ROOT, blocks, check_code, read
 from support.processes import STOCK, run
 
-
-def read(page: Path) -> str:
-    return page.read_text(encoding="utf-8")
-
-
-ROOT = Path(__file__).parents[2]
 SITE = sorted((ROOT / "docs").rglob("*.md"))
 PAGES = (*sorted(ROOT.glob("*.md")), *SITE)
-BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAME_NO_NEWEST_RELEASE = (
     *("README.md", "CONTRIBUTING.md", "pyproject.toml", "noxfile.py", ".ci/run", "mkdocs.yml"),
     *("docs/index.md", "docs/api.md", "patches/__init__.py"),
 )
-# test_patch_pages.py and test_upstream_reports.py run the code in these folders.
-ELSEWHERE = ("patches", "upstream-reports")
+# test_patch_pages.py and test_upstream_reports.py run the code in these folders,
+# test_notebook_page.py and evidence/downstream/test_recipes.py run that in these pages.
+ELSEWHERE = {"patches", "upstream-reports", "notebook.md", "recipes.md"}
 WITH_CODE = [
-    page for page in PAGES if "```python" in read(page) and page.parent.name not in ELSEWHERE
+    page
+    for page in PAGES
+    if "```python" in read(page) and not ELSEWHERE & {page.parent.name, page.name}
 ]
 
 
 @pytest.mark.filterwarnings("ignore:jax.tree_leaves is deprecated")  # In optax 0.1.2.
 @pytest.mark.parametrize("page", WITH_CODE, ids=[page.name for page in WITH_CODE])
 def test_code_runs(page: Path) -> None:
-    namespace: dict[str, Any] = {}
-    printed = ""
-    for kind, text in BLOCK.findall(read(page)):
-        if kind == "python":
-            with contextlib.redirect_stdout(io.StringIO()) as stdout:
-                exec(compile(text, str(page), "exec"), namespace)
-            printed = stdout.getvalue()
-        elif printed:
-            # Further lines quote jax, whose older releases use other words.
-            lines = None if Version(jax.__version__) >= Version("0.10") else 2
-            assert printed.splitlines()[:lines] == text.splitlines()[:lines]
+    check_code(read(page))
 
 
 def test_commands_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,10 +49,10 @@ def test_commands_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_pinned_versions_are_tested() -> None:
-    pages = BLOCK.findall(read(ROOT / "docs" / "pinned.md"))
-    blocks = [text.split() for _, text in pages if "optax==" in text]
-    assert len(blocks) == 2
-    for optax, *others in blocks:
+    found = blocks(read(ROOT / "docs" / "pinned.md"))
+    pins = [text.split() for _, text in found if "optax==" in text]
+    assert len(pins) == 2
+    for optax, *others in pins:
         jax_version, *held_back = RELEASES[optax.partition("==")[2]]["jax"]
         own = f"optax-dtypefix=={optax_dtypefix.__version__}"
         assert others == [f"jax=={jax_version}", f"jaxlib=={jax_version}", *held_back, own]
@@ -108,7 +90,7 @@ def test_pages_with_code_are_found() -> None:
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
 def test_first_example_is_nan_on_stock(page: str) -> None:
     text = read(ROOT / page)
-    example = next(code for kind, code in BLOCK.findall(text) if kind == "python")
+    example = next(code for kind, code in blocks(text) if kind == "python")
     done = run("-W", "ignore", "-c", example, **STOCK)
     assert done.stdout == "[nan nan nan]\n", done.stderr
     assert "this prints `[nan nan nan]`" in text
@@ -127,6 +109,14 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
             headings = re.findall(r"^#+ (.*)$", read(target), re.MULTILINE)
             slugs = [re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings]
             assert heading in slugs, link
+
+
+def test_the_home_page_says_what_the_readme_says() -> None:
+    readme, home = (read(ROOT / page) for page in ("README.md", "docs/index.md"))
+    for start in ("![", "| you use |", "- **Never worse"):
+        part = start + readme.replace("](docs/", "](").partition(start)[2].partition("\n\n")[0]
+        assert len(part) > 50
+        assert part in home
 
 
 def test_every_page_is_in_the_navigation() -> None:

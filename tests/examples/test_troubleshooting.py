@@ -11,12 +11,13 @@ from support.processes import json_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
 MESSAGES: dict[str, list[str]] = {}
-"""The headings, which are error messages, under which the page names a fault."""
+"""The error messages under which the page names a fault: a heading, and what another jax says."""
 for section in PAGE.split("\n## ")[1:]:
     heading, _, body = section.partition("\n")
+    messages = [heading, *re.findall(r"^> (.*)$", body, re.MULTILINE)]
     for name in re.findall(r"`(\w+\.\w+)`", body):
         if name.partition(".")[0] in patches.IDS:
-            MESSAGES.setdefault(name, []).append(heading)
+            MESSAGES.setdefault(name, []).extend(messages)
 
 
 def test_each_error_of_stock_leads_to_its_patch() -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, NamedTuple
 from xml.etree import ElementTree
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+
+WIDTH, MARGIN = 480, 12
+"""Of each picture: on a phone, it shrinks by a quarter, and words of 12 pixels can be read."""
 
 COLORS = {
     "page": ("#ffffff", "#0d1117"),
@@ -17,6 +21,7 @@ COLORS = {
     "gray": ("#bcc4cd", "#545d68"),
     "silver": ("#818b98", "#768390"),
     "blue": ("#0969da", "#4493f8"),
+    "green": ("#1a7f37", "#3fb950"),
     "amber": ("#e0a100", "#d9a520"),
     "red": ("#d1242f", "#ff6a61"),
 }
@@ -28,12 +33,13 @@ _SHAPES = "text,rect,circle{fill:currentColor}path{fill:none;stroke:currentColor
 class Svg:
     """A picture. Keyword arguments are SVG attributes, with ``_`` for ``-``."""
 
-    def __init__(self, width: float, height: float, title: str) -> None:
+    def __init__(self, height: float, title: str) -> None:
+        """Start a picture, with its title."""
         light, dark = (
             "".join(f".{name}{{color:{pair[mode]}}}" for name, pair in COLORS.items())
             for mode in (0, 1)
         )
-        size = {"width": _number(width), "height": _number(height)}
+        size = {"width": _number(WIDTH), "height": _number(height)}
         self._root = ElementTree.Element(
             "svg",
             {
@@ -41,14 +47,15 @@ class Svg:
                 "viewBox": f"0 0 {size['width']} {size['height']}",
                 **size,
                 "font-family": "system-ui, 'Segoe UI', Helvetica, Arial, sans-serif",
-                "font-size": "11",
+                "font-size": "12",
                 "role": "img",
             },
         )
         ElementTree.SubElement(self._root, "title").text = title
         style = ElementTree.SubElement(self._root, "style")
         style.text = f"{_SHAPES}{light}@media (prefers-color-scheme:dark){{{dark}}}"
-        self.rect(0, 0, width, height, "page")
+        self.rect(0, 0, WIDTH, height, "page")
+        self.text(MARGIN, 24, title, font_size=16, font_weight="bold")
 
     def __str__(self) -> str:
         """Return the SVG text, one element a line."""
@@ -83,12 +90,51 @@ class Svg:
         """Write words; ``y`` is their base line."""
         self._add("text", color, x=x, y=y, **attributes).text = words
 
+    def legend(self, top: float, meanings: Iterable[tuple[str, str]]) -> None:
+        """Explain colors, in as many lines as it takes."""
+        x: float = MARGIN
+        for color, words in meanings:
+            end = x + 16 + 6.6 * len(words)
+            if end > WIDTH:
+                x, end, top = MARGIN, end - x + MARGIN, top + 20
+            self.circle(x + 5, top - 4, 5, color)
+            self.text(x + 16, top, words)
+            x = end + 14
+
     def _add(self, tag: str, color: str, **attributes: str | float) -> ElementTree.Element:
         written = {
             name.replace("_", "-"): value if isinstance(value, str) else _number(value)
             for name, value in attributes.items()
         }
         return ElementTree.SubElement(self._root, tag, {**written, "class": color})
+
+
+class LogAxis(NamedTuple):
+    """A logarithmic axis from left to right.
+
+    Attributes:
+      left: where ``low`` is.
+      right: where ``high`` is.
+      low: the first number.
+      high: the last number.
+    """
+
+    left: float
+    right: float
+    low: float
+    high: float
+
+    def place(self, number: float) -> float:
+        """Return where a number is."""
+        share = math.log(number / self.low) / math.log(self.high / self.low)
+        return self.left + (self.right - self.left) * share
+
+    def draw(self, svg: Svg, top: float, bottom: float, ticks: Sequence[float]) -> None:
+        """Draw a line for each of some multiples, with its number below; that of 1 is darker."""
+        for tick in ticks:
+            x = self.place(tick)
+            svg.line([(x, top), (x, bottom)], "muted" if tick == 1 else "rule")
+            svg.text(x, bottom + 15, f"{tick:g}x", "muted", text_anchor="middle")
 
 
 def _number(value: float) -> str:

@@ -1,0 +1,30 @@
+"""The scripts in docs/recipes.md print what the page says, and stock optax gives NaN."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+from flax import nnx
+
+from support.pages import ROOT, blocks, check_code, read, sections
+from support.processes import STOCK, run, stdout_of
+
+_, *RECIPES = sections(read(ROOT / "docs" / "recipes.md")).items()
+WITH_A_STEP = RECIPES[:3]
+OLD_FLAX = "model" not in inspect.signature(nnx.Optimizer.update).parameters
+
+
+@pytest.mark.parametrize(("name", "text"), RECIPES)
+def test_recipe_works(name: str, text: str) -> None:
+    if name == "flax nnx" and OLD_FLAX:
+        pytest.skip("the page is about flax 0.11 and later")
+    check_code(text)
+
+
+@pytest.mark.parametrize(("name", "text"), WITH_A_STEP)
+def test_recipe_gives_nan_on_stock(name: str, text: str) -> None:
+    if name == "flax nnx" and OLD_FLAX:
+        pytest.skip("the page is about flax 0.11 and later")
+    (_, script), _ = blocks(text)
+    assert "nan" in stdout_of(run("-W", "ignore", "-c", script, **STOCK))
