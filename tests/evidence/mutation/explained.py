@@ -21,12 +21,12 @@ EXPLAINED: dict[tuple[str, str], str] = {
         "if extra_args.get('value') is not None:  ->  if False:",
     ): "In 0.2.8 stock casts the loss itself. A test of 0.2.3 fails.",
     (
-        "patches/inject_hyperparams.py",
-        "cast(value, jax.dtypes.canonicalize_dtype(requested))  ->  "
-        "(lambda first, *_, **__: first)(value, jax.dtypes.canonicalize_dtype(requested))",
+        "patches/inject_hyperparams/hyperparameters.py",
+        "cast(value, jax.dtypes.canonicalize_dtype(self.requested))  ->  "
+        "(lambda first, *_, **__: first)(value, jax.dtypes.canonicalize_dtype(self.requested))",
     ): "In 0.2.3 stock has cast every real hyperparameter to this dtype.",
     (
-        "patches/inject_hyperparams.py",
+        "patches/inject_hyperparams/hyperparameters.py",
         "optax.with_extra_args_support(tx) if hasattr(optax, 'with_extra_args_support') else tx"
         "  ->  optax.with_extra_args_support(tx) if True else tx",
     ): "Only releases before 0.1.5 lack it. A test of 0.1.2 fails.",
