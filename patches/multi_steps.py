@@ -17,8 +17,9 @@ user-defined pytree node need not accept.
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable
 
 import jax
 import jax.numpy as jnp
@@ -118,7 +119,7 @@ def _update(
 
     def run(dtypes: list[Any]) -> tuple[PyTree, Any]:
         step = _Step(self, updates, state, params, extra_args, shown, stored, dtypes)
-        return _run_on_leaves(stock, step, copy_of(self), dtypes)
+        return step.run(stock, copy_of(self), dtypes)
 
     with standard_promotion():
         return in_agreement(run, list(map(promoted, shown, accumulated)))
@@ -166,7 +167,7 @@ def _update_accumulator(
     if kind_of(common) == COMPLEX:
         copied._acc_update = _of_the_same_kind(self._acc_update)
     with standard_promotion():
-        return _run_on_leaves(stock, step, copied, [common] * len(shown))
+        return step.run(stock, copied, [common] * len(shown))
 
 
 def _accumulated(grads: PyTree, accumulators: list[Any]) -> list[Any]:
@@ -181,8 +182,9 @@ def _stored(state: Any, accumulated: list[Any]) -> list[Any]:
     return [acc if kind_of(acc) == kind_of(wide) else wide for acc, wide in pairs]
 
 
-class _Step(NamedTuple):
-    """The arguments of one step, and the dtypes that stock's two branches need.
+@dataclasses.dataclass(eq=False)
+class _Step:
+    """One step of stock on lists of leaves; the user's inner transformation gets trees again.
 
     Attributes:
       multi_steps: the user's.
@@ -205,70 +207,71 @@ class _Step(NamedTuple):
     stored: list[Any]
     other: list[Any] | None = None
 
+    def __post_init__(self) -> None:
+        self.outer: Any = jax.tree_util.tree_structure(self.grads)
+        self.inner: Any = jax.tree_util.tree_structure(self.state.inner_opt_state)
+        self.outer_params: Any = jax.tree_util.tree_structure(self.params)
+        # Of the updates. Without jit, stock may skip the inner transformation.
+        self.structure: Any = self.outer
+        self.dtypes = self.shown
 
-def _run_on_leaves(
-    stock: Stock, step: _Step, copied: Any, acc_dtypes: list[Any]
-) -> tuple[PyTree, Any]:
-    """Run stock on lists of leaves, with accumulators of these dtypes.
+    def run(self, stock: Stock, copied: Any, acc_dtypes: list[Any]) -> tuple[PyTree, Any]:
+        """Run stock with accumulators of these dtypes.
 
-    The user's inner transformation is given the user's trees again. ``copied`` is a MultiSteps for
-    this call alone. Nothing may keep it, or be in a cycle with it: it holds the arrays of the step.
-    """
-    import optax
+        ``copied`` is a MultiSteps for this call alone. Nothing may keep it, or be in a cycle with
+        it: it holds the arrays of the step.
+        """
+        import optax
 
-    multi_steps, grads, state, params, extra_args, shown, stored, other = step
-    outer: Any = jax.tree_util.tree_structure(grads)
-    inner: Any = jax.tree_util.tree_structure(state.inner_opt_state)
-    outer_params: Any = jax.tree_util.tree_structure(params)
-    # Of the updates. Without jit, stock may skip the inner transformation.
-    structure, dtypes = outer, shown
+        init = self.multi_steps._opt.init
+        copied._opt = optax.GradientTransformation(init, counting(self._inner_update))
+        copied._every_k_schedule = counting(self._every_k)
+        if hasattr(self.multi_steps, "_should_skip_update_fn"):  # From 0.1.3 on.
+            copied._should_skip_update_fn = counting(self._should_skip)
+        accumulators = leaves(self.state.acc_grads)
+        state = self.state._replace(
+            inner_opt_state=leaves(self.state.inner_opt_state),
+            acc_grads=list(map(cast, accumulators, acc_dtypes)),
+        )
+        grads = list(map(cast, leaves(self.grads), self.other or self.shown))
+        updates, state = stock(copied, grads, state, leaves(self.params))
+        vars(copied).clear()  # jax 0.4 caches the branches of ``cond``, and they refer to it.
+        return (
+            self.structure.unflatten(map(cast, updates, self.dtypes)),
+            state._replace(
+                inner_opt_state=self.inner.unflatten(state.inner_opt_state),
+                acc_grads=self.outer.unflatten(map(cast, state.acc_grads, self.stored)),
+            ),
+        )
 
-    def inner_update(
-        acc_grads: list[Any], inner_state: list[Any], params: list[Any]
+    def _inner_update(
+        self, acc_grads: list[Any], inner_state: list[Any], params: list[Any]
     ) -> tuple[list[Any], PyTree]:
-        nonlocal structure, dtypes
         # Extra arguments are bound here, because stock passes callables to eval_shape (0.2.4,
         # https://github.com/google-deepmind/optax/pull/1122) or drops all of them (0.1.5, 0.1.7).
-        shown_grads = outer.unflatten(map(cast, acc_grads, shown))
-        before = inner.unflatten(inner_state)
-        given = outer_params.unflatten(params)
-        new_updates, after = multi_steps._opt.update(shown_grads, before, given, **extra_args)
+        grads = self.outer.unflatten(map(cast, acc_grads, self.shown))
+        before = self.inner.unflatten(inner_state)
+        given = self.outer_params.unflatten(params)
+        updates, after = self.multi_steps._opt.update(grads, before, given, **self.extra_args)
         held = cast_back(after, before, "MultiSteps: state of the inner transformation")
         # From 0.2.8 on (no other branch), the gradients may be narrower than the accumulators.
-        like = grads if other is None else shown_grads
-        bounded = cast_updates(new_updates, like, given, before)
-        flat, structure = jax.tree_util.tree_flatten(bounded)
-        dtypes = list(map(dtype_of, flat))
+        like = self.grads if self.other is None else grads
+        bounded = cast_updates(updates, like, given, before)
+        flat, self.structure = jax.tree_util.tree_flatten(bounded)
+        self.dtypes = list(map(dtype_of, flat))
         return (
-            flat if other is None else fit(flat, other),
+            flat if self.other is None else fit(flat, self.other),
             leaves(held) if same_structure(held, before) else held,
         )
 
-    copied._opt = optax.GradientTransformation(multi_steps._opt.init, counting(inner_update))
-    copied._every_k_schedule = counting(
-        lambda step: _like_the_counter(multi_steps._every_k_schedule(step))
-    )
-    if hasattr(multi_steps, "_should_skip_update_fn"):  # From 0.1.3 on.
+    def _every_k(self, step: Any) -> Any:
+        return _like_the_counter(self.multi_steps._every_k_schedule(step))
 
-        def should_skip(_: Any, step: Any, __: Any) -> tuple[Any, PyTree]:
-            skip, skip_state = multi_steps._should_skip_update_fn(grads, step, params)
-            return skip, cast_back(skip_state, state.skip_state, "MultiSteps: skip_state")
-
-        copied._should_skip_update_fn = counting(should_skip)
-    given = state._replace(
-        inner_opt_state=leaves(state.inner_opt_state),
-        acc_grads=list(map(cast, leaves(state.acc_grads), acc_dtypes)),
-    )
-    flat_grads = map(cast, leaves(grads), other or shown)
-    new_updates, new_state = stock(copied, list(flat_grads), given, leaves(params))
-    vars(copied).clear()  # jax 0.4 keeps the branches of ``cond`` in a cache, and they refer to it.
-    return (
-        structure.unflatten(map(cast, new_updates, dtypes)),
-        new_state._replace(
-            inner_opt_state=inner.unflatten(new_state.inner_opt_state),
-            acc_grads=outer.unflatten(map(cast, new_state.acc_grads, stored)),
-        ),
-    )
+    def _should_skip(self, _: Any, step: Any, __: Any) -> tuple[Any, PyTree]:
+        """Show the user's function the user's trees."""
+        should_skip = self.multi_steps._should_skip_update_fn
+        skip, state = should_skip(self.grads, step, self.params)
+        return skip, cast_back(state, self.state.skip_state, "MultiSteps: skip_state")
 
 
 def _like_the_counter(k_steps: Any) -> Any:
