@@ -429,7 +429,7 @@ def plain_and_injected(name: str, function: Any) -> Any:
     if name in transformations.WRAPPERS or name.startswith("inject"):
         return None
     try:
-        bound = inspect.signature(function).bind(**transformations._required(function))
+        bound = inspect.signature(function).bind(**transformations.required(function))
         bound.apply_defaults()
         arguments = bound.arguments
         plain = function(**arguments)
