@@ -1,102 +1,117 @@
-"""The table of public functions: it agrees with the faults of the patches, and with optax."""
+"""Functions that are not transformations return float32 where an argument asks for it."""
 
 from __future__ import annotations
 
-import inspect
-import json
-import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import optax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from optax_dtypefix._commands.main import main
-from optax_dtypefix._engine.release import Release
-from optax_dtypefix.patches import IDS, load
-from optax_dtypefix.patches.functions import KINDS, faults_of, table
-from optax_dtypefix.patches.releases import TESTED
-from support.processes import json_of
+from optax_dtypefix import patches
+from support.functions import CALLS, STRONG, TREES, available
+from support.processes import stock_and_patched
+from support.trees import in_float64, leaves, tree_of
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+# Stock warns of deprecated names.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
-DEFAULT = [patch_id for patch_id in IDS if not load(patch_id).opt_in]
-INSTALLED = Release(optax.__version__, tested=True)
-SOME = ("adamw", "clip_by_global_norm", "MultiSteps", "sgd", "scale", "tree_utils.tree_l2_norm")
-"""Functions of many kinds. ``nox -s audit`` measures all."""
-
-
-def named_on(release: Release) -> set[str]:
-    return {patch for name in table() for patch in faults_of(f"optax.{name}", release)}
+OTHERS = {
+    # Transformations.
+    *("adaptive_grad_clip", "clip_by_block_rms", "clip_by_global_norm"),
+    *("normalize_by_update_norm", "scale_by_trust_ratio"),
+    # Functions without a number among their arguments, and what looks up others.
+    *("hessian_diag", "_sum", "_mean", "_running_mean", "__getattr__"),
+}
 
 
-@pytest.mark.parametrize("version", TESTED)
-def test_a_patch_is_named_where_it_has_faults(version: str) -> None:
-    release = Release(version, tested=True)
-    assert named_on(release) == {i for i in DEFAULT if load(i).faults_on(release)}
+def test_every_function_is_called() -> None:
+    targets = {t.name for name in ("global_norm", "sums") for t in patches.load(name).targets}
+    assert targets == OTHERS | {path.rpartition(".")[2] for path in CALLS}
 
 
-def test_the_table_has_known_patches_and_kinds() -> None:
-    assert {patch for patches in table().values() for patch in patches} == set(DEFAULT)
-    kinds = {kind for patches in table().values() for of in patches.values() for kind in of}
-    assert kinds == set(KINDS)
+def bits(dtype: Any) -> int:
+    return jnp.finfo(dtype).bits if jnp.issubdtype(dtype, jnp.inexact) else 0
 
 
-def mentioned(function: Any, seen: set[Any]) -> Iterator[str]:
-    """Yield the words in the code of a function, and in the helpers of its module."""
-    function = inspect.unwrap(function)
-    if function in seen:
-        return
-    seen.add(function)
-    waiting = [function.__code__]
-    for code in waiting:
-        yield from code.co_names
-        for constant in code.co_consts:
-            if inspect.iscode(constant):
-                waiting.append(constant)
-            yield from re.findall(r"\w+", repr(constant))
-        for name in code.co_names:
-            value = function.__globals__.get(name)
-            if getattr(value, "__module__", None) == function.__module__ and callable(value):
-                yield from mentioned(value, seen)
-            elif not inspect.ismodule(value):
-                yield from re.findall(r"\w+", repr(value))
+def test_a_result_is_as_wide_as_on_stock_where_an_argument_asks_for_it() -> None:
+    stock, patched = stock_and_patched("support.functions")
+    narrower = []
+    for case, dtypes in stock.items():
+        path, tree, number = case.split()
+        found = patched[case]
+        if dtypes is None:  # Stock raises.
+            continue
+        if tree == "float32":
+            assert found == dtypes, case
+        of_leaves = min(map(bits, TREES[tree]))
+        asked = max(of_leaves, bits(STRONG.get(number, "int32")))
+        if any(bits(f) < min(bits(d), asked) for f, d in zip(found, dtypes)):
+            narrower.append((case, dtypes, found))
+        if path.endswith("norm"):  # A norm has the dtype of stock throughout.
+            assert found == dtypes, case
+    assert not narrower
 
 
-FAULTS = [(i, fault) for i in DEFAULT for fault in load(i).faults]
+def simplex(values: Any, total: float) -> Any:
+    """Project onto a simplex in float64, by sorted prefix sums (Duchi et al., 2008)."""
+    ordered = np.sort(values)[::-1]
+    excess = (np.cumsum(ordered) - total) / np.arange(1, values.size + 1)
+    return np.maximum(values - excess[np.nonzero(ordered > excess)[0][-1]], 0)
 
 
-@pytest.mark.parametrize(("patch_id", "fault"), FAULTS, ids=lambda x: getattr(x, "id", x))
-def test_each_fault_is_found_by_a_function_of_its_reproducer(patch_id: str, fault: Any) -> None:
-    words = set(mentioned(fault.reproducer().run, set()))
-    functions = [name for name in table() if name.rpartition(".")[2] in words]
-    for version in TESTED:
-        release = Release(version, tested=True)
-        if release.within(fault.releases):
-            assert any(patch_id in faults_of(f"optax.{name}", release) for name in functions), (
-                version
-            )
+def expected(name: str, x: Any, number: float) -> Any:
+    """Compute a result in float64, for the values of all leaves in one vector."""
+    norm = np.sqrt((x**2).sum())
+    if name == "projection_l2_sphere":
+        return x * number / norm
+    if name == "projection_l2_ball":
+        return x * min(1, number / norm)
+    if name == "projection_simplex":
+        return simplex(x, number)
+    if name in ("projection_l1_sphere", "projection_l1_ball"):
+        return np.sign(x) * simplex(np.abs(x), number)
+    if name == "projection_hyperplane":
+        return x + (number - norm**2) / norm**2 * x
+    if name == "projection_halfspace":
+        return x + min(0, (number - norm**2) / norm**2) * x
+    return None
 
 
-@pytest.mark.parametrize("version", ["0.1.9", "0.2.3", "0.2.8"])
-def test_a_script_is_named_for_each_patch(
-    version: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    script = tmp_path / "train.py"
-    lines = [f"optax.{name}" for name in table()]
-    script.write_text("\n".join(["import optax", *lines]), encoding="utf-8")
-    main(["scan", "--json", "--optax", version, str(script)])
-    uses = json.loads(capsys.readouterr().out)["uses"]
-    found = {patch for use in uses for patch in use["faults"][version]}
-    release = Release(version, tested=True)
-    assert found == {patch_id for patch_id in DEFAULT if load(patch_id).faults_on(release)}
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_float32_results_have_float32_values(dtype: Any) -> None:
+    number = np.float32(0.7)
+    tree = tree_of(dtype)
+    vector = np.concatenate([leaf.ravel() for leaf in leaves(in_float64(tree))])
+    for path, function in available().items():
+        name = path.rpartition(".")[2]
+        exact = expected(name, vector, float(number))
+        if exact is None:
+            continue
+        got = leaves(CALLS[path](function, tree, jnp.asarray(number)))
+        assert {leaf.dtype for leaf in got} == {jnp.dtype(jnp.float32)}, name
+        found = np.concatenate([leaf.ravel() for leaf in in_float64(got)])
+        np.testing.assert_allclose(found, exact, atol=1e-6, err_msg=name)
 
 
-def test_some_functions_are_as_measured_here() -> None:
-    measured = json_of("evidence.functions.measure", *SOME)
-    for name, patches in measured.items():
-        found = faults_of(f"optax.{name}", INSTALLED)
-        assert {patch: sorted(kinds) for patch, kinds in found.items()} == {
-            patch: sorted(kinds) for patch, kinds in patches.items() if kinds
-        }
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("limit", [np.float32(1), np.float32(1e4)], ids=["clipped", "as is"])
+def test_sums_of_examples_have_float32_values(dtype: Any, limit: Any) -> None:
+    batch = [jnp.asarray(np.random.default_rng(0).normal(size=(8, n)), dtype) for n in (3, 5)]
+    exact = in_float64(batch)
+    both = np.concatenate(exact, axis=1)
+
+    def clipped(leaf: Any, norms_of: Any, limit: float) -> Any:
+        norms = np.sqrt((norms_of**2).sum(axis=1, keepdims=True))
+        return (leaf * np.minimum(1, limit / norms)).sum(axis=0)
+
+    layers = [clipped(leaf, leaf, limit * 0.5**0.5) for leaf in exact]
+    wanted = {
+        "per_example_global_norm_clip": [clipped(leaf, both, limit) for leaf in exact],
+        "per_example_layer_norm_clip": layers,
+    }
+    for name, sums in wanted.items():
+        if name in available():
+            for got, want in zip(available()[name](batch, jnp.asarray(limit))[0], sums):
+                assert got.dtype == jnp.float32
+                np.testing.assert_allclose(got, want, atol=2e-6, err_msg=name)

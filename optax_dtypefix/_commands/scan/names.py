@@ -105,7 +105,7 @@ class _Walk:
         self.imported: list[tuple[int, str]] = []
         self._module = _Scope()
         waiting: list[tuple[ast.AST, _Scope]] = [(tree, self._module)]
-        for node, scope in waiting:  # It grows meanwhile.
+        for node, scope in waiting:  # The loop appends to it.
             inner = self._look_at(node, scope)
             for field in node._fields:
                 value = getattr(node, field, None)

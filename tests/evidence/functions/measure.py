@@ -52,7 +52,7 @@ _IMPLIED = {
     "any dtype": set(KINDS),
     "bfloat16": {"mixed dtypes", "gradients wider than params"},
 }
-"""What needs no mention beside a kind."""
+"""What a kind implies, and the table leaves out."""
 
 Kinds = dict[str, set[str]]
 """For each patch, the kinds of problems in which it changes something."""

@@ -1,4 +1,4 @@
-"""The table of public functions holds on this release: all functions, measured again."""
+"""The table of public functions is right on this release: all functions, measured again."""
 
 from __future__ import annotations
 

@@ -1,0 +1,102 @@
+"""The table of public functions: it agrees with the faults of the patches, and with optax."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import optax
+import pytest
+
+from optax_dtypefix._commands.main import main
+from optax_dtypefix._engine.release import Release
+from optax_dtypefix.patches import IDS, load
+from optax_dtypefix.patches.functions import KINDS, faults_of, table
+from optax_dtypefix.patches.releases import TESTED
+from support.processes import json_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+DEFAULT = [patch_id for patch_id in IDS if not load(patch_id).opt_in]
+INSTALLED = Release(optax.__version__, tested=True)
+SOME = ("adamw", "clip_by_global_norm", "MultiSteps", "sgd", "scale", "tree_utils.tree_l2_norm")
+"""Functions of many kinds. ``nox -s audit`` measures all."""
+
+
+def named_on(release: Release) -> set[str]:
+    return {patch for name in table() for patch in faults_of(f"optax.{name}", release)}
+
+
+@pytest.mark.parametrize("version", TESTED)
+def test_a_patch_is_named_where_it_has_faults(version: str) -> None:
+    release = Release(version, tested=True)
+    assert named_on(release) == {i for i in DEFAULT if load(i).faults_on(release)}
+
+
+def test_the_table_has_known_patches_and_kinds() -> None:
+    assert {patch for patches in table().values() for patch in patches} == set(DEFAULT)
+    kinds = {kind for patches in table().values() for of in patches.values() for kind in of}
+    assert kinds == set(KINDS)
+
+
+def mentioned(function: Any, seen: set[Any]) -> Iterator[str]:
+    """Yield the words in the code of a function, and in the helpers of its module."""
+    function = inspect.unwrap(function)
+    if function in seen:
+        return
+    seen.add(function)
+    waiting = [function.__code__]
+    for code in waiting:
+        yield from code.co_names
+        for constant in code.co_consts:
+            if inspect.iscode(constant):
+                waiting.append(constant)
+            yield from re.findall(r"\w+", repr(constant))
+        for name in code.co_names:
+            value = function.__globals__.get(name)
+            if getattr(value, "__module__", None) == function.__module__ and callable(value):
+                yield from mentioned(value, seen)
+            elif not inspect.ismodule(value):
+                yield from re.findall(r"\w+", repr(value))
+
+
+FAULTS = [(i, fault) for i in DEFAULT for fault in load(i).faults]
+
+
+@pytest.mark.parametrize(("patch_id", "fault"), FAULTS, ids=lambda x: getattr(x, "id", x))
+def test_each_fault_is_found_by_a_function_of_its_reproducer(patch_id: str, fault: Any) -> None:
+    words = set(mentioned(fault.reproducer().run, set()))
+    functions = [name for name in table() if name.rpartition(".")[2] in words]
+    for version in TESTED:
+        release = Release(version, tested=True)
+        if release.within(fault.releases):
+            assert any(patch_id in faults_of(f"optax.{name}", release) for name in functions), (
+                version
+            )
+
+
+@pytest.mark.parametrize("version", ["0.1.9", "0.2.3", "0.2.8"])
+def test_a_script_is_named_for_each_patch(
+    version: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "train.py"
+    lines = [f"optax.{name}" for name in table()]
+    script.write_text("\n".join(["import optax", *lines]), encoding="utf-8")
+    main(["scan", "--json", "--optax", version, str(script)])
+    uses = json.loads(capsys.readouterr().out)["uses"]
+    found = {patch for use in uses for patch in use["faults"][version]}
+    release = Release(version, tested=True)
+    assert found == {patch_id for patch_id in DEFAULT if load(patch_id).faults_on(release)}
+
+
+def test_some_functions_are_as_measured_here() -> None:
+    measured = json_of("evidence.functions.measure", *SOME)
+    for name, patches in measured.items():
+        found = faults_of(f"optax.{name}", INSTALLED)
+        assert {patch: sorted(kinds) for patch, kinds in found.items()} == {
+            patch: sorted(kinds) for patch, kinds in patches.items() if kinds
+        }
