@@ -37,7 +37,7 @@ def stalled_without_counter(optax: Any) -> str | None:
     """In bfloat16, after large gradients, updates of rmsprop for small ones are too small."""
     gradients = np.random.default_rng(0).normal(size=2000)
     gradients[300:] *= 0.01
-    got = stalls.updates_of(optax.scale_by_rms(decay=0.999), gradients)
+    got = stalls.last_update(optax.scale_by_rms(decay=0.999), gradients)
     moment = 0.0
     for gradient in gradients:
         moment = 0.999 * moment + 0.001 * gradient**2

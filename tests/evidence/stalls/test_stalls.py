@@ -10,7 +10,7 @@ import pytest
 
 from evidence.stalls.measure import KINDS, errors
 from optax_dtypefix._engine.release import Release
-from support.processes import PATCHED, STOCK, finish, start, stdout_of
+from support.processes import PATCHED, QUICKLY, STOCK, finish, start, stdout_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,8 +24,9 @@ def measure(folder: Path, half: str, *names: str) -> tuple[Any, Any, Any]:
         "stock": STOCK,
         "patched": PATCHED,
     }
+    module = ("-m", "evidence.stalls.measure")
     running = [
-        start("-m", "evidence.stalls.measure", half, folder / f"{way}.npz", *names, **variables)
+        start(*module, half, folder / f"{way}.npz", *names, **QUICKLY, **variables)
         for way, variables in ways.items()
     ]
     for done in finish(running):
