@@ -101,11 +101,18 @@ def long_runs(session: nox.Session) -> None:
 
 
 @nox.session
+def eager_steps(session: nox.Session) -> None:
+    """Compare eager steps of all transformations with stock: bits, kernels and what stays alive."""
+    session.install("-e", ".[test]")
+    session.run("python", "-m", "pytest", "tests/evidence/eager")
+
+
+@nox.session
 def evidence(session: nox.Session) -> None:
-    """Compare all transformations with stock: random trees, eager steps, 100 float32 steps."""
+    """Compare all transformations with stock: random trees, 100 float32 steps, memory."""
     session.install("-e", ".[test]")
     steps = ("tests/evidence/differential", "tests/evidence/trajectories")
-    _test(session, *steps, "tests/evidence/eager", "tests/evidence/memory")
+    _test(session, *steps, "tests/evidence/memory")
     optax, (jax, *held_back) = next(iter(MATCHING_JAX.items()))
     _install(session, optax, jax, *held_back, *LOWEST)
     _test(session, *steps)
@@ -124,10 +131,18 @@ def release(session: nox.Session, optax: str) -> None:
     """Test one release of optax with the matching jax."""
     jax, *held_back = MATCHING_JAX[optax]
     _install(session, optax, jax, *held_back)
-    some = (*FAULTS, "tests/patches/test_properties.py")
-    tests = ("tests/patches",) if "all_patches" in RELEASES[optax] else some
     evidence = ("tests/evidence/memory", "tests/evidence/trajectories")
-    _test(session, *tests, "tests/engine/test_import_order.py", *evidence)
+    engine = "tests/engine/test_import_order.py"
+    _test(session, *FAULTS, "tests/patches/test_properties.py", engine, *evidence)
+
+
+@nox.session
+@nox.parametrize("optax", _with("all_patches"))
+def all_patches(session: nox.Session, optax: str) -> None:
+    """Run all tests of the patches on one release between the oldest and the newest."""
+    jax, *held_back = MATCHING_JAX[optax]
+    _install(session, optax, jax, *held_back)
+    _test(session, "tests/patches")
 
 
 @nox.session

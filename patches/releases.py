@@ -6,8 +6,8 @@ The package, ``noxfile.py``, ``.ci/run``, the tests and the pages read it. A rel
   the newest jax for Python 3.11, on which all sessions but those of other Pythons run. On Python
   3.12 and later, pip installs a newer jax, which ``engine`` and ``python`` test.
 - ``needs_its_jax``: it cannot be imported with the jax of the newest release.
-- ``all_patches``: all tests of the patches run, not only those of faults and programs. They also
-  run on the oldest and on the newest release.
+- ``all_patches``: the session of this name runs all tests of the patches. They also run on the
+  oldest and on the newest release.
 - ``python``: other Pythons whose session tests this release.
 - ``audit``: all audit tests, fuzzing and benchmarks run.
 - ``downstream``: the libraries that use optax are tested, with these pins.

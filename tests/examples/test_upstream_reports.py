@@ -13,7 +13,7 @@ from packaging.version import Version
 from optax_dtypefix._engine.release import Release
 from optax_dtypefix.patches import IDS, load
 from optax_dtypefix.patches.releases import TESTED
-from support.processes import STOCK, run
+from support.processes import CACHE, STOCK, run
 
 FOLDER = Path(__file__).parents[2] / "docs" / "upstream-reports"
 INDEX = FOLDER / "README.md"
@@ -28,7 +28,7 @@ BLOCK = re.compile(r"^```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 @pytest.mark.parametrize("report", REPORTS, ids=[report.stem for report in REPORTS])
 def test_stock_prints_what_the_report_says(report: Path) -> None:
     script, printed = BLOCK.findall(report.read_text(encoding="utf-8"))
-    done = run("-W", "ignore", "-c", script, **STOCK)
+    done = run("-W", "ignore", "-c", script, **STOCK, **CACHE)
     assert done.stdout == printed, done.stderr
 
 
