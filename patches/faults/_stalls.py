@@ -17,12 +17,11 @@ def last_update(tx: Any, gradients: Any) -> Any:
 
     # Without a stack of all updates: XLA on the CPU would copy bfloat16 stacks in each step.
     def run(params: Any, gradients: Any) -> Any:
-        def step(before: Any, gradient: Any) -> tuple[Any, None]:
-            _, state = before
-            return tx.update(gradient, state, params), None
+        def step(state: Any, gradient: Any) -> tuple[Any, None]:
+            return tx.update(gradient, state, params)[1], None
 
-        (update, _), _ = jax.lax.scan(step, (params, tx.init(params)), gradients)
-        return update
+        state, _ = jax.lax.scan(step, tx.init(params), gradients[:-1])
+        return tx.update(gradients[-1], state, params)[0]
 
     gradients = np.multiply.outer(np.asarray(gradients), params).astype(params.dtype)
     return demo.compiled(run, params, gradients)
