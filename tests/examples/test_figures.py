@@ -78,7 +78,7 @@ def test_the_readme_gives_the_loss_of_master_weights() -> None:
 
 def test_the_pages_give_one_time_for_all_of_ci() -> None:
     (minutes,) = re.findall(r"`\.ci/run` takes up to (\d+) minutes", text_of("docs/evidence.md"))
-    assert f"| `.ci/run` | everything; {minutes} minutes |" in text_of("CONTRIBUTING.md")
+    assert f"| `.ci/run` | all releases; {minutes} minutes |" in text_of("CONTRIBUTING.md")
 
 
 def test_the_page_names_the_pairs_that_other_pythons_test() -> None:
