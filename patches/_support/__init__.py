@@ -15,7 +15,7 @@ way                                    stock is given  in which dtypes  mode    
 (1) One dtype for all, if stock needs that. (2) If stock computes in float64 in 64-bit mode. (3)
 Scalars are float32 or wider. "By turns" is ``round_moments``, which ``cast_back`` calls as well.
 
-``prodigy`` does not run stock as ``distance_estimates`` does. Its 0/0 is inside of stock's update:
+``prodigy`` does not run stock as ``distance_estimates`` does. Its 0/0 is inside stock's update:
 a guard there would depend on the order of stock's operations. And jax older than 0.7 traces each
 eager step in 32-bit mode, which takes ten times as long.
 
