@@ -49,7 +49,8 @@ def _all_cases() -> dict[str, Case]:
     hyperparameters = optax.inject_hyperparams(optax.adam)
     loss = "value" if hasattr(_CONTRIB, "schedule_free_sgd") else "loss"
     cases = {
-        "adam": Case("", lambda: optax.adam(0.01)),
+        "adam": Case("", lambda: optax.adam(0.01), regimes=("float32", "float32 x64")),
+        "adam, bfloat16": Case("bfloat16_moments", lambda: optax.adam(0.01), regimes=("bfloat16",)),
         "adam, float16": Case("float16_eps", lambda: optax.adam(0.01), regimes=("float16",)),
         "adam, array as rate": Case("learning_rate", lambda: optax.adam(rate)),
         "MultiSteps(adam)": Case("multi_steps", lambda: optax.MultiSteps(optax.adam(0.01), 4)),

@@ -58,6 +58,15 @@ def test_pinned_versions_are_tested() -> None:
         assert others == [f"jax=={jax_version}", f"jaxlib=={jax_version}", *held_back, own]
 
 
+def test_the_output_of_status_is_of_this_version() -> None:
+    assert f"optax-dtypefix {optax_dtypefix.__version__}: " in read(ROOT / "docs" / "control.md")
+
+
+def test_the_api_page_lists_every_public_name() -> None:
+    found = re.findall(r"^::: optax_dtypefix\.(\w+)$", read(ROOT / "docs" / "api.md"), re.MULTILINE)
+    assert sorted(found) == sorted(optax_dtypefix.__all__)
+
+
 def test_which_releases_work_with_the_newest_jax() -> None:
     too_old = [release for release, row in RELEASES.items() if "needs_its_jax" in row]
     first = next(release for release in TESTED if release not in too_old)
