@@ -9,9 +9,9 @@ Here stock runs on float32 copies of the bfloat16 leaves, and its state is round
 steps and down in others, so that the mean over steps is right. The step counter in the state
 decides, so each run gives the same bits, and no memory is added. rmsprop, adagrad, sm3, adadelta
 and cocob have no counter: bits of the exact moment decide there, and only where rounding to nearest
-would not move the moment. Gradients that repeat exactly still stall them: ``float32_moments`` does not.
-``trace``, the momentum of SGD, is left as in stock. A ``mu_dtype`` that you ask for is rounded by
-stock, to nearest.
+would not move the moment. Gradients that repeat exactly still stall them: ``float32_moments`` does
+not. ``trace``, the momentum of SGD, is left as in stock. A ``mu_dtype`` that you ask for is rounded
+by stock, to nearest.
 """
 
 from __future__ import annotations
