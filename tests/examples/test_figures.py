@@ -76,8 +76,11 @@ def test_the_readme_gives_the_loss_of_master_weights() -> None:
     page = (ROOT / "docs" / "long-runs.md").read_text("utf-8")
     row = next(line for line in page.splitlines() if "| `master_weights(tx)` |" in line)
     _, _, _, _, worst, *_ = (cell.strip() for cell in row.split("|"))
-    sentence = f"end at most {worst.strip('+%')} % above the loss of float32](docs/long-runs.md)"
-    assert sentence in text_of("README.md")
+    (bound,) = re.findall(
+        r"end at most ([\d.]+) % above the loss of float32\]\(docs/long-runs.md\)",
+        text_of("README.md"),
+    )
+    assert 0 <= float(worst.strip("+%")) <= float(bound), "0.1 to 0.4, depending on the processor"
 
 
 def test_the_pages_give_one_time_for_all_of_ci() -> None:
