@@ -117,10 +117,10 @@ Where a patched step takes more than 1.15 times as long as stock's:
   the CPU then writes them in float32: 30 bytes a param of traffic instead of 20.
 - `MultiSteps(adam), bfloat16`: before 0.2.8 gradients are summed in float32, with 62 bytes a param
   of traffic instead of 50. On every release moments are rounded by turns.
-- `prodigy` before 0.2.4 in 64-bit mode, with a million params: XLA fuses other loops than in
-  stock's program. A step has 100 bytes a param of traffic instead of 116, and no float64.
+- `prodigy` on 0.1.9 and 0.2.3 in 64-bit mode, with a million params: we do not know why. A step has
+  100 bytes a param of traffic instead of 116, and no float64. On one core it also takes 1.2 times as long.
 - The other steps of 10,000 params: how XLA splits loops over threads. In a process that may use one
-  core, these steps take 0.9 to 1.1 times as long as stock's, and `adam, float16` 1.2 to 1.3 times.
+  core, these steps take 1.0 to 1.1 times as long as stock's, and `adam, float16` 1.3 to 1.7 times.
 - `MultiSteps(adam)` in float32 on 0.2.8: noise. On one core the steps of a million params take 1.03
   times as long, and 0.89 times in 64-bit mode.
 - `adam, float32 moments`: the moments are twice as wide, as you asked. A step reads and writes 26
