@@ -55,7 +55,7 @@ With both the default patches and `every_transform`, these cells are broken:
 _BY_DESIGN = """
 ## Broken by design
 
-No patch changes these cells. The last column of the table counts them; the other columns do not.
+No patch fixes these cells. The last column of the table counts them; the other columns do not.
 """
 
 

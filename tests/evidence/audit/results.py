@@ -7,13 +7,13 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from evidence.audit.known_exceptions import reason_for
+from evidence.audit.known_exceptions import reason_for, reason_to_narrow
 from optax_dtypefix._commands.worker import STOCK_AND_PATCHED, run_workers
 from optax_dtypefix._text import suggest, table
 from support.recorded import this_code
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
 MODES = ("stock", "patched", "every_transform")
 """Stock optax, the patches of the environment, and these with ``every_transform``."""
@@ -26,6 +26,7 @@ LEGEND = (
 _WORST_FIRST = (BROKEN, OPT_IN, BY_DESIGN, FIXED, KEPT)
 _NO_RESULT = ("error: ", "no outcome: ")
 """How messages begin if a transformation returns nothing."""
+_NARROWED = "narrowed: "
 _WRITE_CELLS = "evidence.audit.process:write_cells"
 
 
@@ -40,7 +41,7 @@ class Row:
     messages: Mapping[str, Mapping[str, str]]
 
     def verdict(self, regime: str) -> str:
-        """Judge a cell. No reason excuses a cell in which patched optax is worse than stock."""
+        """Judge a cell. If patched optax is worse than stock, only ``NARROWED`` excuses it."""
         broken = {mode: regime in self.messages[mode] for mode in MODES}
         if self._worse(regime):
             return BROKEN
@@ -57,15 +58,24 @@ class Row:
         broken = any(regime in self.messages[mode] for mode in MODES)
         if not broken:
             return None
-        return reason_for(self.name, self.rate, self.inside, regime, self.optax_version)
+        cell = (self.name, self.rate, self.inside, regime, self.optax_version)
+        return self._reason_to_narrow(regime) or reason_for(*cell)
 
     def _worse(self, regime: str) -> bool:
-        stock = self.messages["stock"].get(regime)
+        stock, excused = self.messages["stock"].get(regime), self._reason_to_narrow(regime)
         return any(
-            worse(stock, self.messages[mode][regime])
-            for mode in MODES
-            if regime in self.messages[mode]
+            worse(stock, message)
+            for message in self._said(regime)
+            if not (excused and message.startswith(_NARROWED))
         )
+
+    def _reason_to_narrow(self, regime: str) -> str | None:
+        if not any(message.startswith(_NARROWED) for message in self._said(regime)):
+            return None
+        return reason_to_narrow(self.name, self.rate, self.inside, regime, self.optax_version)
+
+    def _said(self, regime: str) -> list[str]:
+        return [self.messages[mode][regime] for mode in MODES if regime in self.messages[mode]]
 
     @property
     def title(self) -> str:
@@ -217,7 +227,7 @@ def worse(stock: str | None, patched: str) -> bool:
     """
     if stock is None:
         return True
-    return patched.startswith((*_NO_RESULT, "narrowed")) and not stock.startswith(_NO_RESULT)
+    return patched.startswith((*_NO_RESULT, _NARROWED)) and not stock.startswith(_NO_RESULT)
 
 
 def narrowed(stock: Sequence[str], patched: Sequence[str]) -> str | None:
@@ -231,7 +241,7 @@ def narrowed(stock: Sequence[str], patched: Sequence[str]) -> str | None:
 
     for was, now in zip(stock, patched):
         if was != now and str(jnp.promote_types(was, now)) != now:
-            return f"narrowed: an update is {now}, and {was} on stock"
+            return f"{_NARROWED}an update is {now}, and {was} on stock"
     return None
 
 
@@ -248,17 +258,21 @@ def _rows(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[Row]:
     }
     for key in dict.fromkeys(key for rows in by_key.values() for key in rows):
         entries = {mode: by_key[mode].get(key, ended) for mode in MODES}
+        excused = {x for x in regimes if reason_to_narrow(*key, x, optax_version)}
         messages = {
-            mode: dict(_first_messages(entries["stock"], entry)) for mode, entry in entries.items()
+            mode: dict(_first_messages(entries["stock"], entry, excused))
+            for mode, entry in entries.items()
         }
         yield Row(optax_version, *key, messages)
 
 
-def _first_messages(stock: Mapping[str, Any], entry: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield the first message of each regime that has one."""
+def _first_messages(
+    stock: Mapping[str, Any], entry: Mapping[str, Any], excused: Collection[str]
+) -> Iterator[Any]:
+    """Yield the worst message of each regime that has one."""
     for regime, broken in entry["broken"].items():
-        lost = narrowed(stock["updates"][regime], entry["updates"][regime])
-        said = [lost, *broken] if lost is not None else broken
+        lost = [*filter(None, [narrowed(stock["updates"][regime], entry["updates"][regime])])]
+        said = [*broken, *lost] if regime in excused else [*lost, *broken]
         if said:
             yield regime, said[0]
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import optax
 import pytest
+from packaging.version import Version
 
-from evidence.audit.known_exceptions import reason_for
+from evidence.audit.known_exceptions import reason_for, reason_to_narrow
 from evidence.audit.regimes import REGIMES
 from evidence.audit.results import narrowed, worse
 from support.processes import PATCHED, STOCK, finish, start, stdout_of
@@ -147,12 +148,14 @@ def test_nothing_is_broken_if_params_and_gradients_have_the_same_dtypes(cells: A
 
 
 def test_nothing_is_worse_than_stock(cells: Any) -> None:
-    """No known exception excuses a cell in which patched optax is worse than stock."""
+    """If patched optax is worse than stock, only ``NARROWED`` excuses it."""
     stock, patched = cells
     found = {}
     for cell, entry in patched.items():
         kept = stock[cell]
         lost = narrowed(kept["updates"], entry["updates"])
+        if reason_to_narrow(*cell, optax.__version__):
+            lost = None
         said = [*filter(None, [lost]), *entry["broken"]]
         if said and worse(next(iter(kept["broken"]), None), said[0]):
             found[cell] = said[0]
@@ -167,6 +170,16 @@ def test_dtypes_of_stock_updates(cells: Any) -> None:
     assert updates["sgd", "float", "", "int8 grads"] == ["float32", "float32"]
     assert updates["adam", "float", "", "wider"] == ["float32", "float32"]
     assert updates["adam", "float", "", "f64 x64"] == ["float64", "float64"]
+
+
+@pytest.mark.skipif(Version(optax.__version__) < Version("0.2.8"), reason="has the fault")
+def test_stock_is_as_narrow_where_old_releases_may_be_narrowed(cells: Any) -> None:
+    stock, _ = cells
+    excused = [cell for cell in stock if reason_to_narrow(*cell, "0.2.7")]
+    assert len(excused) == 8
+    for cell in excused:
+        narrow = "bfloat16" if cell[3] == "wider" else "float32"
+        assert set(stock[cell]["updates"]) == {narrow}, cell
 
 
 def test_programs_are_identical_where_stock_keeps_the_contract(cells: Any, tmp_path: Path) -> None:

@@ -95,6 +95,21 @@ def test_worse_than_stock_is_always_broken() -> None:
     assert verdict(stock=drifts, patched=raises, every_transform="") == BROKEN
 
 
+def test_a_narrowed_update_is_excused_on_old_releases_only() -> None:
+    drifts, lost = "state: turns", "narrowed: an update is bfloat16"
+    schedule_free = ("contrib.schedule_free", "float", "inject_hyperparams")
+
+    def verdict(optax_version: str, regime: str, patched: str) -> str:
+        said = {"stock": drifts, "patched": patched, "every_transform": lost}
+        found = {mode: {regime: message} for mode, message in said.items()}
+        return Row(optax_version, *schedule_free, found).verdict(regime)
+
+    assert verdict("0.2.7", "wider", lost) == BY_DESIGN
+    assert verdict("0.2.8", "wider", lost) == BROKEN
+    assert verdict("0.2.7", "bf16", lost) == BROKEN
+    assert verdict("0.2.7", "wider", "error: TypeError") == BROKEN
+
+
 def test_every_variant_is_measured(few: Any) -> None:
     record, _ = few
     variants = {(row["rate"], row["inside"]) for row in record["rows"] if row["name"] == "adam"}
