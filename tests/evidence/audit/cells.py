@@ -30,8 +30,19 @@ def program(subject: Case, regime: Regime, *, compiled: bool) -> str:
     """Return init and one step of a transformation as text."""
     with regime.modes():
         init, step, inputs = traced_step(subject, regime).functions()
-        state = jax.eval_shape(init, inputs)
-        lowered = [jax.jit(init).lower(inputs), jax.jit(step).lower(state, inputs)]
+        structures = []
+
+        def flat_init(inputs: list[Any]) -> list[Any]:
+            leaves, structure = jax.tree_util.tree_flatten(init(inputs))
+            structures.append(structure)
+            return leaves
+
+        def flat_step(state: list[Any], inputs: list[Any]) -> list[Any]:
+            return jax.tree_util.tree_leaves(step(structures[0].unflatten(state), inputs))
+
+        # JAX would put shapes into the state, and user-defined nodes take arrays only.
+        state = jax.eval_shape(flat_init, inputs)
+        lowered = [jax.jit(flat_init).lower(inputs), jax.jit(flat_step).lower(state, inputs)]
         if compiled:
             return "\n".join(anonymous(part.compile().as_text()) for part in lowered)
         return "\n".join(part.as_text() for part in lowered)
