@@ -172,7 +172,7 @@ def test_dtypes_of_stock_updates(cells: Any) -> None:
     assert updates["adam", "float", "", "f64 x64"] == ["float64", "float64"]
 
 
-@pytest.mark.skipif(Version(optax.__version__) < Version("0.2.8"), reason="has the fault")
+@pytest.mark.skipif(Version(optax.__version__) < Version("0.2.8"), reason="0.2.8 fixed this")
 def test_stock_is_as_narrow_where_old_releases_may_be_narrowed(cells: Any) -> None:
     stock, _ = cells
     excused = [cell for cell in stock if reason_to_narrow(*cell, "0.2.7")]
