@@ -243,9 +243,11 @@ def public_transformations() -> dict[str, Callable[..., Any]]:
 
 
 def takes_another(function: Callable[..., Any]) -> str:
-    """Return the parameter of a public transformation that takes another one, or nothing."""
+    """Return the parameter of a public transformation that needs another one, or nothing."""
     others = (*_OTHERS, "transforms", "inner_factory", "args")
-    return next((name for name in inspect.signature(function).parameters if name in others), "")
+    parameters = inspect.signature(function).parameters.values()
+    needed = (each.name for each in parameters if each.default is each.empty)
+    return next((name for name in needed if name in others), "")
 
 
 def _makes_a_transformation(value: Any) -> bool:
