@@ -43,6 +43,27 @@ def test_the_table_has_known_patches_and_kinds() -> None:
     assert kinds == set(KINDS)
 
 
+def test_only_these_functions_are_changed_in_any_dtype() -> None:
+    """A patch that changed right float32 values would add one: ``nox -s audit`` relies on this."""
+    found: dict[str, list[str]] = {}
+    for name, patches in table().items():
+        for patch, kinds in patches.items():
+            if "any dtype" in kinds:
+                found.setdefault(patch, []).append(name.rpartition(".")[2])
+    line_search = ("scale_by_backtracking_linesearch", "scale_by_zoom_linesearch")
+    assert found == {
+        "zero_nans": ["MultiSteps"],
+        "distance_estimates": ["dadapt_adamw", "dog", "dowg"],
+        "prodigy": ["prodigy"],
+        "reduce_on_plateau": ["reduce_on_plateau"],
+        "zoom_linesearch": ["lbfgs", *line_search, "value_and_grad_from_state"],
+        # Stock raises, up to 0.2.6 or on 0.2.4.
+        "promotion": ["scale_by_simplified_ademamix", "simplified_ademamix"],
+        "fromage": ["fromage"],
+        "learning_rate": ["optimistic_adam"],
+    }
+
+
 def mentioned(function: Any, seen: set[Any]) -> Iterator[str]:
     """Yield the words in the code of a function, and in the helpers of its module."""
     function = inspect.unwrap(function)

@@ -154,15 +154,40 @@ NARROWED = (
 """Where updates of patched optax may be narrower than those of stock."""
 
 
-def reason_to_narrow(
-    name: str, rate: str, inside: str, regime: str, optax_version: str
-) -> str | None:
+DIFFERENT = (
+    KnownException(
+        ("schedule_free_sgd",),
+        "computes its weights in the dtype of the gradients, stock in that of the params",
+        ("f64 grads",),
+    ),
+    KnownException(
+        ("inject_hyperparams", "inject_stateful_hyperparams"),
+        "reads its counter first, so the operands of cond have another order",
+        ("f32 x64", "f64 x64"),
+        inside=("apply_if_finite",),
+    ),
+)
+"""Where a program is not that of stock, and ``functions.json`` names no problem."""
+
+
+def reason_for(*cell: str) -> str | None:
+    """Return why a cell breaks the contract by design, or None if it must keep the contract.
+
+    Args:
+      *cell: name, rate, wrapper, regime, version of optax; so in the functions below.
+    """
+    return _reason(KNOWN_EXCEPTIONS, *cell)
+
+
+def reason_to_narrow(*cell: str) -> str | None:
     """Return why an update may be narrower than on stock, or None if it must not be."""
-    cell = (name, rate, inside, regime, optax_version)
-    return next((entry.reason for entry in NARROWED if entry.covers(*cell)), None)
+    return _reason(NARROWED, *cell)
 
 
-def reason_for(name: str, rate: str, inside: str, regime: str, optax_version: str) -> str | None:
-    """Return why a cell breaks the contract by design, or None if it must keep the contract."""
-    cell = (name, rate, inside, regime, optax_version)
-    return next((entry.reason for entry in KNOWN_EXCEPTIONS if entry.covers(*cell)), None)
+def reason_to_differ(*cell: str) -> str | None:
+    """Return why a program may differ from that of stock, or None if it must not."""
+    return _reason(DIFFERENT, *cell)
+
+
+def _reason(entries: tuple[KnownException, ...], *cell: str) -> str | None:
+    return next((entry.reason for entry in entries if entry.covers(*cell)), None)
