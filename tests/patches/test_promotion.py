@@ -517,6 +517,17 @@ def test_flatten_without_params_gives_the_dtypes_of_stock(grads: str) -> None:
     assert {*dtypes_of((updates, state))} == {jnp.dtype(jnp.float32)}
 
 
+@pytest.mark.parametrize("with_params", [True, False])
+def test_flatten_takes_no_dtype_from_a_random_key(with_params: bool) -> None:
+    """A key has as many numbers as two params: it is no moment."""
+    inner = optax.GradientTransformation(
+        lambda _: jnp.zeros(2, jnp.uint32), lambda updates, state, *_: (updates, state)
+    )
+    tx, params = optax.flatten(inner), {"w": jnp.ones(2, jnp.bfloat16)}
+    updates, _ = tx.update(params, tx.init(params), params if with_params else None)
+    assert dtypes_of(updates) == [jnp.bfloat16]
+
+
 SCHEDULES = {
     "cosine": lambda: optax.cosine_decay_schedule(0.1, 10),
     "linear": lambda: optax.linear_schedule(0.1, 0.2, 10),

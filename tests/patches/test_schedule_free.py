@@ -260,6 +260,22 @@ def test_the_state_of_another_optimizer_raises_as_on_stock() -> None:
         contrib.schedule_free_eval_params((), {"w": jnp.ones(3)})
 
 
+@pytest.mark.filterwarnings("ignore:In a future release of JAX, flatten-up-to")
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_without_params_half_precision_fails_as_float32_does(dtype: Any) -> None:
+    """Stock returns no updates, or raises in newer releases."""
+
+    def outcome(dtype: Any) -> Any:
+        tx, params = contrib.schedule_free(optax.adam(0.1), 0.1), {"w": jnp.ones(2, dtype)}
+        state = tx.init(params)
+        try:
+            return tx.update(params, state)[0]
+        except ValueError as error:
+            return str(error)
+
+    assert outcome(dtype) == outcome(jnp.float32)
+
+
 def test_a_base_state_that_starts_as_an_integer_can_become_a_mean() -> None:
     tx = contrib.schedule_free(averaging(np.int32(0)), 0.1)
     params = {"w": jnp.ones(3)}
