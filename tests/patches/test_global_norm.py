@@ -303,7 +303,7 @@ def test_per_example_global_norm_clip_is_right(case: Any) -> None:
     norms = [norm_of([w[i], b[i]]) for i in range(2)]
     limit = 0.1 * norms[0]
     (got_w, got_b), count = optax.per_example_global_norm_clip(grads, limit)
-    assert int(count) == 1
+    assert (count.dtype, int(count)) == (jnp.int32, 1)
     factors = [min(1, limit / norm) for norm in norms]
     expected = {"w": w[0] * factors[0] + w[1], "b": b[0] * factors[0] + b[1]}
     for name, leaf in (("w", got_w), ("b", got_b)):
@@ -320,7 +320,8 @@ def test_per_example_global_norm_clip_is_right(case: Any) -> None:
 def test_per_example_layer_norm_clip_is_right() -> None:
     tree = scaled(500, jnp.float16)
     grads = [tree["w"][None], tree["b"][None]]
-    clipped, _ = optax.per_example_layer_norm_clip(grads, 1.0)
+    clipped, counts = optax.per_example_layer_norm_clip(grads, 1.0)
+    assert [(count.dtype, int(count)) for count in counts] == [(jnp.int32, 1)] * 2
     for leaf, grad in zip(clipped, (tree["w"], tree["b"])):
         assert leaf.dtype == jnp.float16
         expected = in_float64(grad) / norm_of(grad) * 0.5**0.5
