@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from optax_dtypefix import OptaxDtypeFixWarning, original
-from optax_dtypefix._engine.rebinding import rebind_aliases
+from optax_dtypefix._engine.rebinding import Rebinding, rebind_aliases
 from support.fakepackage import NAME, FakePackage, engine_of, on, patch, start
 
 
@@ -255,3 +255,9 @@ def test_a_sweep_within_a_package_stays_there(monkeypatch: pytest.MonkeyPatch) -
     done = rebind_aliases([(old, new)], NAME)
     assert (inside.f, deeper.f, namesake.f) == (new, new, old)
     assert {entry.owner for entry in done} == {inside, deeper}
+
+
+def test_a_name_that_another_thread_moved_stays() -> None:
+    names = {"scale": max}
+    Rebinding(names, "scale", before=min, after=sum).bind()
+    assert names == {"scale": max}

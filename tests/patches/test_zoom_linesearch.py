@@ -378,6 +378,23 @@ def test_backtracking_finds_the_minimum(dtype: Any, store_grad: bool) -> None:
 
 
 @needs_backtracking
+@pytest.mark.parametrize("phase", [1, 1j])
+def test_backtracking_never_accepts_a_larger_loss(phase: complex) -> None:
+    """A step is too long. With the conjugate of an imaginary gradient, its slope would be > 0."""
+
+    def square(params: Any) -> Any:
+        return (jnp.abs(params) ** 2).sum()
+
+    tx = optax.scale_by_backtracking_linesearch(40, slope_rtol=0.9)
+    params = jnp.full(4, phase, jnp.complex64)
+    value, grad = jax.value_and_grad(square)(params)
+    updates, _ = tx.update(
+        -10 * jnp.conj(grad), tx.init(params), params, value=value, grad=grad, value_fn=square
+    )
+    assert square(params + updates) < value
+
+
+@needs_backtracking
 def test_extra_arguments_of_the_loss_are_found_by_name() -> None:
     def scaled(params: Any, scale: Any) -> Any:
         return loss(params) * scale
