@@ -394,6 +394,28 @@ def test_backtracking_never_accepts_a_larger_loss(phase: complex) -> None:
     assert square(params + updates) < value
 
 
+# Stock stores the gradient in the dtype of the params.
+@needs_lbfgs
+@pytest.mark.filterwarnings("ignore:Casting from complex to real")
+def test_a_complex_direction_of_real_params_is_searched() -> None:
+    goal = 1 + 1j
+
+    def distance(params: Any) -> Any:
+        return (jnp.abs(params - goal) ** 2).sum()
+
+    tx, params, direction = optax.scale_by_zoom_linesearch(15), jnp.zeros(4), jnp.full(4, 2 + 4j)
+    updates, _ = tx.update(
+        direction,
+        tx.init(params),
+        params,
+        value=distance(params),
+        grad=jnp.full(4, -2 * goal),
+        value_fn=distance,
+    )
+    # Of all rates, 0.3 is the best. For real parts it is 0.5.
+    np.testing.assert_allclose(updates, 0.3 * direction, rtol=1e-2)
+
+
 @needs_backtracking
 def test_extra_arguments_of_the_loss_are_found_by_name() -> None:
     def scaled(params: Any, scale: Any) -> Any:
