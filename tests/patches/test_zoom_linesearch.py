@@ -416,6 +416,14 @@ def test_a_complex_direction_of_real_params_is_searched() -> None:
     np.testing.assert_allclose(updates, 0.3 * direction, rtol=1e-2)
 
 
+@needs_lbfgs
+def test_gradients_in_another_container_raise_as_on_stock() -> None:
+    tx, params, grads = optax.scale_by_zoom_linesearch(5), {"w": start(jnp.float32)}, jnp.ones(4)
+    given = {"value": jnp.float32(1), "grad": [grads], "value_fn": lambda tree: loss(tree["w"])}
+    with pytest.raises(ValueError, match=r"structure|Expected dict"):
+        tx.update([-grads], tx.init(params), params, **given)
+
+
 @needs_backtracking
 def test_extra_arguments_of_the_loss_are_found_by_name() -> None:
     def scaled(params: Any, scale: Any) -> Any:
