@@ -54,5 +54,13 @@ EXPLAINED: dict[tuple[str, str], str] = {
         "patches/reduce_on_plateau.py",
         "new_state.lr if old else new_state.scale  ->  new_state.lr if False else new_state.scale",
     ): "Only releases up to 0.2.1 have this field. A test of 0.2.0 fails.",
+    (
+        "patches/reduce_on_plateau.py",
+        "'loss' if old else 'value'  ->  'loss' if False else 'value'",
+    ): "Only releases up to 0.2.1 have this argument. A test of 0.2.0 fails.",
+    (
+        "patches/schedule_free.py",
+        "if in_old_release:  ->  if True:",
+    ): "0.2.3 is the old release. A test of 0.2.8 fails.",
 }
 """By file and change: why no test can fail."""
