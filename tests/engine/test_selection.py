@@ -168,6 +168,19 @@ def test_a_patch_that_does_not_fix_the_probed_fault_is_reverted(package: FakePac
     assert (pkg.scale(5), pkg.shift(5), pkg.twice(5)) == (-10, 6, 20)
 
 
+def test_a_patch_that_is_applied_inside_disabled_stays(package: FakePackage) -> None:
+    """It changes nothing inside the block, so it cannot be verified there."""
+    package.release("99.0")
+    is_positive = traced(lambda pkg: "positive" if pkg.scale(5) > 0 else None)
+    engine = engine_of(patch("a", on("scale", negate), faults=[is_positive]))
+    pkg = package.load()
+    with engine.disabled("a"):
+        engine.apply("a")
+        assert pkg.scale(5) == 10
+    assert engine.status()["a"].state is State.APPLIED
+    assert pkg.scale(5) == -10
+
+
 def test_a_probe_sees_stock_although_other_patches_are_applied(package: FakePackage) -> None:
     package.release("99.0")
     seen = []

@@ -62,5 +62,9 @@ EXPLAINED: dict[tuple[str, str], str] = {
         "patches/schedule_free.py",
         "if in_old_release:  ->  if True:",
     ): "0.2.3 is the old release. A test of 0.2.8 fails.",
+    (
+        "optax_dtypefix/_engine/lock.py",
+        "if hasattr(os, 'register_at_fork'):  ->  if True:",
+    ): "Only Windows lacks it.",
 }
 """By file and change: why no test can fail."""
