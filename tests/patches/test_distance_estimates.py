@@ -367,6 +367,17 @@ def test_the_loss_may_have_any_type(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("momo")])
+def test_a_python_loss_is_as_exact_as_a_float64_array(name: str) -> None:
+    with x64():
+        tx, params = build(name, learning_rate=10.0), jnp.ones(3, jnp.float64)
+        found, expected = (
+            tx.update(params / 3, tx.init(params), params, value=value)[0]
+            for value in (0.1, jnp.asarray(0.1, jnp.float64))
+        )
+        np.testing.assert_allclose(found, expected, rtol=1e-14)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("momo")])
 def test_losses_in_half_precision_are_averaged_in_float32(name: str) -> None:
     tx, params = build(name), tree_of(jnp.float32)
     losses = [1.5, 2.25, 3.0]

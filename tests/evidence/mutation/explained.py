@@ -66,5 +66,9 @@ EXPLAINED: dict[tuple[str, str], str] = {
         "optax_dtypefix/_engine/lock.py",
         "if hasattr(os, 'register_at_fork'):  ->  if True:",
     ): "Only Windows lacks it.",
+    (
+        "patches/_support/functions.py",
+        "len(strong) > 1  ->  len(strong) >= 1",
+    ): "As above: the trace finds the same dtype, later.",
 }
 """By file and change: why no test can fail."""
