@@ -193,6 +193,7 @@ def test_reasons_are_cut_or_wrapped_to_the_terminal(package: FakePackage) -> Non
     assert lines[0] == "long   applied  not yet   fakepkg 0.2.5 has: fault, fault, …"
     assert len(lines) == 2
     assert len(engine.status().as_text().splitlines()) == 6
+    assert engine.status().as_text(1000) == engine.status().as_text()
 
 
 def test_a_report_is_a_snapshot(package: FakePackage) -> None:

@@ -283,6 +283,18 @@ def test_without_params_a_hyperparameter_keeps_its_float64_digits() -> None:
 
 
 @pytest.mark.skipif("hyperparam_dtype" not in BUILDS, reason="it came with optax 0.1.4")
+def test_a_factory_may_compare_a_numpy_scalar_under_jit() -> None:
+    def factory(learning_rate: Any, bound: Any) -> Any:
+        return optax.sgd(learning_rate if bound > 1 else 0.0)
+
+    with x64():
+        params = jnp.ones(3, jnp.float32)
+        tx = inject(factory, hyperparam_dtype=jnp.float64)(0.1, bound=np.float32(2))
+        updates, _ = jax.jit(tx.update)(params, tx.init(params), params)
+    np.testing.assert_allclose(updates, -0.1 * params)
+
+
+@pytest.mark.skipif("hyperparam_dtype" not in BUILDS, reason="it came with optax 0.1.4")
 def test_a_hyperparameter_in_half_precision_is_used_in_float32() -> None:
     """Its powers would be rounded."""
     grads = jnp.ones(3, jnp.float32)
