@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from packaging.version import Version
 
 import optax_dtypefix
 from optax_dtypefix._contract.x64 import is_x64, x64
@@ -552,6 +553,16 @@ def test_nodes_may_convert_and_check_their_children(name: str, dtype: Any, wide:
 def pairs(tree: Any) -> Any:
     """Split complex leaves into real and imaginary leaves."""
     return {(n, f.__name__): f(leaf) for n, leaf in tree.items() for f in (jnp.real, jnp.imag)}
+
+
+@pytest.mark.skipif(
+    Version(optax.__version__) >= Version("0.2.4"), reason="stock needs arrays from 0.2.4 on"
+)
+@pytest.mark.parametrize("name", [n for n in ("dadapt_adamw", "dog", "momo") if n in NAMES])
+def test_the_shape_of_a_complex_param_is_enough_for_init(name: str) -> None:
+    param = jnp.ones((3,), jnp.complex64)
+    from_shape = build(name).init({"z": jax.ShapeDtypeStruct(param.shape, param.dtype)})
+    assert dtypes_of(from_shape) == dtypes_of(build(name).init({"z": param}))
 
 
 @pytest.mark.parametrize("name", NAMES)

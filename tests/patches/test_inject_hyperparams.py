@@ -303,6 +303,18 @@ def test_a_hyperparameter_in_half_precision_is_used_in_float32() -> None:
     np.testing.assert_allclose(updates, float(jnp.bfloat16(0.9)) ** 8, rtol=1e-5)
 
 
+@pytest.mark.parametrize("rate", [jnp.float32(0.5), lambda _: jnp.float32(0.5)])
+def test_an_array_or_a_schedule_meets_half_precision_in_lax(rate: Any) -> None:
+    """Functions of ``jax.lax`` do not promote."""
+
+    def scale(rate: Any) -> Any:
+        return optax.stateless(lambda grads, _: jax.lax.mul(grads, jnp.broadcast_to(rate, (3,))))
+
+    grads, tx = jnp.ones(3, jnp.bfloat16), inject(scale)(rate)
+    updates, _ = tx.update(grads, tx.init(grads), grads)
+    np.testing.assert_array_equal(updates, 0.5 * grads)
+
+
 SETTINGS: dict[str, Any] = {
     "number": 0.25,
     "integer": 1,

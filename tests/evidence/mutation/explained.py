@@ -70,5 +70,9 @@ EXPLAINED: dict[tuple[str, str], str] = {
         "patches/_support/functions.py",
         "len(strong) > 1  ->  len(strong) >= 1",
     ): "As above: the trace finds the same dtype, later.",
+    (
+        "patches/multi_steps.py",
+        "self.grads if self.other is None else grads  ->  self.grads if True else grads",
+    ): "In 0.2.8 there is no other branch. A test of 0.2.3 fails.",
 }
 """By file and change: why no test can fail."""
