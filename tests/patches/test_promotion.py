@@ -519,7 +519,7 @@ def test_flatten_without_params_gives_the_dtypes_of_stock(grads: str) -> None:
 
 @pytest.mark.parametrize("with_params", [True, False])
 def test_flatten_takes_no_dtype_from_a_random_key(with_params: bool) -> None:
-    """A key has as many numbers as two params: it is no moment."""
+    """A key has two numbers, as many as the param here, but it is no moment."""
     inner = optax.GradientTransformation(
         lambda _: jnp.zeros(2, jnp.uint32), lambda updates, state, *_: (updates, state)
     )

@@ -271,7 +271,7 @@ def test_without_params_half_precision_fails_as_float32_does(dtype: Any) -> None
         try:
             return tx.update(params, state)[0]
         except ValueError as error:
-            return str(error)
+            return str(error).partition(" got ")[0]  # Then some releases print the array.
 
     assert outcome(dtype) == outcome(jnp.float32)
 

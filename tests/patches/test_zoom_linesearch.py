@@ -380,7 +380,7 @@ def test_backtracking_finds_the_minimum(dtype: Any, store_grad: bool) -> None:
 @needs_backtracking
 @pytest.mark.parametrize("phase", [1, 1j])
 def test_backtracking_never_accepts_a_larger_loss(phase: complex) -> None:
-    """A step is too long. With the conjugate of an imaginary gradient, its slope would be > 0."""
+    """A full step is too long. Conjugated, an imaginary gradient would give a slope > 0."""
 
     def square(params: Any) -> Any:
         return (jnp.abs(params) ** 2).sum()

@@ -157,8 +157,9 @@ NARROWED = (
 DIFFERENT = (
     KnownException(
         ("schedule_free_sgd",),
-        "computes its weights in the dtype of the gradients, stock in that of the params",
+        "computes averaging weights in the dtype of the gradients, stock in that of the params",
         ("f64 grads",),
+        releases=">=0.2.4",
     ),
     KnownException(
         ("inject_hyperparams", "inject_stateful_hyperparams"),

@@ -69,7 +69,7 @@ EXPLAINED: dict[tuple[str, str], str] = {
     (
         "patches/_support/functions.py",
         "len(strong) > 1  ->  len(strong) >= 1",
-    ): "As above: the trace finds the same dtype, later.",
+    ): "Where the dtype is known without a trace of stock, the trace finds the same one, later.",
     (
         "patches/multi_steps.py",
         "self.grads if self.other is None else grads  ->  self.grads if True else grads",
