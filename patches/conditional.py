@@ -15,7 +15,6 @@ from typing import Any, Callable
 from .._contract.dtypes import (
     PyTree,
     cast,
-    cast_back,
     dtype_of,
     kind_of,
     leaves,
@@ -25,6 +24,7 @@ from .._contract.dtypes import (
 )
 from .._contract.kinds import promote_initial_state
 from .._contract.promotion import standard_promotion
+from .._contract.state import cast_back
 from .._contract.updates import cast_updates
 from .._engine.patch import Patch, Stock
 from ._support import modules

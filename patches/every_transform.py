@@ -16,8 +16,9 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from .._contract.dtypes import PyTree, cast_back, strip_weak_type
+from .._contract.dtypes import PyTree, strip_weak_type
 from .._contract.kinds import promote_initial_state
+from .._contract.state import cast_back
 from .._contract.updates import cast_updates
 from .._engine.patch import Patch, Stock
 from .._tally import current

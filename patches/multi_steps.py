@@ -29,7 +29,6 @@ from .._contract.dtypes import (
     REAL,
     PyTree,
     cast,
-    cast_back,
     dtype_of,
     is_weak,
     kind_of,
@@ -40,6 +39,7 @@ from .._contract.dtypes import (
 )
 from .._contract.kinds import promote_initial_state
 from .._contract.promotion import standard_promotion
+from .._contract.state import cast_back
 from .._contract.updates import cast_updates, kept_like
 from .._contract.widths import float_dtype, promoted
 from .._engine.patch import Patch, Stock

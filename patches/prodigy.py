@@ -24,7 +24,6 @@ import jax.numpy as jnp
 from .._contract.dtypes import (
     PyTree,
     cast,
-    cast_back,
     cast_hyperparameter,
     dtype_of,
     half_to_float32,
@@ -36,6 +35,7 @@ from .._contract.dtypes import (
     tree_map,
 )
 from .._contract.promotion import standard_promotion
+from .._contract.state import cast_back
 from .._contract.updates import cast_updates
 from .._contract.widths import statistics_dtype
 from .._contract.x64 import is_x64

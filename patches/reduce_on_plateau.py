@@ -21,7 +21,6 @@ import jax.numpy as jnp
 from .._contract.dtypes import (
     PyTree,
     cast,
-    cast_back,
     dtype_of,
     half_to_float32,
     is_inexact,
@@ -29,6 +28,7 @@ from .._contract.dtypes import (
     tree_map,
 )
 from .._contract.promotion import standard_promotion
+from .._contract.state import cast_back
 from .._contract.updates import cast_updates
 from .._contract.widths import compute_dtype, statistics_dtype
 from .._contract.x64 import without_x64

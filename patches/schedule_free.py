@@ -20,7 +20,6 @@ import jax.numpy as jnp
 from .._contract.dtypes import (
     PyTree,
     cast,
-    cast_back,
     cast_hyperparameter,
     dtype_of,
     half_to_float32,
@@ -33,6 +32,7 @@ from .._contract.dtypes import (
     tree_map,
 )
 from .._contract.kinds import promote_initial_state
+from .._contract.state import cast_back
 from .._contract.updates import cast_updates, requested_dtypes, same_dtypes
 from .._contract.widths import compute_dtype, promoted, statistics_dtype
 from .._engine.patch import Patch, Stock

@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._logging import LOGGER
 from .._tally import count, counting
 
 if TYPE_CHECKING:
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 PyTree = Any
 tree_map = jax.tree_util.tree_map
 leaves: Callable[[PyTree], list[Any]] = jax.tree_util.tree_leaves
-
-_LOGGED: dict[str, object] = {}
 
 
 def dtype_of(leaf: Any) -> Any:
@@ -181,7 +178,7 @@ def strip_weak_type(state: PyTree, *, numbers_too: bool = False) -> PyTree:
         return type(state)(strip_weak_type(part, numbers_too=numbers_too) for part in state)
 
     def strong(leaf: Any) -> Any:
-        return cast(leaf, dtype_of(leaf)) if numbers_too or _is_jax_array(leaf) else leaf
+        return cast(leaf, dtype_of(leaf)) if numbers_too or is_jax_array(leaf) else leaf
 
     return tree_map(strong, state)
 
@@ -257,46 +254,10 @@ def same_structure(*trees: PyTree) -> bool:
     return all(structure == structures[0] for structure in structures)
 
 
-def cast_back(new: PyTree, old: PyTree, whose: str = "") -> PyTree:
-    """Cast a new state back to the dtypes of the old one, so that the state fits into a loop.
-
-    A leaf stays within its kind of number: a float is never cast to an integer, nor a complex
-    number to a real one. Such a leaf is returned unchanged, and so is a tree of another structure:
-    JAX reports both where they matter.
-
-    Args:
-      new: the state after a step.
-      old: the state before that step.
-      whose: the code that made the new state, if that code may be user-defined. Each leaf that is
-        cast back is then logged once, at level info, with its key path and both dtypes.
-    """
-    if have_same_dtypes(new, old) or not same_structure(new, old):
-        return new
-    if whose:
-        _log_drift(new, old, whose)
-    if any(is_half(leaf) for leaf in leaves(old) if is_number(leaf)):
-        from .moments import round_moments  # Not at the top: it imports this module.
-
-        new = round_moments(new, old)
-    return unflatten_like(new, map(cast_leaf_back, leaves(new), leaves(old)))
-
-
 def have_same_dtypes(new: PyTree, old: PyTree) -> bool:
     """Check that ``new`` has strongly typed arrays, of the dtypes of the arrays in ``old``."""
     dtypes = strong_dtypes(new)
     return dtypes is not None and dtypes == array_dtypes(old)
-
-
-def cast_leaf_back(leaf: Any, before: Any) -> Any:
-    """Cast a leaf back to its dtype before the step, within its kind of number."""
-    # State of a user-defined transformation may be host values, which are left alone.
-    on_host = not (_is_jax_array(leaf) or _is_jax_array(before))
-    if on_host or not (is_number(leaf) and is_number(before)):
-        return leaf
-    was, now = dtype_of(before), dtype_of(leaf)
-    if was == now and is_weak(leaf) and is_weak(before):
-        return leaf
-    return cast(leaf, was if may_cast(now, was) else now)
 
 
 @functools.cache
@@ -328,24 +289,7 @@ def kind_of(dtype: Any) -> int:
     return next(found, -1)
 
 
-def _log_drift(new: PyTree, old: PyTree, whose: str) -> None:
-    with_paths, _ = jax.tree_util.tree_flatten_with_path(new)
-    for (path, leaf), before in zip(with_paths, leaves(old)):
-        if not (is_number(leaf) and is_number(before)):
-            continue
-        was, now = dtype_of(before), dtype_of(leaf)
-        if was != now and may_cast(now, was):
-            key = jax.tree_util.keystr(path) or "itself"
-            _log_once(f"{whose}: leaf {key} changed from {was} to {now}; cast back to {was}")
-
-
-def _log_once(message: str) -> None:
-    first = object()
-    if _LOGGED.setdefault(message, first) is first:  # Atomic, and no lock for a fork to break.
-        LOGGER.info(message)
-
-
-def _is_jax_array(leaf: Any) -> bool:
+def is_jax_array(leaf: Any) -> bool:
     """Check whether a leaf is an array or tracer of JAX, or the shape of one."""
     return isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct))
 

@@ -12,7 +12,6 @@ import numpy as np
 from .dtypes import (
     PyTree,
     cast,
-    cast_back,
     dtype_of,
     has_16_bits,
     kind_of,
@@ -23,6 +22,7 @@ from .dtypes import (
     unflatten_like,
 )
 from .rounding import bits_by_turns, bits_of, random_bits, round_stochastically, round_to_nearest
+from .state import cast_back
 
 
 class MasterWeightsState(NamedTuple):

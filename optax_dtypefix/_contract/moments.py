@@ -10,7 +10,7 @@ sums; all others are rounded to nearest.
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, Literal
+from typing import Any, Callable
 
 import jax
 import jax.numpy as jnp
@@ -30,71 +30,66 @@ from .dtypes import (
     unflatten_like,
 )
 from .rounding import (
+    Rounding,
     bits_for,
     bits_of,
     bits_of_step,
-    round_stochastically,
-    round_to_nearest,
+    dither,
+    dither_above_zero,
+    dither_within_root,
+    round_above_zero,
+    round_leaf,
 )
 
-_TINY = 2.0**-24  # The smallest number above zero in float16.
+_ADAM: dict[str, Rounding] = {"mu": dither, "nu": dither_above_zero}
+_AVERAGES: dict[str, Rounding] = {"exp_avg": dither, "exp_avg_sq": dither_above_zero}
+_VARIANCE: dict[str, Rounding] = {"mu": dither_within_root, "nu": dither_above_zero}
 
-Rule = Literal[
-    "mean", "squares", "uncounted", "growing", "sum", "signed sum", "maximum", "uncounted mean"
-]
-"""What a field is.
-
-- "mean": an average or a sum of numbers of both signs, in a state that counts.
-- "squares": an average of squares, which divides, in a state that counts.
-- "uncounted": an average of squares in a state that does not count.
-- "growing": one that starts at zero and divides another of the same state.
-- "uncounted mean": the mean beside one, of which the square is subtracted.
-- "sum": a sum of squares in a state that does not count.
-- "signed sum": a sum of numbers of both signs in a state that does not count.
-- "maximum": of squares. Rounding to nearest commutes with a maximum.
-"""
-
-_MEAN_AND_SQUARES: dict[str, Rule] = {"mu": "mean", "nu": "squares"}
-_AVERAGES: dict[str, Rule] = {"exp_avg": "mean", "exp_avg_sq": "squares"}
-_VARIANCE: dict[str, Rule] = {"mu": "uncounted mean", "nu": "uncounted"}
-
-RULES: dict[str, dict[str, Rule]] = {
-    "ScaleByAdamState": _MEAN_AND_SQUARES,
-    "ScaleByBeliefState": _MEAN_AND_SQUARES,
-    "ScaleByNovogradState": _MEAN_AND_SQUARES,
-    "SophiaState": _MEAN_AND_SQUARES,
-    "ScaleByAmsgradState": {**_MEAN_AND_SQUARES, "nu_max": "maximum"},
-    "ScaleByAdemamixState": {"m1": "mean", "m2": "mean", "nu": "squares"},
-    "ScaleBySimplifiedAdEMAMixState": {"m": "mean", "n": "squares"},
-    "ScaleByAdanState": {"m": "mean", "v": "mean", "n": "squares"},
-    "MadgradState": {"s": "mean", "grad_sum_sq": "squares"},
-    "FactoredState": {"v_row": "squares", "v_col": "squares", "v": "squares"},
-    "ScaleByLionState": {"mu": "mean"},
-    "MuonState": {"mu": "mean"},
-    "EmaState": {"ema": "mean"},
-    "ApplyEvery": {"grad_acc": "mean"},
-    "ScheduleFreeState": {"z": "mean"},
-    "MomoState": {"exp_avg": "mean"},
+ROUNDINGS: dict[str, dict[str, Rounding]] = {
+    "ScaleByAdamState": _ADAM,
+    "ScaleByBeliefState": _ADAM,
+    "ScaleByNovogradState": _ADAM,
+    "SophiaState": _ADAM,
+    "ScaleByAmsgradState": {**_ADAM, "nu_max": round_above_zero},
+    "ScaleByAdemamixState": {"m1": dither, "m2": dither, "nu": dither_above_zero},
+    "ScaleBySimplifiedAdEMAMixState": {"m": dither, "n": dither_above_zero},
+    "ScaleByAdanState": {"m": dither, "v": dither, "n": dither_above_zero},
+    "MadgradState": {"s": dither, "grad_sum_sq": dither_above_zero},
+    "FactoredState": dict.fromkeys(("v_row", "v_col", "v"), dither_above_zero),
+    "ScaleByLionState": {"mu": dither},
+    "MuonState": {"mu": dither},
+    "EmaState": {"ema": dither},
+    "ApplyEvery": {"grad_acc": dither},
+    "ScheduleFreeState": {"z": dither},
+    "MomoState": {"exp_avg": dither},
     "MomoAdamState": _AVERAGES,
-    "DAdaptAdamWState": {**_AVERAGES, "grad_sum": "mean"},
-    "ProdigyState": {**_AVERAGES, "grad_sum": "mean"},
-    # These states do not count.
-    "ScaleByRmsState": {"nu": "uncounted"},
-    "ScaleByRmsWithCountState": {"nu": "squares"},
+    "DAdaptAdamWState": {**_AVERAGES, "grad_sum": dither},
+    "ProdigyState": {**_AVERAGES, "grad_sum": dither},
+    # These states do not count, but for those that say so.
+    "ScaleByRmsState": {"nu": dither_above_zero},
+    "ScaleByRmsWithCountState": {"nu": dither_above_zero},
     "ScaleByRStdDevState": _VARIANCE,
     "ScaleByRStdDevWithCountState": _VARIANCE,
-    "ScaleByAdaDeltaState": {"e_g": "growing", "e_x": "growing"},
-    "ScaleByRssState": {"sum_of_squares": "sum"},
+    "ScaleByAdaDeltaState": {"e_g": dither_above_zero, "e_x": dither_above_zero},
+    "ScaleByRssState": {"sum_of_squares": dither_above_zero},
     # ``mu`` is the accumulator, and ``nu`` the momentum.
-    "ScaleBySM3State": {"mu": "sum"},
+    "ScaleBySM3State": {"mu": dither_above_zero},
     "COCOBState": {
-        "scale": "maximum",
-        "cumulative_gradients": "signed sum",
-        "subgradients": "signed sum",
-        "reward": "signed sum",
+        "scale": round_above_zero,
+        "cumulative_gradients": dither,
+        "subgradients": dither,
+        "reward": dither,
     },
 }
-"""By the name of the class of a state: what its fields are."""
+"""By the name of the class of a state: how its averages, sums and maxima are rounded."""
+
+
+def second_moments(state: str) -> tuple[str, ...]:
+    """List the fields of a class of states by which updates are divided, and their inputs."""
+    fields = ROUNDINGS[state]
+    if dither_above_zero not in fields.values():  # A maximum alone, as in cocob, is no moment.
+        return ()
+    return tuple(name for name, how in fields.items() if how is not dither)
 
 
 def store(new: PyTree, old: PyTree) -> PyTree:
@@ -105,7 +100,7 @@ def store(new: PyTree, old: PyTree) -> PyTree:
       old: the state before that step, of the same structure.
 
     Returns:
-      The new state. Moments that become narrower are rounded as :data:`RULES` says.
+      The new state. Moments that become narrower are rounded as :data:`ROUNDINGS` says.
     """
     if type(new) is not type(old):  # The user's subclass of a state: stock returns its own class.
         old = unflatten_like(new, leaves(old))
@@ -118,25 +113,25 @@ def round_moments(new: PyTree, old: PyTree) -> PyTree:
     def rounded(new: Any, old: Any) -> Any:
         if not _is_known(old):
             return new
-        rules, bits = RULES[type(old).__name__], _bits_of_step(new)
+        roundings, bits = ROUNDINGS[type(old).__name__], _bits_of_step(new)
 
         def of_field(name: str) -> PyTree:
             def leaf(x: Any, before: Any) -> Any:
                 if not _is_narrowed(x, before):
                     return x
                 of_leaf = None if bits is None else bits_for(x.shape, _beside(x, bits))
-                return _to_half(rules[name], x, before, of_leaf)
+                return _to_half(roundings[name], x, before, of_leaf)
 
             return _map(leaf, getattr(new, name), getattr(old, name))
 
         fields = {
             # The state of schedule_free has another inside.
             name: of_field(name)
-            if name in rules
+            if name in roundings
             else round_moments(getattr(new, name), getattr(old, name))
             for name in old._fields
         }
-        if rules.get("mu") == "uncounted mean":
+        if roundings.get("mu") is dither_within_root:
             fields["nu"] = _map(_no_less_than_square, fields["nu"], fields["mu"], new.nu)
         return new._replace(**fields)
 
@@ -145,7 +140,7 @@ def round_moments(new: PyTree, old: PyTree) -> PyTree:
 
 def _is_known(node: Any) -> bool:
     name = type(node).__name__
-    return name in RULES and type(node).__module__.partition(".")[0] == "optax"
+    return name in ROUNDINGS and type(node).__module__.partition(".")[0] == "optax"
 
 
 def _is_narrowed(leaf: Any, before: Any) -> bool:
@@ -161,13 +156,6 @@ def _like(leaf: Any, before: Any) -> Any:
         return leaf
     same_kind = may_cast(dtype_of(leaf), dtype_of(before))
     return round_leaf(leaf, before.dtype) if same_kind else leaf
-
-
-def round_leaf(leaf: Any, dtype: Any) -> Any:
-    """Round a leaf to nearest. A number that is finite stays so in float16."""
-    if dtype == jnp.float16 and dtype_of(leaf) != jnp.float16:
-        return round_to_nearest(leaf, dtype)
-    return cast(leaf, dtype)
 
 
 def _bits_of_step(state: Any) -> Any:
@@ -186,106 +174,30 @@ def _beside(x: Any, bits: Any) -> Any:
 
 
 @functools.partial(jax.jit, static_argnums=0)  # Traced once a shape, not once a leaf.
-def _to_half(rule: Rule, x: Any, old: Any, bits: Any) -> Any:
-    return _straight_through(_ROUND[rule], old.dtype, x, old, bits)
+def _to_half(how: Rounding, x: Any, old: Any, bits: Any) -> Any:
+    return _straight_through(how, old.dtype, x, old, bits)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def _straight_through(how: Callable[..., Any], dtype: Any, x: Any, old: Any, bits: Any) -> Any:
+def _straight_through(how: Rounding, dtype: Any, x: Any, old: Any, bits: Any) -> Any:
     """Round, with the derivative of a cast."""
-    return how(x, old, bits, dtype)
+    return how(x, dtype, _bits_unless_stuck(x, old) if bits is None else bits)
 
 
 @_straight_through.defjvp
-def _cast_tangent(
-    how: Callable[..., Any], dtype: Any, primals: Any, tangents: Any
-) -> tuple[Any, Any]:
+def _cast_tangent(how: Rounding, dtype: Any, primals: Any, tangents: Any) -> tuple[Any, Any]:
     return _straight_through(how, dtype, *primals), cast(tangents[0], dtype)
 
 
-def _mean(x: Any, old: Any, bits: Any, dtype: Any) -> Any:
-    del old
-    rounded = round_stochastically(x, dtype, bits)
-    if dtype != jnp.float16:
-        return rounded
-    # A step of the smallest numbers is large beside a mean of numbers of both signs.
-    return jnp.where(jnp.abs(x) < 2.0**-14, round_leaf(x, dtype), rounded)
-
-
-def _squares(x: Any, old: Any, bits: Any, dtype: Any) -> Any:
-    del old
-    return _above_zero(x, round_stochastically(x, dtype, bits))
-
-
-def _unless_stuck(x: Any, old: Any, dtype: Any) -> Any:
-    """Round to nearest. What would stay where it is moves in some steps: bits of x decide.
+def _bits_unless_stuck(x: Any, old: Any) -> Any:
+    """Return bits of x where rounding to nearest would not move it, and those of a half elsewhere.
 
     They differ from step to step unless the gradients repeat. Then nothing tells the steps apart.
     """
     exact = jax.lax.bitcast_convert_type(cast(x, jnp.float32), jnp.uint32)
-    if dtype == jnp.float16:
-        is_stuck = bits_of(round_leaf(x, dtype)) == bits_of(old)
-    else:
-        before = jax.lax.bitcast_convert_type(cast(old, jnp.float32), jnp.uint32)
-        # Numbers of one sign are ordered as their bits, and bfloat16 has the upper 16 of them.
-        is_stuck = exact - before + jnp.uint32(2**15) <= jnp.uint32(2**16)
+    is_stuck = bits_of(round_leaf(x, old.dtype)) == bits_of(old)
     mixed = (exact * jnp.uint32(0x9E3779B1)) >> 16
-    return round_stochastically(x, dtype, jnp.where(is_stuck, mixed, 2**15).astype(jnp.uint16))
-
-
-def _signed_sum(x: Any, old: Any, bits: Any, dtype: Any) -> Any:
-    del bits
-    return round_leaf(x, dtype) if dtype == jnp.float16 else _unless_stuck(x, old, dtype)
-
-
-def _sum(x: Any, old: Any, bits: Any, dtype: Any) -> Any:
-    return _above_zero(x, _signed_sum(x, old, bits, dtype))
-
-
-def _uncounted(x: Any, old: Any, bits: Any, dtype: Any) -> Any:
-    del bits
-    return _above_zero(x, _unless_stuck(x, old, dtype))
-
-
-def _growing(x: Any, old: Any, bits: Any, dtype: Any) -> Any:
-    """Round to nearest in float16, but what grows does so where float16 has few numbers."""
-    if dtype != jnp.float16:
-        return _uncounted(x, old, bits, dtype)
-    wide = cast(old, x.dtype)
-    grown = jnp.where((x > wide) & (x < 2.0**-14), jnp.maximum(x, wide + _TINY), x)
-    return _above_zero(x, round_leaf(grown, dtype))
-
-
-def _maximum(x: Any, old: Any, bits: Any, dtype: Any) -> Any:
-    del old, bits
-    return _above_zero(x, round_leaf(x, dtype))
-
-
-def _uncounted_mean(x: Any, old: Any, bits: Any, dtype: Any) -> Any:
-    """Round a mean whose square float16 has to hold, too."""
-    del bits
-    if dtype != jnp.float16:
-        return _unless_stuck(x, old, dtype)
-    return cast(_within(x, 255.0), dtype)
-
-
-_ROUND: dict[str, Callable[..., Any]] = {
-    "mean": _mean,
-    "squares": _squares,
-    "uncounted": _uncounted,
-    "growing": _growing,
-    "uncounted mean": _uncounted_mean,
-    "sum": _sum,
-    "signed sum": _signed_sum,
-    "maximum": _maximum,
-}
-
-
-def _above_zero(x: Any, rounded: Any) -> Any:
-    """Keep positive what is: a moment of zero makes an update too large by orders of magnitude."""
-    if rounded.dtype != jnp.float16:
-        return rounded
-    return jnp.where(x > 0, jnp.maximum(rounded, jnp.float16(_TINY)), rounded)
+    return jnp.where(is_stuck, mixed, 2**15).astype(jnp.uint16)
 
 
 def _no_less_than_square(nu: Any, mu: Any, exact: Any) -> Any:
@@ -293,13 +205,8 @@ def _no_less_than_square(nu: Any, mu: Any, exact: Any) -> Any:
     if not is_half(nu) or is_half(exact):
         return nu
     wide, unit = cast(mu, jnp.float32), float(jnp.finfo(nu.dtype).eps)
-    least = jnp.square(wide) * (1 + unit) + (_TINY / 2 if nu.dtype == jnp.float16 else 0)
+    least = jnp.square(wide) * (1 + unit) + (2.0**-25 if nu.dtype == jnp.float16 else 0)
     return jnp.where(cast(nu, jnp.float32) < least, round_leaf(least, nu.dtype), nu)
-
-
-def _within(x: Any, limit: float) -> Any:
-    """Limit finite numbers; keep infinite ones for the user to see."""
-    return jnp.where(jnp.isinf(x), x, jnp.clip(x, -limit, limit))
 
 
 def _map(function: Callable[..., Any], *trees: PyTree) -> PyTree:

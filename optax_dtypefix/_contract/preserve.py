@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from .._tally import NO_PATCH
-from .dtypes import PyTree, cast_back, strip_weak_type
+from .dtypes import PyTree, strip_weak_type
 from .kinds import promote_initial_state
+from .state import cast_back
 from .updates import cast_updates
 
 

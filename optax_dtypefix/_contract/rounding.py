@@ -5,13 +5,16 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from typing import Any
+from typing import Any, Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .dtypes import cast
+from .dtypes import cast, dtype_of
+
+Rounding = Callable[[Any, Any, Any], Any]
+"""Rounds ``x`` to ``dtype`` with ``bits``: 16 of them, those of a half to round to nearest."""
 
 _SMALL = 4096
 """Arrays of up to this size share a draw."""
@@ -21,6 +24,13 @@ def round_to_nearest(leaf: Any, dtype: Any) -> Any:
     """Round to nearest. A finite number stays so: an infinite param would never move again."""
     largest = float(jnp.finfo(dtype).max)
     return cast(jnp.where(jnp.isfinite(leaf), jnp.clip(leaf, -largest, largest), leaf), dtype)
+
+
+def round_leaf(leaf: Any, dtype: Any) -> Any:
+    """Round a leaf to nearest. A number that is finite stays so in float16."""
+    if dtype == jnp.float16 and dtype_of(leaf) != jnp.float16:
+        return round_to_nearest(leaf, dtype)
+    return cast(leaf, dtype)
 
 
 def bits_of(leaf: Any) -> Any:
@@ -121,3 +131,38 @@ def round_stochastically(leaf: Any, dtype: Any, bits: Any) -> Any:
 @round_stochastically.defjvp
 def _straight_through(dtype: Any, primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> Any:
     return round_stochastically(primals[0], dtype, primals[1]), tangents[0].astype(dtype)
+
+
+def dither(x: Any, dtype: Any, bits: Any) -> Any:
+    """Round an average, or a sum, so that its mean over steps is right."""
+    rounded = round_stochastically(x, dtype, bits)
+    if dtype != jnp.float16:
+        return rounded
+    # A step of the smallest numbers is large beside a mean of numbers of both signs.
+    return jnp.where(jnp.abs(x) < 2.0**-14, round_leaf(x, dtype), rounded)
+
+
+def dither_above_zero(x: Any, dtype: Any, bits: Any) -> Any:
+    """Round an average, or a sum, of what is positive, and by which an update is divided."""
+    return _above_zero(x, round_stochastically(x, dtype, bits))
+
+
+def dither_within_root(x: Any, dtype: Any, bits: Any) -> Any:
+    """Round an average whose square float16 has to hold, too."""
+    if dtype == jnp.float16:
+        x = jnp.where(jnp.isinf(x), x, jnp.clip(x, -255.0, 255.0))
+    return dither(x, dtype, bits)
+
+
+def round_above_zero(x: Any, dtype: Any, bits: Any) -> Any:
+    """Round a maximum to nearest, which commutes with it: any other way finds the highest turn."""
+    del bits
+    return _above_zero(x, round_leaf(x, dtype))
+
+
+def _above_zero(x: Any, rounded: Any) -> Any:
+    """Keep positive what is: a moment of zero makes an update too large by orders of magnitude."""
+    if rounded.dtype != jnp.float16:
+        return rounded
+    tiny = 2.0**-24  # The smallest number above zero in float16.
+    return jnp.where(x > 0, jnp.maximum(rounded, jnp.float16(tiny)), rounded)

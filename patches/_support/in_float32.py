@@ -24,7 +24,8 @@ from ..._contract.dtypes import (
     tree_map,
     unflatten_like,
 )
-from ..._contract.moments import RULES, round_leaf, store
+from ..._contract.moments import ROUNDINGS, second_moments, store
+from ..._contract.rounding import round_leaf
 from ..._contract.updates import kept_like, requested_dtypes, update_dtypes
 from ..._engine.patch import Patch, Stock
 from ..._tally import counting
@@ -40,45 +41,55 @@ class MomentTransform(NamedTuple):
       name: of the function that builds it.
       modules: that may define that function, newest layout first.
       releases: PEP 440 specifiers of the releases that have it.
-      moments: fields of its state that hold second moments, or their inputs.
+      state: the name of the class of its state, whose fields :data:`ROUNDINGS` lists.
       starts_at_zero: whether all its averages and sums do, whatever the arguments.
     """
 
     name: str
     modules: tuple[str, ...]
     releases: str
-    moments: tuple[str, ...] = ("nu",)
+    state: str = "ScaleByAdamState"
     starts_at_zero: bool = True
+
+    @property
+    def moments(self) -> tuple[str, ...]:
+        """List the fields of its state that hold second moments, or their inputs."""
+        return second_moments(self.state)
 
 
 MOMENT_TRANSFORMS = (
     MomentTransform("scale_by_adam", modules.TRANSFORM, ">=0.1.2"),
-    MomentTransform("scale_by_belief", modules.TRANSFORM, ">=0.1.2"),
+    MomentTransform("scale_by_belief", modules.TRANSFORM, ">=0.1.2", "ScaleByBeliefState"),
     MomentTransform("scale_by_yogi", modules.TRANSFORM, ">=0.1.2", starts_at_zero=False),
     MomentTransform("scale_by_radam", modules.TRANSFORM, ">=0.1.2"),
-    MomentTransform("scale_by_rms", modules.TRANSFORM, ">=0.1.2", starts_at_zero=False),
-    MomentTransform("scale_by_stddev", modules.TRANSFORM, ">=0.1.2", ("mu", "nu"), False),
-    MomentTransform("scale_by_rss", modules.TRANSFORM, ">=0.1.2", ("sum_of_squares",), False),
-    MomentTransform("scale_by_sm3", modules.TRANSFORM, ">=0.1.2", ("mu",)),
-    MomentTransform(
-        "scale_by_factored_rms", modules.FACTORIZED, ">=0.1.2", ("v_row", "v_col", "v")
-    ),
+    MomentTransform("scale_by_rms", modules.TRANSFORM, ">=0.1.2", "ScaleByRmsState", False),
+    MomentTransform("scale_by_stddev", modules.TRANSFORM, ">=0.1.2", "ScaleByRStdDevState", False),
+    MomentTransform("scale_by_rss", modules.TRANSFORM, ">=0.1.2", "ScaleByRssState", False),
+    MomentTransform("scale_by_sm3", modules.TRANSFORM, ">=0.1.2", "ScaleBySM3State"),
+    MomentTransform("scale_by_factored_rms", modules.FACTORIZED, ">=0.1.2", "FactoredState"),
     MomentTransform("scale_by_adamax", modules.TRANSFORM, ">=0.1.3"),
-    MomentTransform("scale_by_amsgrad", modules.TRANSFORM, ">=0.1.4", ("nu", "nu_max")),
-    MomentTransform("scale_by_novograd", modules.TRANSFORM, ">=0.1.4"),
-    MomentTransform("scale_by_adadelta", modules.TRANSFORM, ">=0.2.0", ("e_g", "e_x")),
-    MomentTransform("scale_by_adan", modules.TRANSFORM, ">=0.2.4", ("n",)),
+    MomentTransform("scale_by_amsgrad", modules.TRANSFORM, ">=0.1.4", "ScaleByAmsgradState"),
+    MomentTransform("scale_by_novograd", modules.TRANSFORM, ">=0.1.4", "ScaleByNovogradState"),
+    MomentTransform("scale_by_adadelta", modules.TRANSFORM, ">=0.2.0", "ScaleByAdaDeltaState"),
+    MomentTransform("scale_by_adan", modules.TRANSFORM, ">=0.2.4", "ScaleByAdanState"),
     MomentTransform("scale_by_acprop", modules.contrib("acprop"), ">=0.2.3"),
-    MomentTransform("scale_by_cocob", modules.contrib("cocob"), ">=0.2.3", (), False),
-    MomentTransform("scale_by_ademamix", modules.contrib("ademamix"), ">=0.2.5"),
-    MomentTransform("scale_by_simplified_ademamix", modules.contrib("ademamix"), ">=0.2.5", ("n",)),
+    MomentTransform("scale_by_cocob", modules.contrib("cocob"), ">=0.2.3", "COCOBState", False),
+    MomentTransform(
+        "scale_by_ademamix", modules.contrib("ademamix"), ">=0.2.5", "ScaleByAdemamixState"
+    ),
+    MomentTransform(
+        "scale_by_simplified_ademamix",
+        modules.contrib("ademamix"),
+        ">=0.2.5",
+        "ScaleBySimplifiedAdEMAMixState",
+    ),
     MomentTransform("scale_by_adopt", modules.contrib("adopt"), ">=0.2.5"),
-    MomentTransform("scale_by_muon", modules.contrib("muon"), ">=0.2.5", ()),
-    MomentTransform("scale_by_sophia", modules.contrib("sophia"), ">=0.2.5"),
-    MomentTransform("scale_by_madgrad", modules.contrib("madgrad"), ">=0.2.7", ("grad_sum_sq",)),
-    MomentTransform("scale_by_lion", modules.TRANSFORM, ">=0.1.5", ()),
-    MomentTransform("ema", modules.ACCUMULATION, ">=0.1.2", ()),
-    MomentTransform("apply_every", modules.ACCUMULATION, ">=0.1.2", ()),
+    MomentTransform("scale_by_muon", modules.contrib("muon"), ">=0.2.5", "MuonState"),
+    MomentTransform("scale_by_sophia", modules.contrib("sophia"), ">=0.2.5", "SophiaState"),
+    MomentTransform("scale_by_madgrad", modules.contrib("madgrad"), ">=0.2.7", "MadgradState"),
+    MomentTransform("scale_by_lion", modules.TRANSFORM, ">=0.1.5", "ScaleByLionState"),
+    MomentTransform("ema", modules.ACCUMULATION, ">=0.1.2", "EmaState"),
+    MomentTransform("apply_every", modules.ACCUMULATION, ">=0.1.2", "ApplyEvery"),
 )
 
 
@@ -172,12 +183,12 @@ class InFloat32:
         return store(tx.init(wide), state._replace(**moments))
 
     def _rounded_start(self, tx: Any, state: Any) -> Any:
-        """Round initial values by :data:`RULES`: eps is 0 in float16.
+        """Round initial values by :data:`ROUNDINGS`: eps is 0 in float16.
 
         One number tells all of them. To start the whole state in float32 would take four times the
         memory of stock.
         """
-        rules = RULES.get(type(state).__name__, {})  # A later release may rename a state.
+        fields_of = ROUNDINGS.get(type(state).__name__, {})  # A later release may rename a state.
         one = tx.init(jnp.zeros((1,), jnp.float32))
 
         def rounded(leaf: Any, name: str) -> Any:
@@ -188,7 +199,7 @@ class InFloat32:
 
         fields = {
             name: tree_map(functools.partial(rounded, name=name), getattr(state, name))
-            for name in rules
+            for name in fields_of
         }
         return state._replace(**fields)
 

@@ -18,7 +18,6 @@ import jax.numpy as jnp
 from ..._contract.dtypes import (
     PyTree,
     cast,
-    cast_back,
     dtype_of,
     is_inexact,
     is_real,
@@ -28,6 +27,7 @@ from ..._contract.dtypes import (
 )
 from ..._contract.kinds import promote_initial_state
 from ..._contract.promotion import in_the_present_mode, standard_promotion
+from ..._contract.state import cast_back
 from ..._contract.updates import cast_updates, kept_like, requested_dtypes, same_dtypes
 from ..._contract.widths import compute_dtype
 from ..._contract.x64 import without_x64

@@ -14,9 +14,10 @@ from typing import Any, Callable
 import jax
 import jax.numpy as jnp
 
-from ..._contract.dtypes import PyTree, cast_back, strong_dtypes
+from ..._contract.dtypes import PyTree, strong_dtypes
 from ..._contract.float32 import dtypes_in_float32
 from ..._contract.signatures import positional_names
+from ..._contract.state import cast_back
 from ..._engine.locate import find
 from ..._engine.patch import Stock
 from ..._tally import current

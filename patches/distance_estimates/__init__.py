@@ -33,7 +33,6 @@ import jax.numpy as jnp
 from ..._contract.dtypes import (
     PyTree,
     cast,
-    cast_back,
     cast_like,
     dtype_of,
     half_to_float32,
@@ -46,6 +45,7 @@ from ..._contract.dtypes import (
 )
 from ..._contract.kinds import promote_initial_state
 from ..._contract.promotion import standard_promotion
+from ..._contract.state import cast_back
 from ..._contract.updates import cast_updates, same_dtypes
 from ..._contract.widths import compute_dtype, statistics_dtype
 from ..._contract.x64 import without_x64

@@ -34,7 +34,6 @@ from ..._contract.dtypes import (
     REAL,
     PyTree,
     cast,
-    cast_back,
     dtype_of,
     have_same_dtypes,
     is_real,
@@ -45,6 +44,7 @@ from ..._contract.dtypes import (
 )
 from ..._contract.kinds import promote_initial_state
 from ..._contract.signatures import Parameters
+from ..._contract.state import cast_back
 from ..._contract.updates import cast_updates, kept_like, same_dtypes
 from ..._contract.widths import compute_dtype
 from ..._engine.patch import Patch, Stock

@@ -22,7 +22,6 @@ import jax.numpy as jnp
 from ..._contract.dtypes import (
     PyTree,
     cast,
-    cast_back,
     dtype_of,
     is_inexact,
     same_structure,
@@ -30,6 +29,7 @@ from ..._contract.dtypes import (
     tree_map,
 )
 from ..._contract.promotion import in_the_present_mode, standard_promotion
+from ..._contract.state import cast_back
 from ..._contract.updates import cast_updates
 from ..._contract.widths import compute_dtype, float_dtype, real_dtype, statistics_dtype
 from ..._engine.patch import Patch, Stock

@@ -11,8 +11,6 @@ import jax.numpy as jnp
 from ..._contract.dtypes import (
     PyTree,
     cast,
-    cast_back,
-    cast_leaf_back,
     dtype_of,
     is_complex,
     leaves,
@@ -22,6 +20,7 @@ from ..._contract.dtypes import (
 )
 from ..._contract.kinds import promote_initial_state
 from ..._contract.promotion import standard_promotion
+from ..._contract.state import cast_back, cast_leaf_back
 from ..._contract.updates import cast_updates
 from ..._contract.widths import compute_dtype, promoted
 from ..._engine.patch import Stock

@@ -5,11 +5,15 @@ from __future__ import annotations
 import ast
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import optax_dtypefix
 from support.scripts import run, start
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 OURS = {
     "optax_dtypefix",
@@ -199,19 +203,30 @@ def test_the_engine_imports_neither_jax_nor_optax(tmp_path: Path) -> None:
     assert run(tmp_path, script) == "\n"
 
 
+def imports_of(file: Path, parts: tuple[str, ...]) -> Iterator[str]:
+    """Yield the modules of the package that a module may import."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            above = ".".join(parts[: -node.level])
+            module = f"{above}.{node.module}" if node.module else above
+            yield module
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
 def test_no_two_modules_need_each_other() -> None:
     """Neither inside functions nor for types."""
-    root = Path(optax_dtypefix.__file__).parent
-    files = [*root.glob("_*.py"), *(root / "_engine").glob("*.py")]
-    names = {".".join(("", *file.relative_to(root).with_suffix("").parts)): file for file in files}
+    import optax_dtypefix.patches
+
     needs: dict[str, set[str]] = {}
-    for name, file in names.items():
-        found = needs[name] = set()
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.level:
-                above = ".".join(name.split(".")[: -node.level])
-                module = f"{above}.{node.module}" if node.module else above
-                found |= {module, *(f"{module}.{alias.name}" for alias in node.names)} & {*names}
+    for package in (optax_dtypefix, optax_dtypefix.patches):
+        root = Path(package.__path__[0])
+        for file in {*root.rglob("*.py")} - {root / "__init__.py"}:
+            parts = (*package.__name__.split("."), *file.relative_to(root).with_suffix("").parts)
+            needs[".".join(parts)] = set(imports_of(file, parts))
+    assert len(needs) > 100
+    for name, found in needs.items():
+        packages = {f"{module}.__init__" for module in found}
+        needs[name] = (found | packages) & needs.keys() - {name}
     while needs:
         free = [name for name, found in needs.items() if not found & needs.keys() - {name}]
         assert free, f"a circle among {sorted(needs)}"

@@ -10,7 +10,7 @@ import pytest
 
 import optax_dtypefix
 from evidence.stalls.test_stalls import cells, is_known, measure
-from optax_dtypefix._contract.moments import RULES
+from optax_dtypefix._contract.moments import ROUNDINGS
 from optax_dtypefix.patches._support.in_float32 import is_bfloat16
 from support import moments
 from support.contract import assert_keeps_the_contract
@@ -111,8 +111,9 @@ def test_init_runs_the_program_of_stock(transform: MomentTransform) -> None:
 def test_what_starts_at_zero_is_known(transform: MomentTransform) -> None:
     stock, _ = moments.stock_and_patched(transform, is_bfloat16)
     state = stock.init(tree_of(jnp.float32))
-    rules = RULES.get(type(state).__name__, {})
-    found = [np.asarray(leaf) for name in rules for leaf in leaves(getattr(state, name))]
+    fields = ROUNDINGS[type(state).__name__]
+    assert fields == ROUNDINGS[transform.state]
+    found = [np.asarray(leaf) for name in fields for leaf in leaves(getattr(state, name))]
     assert not transform.starts_at_zero or not any(leaf.any() for leaf in found)
 
 

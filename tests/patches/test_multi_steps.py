@@ -12,7 +12,7 @@ import optax
 import pytest
 from packaging.version import Version
 
-from optax_dtypefix._contract import dtypes as _dtypes
+from optax_dtypefix._contract import state as _state
 from optax_dtypefix._contract.x64 import x64
 from optax_dtypefix.patches.faults import _reproduce as reproduce
 from support.contract import assert_keeps_the_contract
@@ -325,7 +325,7 @@ def test_extra_arguments_may_be_functions_and_arrays() -> None:
 
 
 def test_a_leaf_that_is_cast_back_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    _dtypes._LOGGED.clear()
+    _state._LOGGED.clear()
     tx = optax.MultiSteps(drifting(), 2)
     params = tree_of(jnp.bfloat16)
     # OPTAX_DTYPEFIX_LOG sets the level, which is warning by default.
