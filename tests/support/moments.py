@@ -59,10 +59,13 @@ def program(tx: Any, params: Any) -> str:
     return str(jax.make_jaxpr(lambda p: tx.update(p, tx.init(p), p))(params))
 
 
-def adam_step(g: Any, m: Any, v: Any, count: int, b2: float = 0.999) -> tuple[Any, Any, Any]:
+def adam_step(
+    g: Any, m: Any, v: Any, count: int, betas: tuple[float, float] = (0.9, 0.999)
+) -> tuple[Any, Any, Any]:
     """Return the direction of Adam and the new moments, in float64 as in the paper."""
-    m, v = 0.9 * m + 0.1 * g, b2 * v + (1 - b2) * g**2
-    return m / (1 - 0.9**count) / (np.sqrt(v / (1 - b2**count)) + 1e-8), m, v
+    b1, b2 = betas
+    m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
+    return m / (1 - b1**count) / (np.sqrt(v / (1 - b2**count)) + 1e-8), m, v
 
 
 def adam(gradients: Any, b2: float = 0.999) -> tuple[Any, Any]:
@@ -70,6 +73,6 @@ def adam(gradients: Any, b2: float = 0.999) -> tuple[Any, Any]:
     m = v = np.zeros_like(gradients[0])
     directions = []
     for count, g in enumerate(gradients, 1):
-        direction, m, v = adam_step(g, m, v, count, b2)
+        direction, m, v = adam_step(g, m, v, count, (0.9, b2))
         directions.append(direction)
     return np.stack(directions), v
