@@ -30,6 +30,7 @@ PATCH.fault("stalled_decay", ">=0.1.2", issue=1552)
 PATCH.fault("stalled_factors", ">=0.2.4")
 PATCH.fault("stalled_ema", ">=0.1.2")
 PATCH.fault("stalled_sum", ">=0.1.2")
+PATCH.fault("stalled_trace", ">=0.1.2")
 PATCH.fault("stalled_without_counter", ">=0.1.2")
 
 

@@ -1,9 +1,8 @@
 """float32_averages (opt-in): averages and sums of half-precision gradients are kept in float32.
 
 bfloat16 has 8 bits. ``trace(0.99)``, a momentum, adds a gradient to 0.99 of the sum so far: its sum
-of ones stops at 64 in place of 100. ``ema`` and ``apply_every`` have a step counter, so
-``bfloat16_moments`` and ``float16_eps`` round them such that their mean is right; they are still
-rounded in each step.
+of ones stops at 64 on stock, in place of 100. ``bfloat16_moments`` and ``float16_eps`` round these
+sums so that their mean is right, but still in each step.
 
 Here new states have these sums in float32, which take twice the memory, and stock runs on float32
 copies of the gradients. A state restored from a checkpoint keeps its dtypes, and so does one whose
@@ -17,10 +16,10 @@ from __future__ import annotations
 from typing import Any
 
 from .._contract.dtypes import is_half_dtype
+from .._contract.moments import ROUNDINGS
 from .._contract.updates import requested_dtypes
 from .._engine.patch import Patch, Stock
-from ._support import modules
-from ._support.in_float32 import InFloat32, MomentTransform
+from ._support.in_float32 import MOMENT_TRANSFORMS, InFloat32
 
 PATCH = Patch(
     "float32_averages",
@@ -44,6 +43,7 @@ class _UnlessRequested(InFloat32):
         return stock(*args, **kwargs) if requested else super().__call__(stock, *args, **kwargs)
 
 
-for _name, _field in {"ema": "ema", "trace": "trace", "apply_every": "grad_acc"}.items():
-    _transform = MomentTransform(_name, modules.ACCUMULATION, ">=0.1.2", (_field,))
-    _UnlessRequested(_transform, is_half_dtype, wide_moments=True).wrap_in(PATCH)
+for _transform in MOMENT_TRANSFORMS:
+    if _transform.name in ("ema", "trace", "apply_every"):
+        _fields = tuple(ROUNDINGS[_transform.state])
+        _UnlessRequested(_transform, is_half_dtype, _fields).wrap_in(PATCH)

@@ -35,4 +35,4 @@ WITH_MOMENTS = tuple(transform for transform in MOMENT_TRANSFORMS if transform.m
 
 
 for _transform in WITH_MOMENTS:
-    InFloat32(_transform, is_half_dtype, wide_moments=True).wrap_in(PATCH)
+    InFloat32(_transform, is_half_dtype, _transform.moments).wrap_in(PATCH)

@@ -21,7 +21,7 @@ from .dtypes import (
     tree_map,
     unflatten_like,
 )
-from .rounding import bits_by_turns, bits_of, random_bits, round_stochastically, round_to_nearest
+from .rounding import bits_of, bits_of_elements, random_bits, round_stochastically, round_to_nearest
 from .state import cast_back
 
 
@@ -90,7 +90,7 @@ def master_weights(
     is right on average; each run gives the same bits.
 
     With ``narrow_state`` the state of ``tx`` has the dtypes that it has without the wrapper, and
-    moments are rounded by turns. ``master_weights(optax.adamw(1e-3), copy=False,
+    moments are rounded so that their mean is right. ``master_weights(optax.adamw(1e-3), copy=False,
     narrow_state=True)`` takes 6 bytes a param, params included.
 
     Args:
@@ -98,8 +98,7 @@ def master_weights(
       dtype: the dtype of the copy, float32 or float64.
       copy: whether to keep a copy of the params.
       rounding_key: a key of ``jax.random``: keep no copy, and round at random.
-      narrow_state: whether moments of half-precision params stay in half precision. ``trace``,
-        the momentum of SGD, has no step counter, and stalls there.
+      narrow_state: whether moments of half-precision params stay in half precision.
 
     Returns:
       An ``optax.GradientTransformationExtraArgs``; before optax 0.1.5 an
@@ -174,7 +173,7 @@ def _next_roundings(state: Any, params: PyTree) -> tuple[Any, list[Callable[...,
         key, random = jax.random.split(state.key)
         state, bits = state._replace(key=key), random_bits(random, shapes)
     else:
-        bits = bits_by_turns(state.count, shapes)
+        bits = bits_of_elements(state.count, shapes)
         state = state._replace(count=safe_increment(state.count))
     return state, [functools.partial(round_stochastically, bits=of_leaf) for of_leaf in bits]
 

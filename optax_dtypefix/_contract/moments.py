@@ -10,12 +10,14 @@ sums; all others are rounded to nearest.
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import Any, Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .bits import bits_from, starts_of, sum_of
 from .dtypes import (
     REAL,
     PyTree,
@@ -32,10 +34,10 @@ from .dtypes import (
 from .rounding import (
     Rounding,
     bits_for,
-    bits_of,
     bits_of_step,
     dither,
     dither_above_zero,
+    dither_alike,
     dither_within_root,
     round_above_zero,
     round_leaf,
@@ -66,6 +68,7 @@ ROUNDINGS: dict[str, dict[str, Rounding]] = {
     "DAdaptAdamWState": {**_AVERAGES, "grad_sum": dither},
     "ProdigyState": {**_AVERAGES, "grad_sum": dither},
     # These states do not count, but for those that say so.
+    "TraceState": {"trace": dither},
     "ScaleByRmsState": {"nu": dither_above_zero},
     "ScaleByRmsWithCountState": {"nu": dither_above_zero},
     "ScaleByRStdDevState": _VARIANCE,
@@ -73,7 +76,7 @@ ROUNDINGS: dict[str, dict[str, Rounding]] = {
     "ScaleByAdaDeltaState": {"e_g": dither_above_zero, "e_x": dither_above_zero},
     "ScaleByRssState": {"sum_of_squares": dither_above_zero},
     # ``mu`` is the accumulator, and ``nu`` the momentum.
-    "ScaleBySM3State": {"mu": dither_above_zero},
+    "ScaleBySM3State": {"mu": dither_alike, "nu": dither},
     "COCOBState": {
         "scale": round_above_zero,
         "cumulative_gradients": dither,
@@ -113,16 +116,23 @@ def round_moments(new: PyTree, old: PyTree) -> PyTree:
     def rounded(new: Any, old: Any) -> Any:
         if not _is_known(old):
             return new
-        roundings, bits = ROUNDINGS[type(old).__name__], _bits_of_step(new)
+        roundings = ROUNDINGS[type(old).__name__]
+
+        def each(name: str, leaf: Callable[[Any, Any], Any]) -> PyTree:
+            def unless_as_wide(x: Any, before: Any) -> Any:
+                return leaf(x, before) if _is_narrowed(x, before) else x
+
+            return _map(unless_as_wide, getattr(new, name), getattr(old, name))
+
+        narrowed: list[Any] = []
+        for name in roundings:
+            each(name, lambda x, _: narrowed.append(x))
+        bits = _bits_of_step(new, narrowed)
 
         def of_field(name: str) -> PyTree:
-            def leaf(x: Any, before: Any) -> Any:
-                if not _is_narrowed(x, before):
-                    return x
-                of_leaf = None if bits is None else bits_for(x.shape, _beside(x, bits))
-                return _to_half(roundings[name], x, before, of_leaf)
-
-            return _map(leaf, getattr(new, name), getattr(old, name))
+            how = roundings[name]
+            places = itertools.repeat(0) if how is dither_alike else itertools.count()
+            return each(name, lambda x, old: _to_half(how, x, old, bits(x, next(places))))
 
         fields = {
             # The state of schedule_free has another inside.
@@ -158,11 +168,19 @@ def _like(leaf: Any, before: Any) -> Any:
     return round_leaf(leaf, before.dtype) if same_kind else leaf
 
 
-def _bits_of_step(state: Any) -> Any:
-    """Return the bits of this step; None if the state has no counter."""
+def _bits_of_step(state: Any, narrowed: list[Any]) -> Callable[[Any, int], Any]:
+    """Return a function that gives the bits of this step for the n-th leaf of each field.
+
+    All moments of a param have the same bits: errors cancel where one is divided by another. If the
+    state does not count, these are 32 bits, those of a first element for :func:`bits_from`.
+    """
     names = (name for name in ("count", "t", "step_count") if name in state._fields)
     count = getattr(state, next(names, ""), None)
-    return None if count is None else bits_of_step(count)
+    if count is not None:
+        of_step = bits_of_step(count)
+        return lambda x, _: bits_for(x.shape, _beside(x, of_step))
+    starts = starts_of([sum_of(cast(x, jnp.float32)) for x in narrowed]) if narrowed else []
+    return lambda x, place: _beside(x, starts[place])
 
 
 def _beside(x: Any, bits: Any) -> Any:
@@ -175,29 +193,18 @@ def _beside(x: Any, bits: Any) -> Any:
 
 @functools.partial(jax.jit, static_argnums=0)  # Traced once a shape, not once a leaf.
 def _to_half(how: Rounding, x: Any, old: Any, bits: Any) -> Any:
-    return _straight_through(how, old.dtype, x, old, bits)
+    return _straight_through(how, x, old, bits)
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def _straight_through(how: Rounding, dtype: Any, x: Any, old: Any, bits: Any) -> Any:
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _straight_through(how: Rounding, x: Any, old: Any, bits: Any) -> Any:
     """Round, with the derivative of a cast."""
-    return how(x, dtype, _bits_unless_stuck(x, old) if bits is None else bits)
+    return how(x, old, bits if bits.dtype == jnp.uint16 else bits_from(bits, x.shape))
 
 
 @_straight_through.defjvp
-def _cast_tangent(how: Rounding, dtype: Any, primals: Any, tangents: Any) -> tuple[Any, Any]:
-    return _straight_through(how, dtype, *primals), cast(tangents[0], dtype)
-
-
-def _bits_unless_stuck(x: Any, old: Any) -> Any:
-    """Return bits of x where rounding to nearest would not move it, and those of a half elsewhere.
-
-    They differ from step to step unless the gradients repeat. Then nothing tells the steps apart.
-    """
-    exact = jax.lax.bitcast_convert_type(cast(x, jnp.float32), jnp.uint32)
-    is_stuck = bits_of(round_leaf(x, old.dtype)) == bits_of(old)
-    mixed = (exact * jnp.uint32(0x9E3779B1)) >> 16
-    return jnp.where(is_stuck, mixed, 2**15).astype(jnp.uint16)
+def _cast_tangent(how: Rounding, primals: Any, tangents: Any) -> tuple[Any, Any]:
+    return _straight_through(how, *primals), cast(tangents[0], primals[1].dtype)
 
 
 def _no_less_than_square(nu: Any, mu: Any, exact: Any) -> Any:

@@ -1,9 +1,8 @@
-"""Round to half precision: to nearest, or at random or by turns so that the mean is right."""
+"""Round to half precision: to nearest, or up and down so that the mean is right."""
 
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from typing import Any, Callable
 
@@ -11,10 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .bits import bits_from, starts_of
 from .dtypes import cast, dtype_of
 
 Rounding = Callable[[Any, Any, Any], Any]
-"""Rounds ``x`` to ``dtype`` with ``bits``: 16 of them, those of a half to round to nearest."""
+"""Rounds ``x`` to the dtype of ``old`` with 16 bits, those of a half to round to nearest."""
 
 _SMALL = 4096
 """Arrays of up to this size share a draw."""
@@ -92,22 +92,13 @@ def bits_for(shape: tuple[int, ...], bits: Any) -> Any:
 _PARTS, _GOLDEN = 41, 40503  # The second is 2^16 times the golden ratio - 1, made odd.
 
 
-def bits_by_turns(count: Any, shapes: list[tuple[int, ...]]) -> list[Any]:
-    """Return 16 bits for each element of arrays of these shapes.
+def bits_of_elements(count: Any, shapes: list[tuple[int, ...]]) -> list[Any]:
+    """Return 16 bits for each element of arrays of these shapes, others in each step.
 
-    Each element goes through the multiples of the golden ratio, from a place of its own: rounded
-    alike, all weights of a layer would grow together, and shrink together.
+    Rounded alike, all weights of a layer would grow together, and shrink together.
     """
-    bits = bits_of_step(count)
-    return [_places(shape, leaf) + bits_for(shape, bits) for leaf, shape in enumerate(shapes)]
-
-
-def _places(shape: tuple[int, ...], leaf: int) -> Any:
-    place = jnp.full(shape, leaf * 0x27D4EB2F % 2**32, jnp.uint32)
-    for axis, odd in zip(range(len(shape)), itertools.cycle((0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D))):
-        place = place + jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * jnp.uint32(odd)
-        place = (place ^ (place >> 15)) * jnp.uint32(0x2C1B3C6D)
-    return (place >> 16).astype(jnp.uint16)
+    starts = starts_of([mix(jnp.asarray(count, jnp.uint32))] * len(shapes)) if shapes else []
+    return [bits_from(start, shape) for start, shape in zip(starts, shapes)]
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
@@ -146,31 +137,42 @@ def _straight_through(dtype: Any, primals: tuple[Any, Any], tangents: tuple[Any,
     return round_stochastically(primals[0], dtype, primals[1]), tangents[0].astype(dtype)
 
 
-def dither(x: Any, dtype: Any, bits: Any) -> Any:
+def dither(x: Any, old: Any, bits: Any) -> Any:
     """Round an average, or a sum, so that its mean over steps is right."""
-    rounded = round_stochastically(x, dtype, bits)
-    if dtype != jnp.float16:
+    rounded = round_stochastically(x, old.dtype, bits)
+    if old.dtype != jnp.float16:
         return rounded
     # A step of the smallest numbers is large beside a mean of numbers of both signs.
-    return jnp.where(jnp.abs(x) < 2.0**-14, round_leaf(x, dtype), rounded)
+    return jnp.where(jnp.abs(x) < 2.0**-14, round_leaf(x, old.dtype), rounded)
 
 
-def dither_above_zero(x: Any, dtype: Any, bits: Any) -> Any:
+def dither_above_zero(x: Any, old: Any, bits: Any) -> Any:
     """Round an average, or a sum, of what is positive, and by which an update is divided."""
-    return _above_zero(x, round_stochastically(x, dtype, bits))
+    return _above_zero(x, round_stochastically(x, old.dtype, bits))
 
 
-def dither_within_root(x: Any, dtype: Any, bits: Any) -> Any:
+def dither_alike(x: Any, old: Any, bits: Any) -> Any:
+    """Round what is the maximum and the minimum of others, with the same bits for all elements.
+
+    So rounding commutes with both: the least of elements that are rounded apart is too low. Where
+    no element moves, gradients may repeat, and the bits with them: there round to nearest.
+    """
+    alike = dither_above_zero(x, old, bits.reshape(-1)[:1])
+    moves = jnp.any(bits_of(alike) != bits_of(old))
+    return jnp.where(moves, alike, dither_above_zero(x, old, jnp.uint16(2**15)))
+
+
+def dither_within_root(x: Any, old: Any, bits: Any) -> Any:
     """Round an average whose square float16 has to hold, too."""
-    if dtype == jnp.float16:
+    if old.dtype == jnp.float16:
         x = jnp.where(jnp.isinf(x), x, jnp.clip(x, -255.0, 255.0))
-    return dither(x, dtype, bits)
+    return dither(x, old, bits)
 
 
-def round_above_zero(x: Any, dtype: Any, bits: Any) -> Any:
+def round_above_zero(x: Any, old: Any, bits: Any) -> Any:
     """Round a maximum to nearest, which commutes with it: any other way finds the highest turn."""
     del bits
-    return _above_zero(x, round_leaf(x, dtype))
+    return _above_zero(x, round_leaf(x, old.dtype))
 
 
 def _above_zero(x: Any, rounded: Any) -> Any:

@@ -88,6 +88,7 @@ MOMENT_TRANSFORMS = (
     MomentTransform("scale_by_sophia", modules.contrib("sophia"), ">=0.2.5", "SophiaState"),
     MomentTransform("scale_by_madgrad", modules.contrib("madgrad"), ">=0.2.7", "MadgradState"),
     MomentTransform("scale_by_lion", modules.TRANSFORM, ">=0.1.5", "ScaleByLionState"),
+    MomentTransform("trace", modules.ACCUMULATION, ">=0.1.2", "TraceState"),
     MomentTransform("ema", modules.ACCUMULATION, ">=0.1.2", "EmaState"),
     MomentTransform("apply_every", modules.ACCUMULATION, ">=0.1.2", "ApplyEvery"),
 )
@@ -114,12 +115,12 @@ class InFloat32:
     Attributes:
       transform: the transformation to build.
       is_narrow: whether leaves of a dtype have to be widened.
-      wide_moments: whether a new state has its moments in float32.
+      wide: fields that a new state has in float32.
     """
 
     transform: MomentTransform
     is_narrow: Callable[[Any], bool]
-    wide_moments: bool = False
+    wide: tuple[str, ...] = ()
 
     def wrap_in(self, patch: Patch) -> None:
         """Register this replacement in a patch."""
@@ -137,8 +138,8 @@ class InFloat32:
                 return state
             if promotes:
                 state = start_as_stock(tx, state, params)
-            if self.wide_moments:
-                return self._with_wide_moments(tx, state, params)
+            if self.wide:
+                return self._with_wide_fields(tx, state, params)
             return state if self.transform.starts_at_zero else self._rounded_start(tx, state)
 
         def update_fn(
@@ -173,14 +174,14 @@ class InFloat32:
 
         return rebuild(tx, call_of(stock, args, kwargs), update_fn, init_fn)
 
-    def _with_wide_moments(self, tx: Any, state: Any, params: PyTree) -> Any:
+    def _with_wide_fields(self, tx: Any, state: Any, params: PyTree) -> Any:
         try:
             (wide,) = self._wide(params)
         except Exception:
             return state
-        moments = {name: half_to_float32(getattr(state, name)) for name in self.transform.moments}
+        fields = {name: half_to_float32(getattr(state, name)) for name in self.wide}
         # An initial value may have no exact half.
-        return store(tx.init(wide), state._replace(**moments))
+        return store(tx.init(wide), state._replace(**fields))
 
     def _rounded_start(self, tx: Any, state: Any) -> Any:
         """Round initial values by :data:`ROUNDINGS`: eps is 0 in float16.
@@ -209,8 +210,7 @@ class InFloat32:
     def _kept(self, state: Any) -> Any:
         """Return what tells the dtypes of the params, where the user passes in none."""
         # A moment that is wide by this patch alone tells nothing.
-        wide = self.transform.moments if self.wide_moments else ()
-        return state._replace(**dict.fromkeys(wide, ()))
+        return state._replace(**dict.fromkeys(self.wide, ()))
 
     def _wide(self, *trees: PyTree) -> Any:
         flat = leaves(trees)

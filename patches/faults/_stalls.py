@@ -66,3 +66,9 @@ def stalled_sum(optax: Any) -> str | None:
     """In bfloat16, apply_every(1000) sums 1,000 ones to 256."""
     got = last_update(optax.apply_every(1000), [1.0] * 1000)
     return demo.wrong("the sum of 1000 ones is {:.4g}", got, 1000.0)
+
+
+def stalled_trace(optax: Any) -> str | None:
+    """In bfloat16, trace(0.99) of ones ends below its limit of 100."""
+    got = last_update(optax.trace(0.99), [1.0] * 2000)
+    return demo.wrong("after 2000 ones the trace is {:.3g}", got, 100.0)

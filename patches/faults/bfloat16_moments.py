@@ -30,6 +30,7 @@ FAULTS.computed()(stalls.stalled_decay)
 FAULTS.computed()(stalls.stalled_factors)
 FAULTS.computed()(stalls.stalled_ema)
 FAULTS.computed()(stalls.stalled_sum)
+FAULTS.computed()(stalls.stalled_trace)
 
 
 @FAULTS.computed()

@@ -326,6 +326,24 @@ def test_stochastic_rounding_is_right_on_average(dtype: Any) -> None:
     np.testing.assert_allclose(np.asarray(end["w"], float).mean(), 0.9, atol=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("tx", "rate", "steps"),
+    [
+        (optax.sgd(1e-3), 1e-3, 600),
+        (optax.sgd(3e-3), 3e-3, 300),
+        (optax.MultiSteps(optax.sgd(0.1), 21), 0.1, 420),
+    ],
+    ids=["1e-3", "3e-3", "MultiSteps"],
+)
+def test_no_shift_of_all_params_where_gradients_follow_them(tx: Any, rate: Any, steps: int) -> None:
+    """A quadratic loss. Bits that are moved alike for all elements shift them by 0.3 units."""
+    params = jnp.asarray(np.linspace(1, 1.9, 2**17), jnp.bfloat16)
+    end, _ = train(master_weights(tx, copy=False), params, steps, lambda p: p)
+    exact = np.asarray(params, float) * (1 - rate) ** (steps if rate < 0.1 else steps // 21)
+    unit = 2.0 ** (np.floor(np.log2(exact)) - 7)
+    assert np.abs(np.mean((np.asarray(end, float) - exact) / unit)) < 0.05
+
+
 def test_small_params_share_a_draw() -> None:
     params = [jnp.ones(shape, jnp.bfloat16) for shape in [(), (4096,), (0,), (65, 64), (3, 4)]]
     tx = master_weights(optax.sgd(0.1), rounding_key=KEY)

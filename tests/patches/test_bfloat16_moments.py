@@ -53,7 +53,8 @@ PROGRAMS = {  # Other dtypes than bfloat16, and a momentum whose dtype the user 
     "apply_every": Program(lambda: optax.apply_every(3)),
     "adafactor": Program(lambda: optax.adafactor(1e-2, min_dim_size_to_factor=2)),
     "muon": Program(lambda: contrib.muon(1e-2), releases=">=0.2.5"),
-    "momentum": Program(lambda: optax.sgd(1e-2, momentum=0.9), jnp.bfloat16),
+    "momentum": Program(lambda: optax.sgd(1e-2, momentum=0.9)),
+    "momentum bfloat16": Program(lambda: optax.sgd(1e-2, momentum=0.9), jnp.bfloat16, same="state"),
     "adam bfloat16": Program(lambda: optax.adam(1e-3), jnp.bfloat16, same="state"),
     "rmsprop bfloat16": Program(lambda: optax.rmsprop(1e-3), jnp.bfloat16, same="state"),
 }

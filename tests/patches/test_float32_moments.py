@@ -167,7 +167,7 @@ def test_keeps_the_contract_with_moments_in_float32(transform: MomentTransform) 
 @by_transform
 def test_the_state_has_the_structure_and_shapes_of_stock(transform: MomentTransform) -> None:
     params = tree_of(jnp.bfloat16)
-    stock, _ = moments.stock_and_patched(transform, is_half_dtype, wide_moments=True)
+    stock, _ = moments.stock_and_patched(transform, is_half_dtype, *transform.moments)
     expected, got = stock.init(params), moments.build(transform).init(params)
     assert jax.tree_util.tree_structure(got) == jax.tree_util.tree_structure(expected)
     assert list(map(jnp.shape, leaves(got))) == list(map(jnp.shape, leaves(expected)))
@@ -176,7 +176,7 @@ def test_the_state_has_the_structure_and_shapes_of_stock(transform: MomentTransf
 @by_transform
 def test_float32_params_have_the_program_of_stock(transform: MomentTransform) -> None:
     params = tree_of(jnp.float32)
-    both = moments.stock_and_patched(transform, is_half_dtype, wide_moments=True)
+    both = moments.stock_and_patched(transform, is_half_dtype, *transform.moments)
     stock, patched = (moments.program(tx, params) for tx in both)
     assert patched == stock
 

@@ -13,7 +13,11 @@ import optax_dtypefix
 from optax_dtypefix._engine.locate import find
 from optax_dtypefix.patches._support.in_float32 import MOMENT_TRANSFORMS, InFloat32, MomentTransform
 
-_ARGUMENTS = {"scale_by_madgrad": {"learning_rate": 0.1}, "ema": {"decay": 0.9}}
+_ARGUMENTS = {
+    "scale_by_madgrad": {"learning_rate": 0.1},
+    "ema": {"decay": 0.9},
+    "trace": {"decay": 0.9},
+}
 
 # muon works on matrices, and sophia needs an objective: they have tests of their own.
 _LEFT_OUT = ("scale_by_muon", "scale_by_sophia")
@@ -45,12 +49,12 @@ def build(transform: MomentTransform) -> Any:
 
 
 def stock_and_patched(
-    transform: MomentTransform, is_narrow: Callable[[Any], bool], **options: bool
+    transform: MomentTransform, is_narrow: Callable[[Any], bool], *wide: str
 ) -> tuple[Any, Any]:
     """Build a transformation as stock does, and with one patch alone."""
     stock = optax_dtypefix.original(_function(transform))
     arguments = _ARGUMENTS.get(transform.name, {})
-    patched = InFloat32(transform, is_narrow, **options)
+    patched = InFloat32(transform, is_narrow, wide)
     return stock(**arguments), patched(stock, **arguments)
 
 
