@@ -21,6 +21,7 @@ from ..._contract.state import cast_back
 from ..._engine.locate import find
 from ..._engine.patch import Stock
 from ..._tally import current
+from .stock_dtypes import Growth
 
 
 class Call(functools.partial[Any]):
@@ -113,13 +114,15 @@ def rebuild(
     """
     inside = getattr(tx.update, "__wrapped__", None)
     stock, run = getattr(inside, "stock_in_float32", None) or tx.update, current().run
+    grow = Growth(tx.init, stock)
 
     def stock_in_float32(
         updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, PyTree]:
         dtypes = dtypes_in_float32(state, updates, params, extra_args)
         if dtypes is None:
-            return run(update, updates, state, params, **extra_args)  # type: ignore[no-any-return]
+            grown = grow(updates, state, params, extra_args)
+            return run(update, updates, grown, params, **extra_args)  # type: ignore[no-any-return]
         new_updates, new_state = stock(updates, state, params, **extra_args)
         # User-defined code inside, such as a schedule, may return any dtype.
         if new_state is not state and strong_dtypes(new_state) != dtypes:

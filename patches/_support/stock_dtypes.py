@@ -5,6 +5,7 @@ Nothing is computed. Stock may raise for these dtypes; then it has nothing to be
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Callable
 
 import jax
@@ -14,6 +15,8 @@ from ..._contract.dtypes import (
     REAL,
     PyTree,
     cast,
+    dtype_of,
+    dtypes_in,
     is_array,
     is_half,
     is_real,
@@ -104,3 +107,59 @@ def _as_wide_as(state: PyTree, stock: list[Any]) -> PyTree:
         return cast(leaf, jnp.float32) if wide else leaf
 
     return unflatten_like(state, map(widened, flat, stock))
+
+
+class Growth:
+    """Widen what is narrower than a new state for the same params, where a step of stock does.
+
+    As in a state from a bfloat16 checkpoint, continued in float32. A leaf that ``init`` makes
+    narrow too, such as one with a ``mu_dtype``, stays.
+    """
+
+    def __init__(self, init: Callable[..., Any], update: Callable[..., Any]) -> None:
+        self._init, self._update = init, update
+        self._at_home: set[Any] = set()  # Dtypes of states that ``init`` gives.
+
+    def __call__(
+        self, updates: PyTree, state: PyTree, params: PyTree, extra_args: dict[str, Any]
+    ) -> PyTree:
+        """Return the state before a step; the values of its leaves do not change."""
+        like = updates if params is None else params
+        widths = [_width(dtype) for dtype in dtypes_in(like)]
+        least = min(filter(None, widths), default=0)
+        flat = leaves(state)
+        given = tuple(map(dtype_of, flat))
+        if not any(0 < _width(dtype) < least for dtype in given):
+            return state
+        key = (*given, *map(dtype_of, leaves(like)))
+        if key in self._at_home:
+            return state
+        try:
+            with paused(), standard_promotion():
+                new = list(map(dtype_of, leaves(jax.eval_shape(self._init, like))))
+                if len(new) != len(flat) or not any(map(_is_narrower, given, new)):
+                    self._at_home.add(key)
+                    return state
+                step = functools.partial(self._update, **extra_args)
+                after = jax.eval_shape(lambda *a: leaves(step(*a)[1]), updates, state, params)
+        except Exception:  # The step itself raises too, if it does on stock.
+            return state
+        if len(after) != len(flat):
+            return state
+        wider = map(_narrower_of, new, (leaf.dtype for leaf in after))
+        pairs = zip(flat, given, wider)
+        return unflatten_like(
+            state, [cast(x, now) if _is_narrower(was, now) else x for x, was, now in pairs]
+        )
+
+
+def _width(dtype: Any) -> int:
+    return dtype.itemsize if kind_of(dtype) == REAL else 0
+
+
+def _is_narrower(dtype: Any, other: Any) -> bool:
+    return 0 < _width(dtype) < _width(other)
+
+
+def _narrower_of(dtype: Any, other: Any) -> Any:
+    return dtype if _width(dtype) <= _width(other) else other

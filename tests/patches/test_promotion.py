@@ -654,3 +654,54 @@ def test_the_gradient_function_of_sam_runs_in_strict_promotion() -> None:
         )
         tx.update(params, tx.init(params), params, grad_fn=grad_fn)
     assert set(modes) == {"strict"}
+
+
+RESTORED = {
+    "momentum": lambda: optax.sgd(1.0, momentum=0.9),
+    "ema": lambda: optax.ema(0.99),
+    "adagrad": lambda: optax.adagrad(1.0),
+    "yogi": lambda: optax.yogi(1.0),
+    "masked": lambda: optax.masked(optax.sgd(1.0, momentum=0.9), True),
+}
+
+
+@pytest.mark.parametrize("build", RESTORED.values(), ids=RESTORED)
+@pytest.mark.parametrize("wide", [jnp.float32, jnp.float64])
+def test_a_state_narrower_than_its_problem_grows_as_on_stock(build: Any, wide: Any) -> None:
+    """A bfloat16 checkpoint that is continued in float32, and a float32 one in float64."""
+    with x64(wide == jnp.float64):
+        gradients = jnp.asarray(np.random.default_rng(0).normal(size=(100, 8)), wide)
+        params, tx = jnp.ones(8, wide), build()
+        traces = []
+
+        @jax.jit
+        def step(grads: Any, state: Any) -> Any:
+            traces.append(1)
+            return tx.update(grads, state, params)
+
+        narrow = tx.init(params.astype(jnp.bfloat16 if wide == jnp.float32 else jnp.float32))
+        state, new = narrow, tx.init(params)
+        for grads in gradients:
+            updates, state = step(grads, state)
+        assert types(state) == types(new)
+        assert len(traces) == 2  # On stock too: the dtypes of the second step stay.
+        for grads in gradients:
+            exact, new = tx.update(grads, new, params)
+        np.testing.assert_allclose(updates, exact, rtol=1e-5 if wide == jnp.float32 else 1e-11)
+        with pytest.raises(TypeError):  # A new state scans; one that grows does not, as on stock.
+            jax.lax.scan(lambda s, g: tx.update(g, s, params)[::-1], narrow, gradients)
+
+
+def test_a_narrow_momentum_in_a_float32_problem_follows_float64() -> None:
+    tx = optax.sgd(1.0, momentum=0.9)
+    state, exact = tx.init(jnp.ones(1, jnp.bfloat16)), 0.0
+    for _ in range(100):
+        updates, state = tx.update(jnp.full(1, 0.1, jnp.float32), state, jnp.ones(1))
+        exact = 0.9 * exact - 0.1
+    np.testing.assert_allclose(updates, exact, rtol=1e-5)
+
+
+def test_a_moment_that_the_user_asked_for_does_not_grow() -> None:
+    tx, params = optax.scale_by_adam(mu_dtype=jnp.bfloat16), jnp.ones(3)
+    _, state = tx.update(params, tx.init(params), params)
+    assert state.mu.dtype == jnp.bfloat16
