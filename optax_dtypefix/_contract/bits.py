@@ -1,11 +1,15 @@
-"""Random bits from the data of a step: no key, no counter, no memory.
+"""Bits for rounding: from the counter of a state, or from a key, or else from the data of a step.
 
-Where the bits come from: the step's own new values, before they are rounded to half precision. The
-bits of all values, times odd numbers by their places, are added up; a hash of this sum and of the
-number of an array says where the array starts; from there each element goes on by multiples of a
-generalized golden ratio along each axis, which spread evenly over rows, columns and blocks.
+Counters (:func:`bits_of_step`, :func:`bits_of_elements`) and keys (:func:`random_bits`) tell all
+steps apart, and give the same bits in each run and on any number of devices. All moments of a step
+have the same 16 bits, and go through them as evenly as they can. Params have bits of their own.
 
-What they guarantee:
+Without either, bits come from the step's own new values, before they are rounded to half precision.
+The bits of all values, times odd numbers by their places, are added up; a hash of this sum and of
+the number of an array says where the array starts, and by which multiples of a generalized golden
+ratio along each axis it goes on: they spread evenly over rows, columns and blocks.
+
+What bits of data guarantee:
 
 - The same data give the same bits: in each run and process, eager or compiled, and, since sums of
   integers do not depend on their order, on any number of devices. Replicas stay equal. Under vmap
@@ -19,10 +23,12 @@ What they guarantee:
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 
@@ -46,11 +52,11 @@ def starts_of(sums: list[Any]) -> list[Any]:
     same devices have bits of their own data.
     """
     if any(isinstance(number, jax.core.Tracer) for number in sums):
-        return _starts(sums)
+        return list(_starts(sums))
     groups: dict[Any, list[int]] = {}
     for place, number in enumerate(sums):
         groups.setdefault(frozenset(number.devices()), []).append(place)
-    starts = {}
+    starts: dict[int, Any] = {}
     for places in groups.values():
         starts.update(zip(places, _starts([sums[place] for place in places])))
     return [starts[place] for place in range(len(sums))]
@@ -59,12 +65,23 @@ def starts_of(sums: list[Any]) -> list[Any]:
 # Each function is compiled once for a shape: an eager step calls few programs, and a large tree of
 # few shapes is traced and compiled fast.
 @jax.jit
-def sum_of(leaf: Any) -> Any:
-    """Return a number that depends on each bit of an array of float32, and on where it stands."""
-    bits = lax.bitcast_convert_type(lax.stop_gradient(leaf), jnp.uint32)
-    bits = bits * (_places(leaf.shape) | 1)
-    # Without this, n equal elements would add up to n times their bits, and lose the upper ones.
-    return jnp.sum(bits ^ (bits >> 15), dtype=jnp.uint32)
+def sum_of(*data: Any) -> Any:
+    """Return a number that depends on each bit of arrays of float32, and on where it stands."""
+    total = jnp.zeros((), jnp.uint32)
+    for leaf in data:
+        bits = lax.bitcast_convert_type(lax.stop_gradient(leaf), jnp.uint32)
+        bits = bits * (_places(leaf.shape) | 1)
+        # Else n equal elements would add up to n times their bits, and lose the upper ones.
+        bits = bits ^ (bits >> 15)
+        # XLA on the CPU would store the numbers that it adds up, but not if it does two things.
+        zero, axes = jnp.uint32(0), tuple(range(leaf.ndim))
+        added, mixed = lax.reduce((bits, bits >> 7), (zero, zero), _add_and_mix, axes)
+        total = total * jnp.uint32(_GOLDEN) + added + mixed
+    return total
+
+
+def _add_and_mix(old: Any, new: Any) -> tuple[Any, Any]:
+    return old[0] + new[0], old[1] ^ new[1]
 
 
 @jax.jit
@@ -116,3 +133,63 @@ def _hash(number: Any) -> Any:
 
 
 _GOLDEN = 0x9E3779B1  # 2^32 times the golden ratio - 1, made odd.
+
+
+@jax.jit
+def bits_of_step(count: Any) -> Any:
+    """Return 16 bits for a step, those of a half for step 0.
+
+    41 steps visit each of 41 equal parts once, in the order of 7 n^3 modulo 41. A gradient that
+    comes back every P-th step visits them in an order of its own. (Multiples of the golden ratio
+    lock to such gradients: large ones are rounded alike for hundreds of steps.) The place within a
+    part changes every 41 steps, and all places change every 656, for the periods of 41.
+    """
+    count = jnp.asarray(count, jnp.uint32)
+    turn = count % _PARTS
+    part = 7 * turn * turn * turn % _PARTS * (2**16 // _PARTS)
+    block = count // _PARTS
+    within = (block * jnp.uint32(40503) & 0xFFFF) // _PARTS
+    return (part + within + (_hash(block >> 4) >> 16) + 2**15).astype(jnp.uint16)
+
+
+_PARTS = 41
+
+
+def bits_for(shape: tuple[int, ...], bits: Any) -> Any:
+    """Give the bits of a step to an array, or to each row of a stacked state those of its own.
+
+    An array that has no row for each counter is rounded to nearest.
+    """
+    if not bits.shape:
+        return bits
+    if shape[: bits.ndim] != bits.shape:
+        return jnp.uint16(2**15)
+    return bits.reshape(bits.shape + (1,) * (len(shape) - bits.ndim))
+
+
+def bits_of_elements(count: Any, shapes: list[tuple[int, ...]]) -> list[Any]:
+    """Return 16 bits for each element of arrays of these shapes, others in each step.
+
+    Rounded alike, all weights of a layer would grow together, and shrink together.
+    """
+    starts = starts_of([_hash(jnp.asarray(count, jnp.uint32))] * len(shapes)) if shapes else []
+    return [bits_from(start, shape) for start, shape in zip(starts, shapes)]
+
+
+_SMALL = 4096
+"""Arrays of up to this size share a draw."""
+
+
+def random_bits(key: Any, shapes: list[tuple[int, ...]]) -> list[Any]:
+    """Draw 16 bits for each element of arrays of these shapes.
+
+    Small arrays share a draw: a draw takes XLA a tenth of a second to compile.
+    """
+    key_of_small, *keys = jax.random.split(key, len(shapes) + 1)
+    sizes = [math.prod(shape) for shape in shapes]
+    small = [size if size <= _SMALL else 0 for size in sizes]
+    pieces = jnp.split(jax.random.bits(key_of_small, (sum(small),), jnp.uint16), np.cumsum(small))
+    return [
+        piece.reshape(shape) if size <= _SMALL else jax.random.bits(own, shape, jnp.uint16)
+        for piece, shape, size, own in zip(pieces, shapes, sizes, keys)
+    ]

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .bits import bits_of_elements, random_bits
 from .dtypes import (
     PyTree,
     cast,
@@ -21,7 +22,7 @@ from .dtypes import (
     tree_map,
     unflatten_like,
 )
-from .rounding import bits_of, bits_of_elements, random_bits, round_stochastically, round_to_nearest
+from .rounding import bits_of, round_stochastically, round_to_nearest
 from .state import cast_back
 
 

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .bits import bits_from, starts_of, sum_of
+from .bits import bits_for, bits_from, bits_of_step, starts_of, sum_of
 from .dtypes import (
     REAL,
     PyTree,
@@ -33,8 +33,6 @@ from .dtypes import (
 )
 from .rounding import (
     Rounding,
-    bits_for,
-    bits_of_step,
     dither,
     dither_above_zero,
     dither_alike,

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any, Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from .bits import bits_from, starts_of
 from .dtypes import cast, dtype_of
 
 Rounding = Callable[[Any, Any, Any], Any]
 """Rounds ``x`` to the dtype of ``old`` with 16 bits, those of a half to round to nearest."""
-
-_SMALL = 4096
-"""Arrays of up to this size share a draw."""
 
 
 def round_to_nearest(leaf: Any, dtype: Any) -> Any:
@@ -36,69 +30,6 @@ def round_leaf(leaf: Any, dtype: Any) -> Any:
 def bits_of(leaf: Any) -> Any:
     """Return the bits of a half-precision array: XLA may skip its rounding in a comparison."""
     return jax.lax.bitcast_convert_type(leaf, jnp.uint16)
-
-
-def random_bits(key: Any, shapes: list[tuple[int, ...]]) -> list[Any]:
-    """Draw 16 bits for each element of arrays of these shapes.
-
-    Small arrays share a draw: a draw takes XLA a tenth of a second to compile.
-    """
-    key_of_small, *keys = jax.random.split(key, len(shapes) + 1)
-    sizes = [math.prod(shape) for shape in shapes]
-    small = [size if size <= _SMALL else 0 for size in sizes]
-    pieces = jnp.split(jax.random.bits(key_of_small, (sum(small),), jnp.uint16), np.cumsum(small))
-    return [
-        piece.reshape(shape) if size <= _SMALL else jax.random.bits(own, shape, jnp.uint16)
-        for piece, shape, size, own in zip(pieces, shapes, sizes, keys)
-    ]
-
-
-@jax.jit
-def bits_of_step(count: Any) -> Any:
-    """Return 16 bits for a step, those of a half for step 0.
-
-    41 steps visit each of 41 equal parts once, in the order of 7 n^3 modulo 41. A gradient that
-    comes back every P-th step visits them in an order of its own. (Multiples of the golden ratio
-    lock to such gradients: large ones are rounded alike for hundreds of steps.) The place within a
-    part changes every 41 steps, and all places change every 656, for the periods of 41.
-    """
-    count = jnp.asarray(count, jnp.uint32)
-    turn = count % _PARTS
-    part = 7 * turn * turn * turn % _PARTS * (2**16 // _PARTS)
-    block = count // _PARTS
-    within = (block * jnp.uint32(_GOLDEN) & 0xFFFF) // _PARTS
-    return (part + within + (mix(block >> 4) >> 16) + 2**15).astype(jnp.uint16)
-
-
-def mix(number: Any) -> Any:
-    """Return a number from which each bit of another depends; 0 stays."""
-    for shift, odd in ((16, 0x7FEB352D), (15, 0x846CA68B)):
-        number = (number ^ (number >> shift)) * jnp.uint32(odd)
-    return number ^ (number >> 16)
-
-
-def bits_for(shape: tuple[int, ...], bits: Any) -> Any:
-    """Give the bits of a step to an array, or to each row of a stacked state those of its own.
-
-    An array that has no row for each counter is rounded to nearest.
-    """
-    if not bits.shape:
-        return bits
-    if shape[: bits.ndim] != bits.shape:
-        return jnp.uint16(2**15)
-    return bits.reshape(bits.shape + (1,) * (len(shape) - bits.ndim))
-
-
-_PARTS, _GOLDEN = 41, 40503  # The second is 2^16 times the golden ratio - 1, made odd.
-
-
-def bits_of_elements(count: Any, shapes: list[tuple[int, ...]]) -> list[Any]:
-    """Return 16 bits for each element of arrays of these shapes, others in each step.
-
-    Rounded alike, all weights of a layer would grow together, and shrink together.
-    """
-    starts = starts_of([mix(jnp.asarray(count, jnp.uint32))] * len(shapes)) if shapes else []
-    return [bits_from(start, shape) for start, shape in zip(starts, shapes)]
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))

@@ -10,11 +10,10 @@ import numpy as np
 import optax
 import pytest
 
+from optax_dtypefix._contract.bits import bits_of_elements, bits_of_step
 from optax_dtypefix._contract.moments import ROUNDINGS, _to_half, round_moments
 from optax_dtypefix._contract.rounding import (
     Rounding,
-    bits_of_elements,
-    bits_of_step,
     dither,
     dither_above_zero,
     dither_alike,

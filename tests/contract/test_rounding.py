@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from optax_dtypefix._contract.rounding import random_bits, round_stochastically
+from optax_dtypefix._contract.bits import random_bits
+from optax_dtypefix._contract.rounding import round_stochastically
 
 HALVES = pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16], ids=["bf16", "f16"])
 KEY = jax.random.PRNGKey(0)
