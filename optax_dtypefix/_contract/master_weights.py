@@ -26,7 +26,7 @@ from .state import cast_back
 
 
 class MasterWeightsState(NamedTuple):
-    """The state of :func:`master_weights`.
+    """The state of `master_weights`.
 
     Attributes:
       master: the params, in float32 where the user's are in half precision.
@@ -38,7 +38,7 @@ class MasterWeightsState(NamedTuple):
 
 
 class StochasticRoundingState(NamedTuple):
-    """The state of :func:`master_weights` with a ``rounding_key``.
+    """The state of `master_weights` with a ``rounding_key``.
 
     Attributes:
       key: the key of ``jax.random`` for the next step.
@@ -50,7 +50,7 @@ class StochasticRoundingState(NamedTuple):
 
 
 class RoundingByTurnsState(NamedTuple):
-    """The state of :func:`master_weights` with ``copy=False`` and no ``rounding_key``.
+    """The state of `master_weights` with ``copy=False`` and no ``rounding_key``.
 
     Attributes:
       count: the number of steps.
