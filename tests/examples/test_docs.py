@@ -38,6 +38,14 @@ def test_code_runs(page: Path) -> None:
     check_code(read(page))
 
 
+def test_a_linter_leaves_the_import_in_every_example() -> None:
+    """By F401, `ruff check --fix` deletes an import that nothing mentions."""
+    scripts = [read(path) for path in (ROOT / "examples").glob("[!_]*.py")]
+    for code in (*scripts, *(code for page in PAGES for _, code in blocks(read(page)))):
+        for comment in re.findall(r"^import optax_dtypefix\b(.*)$", code, re.MULTILINE):
+            assert "optax_dtypefix." in code or comment.startswith("  # noqa: F401"), code
+
+
 def test_commands_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("train.py").touch()
