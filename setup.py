@@ -11,6 +11,7 @@ def read(name: str) -> str:
 
 def absolute(text: str, repository: str) -> str:
     """Make relative links and pictures lead to the files of the repository."""
+    text = text.replace("](.)", f"]({repository})")
     kinds = ((r"(!\[[^\]]*\]\()", "raw"), (r"((?<!!)\[[^\]]*\]\()", "blob"))
     for start, kind in kinds:
         text = re.sub(rf"{start}(?!https?:|#)", rf"\1{repository}/{kind}/main/", text)

@@ -90,7 +90,7 @@ def test_the_classifiers_are_the_tested_pythons() -> None:
 
 
 def test_the_newest_release_has_faults_of_each_default_patch() -> None:
-    """So says the README."""
+    """So says the FAQ."""
     newest = Release(TESTED[-1])
     assert all(patch.opt_in or patch.faults_on(newest) for patch in map(load, IDS))
 
