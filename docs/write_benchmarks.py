@@ -121,7 +121,7 @@ Where a patched step takes more than 1.15 times as long as stock's:
   computes them in float32. Two results need the new moments, the state and the update, and XLA on
   the CPU then writes them in float32: 30 bytes a param of traffic instead of 20.
 - `MultiSteps(adam), bfloat16`: before 0.2.8 gradients are summed in float32, with 62 bytes a param
-  of traffic instead of 50. On every release moments are rounded by turns.
+  of traffic instead of 50. On every release moments are rounded stochastically.
 - `prodigy` on 0.1.9 and 0.2.3 in 64-bit mode, with a million params: we do not know why. A step has
   100 bytes a param of traffic instead of 116, and no float64. On one core it takes 1.2 times as
   long, too.

@@ -84,14 +84,14 @@ def master_weights(
     copy. Around a schedule-free optimizer, pass the parts of the state to optax:
     ``schedule_free_eval_params(state.inner_state, state.master)``.
 
-    With ``rounding_key``, no copy is kept. The new params are rounded up or down at random, so that
-    they are right on average (Gupta et al., 2015, https://arxiv.org/abs/1502.02551). With
-    ``copy=False`` and no key, each param is rounded up in some steps and down in others, so that it
-    is right on average; each run gives the same bits.
+    With ``rounding_key``, no copy is kept. The new params are rounded stochastically, so that they
+    are right on average (Gupta et al., 2015, https://arxiv.org/abs/1502.02551). With ``copy=False``
+    and no key, rounding is stochastic but deterministic: a param goes up in some steps and down in
+    others, and each run gives the same bits.
 
     With ``narrow_state`` the state of ``tx`` has the dtypes that it has without the wrapper, and
-    moments are rounded by turns. ``master_weights(optax.adamw(1e-3), copy=False,
-    narrow_state=True)`` takes 6 bytes a param, params included.
+    moments are rounded in this way too. ``master_weights(optax.adamw(1e-3), copy=False,
+    narrow_state=True)`` keeps 6 bytes a param, params included; a step needs more while it runs.
 
     Args:
       tx: anything with ``init`` and ``update``.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shlex
 from pathlib import Path
@@ -75,6 +76,14 @@ def test_the_api_page_lists_every_public_name() -> None:
     assert sorted(found) == sorted(optax_dtypefix.__all__)
 
 
+def test_the_api_page_has_no_roles_of_sphinx() -> None:
+    """The site does not know them, and shows them as they are."""
+    public = [getattr(optax_dtypefix, name) for name in optax_dtypefix.__all__]
+    inside = [value for it in public for value in vars(it).values() if inspect.isclass(it)]
+    texts = [inspect.getdoc(it) or "" for it in (*public, *inside)]
+    assert [text for text in texts if re.search(r":\w+:`", text)] == []
+
+
 def test_which_releases_work_with_the_newest_jax() -> None:
     too_old = [release for release, row in RELEASES.items() if "needs_its_jax" in row]
     first = next(release for release in TESTED if release not in too_old)
@@ -98,6 +107,15 @@ def test_the_newest_release_has_faults_of_each_default_patch() -> None:
 @pytest.mark.parametrize("page", NAME_NO_NEWEST_RELEASE)
 def test_only_the_table_names_the_newest_release(page: str) -> None:
     assert TESTED[-1] not in read(ROOT / page)
+
+
+IN_OTHER_WORDS = [page for page in SITE if page.stem not in ("contract", "bfloat16_moments")]
+
+
+@pytest.mark.parametrize("page", IN_OTHER_WORDS, ids=[page.stem for page in IN_OTHER_WORDS])
+def test_pages_use_the_words_of_the_field(page: Path) -> None:
+    """Rounding is stochastic, and what was measured is a combination of settings."""
+    assert re.findall(r"by turns|\bregimes?\b|\bcells? (?:is|are)\b", read(page)) == []
 
 
 def test_pages_with_code_are_found() -> None:

@@ -30,6 +30,12 @@ def test_the_address_is_filled_in_at_one_place() -> None:
     assert naming == ["pyproject.toml"]
 
 
+def test_the_session_tells_the_site_its_address_and_version() -> None:
+    names = re.findall(r"!ENV (\w+)", read(ROOT / "mkdocs.yml"))
+    assert names == ["SITE_URL", "REPOSITORY", "VERSION"]
+    assert [name for name in names if f'"{name}": ' not in read(ROOT / "noxfile.py")] == []
+
+
 def test_a_form_takes_the_text_that_it_asks_for() -> None:
     commands = {
         found for form in FORMS for found in re.findall(r"-m optax_dtypefix ([^,\n]+)", read(form))
