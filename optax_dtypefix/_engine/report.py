@@ -121,7 +121,7 @@ class Report:
 
     @property
     def digest(self) -> str:
-        """Hash of :attr:`applied`: equal if the same patches are on the same optax and jax."""
+        """Hash of ``applied``: equal if the same patches are on the same optax and jax."""
         import hashlib  # Not at the top: few programs need it.
 
         return hashlib.sha256("\n".join(self.applied).encode()).hexdigest()
