@@ -50,6 +50,8 @@ def span(sentence: str, *, float16: bool) -> str:
 def test_the_readme_gives_the_times_of_the_benchmarks() -> None:
     assert span(FOR_ALL, float16=False) in text_of("README.md")
     assert span(FOR_FLOAT16, float16=True) in text_of("README.md")
+    in_both = f"{FOR_ALL}, in float16 up to {span('{1}', float16=True)} times."
+    assert span(in_both, float16=False) in text_of("docs/faq.md")
 
 
 def test_pages_give_the_temporaries_of_adamw() -> None:
