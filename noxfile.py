@@ -7,8 +7,10 @@ tests of a session.
 
 from __future__ import annotations
 
+import re
 import runpy
 import shutil
+import tarfile
 from pathlib import Path
 
 import nox
@@ -32,6 +34,11 @@ ENGINE = ("tests/engine", "tests/commands")
 
 AUDITED = tuple(f"tests/evidence/{name}" for name in ("audit", "functions", "stalls"))
 """What looks at every transformation, which takes minutes."""
+
+(REPOSITORY,) = re.findall(
+    r'^Repository = "(.*)"$', Path("pyproject.toml").read_text("utf-8"), re.M
+)
+"""The address of the repository. A release fills in the owner."""
 
 LOWEST = ("wrapt==1.14.0", "packaging==20.0", "pytest<9")  # pytest 9 wants a newer packaging.
 
@@ -313,7 +320,15 @@ def figures(session: nox.Session) -> None:
 def docs(session: nox.Session) -> None:
     """Build the site into site/. A broken link is an error."""
     session.install("zensical>=0.0.73", "mkdocstrings[python]")
-    session.run("zensical", "build", "--strict", "--clean")
+    _, owner, name = REPOSITORY.rsplit("/", 2)
+    package = Path("optax_dtypefix/__init__.py").read_text("utf-8")
+    (version,) = re.findall(r'^__version__ = "(.*)"$', package, re.MULTILINE)
+    about = {
+        "REPOSITORY": REPOSITORY,
+        "SITE_URL": f"https://{owner.lower()}.github.io/{name}/",
+        "VERSION": f"optax-dtypefix {version}",
+    }
+    session.run("zensical", "build", "--strict", "--clean", env=about)
 
 
 @nox.session
@@ -332,6 +347,14 @@ def package(session: nox.Session) -> None:
     assert wheel.read_bytes() == same.read_bytes(), "the wheel is not reproducible"
     session.install(*map(str, dist.glob("*.whl")), "twine", "check-wheel-contents")
     session.run("twine", "check", "--strict", *map(str, dist.glob("optax_dtypefix-*")))
+    with tarfile.open(*dist.glob("*.tar.gz")) as sources:
+        packed = {
+            Path(name).relative_to(wheel.stem.partition("-py3")[0]) for name in sources.getnames()
+        }
+    missing = {
+        *map(Path, ("CHANGELOG.md", "docs/index.md", "tests/examples/test_docs.py"))
+    } - packed
+    assert not missing, f"the sdist lacks {missing}: see MANIFEST.in"
     # W004: PyInstaller finds a hook by a file name that cannot be imported, hook-NAME.py.
     session.run("check-wheel-contents", "--ignore", "W004", *map(str, dist.glob("*.whl")))
     with session.chdir(dist):
@@ -341,6 +364,7 @@ def package(session: nox.Session) -> None:
         assert tag == f"v{version}", (
             f"the tag {tag} is not v{version}: correct __version__ or the tag"
         )
+        assert "/OWNER/" not in REPOSITORY, "fill in the owner in [project.urls], pyproject.toml"
         shutil.rmtree("dist", ignore_errors=True)
         shutil.copytree(dist, "dist")
 

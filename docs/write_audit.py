@@ -29,33 +29,33 @@ _HEAD = """\
 Stock optax breaks the [dtype contract](contract.md) on every release. The picture shows how often,
 and what the patches fix.
 
-![Share of measured cells: right on stock, fixed by default, fixed by the opt-in patch](audit.svg)
+![Share of combinations: right on stock, fixed by default, fixed by the opt-in patch](audit.svg)
 
 We measured every public transformation of each release:
 
-- in {regimes} regimes: dtypes of params and gradients, and modes of JAX;
+- in {regimes} settings: dtypes of params and gradients, and modes of JAX;
 - with the learning rate as a float, a schedule, an array and a numpy scalar;
 - alone, and inside `MultiSteps`, `apply_if_finite` and `inject_hyperparams`;
 - traced under `jit` and in `scan`. With a float learning rate, each transformation also ran once.
 
-Each combination is a cell. A cell is broken if it breaks the contract, if it raises, or if an
-update is narrower than on stock. The table counts the broken cells. The number in brackets counts
-only the {same_dtypes} regimes in which gradients have the dtypes of their params. In the other
-regimes some state changes its dtypes unless you enable the opt-in patch `every_transform`.
+The table counts these combinations, and those that break the contract, raise, or have an update
+narrower than on stock. The number in brackets counts only the {same_dtypes} settings in which
+gradients have the dtypes of their params. In the others some state changes its dtypes unless you
+enable the opt-in patch `every_transform`.
 
-| optax | jax | cells | stock | patched | with `every_transform` | by design |
+| optax | jax | combinations | stock | patched | with `every_transform` | by design |
 |---|---|---|---|---|---|---|"""
 
 _STILL_BROKEN = """
 ## Still broken
 
-With both the default patches and `every_transform`, these cells are broken:
+With both the default patches and `every_transform`, these combinations are broken:
 """
 
 _BY_DESIGN = """
 ## Broken by design
 
-No patch fixes these cells. The last column of the table counts them; the other columns do not.
+No patch fixes these. The last column of the table counts them; the other columns do not.
 """
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,9 @@ stock's program. Of the others, {fixed} raise an error on stock and run with the
 no longer compute in float64, and {traces} are traced less often.
 
 ![Time of a train step with optax_dtypefix, relative to stock](benchmarks.svg)
+
+For each release, the picture shows the ten steps that differ most from stock at the largest size.
+The [table of all steps](#steps) has the others.
 
 Stock and patched optax ran in turn, each in its own process. Each figure is a median. `~` marks
 figures whose quartiles are more than 10 % apart. The records have all measurements, and
@@ -64,13 +68,14 @@ MEMORY = """
 ## Memory
 
 The table shows bytes a param in a compiled train step whose params and state are donated, with
-optax {optax}: stock, then patched. Traffic is what the program reads and writes, as XLA counts it.
-In {equal} of {all} steps both figures equal those of stock; the table leaves them out. Where
+optax {optax}: stock, then patched. *Peak in a step* is what the step needs at once: params, state,
+gradients and temporaries. Traffic is what the program reads and writes, as XLA counts it. In
+{equal} of {all} steps no figure differs from stock's; the table leaves them out. Where
 stock's numbers are wrong, a patch computes in float32, and reads and writes widened arrays once
 more. On a CPU, XLA writes each float32 tree that two results need; a GPU fuses more.
 
-| params | optimizer | temporaries | traffic |
-|---|---|---|---|"""
+| params | optimizer | temporaries | peak in a step | traffic |
+|---|---|---|---|---|"""
 
 SCALE = """
 ## Large trees
@@ -116,7 +121,7 @@ Where a patched step takes more than 1.15 times as long as stock's:
   computes them in float32. Two results need the new moments, the state and the update, and XLA on
   the CPU then writes them in float32: 30 bytes a param of traffic instead of 20.
 - `MultiSteps(adam), bfloat16`: before 0.2.8 gradients are summed in float32, with 62 bytes a param
-  of traffic instead of 50. On every release moments are rounded by turns.
+  of traffic instead of 50. On every release moments are rounded stochastically.
 - `prodigy` on 0.1.9 and 0.2.3 in 64-bit mode, with a million params: we do not know why. A step has
   100 bytes a param of traffic instead of 116, and no float64. On one core it takes 1.2 times as
   long, too.
@@ -133,11 +138,16 @@ a step has fewer or more traces, and a smaller or larger state.
 | optax | steps | same program | traces | state | with float64 arrays: stock, patched |
 |---|---|---|---|---|---|"""
 
+HALVES = ("bfloat16", "float16")
 RADII = {10_000: 2.2, 1_000_000: 3.4, 50_000_000: 4.8}
 """Of the circle for each number of params."""
 TITLE = "Time of a train step, relative to stock"
 LINE = 16
-AXIS = LogAxis(222, WIDTH - MARGIN, 0.1, 10)
+AXIS = LogAxis(222, WIDTH - MARGIN - 8, 0.5, 2.5)
+SHOWN = 10
+"""The number of steps in the picture, for each release."""
+MARKS = {"faster": ("blue", "left"), "no clear difference": ("silver", "circle")}
+MARKS["slower"] = ("red", "right")
 
 
 def page(records: list[dict[str, Any]]) -> Iterator[str]:
@@ -212,13 +222,20 @@ def memory(record: dict[str, Any]) -> Iterator[str]:
     for regime, ways in record["memory"].items():
         for name, stock in ways["stock"].items():
             patched = ways["patched"][name]
-            pairs = [(stock[key], patched[key]) for key in ("temporaries", "traffic")]
+            both = [with_peak(found, regime) for found in (stock, patched)]
+            pairs = [(both[0][key], both[1][key]) for key in ("temporaries", "peak", "traffic")]
             if any(before != after for before, after in pairs):
                 rows.append(row(regime, name, *(f"{a:g} → {b:g}" for a, b in pairs)))
             else:
                 equal += 1
     yield MEMORY.format(optax=record["optax"], equal=equal, all=equal + len(rows))
     yield from rows
+
+
+def with_peak(found: dict[str, float], regime: str) -> dict[str, float]:
+    """Add the bytes a param that a step needs at once: with params and state, which it replaces."""
+    arrays = 2 * (2 if regime in HALVES else 4)  # Params and gradients.
+    return {**found, "peak": arrays + found["state"] + found["temporaries"]}
 
 
 def scale(found: dict[str, dict[str, float]]) -> Iterator[tuple[str, ...]]:
@@ -303,10 +320,10 @@ def row(*cells: object) -> str:
 
 
 def draw(records: list[dict[str, Any]]) -> str:
-    """Draw the time of each step over that of stock where programs differ, newest release first."""
+    """Draw the times over those of stock, of the steps that differ most, newest release first."""
     ratios = [rows_of(record["steps"]) for record in records]
     svg = Svg(84 + sum(104 + LINE * len(rows) for rows in ratios), TITLE)
-    svg.legend(48, (("blue", "faster"), ("silver", "no clear difference"), ("red", "slower")))
+    svg.legend(48, [(color, words, shape) for words, (color, shape) in MARKS.items()])
     sizes = zip(RADII.values(), ("10 thousand", "1 million", "50 million params"))
     for index, (radius, words) in enumerate(sizes):
         svg.circle(MARGIN + 5 + 105 * index, 66, radius, "ink")
@@ -320,7 +337,7 @@ def draw(records: list[dict[str, Any]]) -> str:
         svg.text(MARGIN + 130, top + 20, stack, font_weight="bold")
         svg.text(MARGIN + 130, top + 36, "train steps compile to the same program")
         bottom = top + 56 + LINE * len(rows)
-        AXIS.draw(svg, top + 48, bottom, (0.25, 0.5, 1, 2, 4, 8))
+        AXIS.draw(svg, top + 48, bottom, (0.5, 0.75, 1, 1.5, 2, 2.5))
         for index, (name, by_size) in enumerate(rows):
             draw_row(svg, top + 62 + LINE * index, name, by_size)
         top = bottom + 48
@@ -328,7 +345,7 @@ def draw(records: list[dict[str, Any]]) -> str:
 
 
 def rows_of(measured: Iterable[dict[str, Any]]) -> list[tuple[str, dict[int, Any]]]:
-    """Return names and ratios by size where programs differ, the fastest large step first."""
+    """Return names and ratios by size of the steps that differ most, the fastest first."""
     rows = []
     for sizes in by_case(measured):
         ratios = {
@@ -338,7 +355,9 @@ def rows_of(measured: Iterable[dict[str, Any]]) -> list[tuple[str, dict[int, Any
         }
         if ratios:
             rows.append((name_of(sizes), ratios))
-    return sorted(rows, key=lambda row: row[1][max(row[1])]["median"])
+    rows.sort(key=lambda row: row[1][max(row[1])]["median"])
+    largest = sorted(rows, key=lambda row: -abs(math.log(row[1][max(row[1])]["median"])))[:SHOWN]
+    return [row for row in rows if row in largest]
 
 
 def draw_row(svg: Svg, y: float, name: str, by_size: dict[int, Any]) -> None:
@@ -346,9 +365,10 @@ def draw_row(svg: Svg, y: float, name: str, by_size: dict[int, Any]) -> None:
     svg.text(AXIS.left - 8, y + 4, name, text_anchor="end", font_size=11)
     for size, ratio in sorted(by_size.items(), reverse=True):
         low, high = ratio["quartiles"]
-        color = "blue" if high < 1 else "red" if low > 1 else "silver"
+        verdict = "faster" if high < 1 else "slower" if low > 1 else "no clear difference"
+        color, shape = MARKS[verdict]
         svg.line([(AXIS.place(low), y), (AXIS.place(high), y)], color)
-        svg.circle(AXIS.place(ratio["median"]), y, RADII[size], color)
+        svg.mark(AXIS.place(ratio["median"]), y, RADII[size], color, shape)
 
 
 def main() -> None:

@@ -33,18 +33,18 @@ GAINS = (
 """The runs that the README shows."""
 
 REACHED = {
-    "stock": ("red", "stock", 284),
-    "patched": ("blue", "patched", 348),
-    "master_weights": ("green", "master_weights", WIDTH - MARGIN),
+    "stock": ("red", "stock", 288),
+    "patched": ("blue", "patched", 352),
+    "master_weights": ("green", "master_weights", 416),
 }
-"""The ways that the README shows: their color, their name, and where their column ends."""
+"""The ways that the README shows: their color, name, and where the column of their figures ends."""
 
-RADII = {"red": 6, "blue": 5, "green": 4}
-"""Of dots. A later dot is drawn over the earlier ones."""
+MARKS = {"red": (6, "square"), "blue": (5, "circle"), "green": (4, "diamond")}
+"""Radius and shape for each color. A later mark is drawn over the earlier ones."""
 
 HALVES = ("bfloat16", "float16")
 GAP, LINE, PANEL = 40, 16, 124
-"""The heights of a run: in the README's picture, of its dots, and of its curves."""
+"""The heights of a run: in the README's picture, of its marks, and of its curves."""
 
 WAYS = {
     "stock": "stock optax",
@@ -67,20 +67,24 @@ CHOICE = """\
 {recorded_on}
 
 Half-precision params lose small updates: a bfloat16 param of 1 does not move by 0.001. To train as
-in float32, keep a float32 copy of the params, or round them at random or by turns. Each takes one
-line around the whole optimizer, such as `tx = optax_dtypefix.master_weights(tx)`. The table shows
-how far the final loss is above that of float32 params, for a transformer and over all runs:
+in float32, keep a float32 copy of the params, or round them stochastically: with a random key, or
+deterministically, without one. Each takes one line around the whole optimizer, such as
+`tx = optax_dtypefix.master_weights(tx)`. The table shows how far the final loss is above that of
+float32 params, for a transformer and over all runs, and the bytes a param:
 
-| what you write | transformer | median | worst | bytes a param |
-|---|---|---|---|---|"""
+| what you write | transformer | median | worst | kept | peak in a step |
+|---|---|---|---|---|---|"""
 
 CHOICE_NOTES = """
 - The figures are of all runs in the [last table](#every-way) but {unstable}.
   These have no stable end: their float32 loss differs by more than 2 % from that in float64, or
   from that of initial params which are larger by a millionth.
 - The small transformer predicts the characters of Python's own documentation, with adamw and
-  bfloat16 params. *Bytes* are those of its params and optimizer state; gradients are extra.
-- Activations take no more memory: the model still computes in half precision.
+  bfloat16 params.
+- *Kept* are the bytes of its params and optimizer state between steps. *Peak in a step* is what a
+  compiled step of the optimizer needs at once on a CPU: params, state, gradients and temporaries,
+  if params and state are donated.
+- Activations are extra. They do not grow: the model still computes in half precision.
 
 ## Stock and patched
 """
@@ -91,9 +95,9 @@ stock optax {version}, with the patches, and as a reference in float64 NumPy.
 
 ![Final loss over that of the reference, for each run, and some curves](long-runs.svg)
 
-The picture has a dot a run, and the curves of one run for each patch: that in which stock ends
-worst. Stock reaches NaN in {nan} of {all} runs. It ends at least 5 % lower than patched optax in
-{lower} runs: {names}.
+The picture has two marks a run. The curves are of runs in which stock ends at least 5 % higher, and
+not at NaN: for each patch, the one in which stock ends worst. Stock reaches NaN in {nan} of {all}
+runs. It ends at least 5 % lower than patched optax in {lower} runs: {names}.
 In {helped} patched optax ends where the reference does, so stock's rounding error happens to help
 on this problem. In the other runs the end depends on the last bit: it also differs between float32
 and float64.
@@ -115,9 +119,9 @@ EVERY_WAY = """
 ## Every way
 
 The mean loss of the last 300 steps. The [record](long-runs.json) also has the bytes a param.
-*Copy*, *key* and *turns* are the three forms of `master_weights`, in the order of the first table.
+*Copy*, *key* and *no key* are the three forms of `master_weights`, in the order of the first table.
 
-| run | stock | default | opt-ins | copy | key | turns | float32 | float64 |
+| run | stock | default | opt-ins | copy | key | no key | float32 | float64 |
 |---|---|---|---|---|---|---|---|---|"""
 
 
@@ -166,7 +170,7 @@ def choice(record: Mapping[str, Any]) -> Iterator[str]:
     for way, words in WAYS.items():
         of_all = sorted(excess(case, way) for case in stable)
         figures = (excess(shown, way), of_all[len(of_all) // 2], of_all[-1])
-        cells = (words, *map(percent, figures), f"{shown[way][1]:.0f}")
+        cells = (words, *map(percent, figures), *(f"{size:.0f}" for size in shown[way][1:]))
         yield f"| {' | '.join(cells)} |"
     unstable = dict.fromkeys(f"`{case['case']}`" for case in cases if case not in stable)
     yield CHOICE_NOTES.format(unstable=", ".join(unstable))
@@ -179,8 +183,8 @@ def excess(case: Run, way: str) -> float:
 
 
 def percent(share: float) -> str:
-    """Format a share."""
-    return "NaN" if math.isinf(share) else f"{share:+.1%}"
+    """Format a share, shortly enough for a phone."""
+    return "NaN" if math.isinf(share) else f"{share:+.{int(share < 0.1)}%}"
 
 
 def every_way(cases: Sequence[Run]) -> Iterator[str]:
@@ -220,30 +224,36 @@ def draw_gains(record: Mapping[str, Any]) -> str:
     svg = Svg(bottom + 26, "Final loss in half precision, relative to float32")
     axis = LogAxis(MARGIN + 8, 232, 1, 32)
     axis.draw(svg, 62, bottom, (1, 2, 4, 8, 16, 32))
-    for color, words, right in REACHED.values():
-        svg.text(right, 50, words, color, text_anchor="end", font_weight="bold")
+    svg.legend(46, [(color, words, MARKS[color][1]) for color, words, _ in REACHED.values()])
+    for color, _, right in REACHED.values():
+        svg.mark(right - 14, 66, *mark_of(color))
     for row, key in enumerate(GAINS):
         y = 92 + GAP * row
         svg.text(axis.left + 8, y - 13, ", ".join(key))
         for way, (color, _, right) in REACHED.items():
             ratio = 1 + excess(cases[key], way)
             if math.isfinite(ratio):
-                svg.circle(axis.place(ratio), y, RADII[color], color)
+                svg.mark(axis.place(ratio), y, *mark_of(color))
+            else:
+                svg.cross(axis.right + 14, y, color)
             words = f"{ratio:.3g}x" if math.isfinite(ratio) else "NaN"
             svg.text(right, y + 4, words, color, text_anchor="end", font_weight="bold")
     return str(svg)
 
 
 def draw_runs(record: Mapping[str, Any]) -> str:
-    """Draw a dot a run, for stock and patched optax, and curves of some runs below."""
+    """Draw two marks a run, for stock and patched optax, and curves of some runs below."""
     runs = sorted(record["runs"], key=lambda run: -how_much_worse(run))
     bottom = 78 + LINE * (len(runs) + len(HALVES))
     worst: dict[str, Run] = {}
     for run in runs:
-        worst.setdefault(run["patch"], run)
+        # Where stock is NaN at once, or ends where patched optax does, two curves say no more.
+        if 1.05 < how_much_worse(run) < math.inf:
+            worst.setdefault(run["patch"], run)
     height = bottom + 66 + PANEL * -(-len(worst) // 2)
     svg = Svg(height, "Final loss over that of a float64 reference")
-    svg.legend(48, (("red", "stock optax"), ("blue", "default patches")))
+    names = {"red": "stock optax", "blue": "default patches"}
+    svg.legend(48, [(color, words, MARKS[color][1]) for color, words in names.items()])
     axis = LogAxis(250, WIDTH - 60, 0.5, 48)
     axis.draw(svg, 62, bottom, (0.5, 1, 2, 4, 8, 16, 32))
     y = 60
@@ -256,7 +266,7 @@ def draw_runs(record: Mapping[str, Any]) -> str:
             for way, color in (("stock", "red"), ("patched", "blue")):
                 ratio = final(run[way]["losses"]) / final(run["reference"])
                 if math.isfinite(ratio):
-                    svg.circle(axis.place(ratio), y, RADII[color], color)
+                    svg.mark(axis.place(ratio), y, *mark_of(color))
                 else:
                     draw_nan(svg, axis.right + 18, y, color)
     svg.text(MARGIN, bottom + 44, "Loss over 3,000 steps", font_size=14, font_weight="bold")
@@ -269,10 +279,15 @@ def draw_runs(record: Mapping[str, Any]) -> str:
     return str(svg)
 
 
+def mark_of(color: str) -> tuple[float, str, str]:
+    """Return the radius, the color and the shape of a mark."""
+    radius, shape = MARKS[color]
+    return radius, color, shape
+
+
 def draw_nan(svg: Svg, x: float, y: float, color: str) -> None:
     """Draw a cross, and NaN beside it."""
-    for sign in (1, -1):
-        svg.line([(x - 4, y - sign * 4), (x + 4, y + sign * 4)], color, stroke_width=2)
+    svg.cross(x, y, color)
     svg.text(x + 9, y + 4, "NaN", color, font_weight="bold", font_size=11)
 
 
@@ -327,10 +342,6 @@ def draw_run(panel: Panel, run: Run) -> None:
             # Each color has its own width, so that equal curves all show.
             width, dashes = {"blue": (4, "none"), "ink": (1.2, "4 3"), "red": (1.6, "none")}[color]
             panel.svg.line(finite, color, stroke_width=width, stroke_dasharray=dashes)
-        if None in losses:
-            start = losses.index(None)
-            level = (losses[start - 1] if start else None) or run["reference"][0]
-            draw_nan(panel.svg, xs[start], panel.y(level), color)
 
 
 def ticks(low: float, high: float) -> list[float]:

@@ -177,12 +177,17 @@ def name_of(target: Target) -> str:
 def index() -> Iterator[str]:
     """Give the lines of the page that lists all patches."""
     yield from ABOVE_THE_TABLE.splitlines()
-    for patch in sorted(map(load, IDS), key=lambda patch: patch.opt_in):
+    for patch in in_order():
         name = f"[`{patch.id}`]({patch.id}.md){' (opt-in)' if patch.opt_in else ''}"
         wrong = example_of(patch.id).headline
         cells = (name, wrong, ranges(affected(*patch.faults)), links(*patch.upstream))
         yield f"| {' | '.join(cells)} |"
     yield from BELOW_THE_TABLE.splitlines()
+
+
+def in_order() -> list[Patch]:
+    """Return all patches by name, the opt-in ones last."""
+    return sorted(map(load, IDS), key=lambda patch: (patch.opt_in, patch.id))
 
 
 def markdown(docstring: str) -> str:
@@ -234,7 +239,7 @@ def navigation(text: str) -> str:
     """Renew the list of patch pages in the settings of the site."""
     before, heading, rest = text.partition("  - Patches:\n")
     others = [line for line in rest.splitlines(keepends=True) if "patches/" not in line]
-    pages = [f"      - {patch_id}: patches/{patch_id}.md\n" for patch_id in IDS]
+    pages = [f"      - {patch.id}: patches/{patch.id}.md\n" for patch in in_order()]
     return "".join((before, heading, "      - All patches: patches/index.md\n", *pages, *others))
 
 

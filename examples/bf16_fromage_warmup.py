@@ -4,7 +4,7 @@ Stock optax up to 0.2.5 cannot square a schedule: TypeError. From 0.2.6 on, stoc
 float32 updates for bfloat16 params, and ``apply_if_finite`` raises the TypeError.
 """
 
-import optax_dtypefix  # One line; the rest of the script does not change.
+import optax_dtypefix  # noqa: F401  # One line; the rest of the script does not change.
 
 import jax
 import jax.numpy as jnp

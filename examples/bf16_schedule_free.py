@@ -5,7 +5,7 @@ the sum of the averaging weights stops growing: the averaged weights are those o
 hundred steps, not of all.
 """
 
-import optax_dtypefix  # One line; the rest of the script does not change.
+import optax_dtypefix  # noqa: F401  # One line; the rest of the script does not change.
 
 import jax
 import jax.numpy as jnp

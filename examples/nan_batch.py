@@ -5,7 +5,7 @@ step. From 0.2.0 on, the NaN stays in the accumulator: every later update is zer
 warning.
 """
 
-import optax_dtypefix  # One line; the rest of the script does not change.
+import optax_dtypefix  # noqa: F401  # One line; the rest of the script does not change.
 
 import jax
 import jax.numpy as jnp

@@ -6,7 +6,7 @@ later (upstream issue 1210): TypeError. On every release weak types change, so t
 twice.
 """
 
-import optax_dtypefix  # One line; the rest of the script does not change.
+import optax_dtypefix  # noqa: F401  # One line; the rest of the script does not change.
 
 import collections
 

@@ -3,7 +3,7 @@
 Stock optax 0.1.8 to 0.2.3 changes state and updates to float64: ``lax.scan`` raises a TypeError.
 """
 
-import optax_dtypefix  # One line; the rest of the script does not change.
+import optax_dtypefix  # noqa: F401  # One line; the rest of the script does not change.
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""zero_nans: in MultiSteps, one bad micro-batch costs one window and not the rest of the run.
+"""zero_nans: in MultiSteps, one bad micro-batch costs one update and not the rest of the run.
 
 Stock suppresses values by multiplying them by 0, in ``emit * update`` and in
 ``(1 - emit) * acc_grads``. But 0 * nan and 0 * inf are nan. So an accumulator that was nan once

@@ -27,7 +27,7 @@ from .state import cast_back
 
 
 class MasterWeightsState(NamedTuple):
-    """The state of :func:`master_weights`.
+    """The state of `master_weights`.
 
     Attributes:
       master: the params, in float32 where the user's are in half precision.
@@ -39,7 +39,7 @@ class MasterWeightsState(NamedTuple):
 
 
 class StochasticRoundingState(NamedTuple):
-    """The state of :func:`master_weights` with a ``rounding_key``.
+    """The state of `master_weights` with a ``rounding_key``.
 
     Attributes:
       key: the key of ``jax.random`` for the next step.
@@ -51,7 +51,7 @@ class StochasticRoundingState(NamedTuple):
 
 
 class RoundingByTurnsState(NamedTuple):
-    """The state of :func:`master_weights` with ``copy=False`` and no ``rounding_key``.
+    """The state of `master_weights` with ``copy=False`` and no ``rounding_key``.
 
     Attributes:
       count: the number of steps.
@@ -85,14 +85,14 @@ def master_weights(
     copy. Around a schedule-free optimizer, pass the parts of the state to optax:
     ``schedule_free_eval_params(state.inner_state, state.master)``.
 
-    With ``rounding_key``, no copy is kept. The new params are rounded up or down at random, so that
-    they are right on average (Gupta et al., 2015, https://arxiv.org/abs/1502.02551). With
-    ``copy=False`` and no key, each param is rounded up in some steps and down in others, so that it
-    is right on average; each run gives the same bits.
+    With ``rounding_key``, no copy is kept. The new params are rounded stochastically, so that they
+    are right on average (Gupta et al., 2015, https://arxiv.org/abs/1502.02551). With ``copy=False``
+    and no key, rounding is stochastic but deterministic: a param goes up in some steps and down in
+    others, and each run gives the same bits.
 
     With ``narrow_state`` the state of ``tx`` has the dtypes that it has without the wrapper, and
-    moments are rounded so that their mean is right. ``master_weights(optax.adamw(1e-3), copy=False,
-    narrow_state=True)`` takes 6 bytes a param, params included.
+    moments are rounded in this way too. ``master_weights(optax.adamw(1e-3), copy=False,
+    narrow_state=True)`` keeps 6 bytes a param, params included; a step needs more while it runs.
 
     Args:
       tx: anything with ``init`` and ``update``.

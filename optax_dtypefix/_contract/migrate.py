@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class StateChange(NamedTuple):
-    """What :func:`migrate_state` did with a leaf that is not as in a new state.
+    """What `migrate_state` did with a leaf that is not as in a new state.
 
     Attributes:
       where: key path of the leaf, such as ``state.hyperparams['b2']``.
@@ -68,7 +68,7 @@ def migrate_state(tx: Any, params: PyTree, state: PyTree) -> tuple[PyTree, tuple
       state: the restored state, in the structure of ``tx.init(params)``.
 
     Returns:
-      The state to go on with, and a :class:`StateChange` for each leaf that was not as in a new
+      The state to go on with, and a `StateChange` for each leaf that was not as in a new
       state: print them. What you changed has the kind ``kept``.
 
     Raises:

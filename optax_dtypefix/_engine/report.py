@@ -121,7 +121,7 @@ class Report:
 
     @property
     def digest(self) -> str:
-        """Hash of :attr:`applied`: equal if the same patches are on the same optax and jax."""
+        """Hash of the versions and of these patches: equal if the same are on the same optax."""
         import hashlib  # Not at the top: few programs need it.
 
         return hashlib.sha256("\n".join(self.applied).encode()).hexdigest()

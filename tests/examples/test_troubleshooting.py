@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from optax_dtypefix import patches
 from support.outcomes import faults
 from support.processes import json_of
@@ -45,3 +47,19 @@ def test_every_symptom_on_the_page_has_a_patch() -> None:
     *_, symptoms = PAGE.split("\n## ")
     named = set(re.findall(r"`(\w+)`[^|]*\|$", symptoms, flags=re.MULTILINE))
     assert named <= {*patches.IDS, "check"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "training stopped improving after one bad batch",
+        "restored checkpoint gives NaN",
+        "scan carry dtype mismatch",
+        "equinox model is not a valid JAX type",
+    ],
+)
+def test_plain_words_lead_to_one_entry(words: str) -> None:
+    """A search finds what has all words: a row of the last table, or a section above it."""
+    *sections, symptoms = PAGE.split("\n## ")
+    entries = (*sections, *symptoms.splitlines())
+    assert [entry for entry in entries if all(word in entry for word in words.split())]

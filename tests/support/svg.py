@@ -27,7 +27,15 @@ COLORS = {
 }
 """Each color in light mode and in dark mode."""
 
-_SHAPES = "text,rect,circle{fill:currentColor}path{fill:none;stroke:currentColor}"
+CORNERS = {
+    "square": ((-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9)),
+    "diamond": ((0, -1.3), (1.3, 0), (0, 1.3), (-1.3, 0)),
+    "left": ((-1.2, 0), (0.9, -1.1), (0.9, 1.1)),
+    "right": ((1.2, 0), (-0.9, -1.1), (-0.9, 1.1)),
+}
+"""Of the marks that are no circles, for a radius of 1."""
+
+_SHAPES = "text,rect,circle,polygon{fill:currentColor}path{fill:none;stroke:currentColor}"
 
 
 class Svg:
@@ -70,6 +78,20 @@ class Svg:
         """Fill a circle."""
         self._add("circle", color, cx=x, cy=y, r=radius)
 
+    def mark(self, x: float, y: float, radius: float, color: str, shape: str = "circle") -> None:
+        """Fill a mark. Its shape says what its color says, to readers who see no colors."""
+        if shape == "circle":
+            self.circle(x, y, radius, color)
+        else:
+            corners = ((x + radius * dx, y + radius * dy) for dx, dy in CORNERS[shape])
+            points = " ".join(f"{_number(x)},{_number(y)}" for x, y in corners)
+            self._add("polygon", color, points=points)
+
+    def cross(self, x: float, y: float, color: str) -> None:
+        """Draw a cross: there is no number to show."""
+        for sign in (1, -1):
+            self.line([(x - 4, y - sign * 4), (x + 4, y + sign * 4)], color, stroke_width=2)
+
     def line(
         self, points: Iterable[tuple[float, float]], color: str, **attributes: str | float
     ) -> None:
@@ -90,14 +112,14 @@ class Svg:
         """Write words; ``y`` is their base line."""
         self._add("text", color, x=x, y=y, **attributes).text = words
 
-    def legend(self, top: float, meanings: Iterable[tuple[str, str]]) -> None:
-        """Explain colors, in as many lines as it takes."""
+    def legend(self, top: float, meanings: Iterable[Sequence[str]]) -> None:
+        """Explain marks: color, words and perhaps a shape of each, in as many lines as it takes."""
         x: float = MARGIN
-        for color, words in meanings:
+        for color, words, *shape in meanings:
             end = x + 16 + 6.6 * len(words)
             if end > WIDTH:
                 x, end, top = MARGIN, end - x + MARGIN, top + 20
-            self.circle(x + 5, top - 4, 5, color)
+            self.mark(x + 5, top - 4, 5, color, *shape)
             self.text(x + 16, top, words)
             x = end + 14
 
@@ -125,7 +147,8 @@ class LogAxis(NamedTuple):
     high: float
 
     def place(self, number: float) -> float:
-        """Return where a number is."""
+        """Return where a number is; numbers beyond an end are at that end."""
+        number = min(max(number, self.low), self.high)
         share = math.log(number / self.low) / math.log(self.high / self.low)
         return self.left + (self.right - self.left) * share
 

@@ -51,7 +51,7 @@ PROCESSES: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
 
 
 def in_each_way() -> list[dict[str, Any]]:
-    """Return final losses and bytes a param of each case, in each way."""
+    """Return final losses and bytes a param of each case, in each way: kept, and at the peak."""
     module = "evidence.long_runs.ways"
     started = [start("-m", module, "--ways", *ways, **env) for ways, env in PROCESSES.values()]
     cases: dict[tuple[str, str], dict[str, Any]] = {}
@@ -59,7 +59,8 @@ def in_each_way() -> list[dict[str, Any]]:
         for found in json.loads(stdout_of(done).splitlines()[-1]):
             way = process if found["way"] == "half" else found["way"]
             case = cases.setdefault((found["case"], found["dtype"]), {})
-            case[way] = [rounded(found["loss"]), rounded(found["bytes"])]
+            sizes = (found[key] for key in ("bytes", "peak") if key in found)
+            case[way] = [rounded(found["loss"]), *map(rounded, sizes)]
     return [
         {
             "case": name,
