@@ -19,7 +19,7 @@ from .._settings import SETTINGS
 from .._text import suggest, terminal_width
 from ..patches import IDS
 from ..patches.releases import TESTED
-from .activate import ActivationError, activate, active_files, deactivate
+from .activate import UNREADABLE, ActivationError, activate, active_files, deactivate
 from .check.optimizer import OptimizerError
 from .check.results import compare
 from .colour import painter
@@ -102,7 +102,10 @@ def _status(options: argparse.Namespace) -> int:
     text = report.as_text(terminal_width(), verbose=options.verbose, paint=painter())
     active = active_files()
     for path, who in active.items():
-        text += f"\n\nActive in every Python of this environment, by {path}\n{who}"
+        what = (
+            "Not active in the Pythons" if who.startswith(UNREADABLE) else "Active in every Python"
+        )
+        text += f"\n\n{what} of this environment, by {path}\n{who}"
     as_dict = {**report.as_dict(), "active_files": active}
     print(json.dumps(as_dict, indent=2) if options.json else text, flush=True)
     failed = [patch.id for patch in report if patch.state is State.FAILED]

@@ -16,7 +16,7 @@ from .import_hook import after_import, is_imported, loaded_module
 from .lock import LOCK
 from .patch_points import PatchPoints
 from .selection import Decision, decide, verify_fix
-from .state import State
+from .state import NOT_IMPORTED, State
 from .still_stock import StillStock
 from .wrapper import stock_only
 
@@ -194,7 +194,7 @@ class Engine:
             return Decision(State.DISABLED, REVERTED)
         if slot.decision is None:
             if loaded_module(self._package) is None:
-                return Decision(State.PENDING, f"{self._package} is not imported yet")
+                return Decision(State.PENDING, f"{self._package} {NOT_IMPORTED}")
             missed = f"{self._package} was imported without triggering the import hook"
             return Decision(State.PENDING, f"{missed}; call optax_dtypefix.apply()")
         if slot.is_applied and patch_id in self._suspended():

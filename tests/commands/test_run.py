@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import optax_dtypefix
+from optax_dtypefix._commands.run import run
 from support.processes import Python
 
 PROGRAMS = {
@@ -270,3 +271,13 @@ def test_child_processes_are_patched(command: Python, tmp_path: Path, method: st
     )
     run = command("run", "train.py")
     assert (run.stdout, run.stderr, run.returncode) == ("[True, True]\n", "", 0)
+
+
+def test_a_path_that_is_too_long_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "x" * 10_000_000)
+    assert run(["train.py"], {}) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("optax-dtypefix run: cannot start ")
+    assert "Argument list too long. PYTHONPATH has 10000" in error
