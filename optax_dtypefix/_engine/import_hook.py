@@ -127,7 +127,7 @@ class _WatchedSpec(_ModuleSpec):
             sys.modules.pop(self.name, None)  # As if the module had raised.
             raise
         finally:
-            self.__class__ = _ModuleSpec
+            self.__class__ = _ModuleSpec  # type: ignore[assignment]
             self._initializing = value
 
 
