@@ -146,7 +146,7 @@ def _scan(options: argparse.Namespace) -> int:
     releases = options.releases or [installed("optax", TESTED)]
     if not releases[0].text:
         raise NoOptaxError("it is not installed. Name a release: --optax 0.2.8")
-    found = scan(options.paths, releases)
+    found = scan(options.paths, releases, options.dtypes)
     return _say(found.as_json() if options.json else found.as_text(), found.verdict)
 
 

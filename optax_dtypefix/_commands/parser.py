@@ -96,10 +96,12 @@ _SCAN_EPILOG = """\
 exit code:
   0  no function with faults is used
   1  functions with faults are used
-  3  nothing was scanned: wrong usage, or no such file
+  2  none is used in what was parsed; some files or cells could not be parsed
+  3  nothing was scanned: wrong usage, no such file, or no file could be parsed
 
 examples:
   optax-dtypefix scan .
+  optax-dtypefix scan . --dtype float32         only what is wrong for float32 params
   optax-dtypefix scan jobs/ notebooks/report.ipynb --optax 0.2.3 --json
   optax-dtypefix scan . --optax 0.2.3,0.2.8     what would an upgrade leave?
 """
@@ -224,6 +226,14 @@ def _parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentP
         type=_releases,
         dest="releases",
         help="releases of optax; the installed one by default",
+    )
+    scan.add_argument(
+        "--dtype",
+        metavar="DTYPE,...",
+        dest="dtypes",
+        type=lambda text: [params.name for params in parse_dtypes(text)],
+        default=[],
+        help="list only faults of params of these dtypes",
     )
     scan.add_argument("--json", action="store_true", help="print everything as JSON")
     run = commands.add_parser(
