@@ -17,7 +17,7 @@ from .._errors import CHECK_FAILED
 from .._record import read_record
 from .._settings import SETTINGS
 from .._text import suggest, terminal_width
-from ..patches import IDS
+from ..patches import IDS, load
 from ..patches.releases import TESTED
 from .activate import UNREADABLE, ActivationError, activate, active_files, deactivate
 from .check.optimizer import OptimizerError
@@ -76,6 +76,8 @@ def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     asked = {"OPTAX_DTYPEFIX_REPORT": options.report, "OPTAX_DTYPEFIX_REQUIRE": options.require}
     # Absolute: the program may change its folder.
     variables = {name: os.path.abspath(path) for name, path in asked.items() if path}
+    if options.verbose and SETTINGS.log_level is None:
+        variables["OPTAX_DTYPEFIX_LOG"] = "info"
     try:
         if options.require:
             read_record(variables["OPTAX_DTYPEFIX_REQUIRE"])
@@ -119,9 +121,14 @@ def _status(options: argparse.Namespace) -> int:
 
 def _doctor(options: argparse.Namespace) -> int:
     _look_for_optax()
-    for patch_id in options.patches:
-        if patch_id not in IDS:
-            print(f"Unknown patch {patch_id!r}. {suggest(patch_id, IDS)}", file=sys.stderr)
+    for name in options.patches:
+        patch_id, dot, _ = name.partition(".")
+        known: tuple[str, ...] = IDS
+        if dot and patch_id in IDS:
+            known = tuple(f"{patch_id}.{fault.id}" for fault in load(patch_id).faults)
+        if name not in known:
+            what = "patch" if known is IDS else "fault"
+            print(f"Unknown {what} {name!r}. {suggest(name, known)}", file=sys.stderr)
             return 2
     if sys.stderr.isatty():
         print("Reproducing each fault on stock and on patched optax ...", file=sys.stderr)

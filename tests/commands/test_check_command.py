@@ -275,7 +275,7 @@ def test_a_file_does_not_replace_a_module(tmp_path: Path, script: Path) -> None:
         ("train.py:injct", "train.py has no 'injct'. Did you mean 'inject'?"),
         ("train.py:state.foo", "train.py:state has no 'foo'."),
         ("train.py:scheduled", "train.py:scheduled needs arguments: steps, peak. Name a function"),
-        ("train.py:Missing.tx", "train.py has no 'Missing'."),
+        ("train.py:Missing.tx", "train.py has no 'Missing'. It has: inject, "),
         ("train.py:number", "train.py:number has type int, not a transformation: it has no init"),
         ("train.py:state", "Did you mean 'train.py:state.tx'?"),
         ("train.py:schedule", "train.py:schedule returns float, not a transformation"),
