@@ -144,6 +144,8 @@ def _doctor(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> int:
     _look_for_optax()
+    if sys.stderr.isatty():
+        print(f"Checking {options.target} on stock and on patched optax ...", file=sys.stderr)
     found = compare(options.target, options.params, x64=options.x64)
     text = found.as_json() if options.json else found.as_text(verbose=options.verbose)
     return _say(text, found.verdict)

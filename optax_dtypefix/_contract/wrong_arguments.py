@@ -114,6 +114,8 @@ def _advice_on(error: BaseException, caller: str, params: PyTree) -> str:
     if names:
         given = ", ".join(f"{name}=..." for name in names)
         return f" The update needs {' and '.join(names)}: call {caller}(tx, params, {given})."
+    if "batch dimension" in str(error):  # Of DP-SGD.
+        return f" Call {caller}(tx, params, grads), with grads of the shapes (batch, *param.shape)."
     if not all(map(is_number, leaves(params))):
         return (
             " Some leaves of params are no arrays. Pass the arrays alone: of an Equinox model "
