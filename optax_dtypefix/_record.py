@@ -197,9 +197,11 @@ def _follow_own_links(path: str) -> str:
     """Return the file that a path leads to.
 
     Raises:
-      PermissionError: a link on the way belongs to another user, who may have put it there to make
-        us overwrite a file. Links of root are trusted: `/tmp` is one on macOS.
+      OSError: the path leads nowhere; or a link on the way belongs to another user, who may have
+        put it there to make us overwrite a file. Links of root are trusted: `/tmp` is one on macOS.
     """
+    with contextlib.suppress(FileNotFoundError):
+        os.stat(path)  # Links may form a circle.
     part, end = path, os.path.dirname(path)
     while part != end:
         if os.path.islink(part):

@@ -378,7 +378,7 @@ def test_what_cannot_be_parsed_is_not_without_faults(
     (tmp_path / "fine.py").write_text("import optax\n")
     (tmp_path / "uses.py").write_text(f"import optax\n{USE}\n")
     assert code("broken.py") == 3
-    assert "No file could be parsed." in capsys.readouterr().out
+    assert "No Python file or notebook could be read." in capsys.readouterr().out
     assert code("broken.py", "fine.py") == 2
     assert code("broken.py", "fine.py", "uses.py") == 1
     assert code("fine.py") == 0

@@ -131,7 +131,7 @@ class Scan:
     def _summary(self) -> Iterator[str]:
         yield from (f"{place}: not parsed" for place in self.unparsed)
         if self.verdict == CHECK_FAILED:
-            yield "No file could be parsed."
+            yield "No Python file or notebook could be read."
         if self.unresolved:
             count, first = len(self.unresolved), self.unresolved[0]
             yield f"Not followed, such as getattr(optax, name): {count}. The first: {first}"
