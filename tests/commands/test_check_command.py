@@ -267,6 +267,21 @@ def test_a_signal_ends_the_workers_and_removes_their_files(tmp_path: Path) -> No
     assert not list((tmp_path / "temporary").iterdir())
 
 
+def test_a_terminal_shows_that_it_runs(
+    script: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_optimizer(*_: Any, **__: Any) -> Any:
+        raise OptimizerError("none")
+
+    assert script.exists()
+    monkeypatch.setattr("optax_dtypefix._commands.main.compare", no_optimizer)
+    for is_terminal in (True, False):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda shown=is_terminal: shown)
+        assert main(["check", "train.py:tx"]) == 3
+        line = "Checking train.py:tx on stock and on patched optax ...\n"
+        assert capsys.readouterr().err == f"{line * is_terminal}optax-dtypefix: none\n"
+
+
 def test_params_that_do_not_fit_are_no_verdict() -> None:
     def named() -> Any:
         return optax.multi_transform({"a": optax.sgd(0.1)}, lambda _: {"encoder": "a"})

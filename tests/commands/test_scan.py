@@ -355,6 +355,7 @@ USE = "optax.contrib.prodigy()"
         (f"?optax\noptax.adam??\n??optax.adam\n%matplotlib\n{USE}", 5),
         (f'!echo "it\'s"\n{USE}', 2),
         (f"%time\n{USE}", 2),
+        (f"  %time x = 1\n  {USE}", 2),
     ],
 )
 def test_what_ipython_accepts_is_read(

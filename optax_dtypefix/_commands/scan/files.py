@@ -7,6 +7,7 @@ import bisect
 import json
 import os
 import re
+import textwrap
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -122,7 +123,7 @@ def _notebook(sources: list[str]) -> Parsed:
 
 def _cell(source: str) -> ast.Module:
     """Parse a cell. A line that Python refuses and IPython accepts is replaced."""
-    lines = [] if _NOT_PYTHON.match(source) else source.split("\n")
+    lines = [] if _NOT_PYTHON.match(source) else textwrap.dedent(source).split("\n")
     while True:
         try:
             return _tree("\n".join(lines))
