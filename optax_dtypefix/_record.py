@@ -249,17 +249,15 @@ def _remove_left_over(file: str, name: str) -> None:
 
     Args:
       file: the report, just written.
-      name: its name, with ``%p`` and ``%h`` in it.
+      name: its name, perhaps with ``%p`` in it: then other processes had other names.
     """
-    import fnmatch
+    import re  # Not at the top: see ``json``.
 
-    pattern = name.replace("[", "[[]").replace("%p", "*").replace("%h", "*")
-    names = {os.path.basename(file), pattern}
+    any_process = r"\d+".join(re.escape(_filled_in(part)) for part in name.split("%p"))
+    names = f"({any_process}|{re.escape(os.path.basename(file))})"
+    temporary = re.compile(rf"{names}\.[0-9a-f]{{8}}\.tmp")
     now = os.stat(file).st_mtime  # By the clock of the file system.
     with contextlib.suppress(OSError), os.scandir(os.path.dirname(file)) as entries:
-        for entry in entries:
-            ours = any(
-                fnmatch.fnmatch(entry.name, f"{name}.{'[0-9a-f]' * 8}.tmp") for name in names
-            )
-            if ours and now - entry.stat(follow_symlinks=False).st_mtime > _LEFT_OVER:
+        for entry in filter(lambda entry: temporary.fullmatch(entry.name), entries):
+            if now - entry.stat(follow_symlinks=False).st_mtime > _LEFT_OVER:
                 os.remove(entry.path)

@@ -83,7 +83,7 @@ def is_imported(module: str) -> bool:
             importlib.import_module(module)
         except Exception:  # The import failed in the other thread.
             return False
-    return loaded_module(module) is not None and not _is_being_imported(sys.modules[module])
+    return loaded_module(module) is not None and not _is_being_imported(sys.modules.get(module))
 
 
 def loaded_module(name: str) -> ModuleType | None:

@@ -353,7 +353,7 @@ def test_a_report_whose_owner_cannot_be_kept_is_refused(
 
 def test_what_killed_processes_left_is_removed(package: FakePackage, tmp_path: Path) -> None:
     left = ["run-7.json.0123abcd.tmp", f"run-{os.getpid()}.json.ffffffff.tmp"]
-    stay = ["run-7.json", "run-7.json.tmp", "model.0123abcd.tmp", "run-8.json.00000000.tmp"]
+    stay = ["run-7.json", "run-7.json.tmp", "run-a.json.0123abcd.tmp", "run-8.json.00000000.tmp"]
     for name in (*left, *stay):
         (tmp_path / name).write_text("")
         if name != "run-8.json.00000000.tmp":  # That process is writing it.
