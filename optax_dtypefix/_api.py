@@ -86,7 +86,12 @@ def original(function: Callable[..., Any]) -> Callable[..., Any]:
 
     A bound method returns the stock method, bound to the same instance. A ``functools.partial``
     returns a partial of the stock function.
+
+    Raises:
+      TypeError: it is no function, but the name of one, for example.
     """
+    if not callable(function):
+        raise TypeError(f"{function!r:.200} is not a function. Write original(optax.adam).")
     from ._engine.wrapper import stock_of
 
     return stock_of(function)

@@ -7,7 +7,9 @@ with. The file is written when optax is imported, in case the process is killed,
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
+import stat
 import sys
 from typing import TYPE_CHECKING, Any, Callable
 
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 
 # As root, we could replace /dev/null by a report.
 _NO_FILES = ("/dev", "/dev/fd", "/proc/self/fd")
+
+_LEFT_OVER = 2.0
+"""Seconds after which a temporary file is that of a killed process: writing takes milliseconds."""
 
 
 class Record:
@@ -51,9 +56,10 @@ class Record:
           OptaxDtypeFixError: what is applied is not what was recorded.
         """
         report = self._status()
+        now = report.as_dict()
         if self._required:
-            self._compare(report.applied, self._required["applied"])
-        self._applied = {"digest": report.digest, "applied": report.applied}
+            self._compare(now["applied"], self._required["applied"])
+        self._applied = {"digest": now["digest"], "applied": now["applied"]}
         self._write(report, finished=False)
 
     def _compare(self, now: list[str], recorded: list[str]) -> None:
@@ -109,18 +115,14 @@ class Record:
             "settings": self._settings.variables(),
             "finished": finished,
         }
-        path = os.path.realpath(_filled_in(path))
-        temporary = f"{path}.{os.urandom(4).hex()}.tmp"
         try:
-            try:
-                with open(temporary, "w", encoding="utf-8") as file:
-                    file.write(json.dumps(content, indent=2) + "\n")
-                os.replace(temporary, path)
-            finally:
-                if os.path.exists(temporary):
-                    os.remove(temporary)
+            file = _follow_own_links(_filled_in(path))
+            _replace(file, json.dumps(content, indent=2) + "\n")
+            if finished:
+                _remove_left_over(file, os.path.basename(path))
         except OSError as error:
-            self._give_up(error.strerror or str(error), strict=False)
+            strict = self._settings.strict and not finished  # At exit there is nothing to stop.
+            self._give_up(error.strerror or str(error), strict=strict)
 
     def _give_up(self, problem: str, *, strict: bool) -> None:
         path, self._path = self._path, None
@@ -140,14 +142,14 @@ def read_record(path: str) -> Mapping[str, Any]:
     import json
 
     try:
-        with open(path, encoding="utf-8") as file:
-            record: Mapping[str, Any] = json.load(file)
+        with open(path, "rb") as file:
+            record: Mapping[str, Any] = json.loads(file.read())  # PowerShell writes UTF-16.
         applied = record["applied"]
         if not (isinstance(applied, list) and all(isinstance(text, str) for text in applied)):
             raise TypeError("what was applied is not a list of texts")
     except OSError as error:
         problem = error.strerror or str(error)
-    except (LookupError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError, RecursionError) as error:
         problem = f"it is not a report of optax-dtypefix ({summarize(error)})"
     else:
         return record
@@ -184,4 +186,78 @@ def _why_unwritable(path: str) -> str:
         return f"there is no folder {folder}"
     if os.path.exists(path) and (folder in _NO_FILES or not os.path.isfile(path)):
         return "it is not a regular file"
+    try:
+        _follow_own_links(path)
+    except OSError as error:
+        return error.strerror or str(error)
     return "" if os.access(folder, os.W_OK) else f"no permission to write in {folder}"
+
+
+def _follow_own_links(path: str) -> str:
+    """Return the file that a path leads to.
+
+    Raises:
+      OSError: the path leads nowhere; or a link on the way belongs to another user, who may have
+        put it there to make us overwrite a file. Links of root are trusted: `/tmp` is one on macOS.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        os.stat(path)  # Links may form a circle.
+    part, end = path, os.path.dirname(path)
+    while part != end:
+        if os.path.islink(part):
+            owner = os.lstat(part).st_uid
+            if hasattr(os, "geteuid") and owner not in (0, os.geteuid()):
+                raise PermissionError(0, f"{part} is a link of another user (uid {owner})")
+            _follow_own_links(os.path.join(end, os.readlink(part)))
+        part, end = end, os.path.dirname(end)
+    return os.path.realpath(path)
+
+
+def _replace(path: str, text: str) -> None:
+    """Replace a file as a whole, and keep its mode and owner.
+
+    Raises:
+      OSError: the file cannot be written, or its owner cannot be kept.
+    """
+    temporary = f"{path}.{os.urandom(4).hex()}.tmp"
+    try:
+        with open(temporary, "x", encoding="utf-8") as file:
+            if os.name == "posix" and os.path.exists(path):
+                _copy_owner_and_mode(os.stat(path), file.fileno())
+            file.write(text)
+        os.replace(temporary, path)
+    finally:
+        if os.path.lexists(temporary):
+            os.remove(temporary)
+
+
+def _copy_owner_and_mode(wanted: os.stat_result, file: int) -> None:
+    """Give an open file the owner, group and mode of another one. By number: names may change."""
+    has = os.fstat(file)
+    try:
+        if (wanted.st_uid, wanted.st_gid) != (has.st_uid, has.st_gid):
+            os.chown(file, wanted.st_uid, wanted.st_gid)
+        if wanted.st_mode != os.fstat(file).st_mode:
+            os.chmod(file, stat.S_IMODE(wanted.st_mode))
+    except PermissionError as error:
+        owner = f"uid {wanted.st_uid}, gid {wanted.st_gid}"
+        raise PermissionError(0, f"it belongs to another user ({owner})") from error
+
+
+def _remove_left_over(file: str, name: str) -> None:
+    """Remove what killed processes left of this report.
+
+    Args:
+      file: the report, just written.
+      name: its name, perhaps with ``%p`` in it: then other processes had other names.
+    """
+    import re  # Not at the top: see ``json``.
+
+    any_process = r"\d+".join(re.escape(_filled_in(part)) for part in name.split("%p"))
+    names = f"({any_process}|{re.escape(os.path.basename(file))})"
+    temporary = re.compile(rf"{names}\.[0-9a-f]{{8}}\.tmp")
+    now = os.stat(file).st_mtime  # By the clock of the file system.
+    with contextlib.suppress(OSError), os.scandir(os.path.dirname(file)) as entries:
+        for entry in filter(lambda entry: temporary.fullmatch(entry.name), entries):
+            if now - entry.stat(follow_symlinks=False).st_mtime > _LEFT_OVER:
+                os.remove(entry.path)

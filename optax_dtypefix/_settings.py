@@ -121,8 +121,8 @@ def _ids(
         raise OptaxDtypeFixError(
             f"{variable}={value!r} has an empty entry. Set it to patch ids separated by commas."
         )
-    if variable.endswith("_DISABLE") and words == ["all"]:
-        return frozenset(known_ids)
+    if variable.endswith("_DISABLE") and "all" in words:
+        words = [*known_ids, *(word for word in words if word != "all")]
     nothing_left = variable.endswith("_ONLY") and not set(words) & set(known_ids)
     effect = "nothing is patched" if nothing_left else "ignored"
     consequence = "" if strict else f" ({effect})"

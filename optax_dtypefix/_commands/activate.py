@@ -22,12 +22,18 @@ from .run import FOLDER
 
 FILE = "optax_dtypefix_activate.pth"
 
+UNREADABLE = "It cannot be read"
+
 _MARK = "# optax-dtypefix: every Python of this environment imports optax_dtypefix before optax."
 _CODE = """\
 import os, sys
 class OptaxIsNotPatched:
+    create_module = lambda self, spec: None
+    def exec_module(self, module): raise RuntimeError(problem) from cause
     def find_spec(self, name, path=None, target=None):
-        if name == 'optax' and stops: raise RuntimeError(problem) from cause
+        if name == 'optax' and stops:
+            from importlib.machinery import ModuleSpec
+            return ModuleSpec(name, self)
         if name == 'optax' and on and sys.stderr: print('optax-dtypefix:', problem, file=sys.stderr)
 try:
     with open(STARTUP, encoding='utf-8') as file: code = file.read()
@@ -95,12 +101,19 @@ def deactivate() -> str:
 
 
 def active_files() -> dict[str, str]:
-    """Return each file of ours that Python reads when it starts, and who wrote it."""
+    """Return each file of ours that Python reads when it starts, and who wrote it.
+
+    If this user cannot read one, the text starts with ``UNREADABLE``, and says why.
+    """
     folders = [*site.getsitepackages(), site.getusersitepackages(), str(_path().parent)]
     found = {}
-    for path in dict.fromkeys(Path(folder) / FILE for folder in folders):
-        if _is_ours(path):
-            found[str(path)] = path.read_text(encoding="ascii").splitlines()[1].lstrip("# ")
+    paths = dict.fromkeys(Path(folder) / FILE for folder in folders)
+    for path in filter(os.path.lexists, paths):
+        try:
+            if _is_ours(path):
+                found[str(path)] = path.read_text(encoding="ascii").splitlines()[1].lstrip("# ")
+        except OSError as error:  # Python says nothing.
+            found[str(path)] = f"{UNREADABLE} ({error.strerror}): this Python runs stock optax."
     return found
 
 
@@ -135,6 +148,8 @@ def _write(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             temporary.write_text(text, encoding="ascii")
+            # For all who use the environment, whatever the umask is.
+            temporary.chmod(path.parent.stat().st_mode & 0o666)
             temporary.replace(path)  # Another Python may start at this moment.
         finally:
             temporary.unlink(missing_ok=True)
@@ -145,7 +160,7 @@ def _write(path: Path, text: str) -> None:
 def _is_ours(path: Path) -> bool:
     try:
         return path.read_text(encoding="ascii").startswith(_MARK)
-    except (OSError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return False
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._engine.selection import NOT_OPTED_IN
 from .._engine.state import State
-from .._text import cut, table
+from .._text import table
 from .worker import STOCK_AND_PATCHED, Written, run_workers
 
 if TYPE_CHECKING:
@@ -68,6 +68,11 @@ class FaultResult:
     fixed_by: tuple[str, ...] = ()
 
     @property
+    def id(self) -> str:
+        """The id, as the pages name it."""
+        return f"{self.patch}.{self.fault}"
+
+    @property
     def verdict_text(self) -> str:
         """The verdict; where other patches fix the fault, with their names if they are known."""
         if self.verdict is Verdict.FIXED_BY_OTHERS and self.fixed_by:
@@ -77,11 +82,15 @@ class FaultResult:
 
 @dataclasses.dataclass(frozen=True)
 class Diagnosis:
-    """What both processes found. ``report`` is the status of the patched one."""
+    """What both processes found. ``report`` is the status of the patched one.
+
+    ``asked`` says whether the user named patches or faults.
+    """
 
     report: Mapping[str, Any]
     tested: bool
     rows: tuple[FaultResult, ...]
+    asked: bool = False
 
     @property
     def ok(self) -> bool:
@@ -95,11 +104,12 @@ class Diagnosis:
         optax = f"optax {self.report['optax_version']}"
         counts = collections.Counter(row.verdict for row in self._rows_of_release)
         counted = ", ".join(f"{counts[v]} {v.value}" for v in Verdict if counts[v])
-        lines = [f"{optax}: {counted}." if counted else f"{optax} has none of the known faults."]
+        absent = ", ".join(row.id for row in self.rows) if self.asked else "any of the known faults"
+        lines = [f"{optax}: {counted}." if counted else f"{optax} does not have {absent}."]
         for verdict, advice in _NEXT_STEPS.items():
             rows = [row for row in self.rows if row.verdict is verdict]
             if rows and (self.tested or verdict is not Verdict.NOT_SHOWN):
-                faults = ", ".join(f"{row.patch}/{row.fault}" for row in rows)
+                faults = ", ".join(row.id for row in rows)
                 patches = ",".join(dict.fromkeys(row.patch for row in rows))
                 lines.append(advice.format(faults=faults, patches=patches))
         return "\n".join(lines)
@@ -148,7 +158,7 @@ def diagnose(ids: Sequence[str]) -> Diagnosis:
     """Run the reproducers of some patches, or of all, on stock and on patched optax.
 
     Args:
-      ids: patches; all if empty.
+      ids: patches, or faults such as ``multi_steps.adafactor``; all if empty.
 
     Raises:
       NoOptaxError: optax cannot be imported there.
@@ -163,7 +173,7 @@ def diagnose(ids: Sequence[str]) -> Diagnosis:
         key = fault["patch"], fault["fault"]
         state = states[fault["patch"]]
         rows.append(_result(fault, before(*key), after(*key), state, tested=header["tested"]))
-    return Diagnosis(report, header["tested"], tuple(rows))
+    return Diagnosis(report, header["tested"], tuple(rows), asked=bool(ids))
 
 
 def _outcomes(written: Written) -> Callable[[str, str], Mapping[str, Any]]:
@@ -237,14 +247,15 @@ def _summary(rows: Sequence[FaultResult]) -> str:
 
 
 def _fault_table(rows: Sequence[FaultResult], width: int, paint: Callable[[str], str]) -> list[str]:
-    """Return lines of at most ``width`` columns, if names and verdicts leave room for messages."""
-    heading = ("patch", "fault", "stock", "patched", "verdict")
-    cells = [(r.patch, r.fault, _line(r.stock), _line(r.patched), r.verdict_text) for r in rows]
-    widths = [max(len(row[column]) for row in [heading, *cells]) for column in range(5)]
-    room = max(width - widths[0] - widths[1] - widths[4] - 8, 20)
-    patched = min(widths[3], max(room // 2, room - widths[2]))
-    limits = (widths[0], widths[1], room - patched, patched, widths[4])
-    return table([heading, *(tuple(map(cut, row, limits)) for row in cells)], paint=paint)
+    """Return one line a fault, whatever the width: a message is not cut, and last."""
+    del width
+    cells = [(row.patch, row.fault, row.verdict_text, _messages(row)) for row in rows]
+    return table([("patch", "fault", "verdict", "messages"), *cells], paint=paint)
+
+
+def _messages(row: FaultResult) -> str:
+    patched = "" if row.patched is None else f"; patched: {_line(row.patched)}"
+    return f"stock: {_line(row.stock)}{patched}"
 
 
 def _details(row: FaultResult) -> str:

@@ -17,9 +17,9 @@ from .._errors import CHECK_FAILED
 from .._record import read_record
 from .._settings import SETTINGS
 from .._text import suggest, terminal_width
-from ..patches import IDS
+from ..patches import IDS, load
 from ..patches.releases import TESTED
-from .activate import ActivationError, activate, active_files, deactivate
+from .activate import UNREADABLE, ActivationError, activate, active_files, deactivate
 from .check.optimizer import OptimizerError
 from .check.results import compare
 from .colour import painter
@@ -76,6 +76,8 @@ def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     asked = {"OPTAX_DTYPEFIX_REPORT": options.report, "OPTAX_DTYPEFIX_REQUIRE": options.require}
     # Absolute: the program may change its folder.
     variables = {name: os.path.abspath(path) for name, path in asked.items() if path}
+    if options.verbose and SETTINGS.log_level is None:
+        variables["OPTAX_DTYPEFIX_LOG"] = "info"
     try:
         if options.require:
             read_record(variables["OPTAX_DTYPEFIX_REQUIRE"])
@@ -102,7 +104,10 @@ def _status(options: argparse.Namespace) -> int:
     text = report.as_text(terminal_width(), verbose=options.verbose, paint=painter())
     active = active_files()
     for path, who in active.items():
-        text += f"\n\nActive in every Python of this environment, by {path}\n{who}"
+        what = (
+            "Not active in the Pythons" if who.startswith(UNREADABLE) else "Active in every Python"
+        )
+        text += f"\n\n{what} of this environment, by {path}\n{who}"
     as_dict = {**report.as_dict(), "active_files": active}
     print(json.dumps(as_dict, indent=2) if options.json else text, flush=True)
     failed = [patch.id for patch in report if patch.state is State.FAILED]
@@ -116,9 +121,14 @@ def _status(options: argparse.Namespace) -> int:
 
 def _doctor(options: argparse.Namespace) -> int:
     _look_for_optax()
-    for patch_id in options.patches:
-        if patch_id not in IDS:
-            print(f"Unknown patch {patch_id!r}. {suggest(patch_id, IDS)}", file=sys.stderr)
+    for name in options.patches:
+        patch_id, dot, _ = name.partition(".")
+        known: tuple[str, ...] = IDS
+        if dot and patch_id in IDS:
+            known = tuple(f"{patch_id}.{fault.id}" for fault in load(patch_id).faults)
+        if name not in known:
+            what = "patch" if known is IDS else "fault"
+            print(f"Unknown {what} {name!r}. {suggest(name, known)}", file=sys.stderr)
             return 2
     if sys.stderr.isatty():
         print("Reproducing each fault on stock and on patched optax ...", file=sys.stderr)
@@ -134,6 +144,8 @@ def _doctor(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> int:
     _look_for_optax()
+    if sys.stderr.isatty():
+        print(f"Checking {options.target} on stock and on patched optax ...", file=sys.stderr)
     found = compare(options.target, options.params, x64=options.x64)
     text = found.as_json() if options.json else found.as_text(verbose=options.verbose)
     return _say(text, found.verdict)
@@ -143,7 +155,7 @@ def _scan(options: argparse.Namespace) -> int:
     releases = options.releases or [installed("optax", TESTED)]
     if not releases[0].text:
         raise NoOptaxError("it is not installed. Name a release: --optax 0.2.8")
-    found = scan(options.paths, releases)
+    found = scan(options.paths, releases, options.dtypes)
     return _say(found.as_json() if options.json else found.as_text(), found.verdict)
 
 

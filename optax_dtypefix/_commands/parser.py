@@ -21,7 +21,8 @@ from .check.params import USUAL, parse_dtypes, parse_own
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_RUN_OPTIONS = ("--report", "--require")
+_RUN_OPTIONS = {"--report": 2, "--require": 2, "-v": 1, "--verbose": 1}
+"""The number of arguments that each takes, with itself."""
 
 _DESCRIPTION = """\
 Make the installed optax dtype-preserving. In a program, `import optax_dtypefix` is enough. This
@@ -62,9 +63,9 @@ if a patch failed. To require the same patches later: `status --json > FILE`, `r
 
 _DOCTOR = """\
 Reproduce each fault of the installed optax on the stock and on the patched functions, in separate
-processes. Show one line a patch; with PATCH, every detail of its faults. Run on the CPU
-unless JAX_PLATFORMS is set. Exit with 1 if patched optax still has a fault, or if stock optax does
-not show a fault that is listed for this release.
+processes. Show one line a patch; with PATCH, every detail of its faults, or of one of them. Run on
+the CPU unless JAX_PLATFORMS is set. Exit with 1 if patched optax still has a fault, or if stock
+optax does not show a fault that is listed for this release.
 """
 
 _CHECK = """\
@@ -96,10 +97,12 @@ _SCAN_EPILOG = """\
 exit code:
   0  no function with faults is used
   1  functions with faults are used
-  3  nothing was scanned: wrong usage, or no such file
+  2  none is used in what was parsed; some files or cells could not be parsed
+  3  nothing was scanned: wrong usage, no such file, or no file could be parsed
 
 examples:
   optax-dtypefix scan .
+  optax-dtypefix scan . --dtype float32         only what is wrong for float32 params
   optax-dtypefix scan jobs/ notebooks/report.ipynb --optax 0.2.3 --json
   optax-dtypefix scan . --optax 0.2.3,0.2.8     what would an upgrade leave?
 """
@@ -170,7 +173,7 @@ def _split(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
         return arguments, ()
     ours = 1
     while arguments[ours : ours + 1] and arguments[ours].partition("=")[0] in _RUN_OPTIONS:
-        ours += 1 if "=" in arguments[ours] else 2
+        ours += 1 if "=" in arguments[ours] else _RUN_OPTIONS[arguments[ours]]
     ours += 2 if arguments[ours : ours + 1] in (["-m"], ["--"]) else 1
     return arguments[:ours], arguments[ours:]
 
@@ -214,7 +217,12 @@ def _parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentP
     ):
         one.add_argument("--json", action="store_true", help="print everything as JSON")
         one.add_argument("-v", "--verbose", action="store_true", help=f"show {more}")
-    doctor.add_argument("patches", metavar="PATCH", nargs="*", help="such as multi_steps")
+    doctor.add_argument(
+        "patches",
+        metavar="PATCH",
+        nargs="*",
+        help="such as multi_steps, or a fault: multi_steps.adafactor",
+    )
     _add_params(check)
     scan.epilog = _SCAN_EPILOG
     scan.add_argument("paths", metavar="PATH", nargs="+", help="a file or a folder")
@@ -225,15 +233,25 @@ def _parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentP
         dest="releases",
         help="releases of optax; the installed one by default",
     )
+    scan.add_argument(
+        "--dtype",
+        metavar="DTYPE,...",
+        dest="dtypes",
+        type=lambda text: [params.name for params in parse_dtypes(text)],
+        default=[],
+        help="list only faults of params of these dtypes",
+    )
     scan.add_argument("--json", action="store_true", help="print everything as JSON")
     run = commands.add_parser(
         "run",
         help="run an unmodified script or module under the shim",
-        usage="%(prog)s [-h] [--report FILE] [--require FILE] (SCRIPT | -m MODULE) [ARGUMENT ...]",
+        usage="%(prog)s [-h] [-v] [--report FILE] [--require FILE] "
+        "(SCRIPT | -m MODULE) [ARGUMENT ...]",
         description=_RUN,
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    run.add_argument("-v", "--verbose", action="store_true", help="log what is applied to stderr")
     run.add_argument("--report", metavar="FILE", help="write what was applied, and what it did")
     run.add_argument("--require", metavar="FILE", help="fail unless patches are as in FILE")
     program = run.add_mutually_exclusive_group(required=True)

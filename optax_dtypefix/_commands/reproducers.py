@@ -20,10 +20,21 @@ from .worker import lines_to
 
 
 def write_outcomes(path: str, *ids: str) -> None:
-    """Reproduce the faults that the installed optax may have: of these patches, or of all."""
+    """Reproduce the faults that the installed optax may have: of these patches, or of all.
+
+    Args:
+      path: file to write.
+      *ids: patches, or faults such as ``multi_steps.adafactor``.
+    """
     import_optax()
     release = installed(sys.modules["optax"], TESTED)
-    faults = [(patch_id, fault) for patch_id in ids or IDS for fault in _faults(patch_id)]
+    of = dict.fromkeys(name.partition(".")[0] for name in ids or IDS)
+    faults = [
+        (patch_id, fault)
+        for patch_id in of
+        for fault in _faults(patch_id)
+        if not ids or {patch_id, f"{patch_id}.{fault.id}"} & {*ids}
+    ]
     in_release = [(patch_id, fault) for patch_id, fault in faults if _may_have(release, fault)]
     with lines_to(path) as write:
         write(

@@ -24,7 +24,8 @@ def run(program: Sequence[str], variables: Mapping[str, str]) -> int:
     """Run ``python program...`` with these variables; on POSIX in place of this process.
 
     Returns:
-      The exit code of the program; 2 if this Python would not read PYTHONPATH, with a message.
+      The exit code of the program; 2, with a message, if this Python would not read PYTHONPATH or
+      cannot be started.
     """
     if sys.flags.ignore_environment or sys.flags.no_site:
         print(
@@ -39,9 +40,18 @@ def run(program: Sequence[str], variables: Mapping[str, str]) -> int:
     if path:
         environment["PYTHONPATH"] += os.pathsep + path
     command = [sys.executable, *_options(), *program]
-    if os.name == "nt":  # There, ``exec`` starts another process and ends this one at once.
-        return subprocess.run(command, env=environment, check=False).returncode
-    os.execve(sys.executable, command, environment)
+    try:
+        if os.name == "nt":  # There, ``exec`` starts another process and ends this one at once.
+            return subprocess.run(command, env=environment, check=False).returncode
+        os.execve(sys.executable, command, environment)
+    except OSError as error:
+        print(
+            f"optax-dtypefix run: cannot start {sys.executable}: {error.strerror}. PYTHONPATH has "
+            f"{len(environment['PYTHONPATH'])} characters; systems have a limit. Shorten it, or "
+            f"run `python -m optax_dtypefix activate`.",
+            file=sys.stderr,
+        )
+        return 2
 
 
 def _options() -> list[str]:

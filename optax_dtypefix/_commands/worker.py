@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .import_optax import NoOptaxError
@@ -56,19 +56,47 @@ def run_workers(
     Raises:
       NoOptaxError: a process wrote nothing; the message has its stderr.
     """
-    with contextlib.ExitStack() as stack:
+    with _signals_as_exceptions(), contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="optax-dtypefix-"))
-        pool = stack.enter_context(ThreadPoolExecutor(len(ways)))
-
-        def run(name: str) -> Written:
+        started = {}
+        for name, variables in ways.items():
             path = os.path.join(folder, f"{name}.jsonl")
-            code, stderr = _run([function, path, *arguments], ways[name])
-            entries = _entries(path)
+            # No pipe: a process that the user's program leaves behind would hold it open.
+            stderr = stack.enter_context(
+                tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
+            )
+            process = _start([function, path, *arguments], variables, stderr)
+            stack.callback(process.wait)
+            stack.callback(process.kill)  # First. What has ended notices nothing.
+            started[name] = process, path, stderr
+        written = {}
+        for name, (process, path, stderr) in started.items():
+            code, entries = process.wait(), _entries(path)
             if not entries:
-                raise NoOptaxError(f"the process with {name} optax failed:\n{stderr}")
-            return Written(entries, code)
+                stderr.seek(0)
+                raise NoOptaxError(f"the process with {name} optax failed:\n{stderr.read()}")
+            written[name] = Written(entries, code)
+        return written
 
-        return dict(zip(ways, pool.map(run, ways)))
+
+@contextlib.contextmanager
+def _signals_as_exceptions() -> Iterator[None]:
+    """End as after an exception: the processes are killed, and the files removed."""
+
+    def end(number: int, frame: object) -> None:
+        del frame
+        raise SystemExit(128 + number)
+
+    names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {getattr(signal, name): signal.getsignal(getattr(signal, name)) for name in names}
+    for number, handler in before.items():
+        if handler is signal.SIG_DFL:  # ``nohup`` ignores one.
+            signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
@@ -81,23 +109,20 @@ def lines_to(path: str) -> Iterator[Callable[..., None]]:
         yield lambda **fields: print(json.dumps(fields), file=file, flush=True)
 
 
-def _run(arguments: Sequence[str], variables: Mapping[str, str]) -> tuple[int, str]:
+def _start(
+    arguments: Sequence[str], variables: Mapping[str, str], stderr: Any
+) -> subprocess.Popen[bytes]:
     script = _SCRIPT.format(path=[entry for entry in sys.path if isinstance(entry, str)])
     # From 3.13 on, Python imports ``linecache`` before the first line of the script.
     safe_path = ["-P"] if sys.version_info >= (3, 13) else []
     options = ["-I"] if sys.flags.isolated else safe_path
-    # No pipe: a process that the user's program leaves behind would hold it open.
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as stderr:
-        done = subprocess.run(
-            [sys.executable, *options, "-c", script, *arguments],
-            env=_environment(variables),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=stderr,
-            check=False,
-        )
-        stderr.seek(0)
-        return done.returncode, stderr.read()
+    return subprocess.Popen(
+        [sys.executable, *options, "-c", script, *arguments],
+        env=_environment(variables),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=stderr,
+    )
 
 
 def _entries(path: str) -> list[Any]:

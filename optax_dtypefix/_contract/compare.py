@@ -70,6 +70,8 @@ def find_violations(
     has_sums = any(map(is_inexact, Run(problem, first).scalars().values()))
     long = steps if has_sums else short
     incomparable = "updates are random" if problem.is_random(first) else ""
+    if problem.half and Run(problem, first).rounds_params:
+        incomparable = "updates hold the rounding of the params"
     # The gradients of a given loss are what they are.
     scenarios = _SCENARIOS[:1] if problem.searches else _SCENARIOS
     for seed, scenario in enumerate(scenarios):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, NamedTuple
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,11 @@ from .dtypes import (
 )
 from .rounding import bits_of, round_stochastically, round_to_nearest
 from .state import cast_back
+from .wrong_arguments import refuse_no_transformation, refuse_wrong_key
+
+if TYPE_CHECKING:
+    import optax
+    from jax.typing import DTypeLike
 
 
 class MasterWeightsState(NamedTuple):
@@ -66,13 +71,13 @@ STATES = (MasterWeightsState, StochasticRoundingState, RoundingByTurnsState)
 
 
 def master_weights(
-    tx: Any,
+    tx: optax.GradientTransformation,
     *,
-    dtype: Any = jnp.float32,
+    dtype: DTypeLike = jnp.float32,
     copy: bool = True,
-    rounding_key: Any = None,
+    rounding_key: jax.Array | None = None,
     narrow_state: bool = False,
-) -> Any:
+) -> optax.GradientTransformationExtraArgs:
     """Keep a float32 copy of half-precision params, so that small updates are not rounded away.
 
     Wrap the whole optimizer: ``tx`` sees the copy, and half-precision gradients in the dtype of the
@@ -108,11 +113,16 @@ def master_weights(
       raises ``ValueError`` without them; ``init`` raises it if a pytree node casts the copy to half
       precision. The state is a ``MasterWeightsState``, which takes 4 bytes a param, a
       ``StochasticRoundingState`` or a ``RoundingByTurnsState``.
+
+    Raises:
+      TypeError: ``tx`` is no transformation, or ``rounding_key`` no key.
     """
     import optax
 
+    refuse_no_transformation("master_weights({})", tx)
+    refuse_wrong_key("rounding_key", rounding_key)
     kind = getattr(optax, "GradientTransformationExtraArgs", optax.GradientTransformation)
-    inner = tx
+    inner: Any = tx
     if isinstance(tx, optax.GradientTransformation) and kind is not optax.GradientTransformation:
         inner = optax.with_extra_args_support(tx)
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .._tally import NO_PATCH
 from .dtypes import PyTree, strip_weak_type
 from .kinds import promote_initial_state
 from .state import cast_back
 from .updates import cast_updates
+from .wrong_arguments import refuse_no_transformation
+
+if TYPE_CHECKING:
+    import optax
 
 
-def preserve_dtypes(tx: Any) -> Any:
+def preserve_dtypes(
+    tx: optax.GradientTransformation,
+) -> optax.GradientTransformationExtraArgs:
     """Make any transformation keep the dtypes of its state, and limit those of its updates.
 
     Every leaf of the state keeps its shape, dtype and weak type, so that a train step compiles
@@ -30,11 +36,15 @@ def preserve_dtypes(tx: Any) -> Any:
       passed on, except to a plain ``optax.GradientTransformation``, which takes none. Before optax
       0.1.5, which has no extra arguments, an ``optax.GradientTransformation``. Each leaf of the
       state that is cast back is logged once, at level info.
+
+    Raises:
+      TypeError: ``tx`` is something else, such as `optax.adam`, which has to be called first.
     """
     import optax
 
+    refuse_no_transformation("preserve_dtypes({})", tx)
     kind = getattr(optax, "GradientTransformationExtraArgs", optax.GradientTransformation)
-    inner = tx
+    inner: Any = tx
     if isinstance(tx, optax.GradientTransformation) and kind is not optax.GradientTransformation:
         inner = optax.with_extra_args_support(tx)  # Stock's own accepts none: they are dropped.
 

@@ -46,7 +46,8 @@ def shrunk_shapes(tx: Any, params: PyTree, grads: PyTree) -> dict[Shape, Shape]:
 def _smaller(shapes: Iterable[Shape], size: int) -> dict[Shape, Shape]:
     shapes = list(shapes)
     large = sorted({n for shape in shapes for n in shape if n > size})
-    dimension = {n: min(n, size + i) for i, n in enumerate(large)}
+    first = size + any(size in shape for shape in shapes)
+    dimension = {n: min(n, first + i) for i, n in enumerate(large)}
     return {shape: tuple(dimension.get(n, n) for n in shape) for shape in shapes}
 
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .dtypes import PyTree, dtype_of, is_inexact, is_number, kind_of, leaves
+from .master_weights import STATES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,6 +76,12 @@ class Run:
         """Return the scalars of the state, by key path."""
         return {name: leaf for name, leaf in zip(self._names, leaves(self._state)) if name}
 
+    @property
+    def rounds_params(self) -> bool:
+        """Whether the state is that of ``master_weights``, or holds one."""
+        nodes = jax.tree_util.tree_leaves(self._state, is_leaf=_is_of_master_weights)
+        return any(map(_is_of_master_weights, nodes))
+
     def array_dtypes(self) -> list[Any]:
         """List the dtype of each float leaf of the state that is kept for a param, else None."""
         return [
@@ -88,6 +95,10 @@ class Run:
         structure: Any = jax.tree_util.tree_structure(state)
         kept: PyTree = structure.unflatten(map(_rounded, leaves(state), self._stored))
         return kept
+
+
+def _is_of_master_weights(node: Any) -> bool:
+    return isinstance(node, STATES)
 
 
 def _rounded(leaf: Any, dtype: Any) -> Any:

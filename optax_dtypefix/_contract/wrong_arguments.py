@@ -1,4 +1,4 @@
-"""Refuse wrong arguments of ``check``, ``check_values`` and ``migrate_state``, with advice."""
+"""Refuse wrong arguments of the functions that take a transformation, with advice."""
 
 from __future__ import annotations
 
@@ -28,17 +28,9 @@ def refuse_wrong(caller: str, tx: Any, params: PyTree) -> None:
     Raises:
       TypeError: what is wrong, and what was probably meant.
     """
-    if not _is_transformation(tx):
-        if _is_transformation(params):
-            raise TypeError(f"The arguments are swapped. Call {caller}(tx, params).")
-        advice = "Pass an object that has `init` and `update`, such as optax.adam(1e-3)."
-        name = _public_name(tx) if callable(tx) else ""
-        if name and "<" not in name:  # No lambda: a schedule, for example.
-            advice = f"It is a function. Did you mean {caller}({name}(...), params)?"
-        raise TypeError(f"{tx!r:.200} is not a gradient transformation. {advice}")
-    if inspect.isclass(tx):
-        name = _public_name(tx)
-        raise TypeError(f"{name} is a class. Did you mean {caller}({name}(...), params)?")
+    if not _is_transformation(tx) and _is_transformation(params):
+        raise TypeError(f"The arguments are swapped. Call {caller}(tx, params).")
+    refuse_no_transformation(f"{caller}({{}}, params)", tx)
     if params is None:
         raise TypeError(f"params is None. Call {caller}(tx, params) with the params of your model.")
     if not any(map(is_number, leaves(params))):
@@ -46,6 +38,42 @@ def refuse_wrong(caller: str, tx: Any, params: PyTree) -> None:
             f"params has no arrays: {params!r:.200}. Pass a tree of arrays or of "
             f"jax.ShapeDtypeStruct."
         )
+
+
+def refuse_no_transformation(call: str, tx: Any) -> None:
+    """Raise if an argument cannot be a transformation.
+
+    Args:
+      call: the call of the public function, for the message, with ``{}`` for the argument.
+      tx: should have ``init`` and ``update``.
+
+    Raises:
+      TypeError: what is wrong, and what was probably meant.
+    """
+    if not _is_transformation(tx):
+        advice = "Pass an object that has `init` and `update`, such as optax.adam(1e-3)."
+        name = _public_name(tx) if callable(tx) else ""
+        if name and "<" not in name:  # No lambda: a schedule, for example.
+            advice = f"It is a function. Did you mean {call.format(f'{name}(...)')}?"
+        raise TypeError(f"{tx!r:.200} is not a gradient transformation. {advice}")
+    if inspect.isclass(tx):
+        name = _public_name(tx)
+        raise TypeError(f"{name} is a class. Did you mean {call.format(f'{name}(...)')}?")
+
+
+def refuse_wrong_key(name: str, key: Any) -> None:
+    """Raise if an argument is given and no key of ``jax.random``.
+
+    Raises:
+      TypeError: it is something else, such as a seed.
+    """
+    if key is None:
+        return
+    try:
+        jax.eval_shape(jax.random.split, key)
+    except Exception as error:  # JAX raises errors of several types.
+        advice = f"Pass {name}=jax.random.PRNGKey(0)."
+        raise TypeError(f"{name} is {key!r:.200}, which is no random key. {advice}") from error
 
 
 def refuse_traced(caller: str, tree: PyTree) -> None:
@@ -86,6 +114,8 @@ def _advice_on(error: BaseException, caller: str, params: PyTree) -> str:
     if names:
         given = ", ".join(f"{name}=..." for name in names)
         return f" The update needs {' and '.join(names)}: call {caller}(tx, params, {given})."
+    if "batch dimension" in str(error):  # Of DP-SGD.
+        return f" Call {caller}(tx, params, grads), with grads of the shapes (batch, *param.shape)."
     if not all(map(is_number, leaves(params))):
         return (
             " Some leaves of params are no arrays. Pass the arrays alone: of an Equinox model "

@@ -16,7 +16,7 @@ from .import_hook import after_import, is_imported, loaded_module
 from .lock import LOCK
 from .patch_points import PatchPoints
 from .selection import Decision, decide, verify_fix
-from .state import State
+from .state import NOT_IMPORTED, State
 from .still_stock import StillStock
 from .wrapper import stock_only
 
@@ -194,7 +194,7 @@ class Engine:
             return Decision(State.DISABLED, REVERTED)
         if slot.decision is None:
             if loaded_module(self._package) is None:
-                return Decision(State.PENDING, f"{self._package} is not imported yet")
+                return Decision(State.PENDING, f"{self._package} {NOT_IMPORTED}")
             missed = f"{self._package} was imported without triggering the import hook"
             return Decision(State.PENDING, f"{missed}; call optax_dtypefix.apply()")
         if slot.is_applied and patch_id in self._suspended():
@@ -208,6 +208,7 @@ class Engine:
         """Apply patches: while the package is being imported, late in the program, or between."""
         release = _release.installed(sys.modules[self._package], self._tested)
         outcome, stale = self._settle(self._decide(ids, release), importing=importing)
+        self._try_as_final(outcome, release, importing=importing)
         if stale or (outcome and not release.tested):  # Probes leave traces too.
             _forget_traces()
         for decision in outcome.values():
@@ -218,6 +219,24 @@ class Engine:
             LOGGER.info(self.status().headline)
         # An import repeats no warning. Last: in strict mode it may raise.
         self._report_problems(outcome, again=late or self._settings.strict)
+
+    def _try_as_final(
+        self, outcome: dict[str, Decision], release: _release.Release, *, importing: bool
+    ) -> None:
+        """Try the replacements of the coming release where those of the one before do not fit."""
+        left = [i for i, d in outcome.items() if d.state in (State.UNSUPPORTED, State.MISSING)]
+        final = release.as_final if left else None
+        if final is None:
+            return
+        _forget_traces()
+        self._settle(self._decide(left, final), importing=importing)
+        with LOCK:
+            for patch_id in left:
+                slot = self._slots[patch_id]
+                if slot.is_applied and slot.decision:
+                    outcome[patch_id] = slot.decision
+                else:
+                    slot.decision = outcome[patch_id]
 
     def _decide(self, ids: Iterable[str], release: _release.Release) -> dict[str, Decision]:
         """Decide on those patches that are neither applied nor switched off.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import threading
 from typing import TYPE_CHECKING, Any, Callable
 
 from .._errors import OptaxDtypeFixError, warn_or_raise
@@ -18,9 +19,12 @@ from .lock import LOCK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec as _ModuleSpec
     from types import ModuleType
 
     from .._settings import Settings
+else:
+    _ModuleSpec = type(sys.__spec__)  # ``importlib.machinery`` loads more modules.
 
 _awaited: list[tuple[str, Callable[[Any], None], bool]] = []  # Module, hook, strict.
 _busy: list[str] = []  # Modules that our loader is executing, or whose hooks are running.
@@ -54,11 +58,15 @@ def after_import(module: str, hook: Callable[[Any], None], *, strict: bool = Fal
                 _awaited.append(entry)
             if _FINDER not in sys.meta_path:
                 sys.meta_path.insert(0, _FINDER)
-        if is_imported(module):
-            _call_back(module)
         spec: Any = _spec_if_lazy(sys.modules.get(module))
-        if spec is not None and not isinstance(spec.loader, _Loader):
-            spec.loader = _Loader(spec)  # Nobody will ask a finder for it again.
+        if spec is not None:
+            if not isinstance(spec.loader, _Loader):
+                spec.loader = _Loader(spec)  # Nobody will ask a finder for it again.
+        elif is_imported(module):
+            _call_back(module)
+        elif _is_being_imported(sys.modules.get(module)):  # By this thread.
+            spec = sys.modules[module].__spec__
+            spec.__class__ = _WatchedSpec if type(spec) is _ModuleSpec else type(spec)
     finally:
         _busy.remove(module)
 
@@ -66,7 +74,7 @@ def after_import(module: str, hook: Callable[[Any], None], *, strict: bool = Fal
 def is_imported(module: str) -> bool:
     """Return whether a module is imported. If another thread is importing it, wait for that.
 
-    A lazy module counts from its first use on; this is none.
+    Not while this thread imports it. A lazy module counts from its first use on; this is none.
     """
     if _spec_if_lazy(sys.modules.get(module)) is not None:
         return False
@@ -75,13 +83,18 @@ def is_imported(module: str) -> bool:
             importlib.import_module(module)
         except Exception:  # The import failed in the other thread.
             return False
-    return sys.modules.get(module) is not None  # None there blocks an import.
+    return loaded_module(module) is not None and not _is_being_imported(sys.modules.get(module))
 
 
 def loaded_module(name: str) -> ModuleType | None:
-    """Return a module, also while it is being imported; None for a lazy one that nobody used."""
+    """Return a module, also while it is being imported; None for a lazy one that nobody used.
+
+    A mock in its place, or None, which blocks the import, has no name and is no module.
+    """
     module = sys.modules.get(name)
-    return module if _spec_if_lazy(module) is None else None
+    if _spec_if_lazy(module) is not None:
+        return None
+    return module if isinstance(getattr(module, "__name__", None), str) else None
 
 
 def _spec_if_lazy(module: ModuleType | None) -> Any:
@@ -93,7 +106,29 @@ def _spec_if_lazy(module: ModuleType | None) -> Any:
 
 
 def _is_being_imported(module: ModuleType | None) -> bool:
-    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
+    return getattr(getattr(module, "__spec__", None), "_initializing", False) is True
+
+
+class _WatchedSpec(_ModuleSpec):
+    """The spec of a module that another loader executes: the end of the import calls back.
+
+    A fork of optax may import us in its first line. Python sets this attribute at the end.
+    """
+
+    @property
+    def _initializing(self) -> bool:
+        return True
+
+    @_initializing.setter
+    def _initializing(self, value: bool) -> None:
+        try:
+            _call_back(self.name)
+        except BaseException:
+            sys.modules.pop(self.name, None)  # As if the module had raised.
+            raise
+        finally:
+            self.__class__ = _ModuleSpec  # type: ignore[assignment]
+            self._initializing = value
 
 
 def _warn_missed_imports() -> None:
@@ -149,6 +184,9 @@ class _Finder:
     The next import of any module then notices what that finder loaded, and warns.
     """
 
+    def __init__(self) -> None:
+        self._searches: set[tuple[int, str]] = set()
+
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> Any:
@@ -157,6 +195,16 @@ class _Finder:
             if not sys.modules.keys().isdisjoint(awaited):  # Not so for nearly all imports.
                 _warn_missed_imports()
             return None
+        search = threading.get_ident(), name
+        if search in self._searches:  # A finder that asks all finders asks us again.
+            return None
+        self._searches.add(search)
+        try:
+            return self._find(name, path, target)
+        finally:
+            self._searches.remove(search)
+
+    def _find(self, name: str, path: Sequence[str] | None, target: ModuleType | None) -> Any:
         finders = list(sys.meta_path)
         if self in finders:
             del finders[: finders.index(self) + 1]

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import ModuleType
 
+    from packaging.version import Version
+
 
 class Release(NamedTuple):
     """A release of a package.
@@ -20,14 +22,25 @@ class Release(NamedTuple):
       text: the version; empty if no version was found.
       tested: whether the tables of the patches were verified on exactly this release. Dev builds
         and forks with a local version are not tested.
+      counts_as: the version that specifiers are compared with, if it is another one.
     """
 
     text: str
     tested: bool = False
+    counts_as: str = ""
 
     def within(self, specifiers: str) -> bool:
         """Return whether PEP 440 ``specifiers`` admit it; unreadable versions count as newest."""
-        return not specifiers or _admits(specifiers, self.text)
+        return not specifiers or _admits(specifiers, self.counts_as or self.text)
+
+    @property
+    def as_final(self) -> Release | None:
+        """What comes before a release, such as 0.2.8.dev0, as that release; else None.
+
+        PEP 440 sorts it before 0.2.8, but it may have all of the code of 0.2.8.
+        """
+        version = _version(self.text)
+        return self._replace(counts_as=version.base_version) if version.is_prerelease else None
 
     def __str__(self) -> str:
         return self.text or "unknown"
@@ -35,24 +48,32 @@ class Release(NamedTuple):
 
 @functools.cache  # Hundreds of faults and targets share a few specifiers.
 def _admits(specifiers: str, version: str) -> bool:
-    try:
-        found = _numbers(version)
-        return all(_holds(clause, found) for clause in specifiers.split(","))
-    except ValueError:  # More than numbers. To import packaging takes 2 % of the time of optax.
-        return _admits_any(specifiers, version)
+    parse: Callable[[str], Any] = _numbers
+    if not all(map(str.isdecimal, version.split("."))):  # int() accepts signs and underscores.
+        parse = _version  # To import packaging takes 2 % of the time of optax.
+    return all(_holds(clause, parse(version), parse) for clause in specifiers.split(","))
 
 
-def _holds(clause: str, found: tuple[int, ...]) -> bool:
-    """Compare a release of numbers alone with a clause such as ``>=0.2.3``."""
+def _holds(clause: str, found: Any, parse: Callable[[str], Any]) -> bool:
+    """Compare a version with a clause such as ``>=0.2.3``, in the order of PEP 440.
+
+    That admits 0.2.5.dev1 to ``<0.2.5``, and a ``SpecifierSet`` of packaging does not.
+    """
     sign = clause.rstrip("0123456789.")
-    if sign not in _COMPARE:
-        raise ValueError(clause)
-    return _COMPARE[sign](found, _numbers(clause[len(sign) :]))
+    return _COMPARE[sign](found, parse(clause[len(sign) :]))
+
+
+def _version(text: str) -> Version:
+    """Read a version, without its local part; unreadable ones count as newest."""
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return Version(Version(text).public)
+    except InvalidVersion:
+        return Version("9999")
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    if not version.replace(".", "").isdecimal():  # int() accepts signs and underscores.
-        raise ValueError(version)
     numbers = [int(part) for part in version.split(".")]
     while numbers and not numbers[-1]:  # 0.2 is 0.2.0.
         numbers.pop()
@@ -67,17 +88,6 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,
 }
-
-
-def _admits_any(specifiers: str, version: str) -> bool:
-    from packaging.specifiers import SpecifierSet
-    from packaging.version import InvalidVersion, Version
-
-    try:
-        found = Version(version)
-    except InvalidVersion:
-        found = Version("9999")
-    return SpecifierSet(specifiers).contains(found, prereleases=True)
 
 
 def installed(package: ModuleType | str, tested: Sequence[str]) -> Release:

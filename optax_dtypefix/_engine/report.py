@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from .._text import cut, html_table, suggest, table
-from .state import State
+from .state import NOT_IMPORTED, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -110,21 +110,32 @@ class Report:
 
     @property
     def applied(self) -> list[str]:
-        """The versions, and the patches that are applied or wait for a part of optax."""
+        """The versions, and the patches that are applied or wait for their module.
+
+        Empty if there are no such patches, so that ``assert status().applied`` is a check.
+        """
+        applied = self._compared
+        return applied if len(applied) > 3 else []
+
+    @property
+    def _compared(self) -> list[str]:
+        """What a required record is compared with: the versions, and these patches, if any."""
         versions = {
             "optax-dtypefix": __version__,
             "optax": self.optax_version,
             "jax": self.jax_version,
         }
-        patches = [p.id for p in self if p.state in (State.APPLIED, State.PENDING)]
-        return [*map(" ".join, versions.items()), *patches]
+        waiting = (
+            p.id for p in self if p.state is State.APPLIED or p.reason.endswith(NOT_IMPORTED)
+        )
+        return [*map(" ".join, versions.items()), *waiting]
 
     @property
     def digest(self) -> str:
         """Hash of the versions and of these patches: equal if the same are on the same optax."""
         import hashlib  # Not at the top: few programs need it.
 
-        return hashlib.sha256("\n".join(self.applied).encode()).hexdigest()
+        return hashlib.sha256("\n".join(self._compared).encode()).hexdigest()
 
     @property
     def headline(self) -> str:
@@ -153,7 +164,7 @@ class Report:
         return {
             "optax_dtypefix_version": __version__,
             "digest": self.digest,
-            "applied": self.applied,
+            "applied": self._compared,
             "optax_version": self.optax_version,
             "jax_version": self.jax_version,
             "optax_location": self.optax_location,

@@ -10,7 +10,7 @@ from .._errors import warn_or_raise
 from .._text import summarize
 from .locate import defining_module, module_elsewhere, parameters_of, unloaded_module
 from .patch import NotInReleaseError
-from .state import State
+from .state import NOT_IMPORTED, State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -91,7 +91,7 @@ def _absent(targets: list[Target], *, wanted: bool) -> Decision:
     for target in targets:
         module = unloaded_module(target)
         if module is not None:
-            return Decision(State.PENDING, f"{module} is not imported yet", waits_for=module)
+            return Decision(State.PENDING, f"{module} {NOT_IMPORTED}", waits_for=module)
     found = [(target, module_elsewhere(target)) for target in targets]
     gone = dict.fromkeys(target.qualname for target, module in found if module is None)
     has = [f"no {', '.join(gone)}"] if gone else []

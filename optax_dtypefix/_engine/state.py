@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import enum
 
+NOT_IMPORTED = "is not imported yet"
+"""How the reason ends of a patch that waits for its module."""
+
 
 class State(str, enum.Enum):
     """The states of a patch, as text.

@@ -199,6 +199,42 @@ def test_a_strict_environment_refuses_stock_optax(active: Environment, file: str
     assert not_strict.stderr.startswith("optax-dtypefix: optax is not patched: ")
 
 
+@pytest.mark.parametrize("file", ["_settings.py", "_startup/sitecustomize.py", ""])
+def test_a_strict_environment_refuses_the_import_and_not_the_question(
+    active: Environment, file: str
+) -> None:
+    active.command("activate", "--strict")
+    damage(active, file)
+    asks = "import importlib.util as u; print(u.find_spec('optax').name, u.find_spec('json').name)"
+    assert active.prints(asks) == "optax json\n"
+    done = active("-c", f"{asks}\ntry: import optax\nexcept Exception: print('no')\nimport optax")
+    assert (done.returncode, done.stdout) == (1, "optax json\nno\n")
+
+
+@pytest.mark.parametrize(("folder", "file"), [(0o755, 0o644), (0o775, 0o664), (0o700, 0o600)])
+def test_the_file_has_the_mode_of_the_environment(
+    made: Environment, folder: int, file: int
+) -> None:
+    made.site.chmod(folder)
+    before = os.umask(0o077)
+    try:
+        made.command("activate", "--strict")
+    finally:
+        os.umask(before)
+    assert made.file.stat().st_mode & 0o777 == file
+
+
+def test_status_names_a_file_that_python_cannot_read(made: Environment) -> None:
+    made.fake_optax()
+    made.file.mkdir()  # Root can read any file.
+    status = made.command("status")
+    assert f"Not active in the Pythons of this environment, by {made.file}\n" in status.stdout
+    assert "\nIt cannot be read (" in status.stdout
+    assert status.stdout.endswith("): this Python runs stock optax.\n")
+    (why,) = json.loads(made.command("status", "--json").stdout)["active_files"].values()
+    assert why.startswith("It cannot be read (")
+
+
 @pytest.mark.parametrize("file", ["_settings.py", ""])
 def test_a_damaged_shim_is_named_if_optax_is_imported_before(
     active: Environment, file: str

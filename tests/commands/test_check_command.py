@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +19,7 @@ from hypothesis import (
     strategies as st,
 )
 
+import optax_dtypefix
 from optax_dtypefix._commands.check.optimizer import (
     OptimizerError,
     OptimizerName,
@@ -43,7 +47,7 @@ from optax_dtypefix._commands.check.results import (
 from optax_dtypefix._commands.main import main
 from optax_dtypefix._commands.worker import Written
 from optax_dtypefix.patches.releases import TESTED
-from support.processes import Python, write_script
+from support.processes import Python, finish, start, write_script
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -140,15 +144,142 @@ def test_what_the_settings_switch_off_stays(command: Python) -> None:
         OPTAX_DTYPEFIX_DISABLE="inject_hyperparams",
     )
     assert (done.returncode, done.stderr) == (Verdict.STAYS, "")
-    heading, stock, patched, _, conclusion, advice, page = done.stdout.splitlines()
+    heading, stock, patched, _, conclusion, left_out, advice, page = done.stdout.splitlines()
     assert heading == "inject, w=bfloat16[3,4]"
     assert stock.startswith("  stock    nan at step 1 (updates['w'])")
     assert patched == stock.replace("stock  ", "patched")
     assert conclusion.endswith("affected; not fixed in w=bfloat16[3,4].")
     assert advice.endswith("variables switch these patches off: inject_hyperparams.")
     assert page == 'For more, see "If a problem stays" in docs/control.md.'
+    assert left_out.startswith(
+        "Not checked: runs of thousands of steps, and the rounding of params"
+    )
     control = (Path(__file__).parents[2] / "docs" / "control.md").read_text(encoding="utf-8")
     assert "\n### If a problem stays\n" in control
+
+
+def test_what_no_patch_changes_is_not_blamed_on_optax() -> None:
+    problem = {"check": "values", "kind": "update", "where": "w", "text": "off by 16%"}
+    side = {"problems": [problem], "at_work": []}
+    report = {"optax_version": "0.2.5", "jax_version": "0.6.2", "patches": []}
+
+    def conclusion(*checks: ParamsCheck) -> list[str]:
+        found = OptimizerCheck(OptimizerName("train.py", "soap"), report, checks)
+        assert found.verdict is Verdict.STAYS
+        return found.as_text().splitlines()
+
+    alike = ParamsCheck(default_params("float32"), side, side)
+    assert conclusion(alike)[-3:] == [
+        "optax 0.2.5, jax 0.6.2: problems; the same on stock and patched optax in float32.",
+        "These may be in your own code, or in another library than optax.",
+        'For more, see "If a problem stays" in docs/control.md.',
+    ]
+    fixed = ParamsCheck(HALF, side, {"problems": [], "at_work": ["sgd"]})
+    assert conclusion(alike, fixed)[-4].endswith(
+        ": affected; the same on stock and patched optax in float32; fixed in bfloat16."
+    )
+    other = {"problems": [{**problem, "text": "off by 17%"}], "at_work": []}
+    assert conclusion(ParamsCheck(HALF, side, other))[-3].endswith(
+        "affected; not fixed in bfloat16."
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_what_is_not_compared_is_a_note(dtype: str) -> None:
+    def make() -> Any:
+        return optax.chain(optax.identity(), optax_dtypefix.master_weights(optax.sgd(1e-3)))
+
+    found = findings(make, f"w={dtype}[2]")
+    assert found["problems"] == []  # An update of 0.001 is 0 in bfloat16, or 0.0078 at last.
+    note = "updates hold the rounding of the params: only checked for numbers that are not finite"
+    notes = [] if dtype == "float32" else [note]
+    assert list(found["notes"]) == notes
+    check = ParamsCheck(HALF, found, {**found, "at_work": []})
+    assert [*check.lines(verbose=False)][2:] == [f"  note     {note}" for note in notes]
+    assert check.as_dict()["notes"] == notes
+
+
+def test_gradients_of_single_examples_are_given_where_they_are_wanted() -> None:
+    def make() -> Any:
+        return optax.chain(optax.identity(), optax.GradientTransformation(optax.sgd(1).init, mean))
+
+    def mean(updates: Any, state: Any, params: Any = None) -> Any:
+        shapes = [jax.numpy.shape(leaf) for leaf in jax.tree_util.tree_leaves((updates, params))]
+        if shapes[0][1:] != shapes[1]:
+            raise ValueError("it expects `grads` to have a batch dimension in the 0th axis.")
+        return jax.tree_util.tree_map(lambda g: g.mean(0), updates), state
+
+    assert findings(make, "w=float32[2]")["problems"] == []
+    found = optax_dtypefix.check(make(), {"w": jax.ShapeDtypeStruct((2,), "float32")})
+    advice = " Call check(tx, params, grads), with grads of the shapes (batch, *param.shape)."
+    assert advice in str(found)
+
+
+def test_integers_that_32_bits_cannot_hold_are_no_matter_of_params() -> None:
+    def make() -> Any:
+        return optax.sgd(lambda count: jax.numpy.where(count < 3_000_000_000, 1e-3, 1e-4))
+
+    found = findings(make, HALF.params)
+    with pytest.raises(OptimizerError, match=r"write a float, or try --x64$"):
+        refuse_unfit(OptimizerName("train.py", "make"), ParamsCheck(HALF, found, found))
+
+
+HANGS = """
+    import os, pathlib, time
+
+    def make():
+        pathlib.Path(f"{os.getpid()}.pid").touch()
+        time.sleep(600)
+    """
+
+
+def test_a_factory_that_never_returns_ends(command: Python) -> None:
+    write_script(command.folder, HANGS, "train.py")
+    limit = """
+        import wrapt
+
+        @wrapt.when_imported("optax_dtypefix._commands.check.process")
+        def limit(module):
+            module._BUILD_LIMIT = 1.0
+        """
+    done = command("check", "train.py:make", PYTHONPATH=command.at_start(limit))
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == "optax-dtypefix: train.py:make cannot be built within 1 seconds\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "kill"), reason="signals of POSIX")
+def test_a_signal_ends_the_workers_and_removes_their_files(tmp_path: Path) -> None:
+    write_script(tmp_path, HANGS, "train.py")
+    (tmp_path / "temporary").mkdir()
+    command = ("-m", "optax_dtypefix", "check", "train.py:make")
+    running = start(*command, folder=tmp_path, TMPDIR=str(tmp_path / "temporary"))
+    deadline = time.monotonic() + 120
+    while len(list(tmp_path.glob("*.pid"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    pids = [int(path.stem) for path in tmp_path.glob("*.pid")]
+    assert len(pids) == 2
+    running.send_signal(signal.SIGTERM)
+    (done,) = finish([running], timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGTERM, "", "")
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    assert not list((tmp_path / "temporary").iterdir())
+
+
+def test_a_terminal_shows_that_it_runs(
+    script: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_optimizer(*_: Any, **__: Any) -> Any:
+        raise OptimizerError("none")
+
+    assert script.exists()
+    monkeypatch.setattr("optax_dtypefix._commands.main.compare", no_optimizer)
+    for is_terminal in (True, False):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda shown=is_terminal: shown)
+        assert main(["check", "train.py:tx"]) == 3
+        line = "Checking train.py:tx on stock and on patched optax ...\n"
+        assert capsys.readouterr().err == f"{line * is_terminal}optax-dtypefix: none\n"
 
 
 def test_params_that_do_not_fit_are_no_verdict() -> None:
@@ -275,7 +406,7 @@ def test_a_file_does_not_replace_a_module(tmp_path: Path, script: Path) -> None:
         ("train.py:injct", "train.py has no 'injct'. Did you mean 'inject'?"),
         ("train.py:state.foo", "train.py:state has no 'foo'."),
         ("train.py:scheduled", "train.py:scheduled needs arguments: steps, peak. Name a function"),
-        ("train.py:Missing.tx", "train.py has no 'Missing'."),
+        ("train.py:Missing.tx", "train.py has no 'Missing'. It has: inject, "),
         ("train.py:number", "train.py:number has type int, not a transformation: it has no init"),
         ("train.py:state", "Did you mean 'train.py:state.tx'?"),
         ("train.py:schedule", "train.py:schedule returns float, not a transformation"),
@@ -513,6 +644,8 @@ def test_params_are_three_lines() -> None:
         "  patched  ok             needs: inject_hyperparams",
         "",
         "optax 0.2.5, jax 0.6.2: affected; fixed in bfloat16.",
+        "Not checked: runs of thousands of steps, and the rounding of params after each step. "
+        "See docs/long-runs.md.",
     ]
 
 
@@ -544,6 +677,8 @@ def test_a_problem_that_stays_has_a_next_step(kind: str, preserves: bool) -> Non
 def test_worse_than_stock_is_not_called_affected() -> None:
     one = problems("nan")
     lines = text_of(checked_params([], one), checked_params(one, one))
-    assert lines[-2].endswith(
-        "broken by the patches (please report it) in bfloat16; not fixed in bfloat16."
+    (conclusion,) = [line for line in lines if line.startswith("optax 0.2.5")]
+    assert conclusion.endswith(
+        ": affected; broken by the patches (please report it) in bfloat16; the same on "
+        "stock and patched optax in bfloat16."
     )

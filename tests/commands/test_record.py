@@ -134,4 +134,4 @@ def test_an_unwritable_report_is_a_warning_at_the_start(command: Python) -> None
 def test_options_without_a_program_are_wrong_usage(command: Python, arguments: list[str]) -> None:
     run = command("run", *arguments)
     assert run.returncode == 2
-    assert "usage: optax-dtypefix run [-h] [--report FILE] [--require FILE]" in run.stderr
+    assert "usage: optax-dtypefix run [-h] [-v] [--report FILE] [--require FILE]" in run.stderr

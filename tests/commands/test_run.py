@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import optax_dtypefix
+from optax_dtypefix._commands.run import run
 from support.processes import Python
 
 PROGRAMS = {
@@ -270,3 +271,23 @@ def test_child_processes_are_patched(command: Python, tmp_path: Path, method: st
     )
     run = command("run", "train.py")
     assert (run.stdout, run.stderr, run.returncode) == ("[True, True]\n", "", 0)
+
+
+def test_a_path_that_is_too_long_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "x" * 10_000_000)
+    assert run(["train.py"], {}) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("optax-dtypefix run: cannot start ")
+    assert "Argument list too long. PYTHONPATH has 10000" in error
+
+
+def test_verbose_logs_what_is_applied(command: Python) -> None:
+    script = "import sys\nimport optax\nprint(sys.argv)"
+    (command.folder / "train.py").write_text(script, encoding="utf-8")
+    for level, lines in (("", 1), ("warning", 0)):
+        options = ("-v", "--report", "run.json", "train.py", "-v")
+        done = command("run", *options, OPTAX_DTYPEFIX_LOG=level, OPTAX_DTYPEFIX_ONLY="fromage")
+        assert (done.returncode, done.stdout) == (0, "['train.py', '-v']\n")
+        assert done.stderr.count("1 patch on optax ") == lines

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import sys
 import textwrap
 from pathlib import Path
@@ -15,11 +16,12 @@ from hypothesis import (
     strategies as st,
 )
 
+from optax_dtypefix._commands.check.params import DTYPES
 from optax_dtypefix._commands.main import main
 from optax_dtypefix._commands.scan import results
 from optax_dtypefix._commands.scan.names import names_in
 from optax_dtypefix._engine.release import Release
-from optax_dtypefix.patches.functions import faults_of
+from optax_dtypefix.patches.functions import KINDS, faults_of
 from optax_dtypefix.patches.releases import TESTED
 
 if TYPE_CHECKING:
@@ -235,6 +237,9 @@ def test_json_has_everything(capsys: pytest.CaptureFixture[str], job: Path) -> N
         "uses": [use],
         "unresolved": [],
         "unparsed": [],
+        "unread": 0,
+        "dtypes": {"float32": 1},
+        "only": [],
     }
 
 
@@ -312,7 +317,7 @@ def test_a_notebook_is_read_by_cells(capsys: pytest.CaptureFixture[str], tmp_pat
         ("code", "%matplotlib inline\n!pip install optax\nimport optax\noptax.adam?"),
         ("code", "%%bash\npip install optax"),
         ("code", ["%%time\n", "for i in range(3):\n", "    %timeit f()\n", "    !ls\n"]),
-        ("code", "x = 1\nfiles = !ls\n"),
+        ("code", "x = 1\nfiles = [!ls]\n"),
         ("code", ["tx = 3\n", "tx = optax.contrib.prodigy()"]),
     ]
     path = tmp_path / "report.ipynb"
@@ -324,6 +329,123 @@ def test_a_notebook_is_read_by_cells(capsys: pytest.CaptureFixture[str], tmp_pat
     ]
     (problem,) = found["unparsed"]
     assert problem.startswith(f"{path}: cell 4: line 2: ")
+
+
+USE = "optax.contrib.prodigy()"
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        (f"{USE}  # why?", 1),
+        (f"x = (7\n  % 3)  # what is left?\n{USE}", 3),
+        (f"x = (7\n  % 3)\n%matplotlib inline\n!ls  # why?\n{USE}  # why?", 5),
+        (f"%time tx = {USE}", 1),
+        (f"%timeit -n 10 -r3 -o {USE}", 1),
+        (f"%prun -s cumulative -l 5 {USE}", 1),
+        (f"for i in x:\n    %time tx = {USE}", 2),
+        (f"took = %timeit -o {USE}", 1),
+        (f"%%time\n{USE}", 2),
+        (f"%%timeit -n 5 tx = {USE}\ntx", 1),
+        (f"%%prun -s cumulative\n{USE}", 2),
+        (f"%%capture out\n{USE}", 2),
+        (f"%time tx = dict(\n    a={USE},\n)", 2),
+        (f"!pip install a \\\n    b\n{USE}", 3),
+        (f"files, more = !ls\n{USE}", 2),
+        (f"?optax\noptax.adam??\n??optax.adam\n%matplotlib\n{USE}", 5),
+        (f'!echo "it\'s"\n{USE}', 2),
+        (f"%time\n{USE}", 2),
+        (f"  %time x = 1\n  {USE}", 2),
+    ],
+)
+def test_what_ipython_accepts_is_read(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, source: str, line: int
+) -> None:
+    path = tmp_path / "a.ipynb"
+    cells = [{"cell_type": "code", "source": text} for text in ("import optax", source)]
+    path.write_text(json.dumps({"cells": cells}), encoding="utf-8")
+    found = as_json(capsys, path)
+    assert not found["unparsed"]
+    assert [use["place"] for use in found["uses"]] == [f"cell 2:{line}"]
+
+
+def test_what_cannot_be_parsed_is_not_without_faults(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def code(*names: str) -> int:
+        return main(["scan", "--optax", "0.2.3", *(str(tmp_path / name) for name in names)])
+
+    (tmp_path / "broken.py").write_text("import optax\nprint optax\n")
+    (tmp_path / "fine.py").write_text("import optax\n")
+    (tmp_path / "uses.py").write_text(f"import optax\n{USE}\n")
+    assert code("broken.py") == 3
+    assert "No Python file or notebook could be read." in capsys.readouterr().out
+    assert code("broken.py", "fine.py") == 2
+    assert code("broken.py", "fine.py", "uses.py") == 1
+    assert code("fine.py") == 0
+    (tmp_path / "empty").mkdir()
+    assert code("empty") == 3  # Perhaps a wrong path.
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are of POSIX")
+def test_a_named_pipe_is_not_opened(
+    capsys: pytest.CaptureFixture[str], job: Path, command: Python
+) -> None:
+    os.mkfifo(job / "train" / "pipe.py")
+    assert as_json(capsys, job)["files"] == 2
+    found = as_json(capsys, job / "train" / "pipe.py")
+    assert found["unparsed"][0].endswith("pipe.py: it is not a regular file")
+    with (job / "train" / "opt.py").open() as stdin:  # But what the user names by intent is.
+        done = command("scan", "/dev/stdin", "--optax", "0.2.3", stdin=stdin)
+    assert done.stdout.startswith("/dev/stdin:3: optax.contrib.prodigy")
+
+
+def test_generated_code_does_not_fill_the_memory(
+    capsys: pytest.CaptureFixture[str], job: Path
+) -> None:
+    """Its tree would take 2 GB."""
+    (job / "train" / "generated.py").write_text("import optax\nx = [" + "0," * 5_000_000 + "]\n")
+    found = as_json(capsys, job)
+    (problem,) = found["unparsed"]
+    assert problem.endswith(": it has 10,000,020 characters of code; 2,000,000 are the limit")
+    assert len(found["uses"]) == 1
+
+
+def test_what_is_wrong_in_the_usual_dtype_comes_first(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "a.py").write_text("import optax\noptax.maybe_update\n")
+    (tmp_path / "b.py").write_text(f"import optax\n{USE}\n# bfloat16, float32")
+    (tmp_path / "c.py").write_text("# float16, bfloat16")  # No optax.
+
+    def lines(*arguments: str) -> list[str]:
+        main(["scan", str(tmp_path), "--optax", "0.2.3", *arguments])
+        return capsys.readouterr().out.splitlines()
+
+    first, b, a, summary = lines()
+    start = "The first 1 of 2 uses have faults in float32, which most files use (--dtype float32)."
+    assert first == start
+    assert (f"{tmp_path}/b.py" in b, f"{tmp_path}/a.py" in a) == (True, True)
+    assert summary.startswith("2 of 3 files")
+    assert [f"{tmp_path}/b.py:2" in line for line in lines("--dtype", "float32")] == [True, False]
+    b, a, summary = lines("--dtype", "float32,bfloat16")
+    assert "optax.maybe_update: faults in bfloat16 on 0.2.3 (conditional)" in a
+    for number in range(2):
+        (tmp_path / f"d{number}.py").write_text("import optax\n# bfloat16")
+    a, b, summary = lines()
+    assert f"{tmp_path}/a.py" in a  # All uses have faults in bfloat16.
+    with pytest.raises(SystemExit) as caught:
+        lines("--dtype", "bflot16")
+    assert caught.value.code == 3
+    assert "Did you mean 'bfloat16'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_dtype_selects_kinds_of_the_table(dtype: str) -> None:
+    kinds = results.kinds_of([dtype])
+    assert kinds <= set(KINDS)
+    assert "any dtype" in kinds
+    assert len(kinds) > 1 or dtype in ("float32", "bool")
 
 
 def test_only_the_user_s_files_are_read(capsys: pytest.CaptureFixture[str], job: Path) -> None:
@@ -365,7 +487,7 @@ def test_the_page_shows_what_is_printed(
     jobs.mkdir()
     for number in range(208):
         (jobs / f"{number}.py").touch()
-    for line in shown[1:3]:
+    for line in shown[2:4]:
         name, number, function = line.replace(" ", "").split(":")[:3]
         blank = "\n" * (int(number) - 2)
         (tmp_path / name).write_text(f"import optax\n{blank}{function}", encoding="utf-8")

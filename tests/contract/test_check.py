@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 from xml.etree import ElementTree
 
@@ -10,7 +11,7 @@ import optax
 import pytest
 
 import optax_dtypefix
-from optax_dtypefix import Check, Violation
+from optax_dtypefix import Check, Violation, master_weights, preserve_dtypes
 from optax_dtypefix._contract.x64 import x64
 from support.nodes import Converting
 from support.transformations import drifting
@@ -255,3 +256,36 @@ def test_a_notebook_shows_a_table_and_a_short_line() -> None:
     rows = [[cell.text for cell in row] for row in root.iter("tr")]
     assert rows[0] == ["kind", "where", "message"]
     assert rows[1:] == [[found.kind, found.where, found.message] for found in violations]
+
+
+@pytest.mark.parametrize("wrap", [preserve_dtypes, master_weights])
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (optax.adam, "Did you mean {}(optax.adam(...))?"),
+        (optax.MultiSteps, "optax.MultiSteps is a class. Did you mean {}(optax.MultiSteps(...))?"),
+        ({"w": 1}, "Pass an object that has `init` and `update`"),
+    ],
+    ids=["function", "class", "params"],
+)
+def test_a_wrapper_refuses_what_is_no_transformation(wrap: Any, wrong: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(message.format(wrap.__name__))):
+        wrap(wrong)
+
+
+@pytest.mark.parametrize("key", [0, np.uint32(7), jnp.zeros((2,), jnp.float32), "seed"])
+def test_a_seed_is_no_rounding_key(key: Any) -> None:
+    with pytest.raises(TypeError, match=r"no random key. Pass rounding_key=jax.random.PRNGKey.0."):
+        master_weights(optax.adam(1e-3), rounding_key=key)
+
+
+def test_editors_know_what_the_wrappers_return() -> None:
+    for wrap in (preserve_dtypes, master_weights):
+        types = wrap.__annotations__
+        assert types["tx"] == "optax.GradientTransformation"
+        assert types["return"] == "optax.GradientTransformationExtraArgs"
+
+
+def test_the_name_of_a_function_has_no_original() -> None:
+    with pytest.raises(TypeError, match=r"'adam' is not a function. Write original.optax.adam.\."):
+        optax_dtypefix.original("adam")  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ import numpy as np
 import optax
 import pytest
 from hypothesis import (
+    example,
     given,
     settings,
     strategies as st,
@@ -301,6 +302,7 @@ def test_large_shapes_are_shrunk_but_factored_alike() -> None:
 
 
 @given(st.lists(st.lists(st.integers(1, 10_000), max_size=3).map(tuple), min_size=1, max_size=4))
+@example([(4, 5)])
 @settings(deadline=None, max_examples=30)
 def test_shrunk_dimensions_keep_their_order(all_shapes: list[Any]) -> None:
     params = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in all_shapes]

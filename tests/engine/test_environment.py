@@ -33,7 +33,10 @@ def test_every_variable() -> None:
     assert read(OPTAX_DTYPEFIX="on").enabled
     assert not read(OPTAX_DTYPEFIX="off").enabled
     assert read(OPTAX_DTYPEFIX_DISABLE="prodigy").disable == {"prodigy"}
-    assert read(OPTAX_DTYPEFIX_DISABLE="all").disable == set(IDS)
+    for everything in ("all", "all,prodigy", "prodigy, all"):
+        assert read(OPTAX_DTYPEFIX_DISABLE=everything).disable == set(IDS)
+    with pytest.warns(OptaxDtypeFixWarning, match="Unknown patch 'prodgy'"):
+        assert read(OPTAX_DTYPEFIX_DISABLE="all,prodgy").disable >= set(IDS)
     assert read(OPTAX_DTYPEFIX_ONLY=" zero_nans , prodigy ").only == frozenset(
         {"zero_nans", "prodigy"}
     )

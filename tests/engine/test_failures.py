@@ -41,7 +41,7 @@ CASES = {
     "bad specifier": (
         lambda: patch("bad", on("shift"), faults=[fault(releases="newer than 3")]),
         State.FAILED,
-        "InvalidSpecifier",
+        "KeyError: 'newer than '",
     ),
     "no function": (
         lambda: patch("bad", on("shift"), on("Box.size")),

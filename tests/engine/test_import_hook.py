@@ -15,6 +15,7 @@ import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
+from unittest.mock import MagicMock
 
 import pytest
 import wrapt
@@ -472,3 +473,80 @@ def test_a_lazy_package_stays_asleep_and_is_patched_at_its_first_use(
     assert pkg.scale(5) == -10
     assert engine.is_applied("a")
     assert type(pkg) is type(sys)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_package_that_imports_us_itself_is_patched_at_the_end(
+    package: FakePackage, strict: bool
+) -> None:
+    made = [patch("a", on("scale")), patch("name", on("__getattr__", modules=(NAME,)))]
+    engine = engine_of(*made, settings=Settings(strict=strict))
+    package.sources[NAME] = (
+        "import sys; sys.modules['test_hook'].begin()\n"
+        + textwrap.dedent(package.sources[NAME])
+        + "def __getattr__(name): raise AttributeError(name)\n"
+    )
+    sys.modules["test_hook"] = hook = ModuleType("test_hook")
+    hook.begin = lambda: start(engine)  # type: ignore[attr-defined]
+    try:
+        pkg = package.load()
+    finally:
+        del sys.modules["test_hook"]
+    assert [p.state for p in engine.status()] == [State.APPLIED] * 2
+    assert pkg.scale(5) == -10
+    assert type(pkg.__spec__) is type(sys.__spec__)
+    assert vars(pkg.__spec__)["_initializing"] is False
+
+
+def test_a_hook_that_refuses_a_package_that_imports_us_fails_its_import(
+    on_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: Any) -> NoReturn:
+        raise OptaxDtypeFixError("refused")
+
+    hook = ModuleType("test_hook")
+    hook.begin = lambda: after_import(ON_DISK, refuse)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "test_hook", hook)
+    (on_disk / ON_DISK / "__init__.py").write_text("import test_hook; test_hook.begin()")
+    for _ in range(2):
+        with pytest.raises(OptaxDtypeFixError, match="refused"):
+            importlib.import_module(ON_DISK)
+        assert ON_DISK not in sys.modules
+    _import_hook._awaited.clear()
+
+
+@pytest.mark.parametrize("mock", [MagicMock(), MagicMock(spec=sys)], ids=["any", "module"])
+def test_a_mock_in_place_of_the_package_is_no_package(
+    package: FakePackage, monkeypatch: pytest.MonkeyPatch, mock: Any
+) -> None:
+    engine = engine_of(patch("a", on("scale")))
+    with monkeypatch.context() as mocked:
+        mocked.setitem(sys.modules, NAME, mock)
+        start(engine)
+        engine.apply()
+        assert [p.state for p in engine.status()] == [State.PENDING]
+    assert package.load().scale(5) == -10
+    with monkeypatch.context() as mocked:
+        mocked.setitem(sys.modules, NAME, mock)
+        engine.apply()
+        assert engine.is_applied("a")
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_a_finder_may_ask_all_finders(
+    on_disk: Path, calls: list[Any], monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    del on_disk
+
+    class AsksAll:
+        def find_spec(self, name: str, *arguments: Any) -> Any:
+            others = [finder for finder in sys.meta_path if finder is not self]
+            found = (finder.find_spec(name, *arguments) for finder in others)
+            return next((spec for spec in found if spec is not None), None)
+
+    after_import(ON_DISK, calls.append)
+    ours = sys.meta_path.index(_import_hook._FINDER)
+    at = ours if place == "before" else ours + 1
+    finders: list[Any] = [*sys.meta_path[:at], AsksAll(), *sys.meta_path[at:]]
+    monkeypatch.setattr(sys, "meta_path", finders)
+    assert calls == [importlib.import_module(ON_DISK)]

@@ -190,6 +190,8 @@ def test_another_version_of_ours_with_other_patches_is_refused(
         ("[]", "is not a report of optax-dtypefix (TypeError: "),
         ("{}", "is not a report of optax-dtypefix (KeyError: 'applied')"),
         ('{"applied": "a, b"}', "is not a report of optax-dtypefix (TypeError: "),
+        ("[" * 200_000, "is not a report of optax-dtypefix (RecursionError: "),
+        ("\udcff\udc80", "is not a report of optax-dtypefix (UnicodeDecodeError: "),
     ],
 )
 def test_an_unusable_record_is_refused_at_once(
@@ -197,7 +199,7 @@ def test_an_unusable_record_is_refused_at_once(
 ) -> None:
     path = tmp_path / "run.json"
     if content is not None:
-        path.write_text(content)
+        path.write_text(content, errors="surrogateescape")
     with pytest.raises(OptaxDtypeFixError) as caught:
         read_record(str(path))
     assert str(caught.value).startswith(f"Cannot read the record {path} of OPTAX_DTYPEFIX_REQUIRE")
@@ -229,6 +231,153 @@ def test_an_unwritable_path_is_one_early_warning(
     end(record)
     with pytest.raises(OptaxDtypeFixError, match=problem):
         begin(report=path, strict=True)
+
+
+def test_a_record_may_be_in_the_encodings_of_powershell(run_json: Path) -> None:
+    content = read(run_json)
+    for encoding in ("utf-16", "utf-8-sig"):
+        run_json.write_text(json.dumps(content), encoding=encoding)
+        assert read_record(str(run_json)) == content
+
+
+def test_strict_mode_stops_at_the_import_if_the_report_cannot_be_written(
+    package: FakePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    _, record = begin(report=str(tmp_path / "run.json"), strict=True)
+    with pytest.raises(OptaxDtypeFixError, match=r"Cannot write the report .*: No space left"):
+        package.load()
+    end(record)
+
+
+def test_a_path_that_the_system_refuses_is_an_early_warning(tmp_path: Path) -> None:
+    (tmp_path / "one").symlink_to("other")
+    (tmp_path / "other").symlink_to("one")
+    for name, problem in (("a" * 300, "File name too long"), ("one", "Too many levels of")):
+        with pytest.warns(OptaxDtypeFixWarning, match=f"Cannot write the report .*: {problem}"):
+            begin(report=str(tmp_path / name))
+        with pytest.raises(OptaxDtypeFixError, match=problem):
+            begin(report=str(tmp_path / name), strict=True)
+
+
+OTHER = 12345
+
+
+def as_root_only() -> None:
+    if not hasattr(os, "geteuid") or os.geteuid() != 0:
+        pytest.skip("only root can make files of other users")
+
+
+@pytest.mark.parametrize("link", ["file", "folder", "behind a link of ours"])
+def test_a_link_of_another_user_is_not_followed(
+    package: FakePackage, tmp_path: Path, link: str
+) -> None:
+    as_root_only()
+    secret = tmp_path / "home" / "run.json"
+    secret.parent.mkdir()
+    secret.write_text("secret")
+    path = tmp_path / "run.json"
+    path.symlink_to(secret)
+    if link == "folder":
+        path = tmp_path / "reports"
+        path.symlink_to(secret.parent)
+    os.lchown(path, OTHER, OTHER)
+    foreign = path
+    if link == "behind a link of ours":
+        path = tmp_path / "ours.json"
+        path.symlink_to("run.json")
+    report = str(path / "run.json" if link == "folder" else path)
+    why = f"Cannot write the report .*: {foreign} is a link of another user"
+    with pytest.warns(OptaxDtypeFixWarning, match=why):
+        _, record = begin(report=report)
+    package.load()
+    end(record)
+    with pytest.raises(OptaxDtypeFixError, match=why):
+        begin(report=report, strict=True)
+    assert secret.read_text() == "secret"
+
+
+def test_a_link_that_appears_later_is_not_followed(package: FakePackage, tmp_path: Path) -> None:
+    as_root_only()
+    secret, path = tmp_path / "secret", tmp_path / "run.json"
+    secret.write_text("secret")
+    _, record = begin(report=str(path))
+    path.symlink_to(secret)
+    os.lchown(path, OTHER, OTHER)
+    with pytest.warns(OptaxDtypeFixWarning, match="is a link of another user"):
+        package.load()
+    end(record)
+    assert secret.read_text() == "secret"
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o660, 0o644])
+def test_mode_and_owner_of_a_report_are_kept(
+    package: FakePackage, tmp_path: Path, mode: int
+) -> None:
+    path = tmp_path / "run.json"
+    path.write_text("")
+    if os.geteuid() == 0:
+        os.chown(path, OTHER, OTHER)
+    path.chmod(mode)
+    before = path.stat()
+    _, record = begin(report=str(path))
+    package.load()
+    end(record)
+    after = path.stat()
+    kept = [(stat.st_mode, stat.st_uid, stat.st_gid) for stat in (before, after)]
+    assert kept[0] == kept[1]
+    assert read(path)["finished"] is True
+
+
+def test_a_report_whose_owner_cannot_be_kept_is_refused(
+    package: FakePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_root_only()
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    path = tmp_path / "run.json"
+    path.write_text("before")
+    os.chown(path, OTHER, OTHER)
+    monkeypatch.setattr(os, "chown", refuse)
+    begin(report=str(path))
+    with pytest.warns(OptaxDtypeFixWarning, match="it belongs to another user .uid 12345, gid"):
+        package.load()
+    assert path.read_text() == "before"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_what_killed_processes_left_is_removed(package: FakePackage, tmp_path: Path) -> None:
+    left = ["run-7.json.0123abcd.tmp", f"run-{os.getpid()}.json.ffffffff.tmp"]
+    stay = ["run-7.json", "run-7.json.tmp", "run-a.json.0123abcd.tmp", "run-8.json.00000000.tmp"]
+    for name in (*left, *stay):
+        (tmp_path / name).write_text("")
+        if name != "run-8.json.00000000.tmp":  # That process is writing it.
+            os.utime(tmp_path / name, (0, 0))
+    _, record = begin(report=str(tmp_path / "run-%p.json"))
+    package.load()
+    end(record)
+    names = {entry.name for entry in tmp_path.iterdir()}
+    assert names == {f"run-{os.getpid()}.json", *stay}
+
+
+def test_a_package_that_missed_the_hook_has_no_patches_in_its_record(
+    package: FakePackage,
+) -> None:
+    package.load()
+    engine = engine_of(*patches())
+    report = engine.status()
+    assert [patch.state for patch in report] == ["pending"] * 4
+    assert report.applied == []
+    engine.apply()
+    assert engine.status().digest != report.digest
+    off = engine_of(*patches(), settings=Settings(enabled=False)).status()
+    assert off.digest == report.digest
+    assert off.as_dict()["applied"][1] == "optax 0.2.5"
 
 
 def test_a_report_is_replaced_as_a_whole(

@@ -38,6 +38,7 @@ UNTESTED = [
     "",
     "0.-1",
     "0_2",
+    "0..2",
 ]
 
 
@@ -278,6 +279,71 @@ def test_each_variant_serves_its_releases(package: FakePackage) -> None:
     assert package.load().scale(5) == -10
     assert engine.status()["b"].state is State.MISSING
     assert engine.status()["b"].reason == "this release has none of the functions of this patch"
+
+
+@pytest.mark.parametrize(
+    ("version", "factor"),
+    [
+        ("0.2.5.dev3", 200),
+        ("0.2.5rc1", 200),
+        ("0.2.5.dev3+g1234", 200),
+        ("0.2.5+local", 200),
+        ("0.2.4.dev1", 100),
+    ],
+)
+def test_what_comes_before_a_release_may_need_its_variant(
+    package: FakePackage, version: str, factor: int
+) -> None:
+    """PEP 440 sorts it before the release, so the variant of the release before is tried first."""
+    package.release(version)
+    package.sources[f"{NAME}.core"] += f"\n        FACTOR = {factor}\n"
+
+    def times(factor: int) -> Any:
+        return lambda stock, x: stock(x) * factor
+
+    def reproduce(pkg: Any) -> str | None:
+        scaled = pkg.scale(1)
+        return None if scaled == pkg.core.FACTOR * 2 else f"{scaled}"
+
+    made = patch(
+        "a",
+        on("scale", times(100), releases="<0.2.5"),
+        on("scale", times(200), releases=">=0.2.5"),
+        faults=[traced(reproduce)],
+    )
+    engine = engine_of(made, patch("moved", on("twice", releases=">=0.2.5")))
+    start(engine)
+    pkg = package.load()
+    assert pkg.scale(1) == 2 * factor
+    row = engine.status()["a"]
+    assert (row.state, row.targets) == (State.APPLIED, (f"{NAME}.core:scale",))
+    assert f"{version} is not a tested release" in row.reason
+
+
+def test_the_reason_is_that_of_the_own_variant_if_none_fits(package: FakePackage) -> None:
+    package.release("0.2.5.dev3")
+    tried: list[str] = []
+
+    def failing(name: str) -> Any:
+        return lambda stock, x: tried.append(name) or stock(x)
+
+    def reproduce(pkg: Any) -> str:
+        return f"{pkg.scale(1)}, {len(tried)}"
+
+    made = patch(
+        "a",
+        on("scale", failing("old"), releases="<0.2.5"),
+        on("scale", failing("new"), releases=">=0.2.5"),
+        faults=[traced(reproduce)],
+    )
+    engine = engine_of(made)
+    start(engine)
+    with pytest.warns(OptaxDtypeFixWarning, match="the patch does not fix it: 2, 1. The fun"):
+        pkg = package.load()
+    assert tried == ["old", "new"]
+    assert engine.status()["a"].state is State.UNSUPPORTED
+    assert pkg.scale(1) == 2
+    assert tried == ["old", "new"]
 
 
 def test_a_function_that_is_in_another_module_is_named_with_both(package: FakePackage) -> None:

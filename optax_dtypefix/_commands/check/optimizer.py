@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 _NO_TRANSFORMATION = "not a transformation: it has no init and update."
+_FEW = 12
 _ADVICE = " Name a transformation, or a function that returns one."
 
 
@@ -79,7 +80,8 @@ def load(optimizer: OptimizerName) -> Callable[[], Any]:
             found = getattr(found, part)
         except AttributeError:
             known = [name for name in dir(found) if not name.startswith("_")]
-            raise OptimizerError(f"{seen} has no {part!r}.{_near(part, known)}") from None
+            near = _near(part, known) or _names_in(found)
+            raise OptimizerError(f"{seen} has no {part!r}.{near}") from None
         seen = f"{seen}.{part}" if seen != optimizer.place else f"{seen}:{part}"
     if _is_transformation(found):
         return lambda: found
@@ -126,6 +128,19 @@ def _required_arguments(factory: Callable[..., Any]) -> list[str]:
 def _near(word: str, known: Sequence[str]) -> str:
     match = closest(word, known, cutoff=0.5)
     return f" Did you mean {match!r}?" if match else ""
+
+
+def _names_in(found: Any) -> str:
+    """List what a module or class defines, without what it imports."""
+    module = getattr(found, "__module__", getattr(found, "__name__", ""))
+    names = [
+        name
+        for name, value in getattr(found, "__dict__", {}).items()
+        if not name.startswith("_")
+        and (_is_transformation(value) or getattr(value, "__module__", "") == module)
+    ]
+    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+    return f" It has: {', '.join(names[:_FEW])}{more}." if names else ""
 
 
 def _module(optimizer: OptimizerName) -> ModuleType:

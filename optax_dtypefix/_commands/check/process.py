@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import threading
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +26,15 @@ from .optimizer import OptimizerError, OptimizerName, load
 from .params import Leaf, in_float32, parse_params
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ..._contract.result import Check
+
+_BUILD_LIMIT = 300.0
+"""Seconds that the import of the user's file, and each call of the factory, may take."""
+
+_ASKED_BY = {"grads": "batch dimension"}
+"""What the error says that asks for an argument, if that is not its name."""
 
 _REFUSED = re.compile(r"unexpected keyword argument '(\w+)'")
 
@@ -47,8 +56,20 @@ def write_findings(path: str, place: str, name: str, mode: str, *params: str) ->
         jax.config.update("jax_enable_x64", True)
     with lines_to(path) as write:
         write(report=status().as_dict())
+        optimizer = OptimizerName(place, name)
+
+        def give_up() -> None:
+            write(failure=f"{optimizer} cannot be built within {_BUILD_LIMIT:.0f} seconds")
+            os._exit(1)
+
         try:
-            build = load(OptimizerName(place, name))
+            with _within_limit(give_up):
+                factory = load(optimizer)
+
+            def build() -> Any:
+                with _within_limit(give_up):
+                    return factory()
+
             for text in params:
                 before = counts_so_far()
                 found = findings(build, text)
@@ -58,11 +79,24 @@ def write_findings(path: str, place: str, name: str, mode: str, *params: str) ->
         write(report=status().as_dict())
 
 
+@contextlib.contextmanager
+def _within_limit(give_up: Callable[[], None]) -> Iterator[None]:
+    """Call ``give_up``, in a thread, if the block takes too long."""
+    timer = threading.Timer(_BUILD_LIMIT, give_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 def findings(build: Callable[[], Any], params_text: str) -> dict[str, Any]:
     """Check dtypes and values on such params.
 
     Returns:
-      ``problems``, and ``unfit``: whether the optimizer raises on float32 params too.
+      ``problems``; ``unfit``: whether the optimizer raises on float32 params too; and ``notes``,
+      if there are any.
     """
     try:
         return _findings(build, params_text)
@@ -102,6 +136,7 @@ def _findings(build: Callable[[], Any], params_text: str) -> dict[str, Any]:
     return {
         "problems": [*_problems("values", values), *_problems("dtypes", dtypes)],
         "unfit": False,
+        "notes": values.notes,
     }
 
 
@@ -127,6 +162,7 @@ def checked(tx: Any, params: Any) -> tuple[dict[str, Any], Check]:
         "grad": params,
         **dict.fromkeys(("value_fn", "obj_fn"), loss),
         "grad_fn": lambda params, *_: jax.grad(loss)(params),
+        "grads": jax.tree_util.tree_map(_batched, params),
     }
     without = found = check(tx, params)
     given: dict[str, Any] = {}
@@ -134,13 +170,19 @@ def checked(tx: Any, params: Any) -> tuple[dict[str, Any], Check]:
     while found.error is not None:
         error = str(found.error)
         refused.update(_REFUSED.findall(error))
-        wanted = {name for name in offered if re.search(rf"\b{name}\b", error)}
+        asked = {name: _ASKED_BY.get(name, name) for name in offered}
+        wanted = {name for name, words in asked.items() if re.search(rf"\b{words}\b", error)}
         chosen = {*given, *wanted} - refused
         if chosen == set(given):
             return {}, without
         given = {name: offered[name] for name in chosen}
         found = check(tx, params, **given)
     return given, found
+
+
+def _batched(param: Any) -> Any:
+    """Return the shape of gradients of single examples, as DP-SGD wants them."""
+    return jax.ShapeDtypeStruct((4, *param.shape), param.dtype)
 
 
 def loss(params: Any) -> Any:

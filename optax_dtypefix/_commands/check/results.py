@@ -17,8 +17,13 @@ if TYPE_CHECKING:
 
     from .params import NamedParams
 
+_UNCHANGED = "the same on stock and patched optax"
+
 _KEPT_BY_PRESERVE_DTYPES = {"state", "updates", "scan", "cond"}
 """Kinds of problems that ``preserve_dtypes`` solves."""
+
+_NOT_CHECKED = "runs of thousands of steps, and the rounding of params after each step"
+"""What half precision may cost beyond a few hundred steps of the transformation."""
 
 _WRITE_FINDINGS = "optax_dtypefix._commands.check.process:write_findings"
 
@@ -47,6 +52,13 @@ class ParamsCheck:
         return Verdict.FIXED if self.stock["problems"] else Verdict.FINE
 
     @property
+    def notes(self) -> list[str]:
+        """Which values were not compared, and why."""
+        return list(
+            dict.fromkeys(n for of in (self.stock, self.patched) for n in of.get("notes", ()))
+        )
+
+    @property
     def needs(self) -> list[str]:
         """The patches that were at work, if they solve a problem."""
         stock, patched = (
@@ -66,6 +78,7 @@ class ParamsCheck:
                 texts = [f"ok             {needs}"] if texts == ["ok"] else [*texts, needs]
             yield f"  {name:<8} {texts[0]}"
             yield from (f"{'':11}{text}" for text in texts[1:])
+        yield from (f"  note     {note}" for note in self.notes)
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything for JSON."""
@@ -75,6 +88,7 @@ class ParamsCheck:
             "stock": self.stock["problems"],
             "patched": self.patched["problems"],
             "needs": self.needs,
+            "notes": self.notes,
         }
 
 
@@ -91,11 +105,16 @@ class OptimizerCheck:
         """The worst of all params."""
         return max(check.verdict for check in self.checks)
 
+    @property
+    def _not_checked(self) -> str:
+        return _NOT_CHECKED if any("float16" in c.params.params for c in self.checks) else ""
+
     def as_json(self) -> str:
         """Return everything as JSON text."""
         record = {
             "target": str(self.name),
             "verdict": self.verdict.name.lower(),
+            "not_checked": self._not_checked,
             "needs": list(dict.fromkeys(patch for check in self.checks for patch in check.needs)),
             "cases": [check.as_dict() for check in self.checks],
             **self.report,
@@ -108,24 +127,29 @@ class OptimizerCheck:
         for check in self.checks:
             name = f"{self.name.name}, {check.params.name}"
             lines += [name, *check.lines(verbose=verbose), ""]
-        return "\n".join([*lines, *self._conclusion()])
+        conclusion, *advice = self._conclusion()
+        left_out = f"Not checked: {self._not_checked}. See docs/long-runs.md."
+        return "\n".join([*lines, conclusion, *[left_out] * bool(self._not_checked), *advice])
 
     def _conclusion(self) -> Iterator[str]:
         optax = f"optax {self.report['optax_version']}, jax {self.report['jax_version']}"
         if self.verdict is Verdict.FINE:
             yield f"{optax}: not affected."
             return
-        outcomes: dict[str, list[str]] = {}
-        for check in self.checks:
-            if check.verdict is not Verdict.FINE:
-                outcomes.setdefault(_outcome(check), []).append(check.params.name)
-        parts = (f"{outcome} in {', '.join(names)}" for outcome, names in outcomes.items())
-        yield f"{optax}: affected; {'; '.join(parts)}."
         off = [
             patch["id"]
             for patch in self.report["patches"]
             if patch["state"] == State.DISABLED.value and patch["reason"] != NOT_OPTED_IN
         ]
+        outcomes: dict[str, list[str]] = {}
+        for check in self.checks:
+            if check.verdict is not Verdict.FINE:
+                outcomes.setdefault(_outcome(check, off), []).append(check.params.name)
+        parts = (f"{outcome} in {', '.join(names)}" for outcome, names in outcomes.items())
+        what = "problems" if outcomes.keys() == {_UNCHANGED} else "affected"
+        yield f"{optax}: {what}; {'; '.join(parts)}."
+        if _UNCHANGED in outcomes:
+            yield "These may be in your own code, or in another library than optax."
         if self.verdict is not Verdict.STAYS:
             return
         if off:
@@ -178,13 +202,21 @@ def refuse_unfit(name: OptimizerName, check: ParamsCheck) -> None:
         problem = check.patched["problems"][0]
         if problem["kind"] == "build":
             raise OptimizerError(f"{name} cannot be built, stock or patched: {problem['text']}")
+        advice = (
+            "In 32-bit mode JAX has no such integers: write a float, or try --x64"
+            if "OverflowError" in problem["text"]
+            else "Give params like your own, such as "
+            "--params 'w=float32[128,256],layer.b=float32[16]'"
+        )
         raise OptimizerError(
             f"{name} does not run on {check.params.params}, stock or patched: {problem['text']}. "
-            f"Give params like your own, such as --params 'w=float32[128,256],layer.b=float32[16]'"
+            f"{advice}"
         )
 
 
-def _outcome(check: ParamsCheck) -> str:
+def _outcome(check: ParamsCheck, off: Sequence[str]) -> str:
     if check.verdict is Verdict.FIXED:
         return "fixed"
+    if check.stock["problems"] == check.patched["problems"] and not off:
+        return _UNCHANGED
     return "not fixed" if check.stock["problems"] else "broken by the patches (please report it)"

@@ -7,6 +7,7 @@ import bisect
 import json
 import os
 import re
+import textwrap
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,9 +16,25 @@ if TYPE_CHECKING:
 
 _SUFFIXES = (".py", ".ipynb")
 _OF_OTHERS = ("__pycache__", "node_modules", "site-packages")
-_MAGIC = re.compile(r"^(\s*)([%!]|.*\?\s*$).*", re.MULTILINE)
-_NOT_PYTHON = re.compile(r"\s*%%(?!time\b|timeit\b|capture\b|prun\b)")
+_MOST_CODE = 2_000_000
+"""Characters: a syntax tree takes some 200 times as much memory."""
+
+_MAGIC = re.compile(r"(?P<indent>\s*)([\w.,\s]+=\s*)?([%!?]|[\w.]+\?).*")
+"""A line for IPython: a magic, a shell command, what is assigned from one, or a question."""
+
+_TIMED = re.compile(
+    r"\s*([\w.,\s]+=\s*)?%{1,2}(time|timeit|prun|memit)\s+"
+    r"(-[nrpvslTD]\s*\S+\s+|-[-\w]+\s+)*(?P<code>.*)"
+)
+"""A magic that runs the Python code that follows it, and its options."""
+
+_NOT_PYTHON = re.compile(r"\s*%%(?!time\b|timeit\b|capture\b|prun\b|memit\b)")
+_DTYPES = re.compile(rb"\b(bfloat16|float16|float32|float64|complex64|complex128)\b")
 _ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError)
+
+
+class _RefusedError(ValueError):
+    """We do not want to parse it."""
 
 
 class Parsed(NamedTuple):
@@ -27,11 +44,18 @@ class Parsed(NamedTuple):
       tree: all of its code that can be parsed.
       problems: why the file, or a cell of the notebook, cannot be parsed.
       cells: for each cell of a notebook, the number of lines before the cell.
+      dtypes: float dtypes that it names, if it mentions optax; float32 if it names none.
     """
 
     tree: ast.Module
     problems: tuple[str, ...] = ()
     cells: tuple[int, ...] = ()
+    dtypes: tuple[str, ...] = ()
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether nothing of the file can be parsed."""
+        return bool(self.problems) and not self.tree.body
 
     def place(self, line: int) -> str:
         """Return the place of a line: ``31``, or ``cell 3:2`` for a notebook."""
@@ -58,26 +82,30 @@ def files_in(paths: Iterable[str]) -> Iterator[str]:
                 and name not in _OF_OTHERS
                 and not os.path.exists(os.path.join(folder, name, "pyvenv.cfg"))
             ]
-            found = (os.path.join(folder, name) for name in sorted(names))
-            yield from (os.path.normpath(name) for name in found if name.endswith(_SUFFIXES))
+            found = (os.path.join(folder, n) for n in sorted(names) if n.endswith(_SUFFIXES))
+            # To open a named pipe waits for another program.
+            yield from (os.path.normpath(name) for name in found if os.path.isfile(name))
 
 
 def parse(path: str) -> Parsed:
     """Parse a file. A file that never mentions optax is not parsed, and counts as empty."""
     try:
+        if not os.path.isfile(path) and not path.startswith("/dev/"):  # As in ``<(git show ...)``.
+            raise _RefusedError("it is not a regular file")
         with open(path, "rb") as file:
             text = file.read()
         if b"optax" not in text:
             return Parsed(ast.Module([], []))
-        if path.endswith(".ipynb"):
-            return _notebook(["".join(cell["source"]) for cell in _code_cells(json.loads(text))])
-        return Parsed(_tree(text))
+        is_notebook = path.endswith(".ipynb")
+        parsed = _notebook(_code_cells(json.loads(text))) if is_notebook else Parsed(_tree(text))
+        dtypes = {match.decode() for match in _DTYPES.findall(text)} or {"float32"}
+        return parsed._replace(dtypes=tuple(sorted(dtypes)))
     except (OSError, LookupError, AttributeError, TypeError, *_ERRORS) as error:
         return Parsed(ast.Module([], []), (_reason(error),))
 
 
-def _code_cells(notebook: Any) -> list[Any]:
-    return [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+def _code_cells(notebook: Any) -> list[str]:
+    return ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
 
 
 def _notebook(sources: list[str]) -> Parsed:
@@ -85,16 +113,38 @@ def _notebook(sources: list[str]) -> Parsed:
     whole, problems, cells, lines = ast.Module([], []), [], [], 0
     for number, source in enumerate(sources, 1):
         cells.append(lines)
-        text = "" if _NOT_PYTHON.match(source) else _MAGIC.sub(r"\1pass", source)
         try:
-            whole.body += ast.increment_lineno(_tree(text), lines).body
+            whole.body += ast.increment_lineno(_cell(source), lines).body
         except _ERRORS as error:
             problems.append(f"cell {number}: {_reason(error)}")
-        lines += text.count("\n") + 1
+        lines += source.count("\n") + 1
     return Parsed(whole, tuple(problems), tuple(cells))
 
 
+def _cell(source: str) -> ast.Module:
+    """Parse a cell. A line that Python refuses and IPython accepts is replaced."""
+    lines = [] if _NOT_PYTHON.match(source) else textwrap.dedent(source).split("\n")
+    while True:
+        try:
+            return _tree("\n".join(lines))
+        except SyntaxError as error:
+            number = (error.lineno or 0) - 1
+            magic = _MAGIC.fullmatch(lines[number]) if 0 <= number < len(lines) else None
+            if magic is None:
+                raise
+            timed = _TIMED.fullmatch(lines[number] + " ")
+            end = number
+            while timed is None and lines[end].endswith("\\") and end + 1 < len(lines):
+                end += 1  # A shell command goes on in the next line.
+            lines[number] = magic["indent"] + ((timed and timed["code"].strip()) or "pass")
+            lines[number + 1 : end + 1] = [""] * (end - number)
+
+
 def _tree(text: str | bytes) -> ast.Module:
+    if len(text) > _MOST_CODE:
+        raise _RefusedError(
+            f"it has {len(text):,} characters of code; {_MOST_CODE:,} are the limit"
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Of invalid escapes, which are not ours to report.
         return ast.parse(text)
@@ -103,4 +153,4 @@ def _tree(text: str | bytes) -> ast.Module:
 def _reason(error: Exception) -> str:
     if isinstance(error, SyntaxError):
         return f"line {error.lineno}: {error.msg}"
-    return f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, _RefusedError) else f"{type(error).__name__}: {error}"

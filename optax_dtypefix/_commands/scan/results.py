@@ -9,6 +9,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from ..._errors import CHECK_FAILED
 from ...patches.functions import KINDS, faults_of
 from ...patches.releases import TESTED
 from .files import files_in, parse
@@ -20,6 +21,22 @@ if TYPE_CHECKING:
     from ..._engine.release import Release
 
 _PROGRESS_AFTER = 2.0  # Seconds.
+
+_HALF = ("bfloat16", "float16")
+_KINDS_OF = {
+    **{dtype: (dtype, "array hyperparameters") for dtype in _HALF},
+    **dict.fromkeys(("float64", "int64", "uint64"), ("64-bit mode",)),
+    "complex64": ("complex numbers",),
+    "complex128": ("complex numbers", "64-bit mode"),
+}
+
+
+def kinds_of(dtypes: Sequence[str]) -> set[str]:
+    """Return the kinds of problems in which params of these dtypes are."""
+    kinds = {KINDS[0], *(kind for dtype in dtypes for kind in _KINDS_OF.get(dtype, ()))}
+    if any("int" in dtype for dtype in dtypes):
+        kinds.add("integers")
+    return kinds if len(dtypes) < 2 else {*kinds, "mixed dtypes", "gradients wider than params"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +54,11 @@ class Use:
     place: str
     function: str
     faults: dict[str, dict[str, list[str]]]
+
+    def is_in(self, kinds: set[str]) -> bool:
+        """Whether the function has faults in one of these kinds of problems."""
+        patches = (patch for faults in self.faults.values() for patch in faults.values())
+        return any(not kinds.isdisjoint(patch) for patch in patches)
 
     def __str__(self) -> str:
         releases: dict[str, list[str]] = {}
@@ -65,6 +87,9 @@ class Scan:
       uses: of functions that have faults on one of the releases.
       unresolved: places that use optax in a way that is not followed.
       unparsed: files, or cells of a notebook, that are not Python, and why.
+      unread: the number of files of which nothing could be parsed.
+      dtypes: how many files that mention optax name each float dtype; float32 if they name none.
+      only: the dtypes whose faults were looked for; all if empty.
     """
 
     releases: Sequence[Release]
@@ -72,11 +97,16 @@ class Scan:
     uses: list[Use]
     unresolved: list[str]
     unparsed: list[str]
+    unread: int
+    dtypes: dict[str, int]
+    only: Sequence[str] = ()
 
     @property
     def verdict(self) -> int:
-        """What the command exits with: 0 if no function has faults."""
-        return 1 if self.uses else 0
+        """What the command exits with: 0 if no function has faults, and all could be parsed."""
+        if self.uses:
+            return 1
+        return CHECK_FAILED if self.unread == self.files else 2 if self.unparsed else 0
 
     def as_json(self) -> str:
         """Return everything as JSON text."""
@@ -84,11 +114,24 @@ class Scan:
         return json.dumps({**dataclasses.asdict(self), "releases": releases}, indent=2)
 
     def as_text(self) -> str:
-        """Return a line for each use and each file that cannot be parsed, and the summary."""
-        return "\n".join([*map(str, self.uses), *self._summary()])
+        """Return a line for each use and each file that cannot be parsed, and the summary.
+
+        What is wrong in the dtype that most files use comes first.
+        """
+        usual = max(self.dtypes, key=self.dtypes.__getitem__, default="float32")
+        kinds = kinds_of([usual])
+        uses = sorted(self.uses, key=lambda use: not use.is_in(kinds))
+        lines = [*map(str, uses), *self._summary()]
+        count = sum(use.is_in(kinds) for use in uses)
+        if count < len(uses) and not self.only:
+            which = f"The first {count} of {len(uses)} uses have" if count else "No use has"
+            lines.insert(0, f"{which} faults in {usual}, which most files use (--dtype {usual}).")
+        return "\n".join(lines)
 
     def _summary(self) -> Iterator[str]:
         yield from (f"{place}: not parsed" for place in self.unparsed)
+        if self.verdict == CHECK_FAILED:
+            yield "No Python file or notebook could be read."
         if self.unresolved:
             count, first = len(self.unresolved), self.unresolved[0]
             yield f"Not followed, such as getattr(optax, name): {count}. The first: {first}"
@@ -105,18 +148,21 @@ class Scan:
                 yield f"optax {release} is not a tested release: {TESTED[0]} to {TESTED[-1]} are."
 
 
-def scan(paths: Sequence[str], releases: Sequence[Release]) -> Scan:
+def scan(paths: Sequence[str], releases: Sequence[Release], dtypes: Sequence[str] = ()) -> Scan:
     """Look for functions with faults in files and folders.
 
     Args:
       paths: of files and folders.
       releases: of optax.
+      dtypes: of params; faults in others do not count. If empty, all faults count.
 
     Raises:
       FileNotFoundError: there is no such file or folder.
     """
     files = list(dict.fromkeys(files_in(paths)))
-    found = Scan(releases, len(files), [], [], [])
+    kinds = kinds_of(dtypes) if dtypes else set(KINDS)
+    found = Scan(releases, len(files), [], [], [], 0, {}, dtypes)
+    unread = 0
     gc.disable()  # Syntax trees have no cycles, and are built in half the time.
     for file in with_progress(files):
         parsed = parse(file)
@@ -124,11 +170,21 @@ def scan(paths: Sequence[str], releases: Sequence[Release]) -> Scan:
         found.unparsed.extend(f"{file}: {problem}" for problem in parsed.problems)
         found.unresolved.extend(f"{file}:{parsed.place(n)}" for n in sorted(names.unresolved))
         for line, path in sorted(names.uses):
-            faults = {str(release): faults_of(path, release) for release in releases}
+            faults = {str(release): _faults(path, release, kinds) for release in releases}
             if any(faults.values()):
                 found.uses.append(Use(file, parsed.place(line), path, faults))
+        for dtype in parsed.dtypes:
+            found.dtypes[dtype] = found.dtypes.get(dtype, 0) + 1
+        unread += parsed.is_unread
     gc.enable()
-    return found
+    return dataclasses.replace(found, unread=unread)
+
+
+def _faults(path: str, release: Release, kinds: set[str]) -> dict[str, list[str]]:
+    """Look a function up: by patch, in which of these kinds of problems it has faults."""
+    every = faults_of(path, release).items()
+    found = {patch: [kind for kind in mine if kind in kinds] for patch, mine in every}
+    return {patch: mine for patch, mine in found.items() if mine}
 
 
 def with_progress(files: Sequence[str]) -> Iterator[str]:
