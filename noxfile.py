@@ -1,8 +1,11 @@
-"""Test sessions: the newest versions, and every release of optax with two generations of jax.
+"""The only list of test sessions. Their tags say where they run.
 
-``nox`` runs lint and the tests on the newest versions, ``nox -s "release(0.2.3)"`` one old release,
-``nox -s release newest_jax`` all releases, one after the other. Arguments after ``--`` replace the
-tests of a session.
+- ``quick``: plain ``nox``: lint, and the tests on the newest versions.
+- ``ci``: ``.ci/run``, after the commands of the README.
+- ``full``: ``ci.yml``, and ``nox -t full`` before a version: all that must hold.
+
+``nox -s "release(0.2.3)"`` runs one old release, ``nox -s release newest_jax`` all of them, one
+after the other. Arguments after ``--`` replace the tests of a session.
 """
 
 from __future__ import annotations
@@ -15,9 +18,9 @@ from pathlib import Path
 
 import nox
 
-nox.needs_version = ">=2024.3.2"
+nox.needs_version = ">=2024.10.9"
 nox.options.default_venv_backend = "uv"
-nox.options.sessions = ["lint", "tests"]
+nox.options.tags = ["quick"]
 nox.options.error_on_missing_interpreters = True
 
 RELEASES = runpy.run_path("patches/releases.py")["RELEASES"]
@@ -48,18 +51,22 @@ def _with(key: str) -> list[nox.param]:
     return [nox.param(optax, id=optax) for optax, row in RELEASES.items() if key in row]
 
 
+def _all(*, on_newest_jax: bool = False) -> list[nox.param]:
+    """Give all releases, or those that do not come with the newest jax, and run on it."""
+    return [
+        nox.param(optax, id=optax, tags=["ci"] if "ci" in row else [])
+        for optax, row in RELEASES.items()
+        if not on_newest_jax or (row["jax"][0] != NEWEST_JAX and "needs_its_jax" not in row)
+    ]
+
+
 _OLD_ON_PYTHON = sorted(
     ((python, optax) for optax, row in RELEASES.items() for python in row.get("python", ())),
     key=lambda pair: int(pair[0].partition(".")[2]),
 )
-_ON_NEWEST_JAX = [
-    nox.param(optax, id=optax)
-    for optax, row in RELEASES.items()
-    if row["jax"][0] != NEWEST_JAX and "needs_its_jax" not in row
-]
 
 
-@nox.session
+@nox.session(tags=["quick", "ci", "full"])
 def lint(session: nox.Session) -> None:
     """Check style, format and types."""
     session.install("-e", ".[test]", "mypy", "ruff")
@@ -75,14 +82,14 @@ def lint(session: nox.Session) -> None:
         session.run("mypy", "--config-file", str(config), "-p", "optax_dtypefix")
 
 
-@nox.session
+@nox.session(tags=["quick", "full"])
 def tests(session: nox.Session) -> None:
     """Run all tests on the newest optax and jax."""
     session.install("-e", ".[test]")
     _test(session)
 
 
-@nox.session
+@nox.session(tags=["full"])
 def lowest(session: nox.Session) -> None:
     """Run all tests on the lower bounds of all dependencies."""
     optax, (jax, *held_back) = next(iter(MATCHING_JAX.items()))
@@ -90,7 +97,7 @@ def lowest(session: nox.Session) -> None:
     _test(session)
 
 
-@nox.session
+@nox.session(tags=["ci", "full"])
 def pages(session: nox.Session) -> None:
     """Run the examples and the code in the pages, on the newest and the lowest versions."""
     session.install("-e", ".[test]")
@@ -100,50 +107,49 @@ def pages(session: nox.Session) -> None:
     _test(session, "tests/examples")
 
 
-@nox.session
+@nox.session(tags=["full"])
 def long_runs(session: nox.Session) -> None:
     """Train 3,000 steps in half precision, and compare them with float64."""
     session.install("-e", ".[test]")
     session.run("python", "-m", "pytest", "tests/evidence/long_runs")
 
 
-@nox.session
+@nox.session(tags=["full"])
 def eager_steps(session: nox.Session) -> None:
     """Compare eager steps of all transformations with stock: bits, kernels and what stays alive."""
     session.install("-e", ".[test]")
     session.run("python", "-m", "pytest", "tests/evidence/eager")
 
 
-@nox.session
-def evidence(session: nox.Session) -> None:
-    """Compare all transformations with stock: random trees, 100 float32 steps, memory."""
-    session.install("-e", ".[test]")
-    steps = ("tests/evidence/differential", "tests/evidence/trajectories")
-    _test(session, *steps, "tests/evidence/memory")
-    optax, (jax, *held_back) = next(iter(MATCHING_JAX.items()))
-    _install(session, optax, jax, *held_back, *LOWEST)
-    _test(session, *steps)
+@nox.session(tags=["full"])
+@nox.parametrize("optax", _with("jax"))
+def evidence(session: nox.Session, optax: str) -> None:
+    """Compare all transformations with stock: memory, 100 float32 steps, random trees."""
+    jax, *held_back = MATCHING_JAX[optax]
+    first, *_, last = MATCHING_JAX
+    _install(session, optax, jax, *held_back, *(LOWEST if optax == first else ()))
+    random = ["tests/evidence/differential"] if optax in (first, last) else []
+    _test(session, "tests/evidence/memory", "tests/evidence/trajectories", *random)
 
 
-@nox.session
+@nox.session(tags=["full"])
 def rounding(session: nox.Session) -> None:
     """Compare 300 steps in half precision with stock and float64, for all sizes of gradients."""
     session.install("-e", ".[test]")
     session.run("python", "-m", "pytest", "tests/evidence/rounding")
 
 
-@nox.session
-@nox.parametrize("optax", _with("jax"))
+@nox.session(tags=["full"])
+@nox.parametrize("optax", _all())
 def release(session: nox.Session, optax: str) -> None:
     """Test one release of optax with the matching jax."""
     jax, *held_back = MATCHING_JAX[optax]
     _install(session, optax, jax, *held_back)
-    evidence = ("tests/evidence/memory", "tests/evidence/trajectories")
     engine = "tests/engine/test_import_order.py"
-    _test(session, *FAULTS, "tests/patches/test_properties.py", engine, *evidence)
+    _test(session, *FAULTS, "tests/patches/test_properties.py", engine)
 
 
-@nox.session
+@nox.session(tags=["full"])
 @nox.parametrize("optax", _with("all_patches"))
 def all_patches(session: nox.Session, optax: str) -> None:
     """Run all tests of the patches on one release between the oldest and the newest."""
@@ -152,15 +158,16 @@ def all_patches(session: nox.Session, optax: str) -> None:
     _test(session, "tests/patches")
 
 
-@nox.session
-@nox.parametrize("optax", _ON_NEWEST_JAX)
+@nox.session(tags=["full"])
+@nox.parametrize("optax", _all(on_newest_jax=True))
 def newest_jax(session: nox.Session, optax: str) -> None:
     """Test one release of optax with the newest jax, for users who pin only optax."""
     _install(session, optax, NEWEST_JAX)
-    _test(session, *FAULTS)
+    # ``release`` runs each patch alone on this release, and ``tests`` on this jax.
+    _test(session, *FAULTS, "-m", "not alone")
 
 
-@nox.session(python=[python for python, _ in _OLD_ON_PYTHON])
+@nox.session(python=[python for python, _ in _OLD_ON_PYTHON], tags=["full"])
 def python(session: nox.Session) -> None:
     """Test another Python, with the newest optax that it installs and with an old one."""
     session.install("-e", ".[test]")
@@ -171,7 +178,7 @@ def python(session: nox.Session) -> None:
     _test_python(session)
 
 
-@nox.session(python=[_OLD_ON_PYTHON[0][0], _OLD_ON_PYTHON[-1][0]])
+@nox.session(python=[_OLD_ON_PYTHON[0][0], _OLD_ON_PYTHON[-1][0]], tags=["ci", "full"])
 def engine(session: nox.Session) -> None:
     """Test the engine and the commands on the oldest and on the newest Python."""
     session.install("-e", ".[test]")
@@ -191,7 +198,7 @@ def next_optax(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", *files, "-k", "fix or untested")
 
 
-@nox.session
+@nox.session(tags=["full"])
 @nox.parametrize("optax", _with("audit"))
 def audit(session: nox.Session, optax: str) -> None:
     """Check the contract, unchanged programs and 1,200 steps of every transformation: minutes."""
@@ -200,7 +207,7 @@ def audit(session: nox.Session, optax: str) -> None:
     session.run("python", "-m", "pytest", *AUDITED)
 
 
-@nox.session
+@nox.session(tags=["full"])
 @nox.parametrize("optax", _with("downstream"))
 def downstream(session: nox.Session, optax: str) -> None:
     """Test with libraries that use optax: flax, equinox, optimistix, orbax and others."""
@@ -316,7 +323,7 @@ def figures(session: nox.Session) -> None:
         session.run("python3", "-m", "support.recorded")
 
 
-@nox.session
+@nox.session(tags=["ci", "full"])
 def docs(session: nox.Session) -> None:
     """Build the site into site/. A broken link is an error."""
     session.install("zensical>=0.0.73", "mkdocstrings[python]")
@@ -331,7 +338,7 @@ def docs(session: nox.Session) -> None:
     session.run("zensical", "build", "--strict", "--clean", env=about)
 
 
-@nox.session
+@nox.session(tags=["ci", "full"])
 def package(session: nox.Session) -> None:
     """Build and check the wheel, and test it without the sources.
 

@@ -6,6 +6,9 @@ The package, ``noxfile.py``, ``.ci/run``, the tests and the pages read it. A rel
   the newest jax for Python 3.11, on which all sessions but those of other Pythons run. On Python
   3.12 and later, pip installs a newer jax, which ``engine`` and ``python`` test.
 - ``needs_its_jax``: it cannot be imported with the jax of the newest release.
+- ``ci``: ``.ci/run`` tests this release, on its jax and on the newest. Together, these releases run
+  every fault and every variant of a replacement, and none of them can be left out:
+  ``tests/patches/test_releases.py`` says so.
 - ``all_patches``: the session of this name runs all tests of the patches. They also run on the
   oldest and on the newest release.
 - ``python``: other Pythons whose session tests this release.
@@ -19,15 +22,16 @@ from __future__ import annotations
 _NUMPY_1 = ("numpy<2", "scipy<1.13")
 
 RELEASES: dict[str, dict[str, tuple[str, ...]]] = {
-    "0.1.2": {"jax": ("0.4.13", *_NUMPY_1), "needs_its_jax": ()},
+    "0.1.2": {"jax": ("0.4.13", *_NUMPY_1), "needs_its_jax": (), "ci": ()},
     "0.1.3": {"jax": ("0.4.13", *_NUMPY_1), "needs_its_jax": ()},
     "0.1.4": {"jax": ("0.4.13", *_NUMPY_1), "needs_its_jax": ()},
     "0.1.5": {"jax": ("0.4.13", *_NUMPY_1)},
-    "0.1.7": {"jax": ("0.4.20", *_NUMPY_1)},
+    "0.1.7": {"jax": ("0.4.20", *_NUMPY_1), "ci": ()},
     # 0.4.23, the matching jax, crashes on CPUs that compute in float16.
-    "0.1.8": {"jax": ("0.4.25", *_NUMPY_1)},
+    "0.1.8": {"jax": ("0.4.25", *_NUMPY_1), "ci": ()},
     "0.1.9": {
         "jax": ("0.4.25", *_NUMPY_1),
+        "ci": (),
         "all_patches": (),
         "python": ("3.9", "3.10"),
         "audit": (),
@@ -38,6 +42,7 @@ RELEASES: dict[str, dict[str, tuple[str, ...]]] = {
     "0.2.2": {"jax": ("0.4.26", *_NUMPY_1), "python": ("3.12",)},
     "0.2.3": {
         "jax": ("0.4.31",),
+        "ci": (),
         "all_patches": (),
         "audit": (),
         "downstream": (
@@ -46,11 +51,11 @@ RELEASES: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "upstream": ("flax<0.10",),
     },
-    "0.2.4": {"jax": ("0.4.35",), "python": ("3.13",), "upstream": ("flax",)},
+    "0.2.4": {"jax": ("0.4.35",), "ci": (), "python": ("3.13",), "upstream": ("flax",)},
     "0.2.5": {"jax": ("0.6.2",), "all_patches": ()},
-    "0.2.6": {"jax": ("0.7.2",), "upstream": ("flax",)},
+    "0.2.6": {"jax": ("0.7.2",), "ci": (), "upstream": ("flax",)},
     "0.2.7": {"jax": ("0.9.0",), "needs_its_jax": (), "upstream": ("flax",)},
-    "0.2.8": {"jax": ("0.10.2",), "audit": (), "downstream": (), "upstream": ("flax",)},
+    "0.2.8": {"jax": ("0.10.2",), "ci": (), "audit": (), "downstream": (), "upstream": ("flax",)},
 }
 """By release, the oldest first. The table of each patch was verified on these, fault by fault."""
 

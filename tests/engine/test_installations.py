@@ -37,13 +37,9 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path / "site"
 
 
-@pytest.mark.parametrize("options", [("-O",), ("-I",), ("-E", "-s")], ids=" ".join)
-def test_interpreter_options(tmp_path: Path, options: tuple[str, ...]) -> None:
-    assert run(tmp_path, SCRIPT.format(path=[]), *options) == PATCHED
-
-
-def test_a_second_copy_earlier_on_the_path(tmp_path: Path, copy: Path) -> None:
-    assert run(tmp_path, SCRIPT.format(path=[str(copy)])) == PATCHED
+def test_interpreter_options(tmp_path: Path) -> None:
+    """-I is -E and -s, and more."""
+    assert run(tmp_path, SCRIPT.format(path=[]), "-O", "-I") == PATCHED
 
 
 def test_bytecode_without_sources(tmp_path: Path, copy: Path) -> None:
@@ -59,7 +55,7 @@ def test_a_zip_archive(tmp_path: Path, copy: Path) -> None:
     assert run(tmp_path, SCRIPT.format(path=[archive])) == PATCHED
 
 
-def test_a_read_only_folder(tmp_path: Path, copy: Path) -> None:
+def test_a_second_copy_earlier_on_the_path_which_is_read_only(tmp_path: Path, copy: Path) -> None:
     for folder in (copy, *(path for path in copy.rglob("*") if path.is_dir())):
         folder.chmod(0o555)
     try:

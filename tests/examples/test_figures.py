@@ -91,9 +91,13 @@ def test_the_readme_gives_the_loss_of_master_weights() -> None:
     assert f"not counting {', '.join(unstable[:-1])} and {unstable[-1]}." in text_of("README.md")
 
 
-def test_the_pages_give_one_time_for_all_of_ci() -> None:
-    (minutes,) = re.findall(r"`\.ci/run` takes up to (\d+) minutes", text_of("docs/evidence.md"))
-    assert f"| `.ci/run` | all releases; {minutes} minutes |" in text_of("CONTRIBUTING.md")
+def test_the_pages_give_one_time_for_ci_and_one_for_the_tests() -> None:
+    ((all_, tests),) = re.findall(
+        r"`\.ci/run` takes up to (\d+) minutes, and `python -m pytest` about (\d+)\.",
+        text_of("docs/evidence.md"),
+    )
+    assert f"| `.ci/run` | each fault; {all_} minutes |" in text_of("CONTRIBUTING.md")
+    assert f"about {tests} minutes on two cores" in text_of("README.md")
 
 
 def test_the_page_names_the_pairs_that_other_pythons_test() -> None:

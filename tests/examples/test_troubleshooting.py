@@ -23,7 +23,7 @@ for section in PAGE.split("\n## ")[1:]:
 
 
 def test_each_error_of_stock_leads_to_its_patch() -> None:
-    outcomes = json_of("support.outcomes", *faults(), OPTAX_DTYPEFIX="off")["all"]
+    outcomes = json_of("support.outcomes", "all", *faults(), OPTAX_DTYPEFIX="off")["all"]
     raised = {
         name: said for name, (said, _) in outcomes.items() if re.match(r"\w+Error: ", said or "")
     }

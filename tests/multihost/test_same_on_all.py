@@ -12,7 +12,7 @@ from packaging.version import Version
 
 import optax_dtypefix
 from optax_dtypefix._multihost import differences_of
-from support.processes import finish, start, write_script
+from support.processes import QUICKLY, finish, start, write_script
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +38,8 @@ def run(folder: Path, script: str, *variables: dict[str, str]) -> list[Any]:
         free.bind(("localhost", 0))
         port = str(free.getsockname()[1])
     running = [
-        start(path, port, str(index), folder=folder, **own) for index, own in enumerate(variables)
+        start(path, port, str(index), folder=folder, **QUICKLY, **own)
+        for index, own in enumerate(variables)
     ]
     return [
         (done.returncode, "".join(own_lines(done.stdout)), done.stderr)
@@ -62,12 +63,6 @@ ASSERT = """
 
 
 @needs_collectives
-def test_two_processes_that_agree(tmp_path: Path) -> None:
-    for code, stdout, stderr in run(tmp_path, ASSERT, {}, {}):
-        assert (code, stdout) == (0, "the same\n"), stderr
-
-
-@needs_collectives
 def test_one_process_with_a_disabled_patch(tmp_path: Path) -> None:
     variables = {"OPTAX_DTYPEFIX_DISABLE": "multi_steps"}
     for code, stdout, stderr in run(tmp_path, ASSERT, {}, variables):
@@ -79,7 +74,7 @@ def test_one_process_with_a_disabled_patch(tmp_path: Path) -> None:
 
 
 @needs_collectives
-def test_a_train_step_through_multi_steps_agrees_with_one_process(tmp_path: Path) -> None:
+def test_two_processes_are_the_same_and_a_train_step_agrees_with_one(tmp_path: Path) -> None:
     """Train data-parallel: each process has half of the batch, and the mean is over both."""
     script = """
         import jax.numpy as jnp
@@ -110,8 +105,10 @@ def test_a_train_step_through_multi_steps_agrees_with_one_process(tmp_path: Path
         assert not np.allclose(got, 0.1)
         print("agrees")
     """
-    for code, stdout, stderr in run(tmp_path, script, {}, {}):
-        assert (code, stdout) == (0, "agrees\n"), stderr
+    for code, stdout, stderr in run(
+        tmp_path, textwrap.dedent(ASSERT) + textwrap.dedent(script), {}, {}
+    ):
+        assert (code, stdout) == (0, "the same\nagrees\n"), stderr
 
 
 def test_one_process_has_nothing_to_compare() -> None:

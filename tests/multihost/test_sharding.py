@@ -9,7 +9,7 @@ import jax
 import pytest
 from packaging.version import Version
 
-from support.processes import stock_and_patched
+from support.processes import QUICKLY, stock_and_patched
 
 pytestmark = pytest.mark.skipif(
     Version(jax.__version__) < Version("0.6"), reason="jit of older jax replicates what init makes"
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def both() -> Any:
     """Run ``sharded.py`` on stock and on patched optax."""
-    eight = "--xla_force_host_platform_device_count=8"
-    return stock_and_patched("multihost.sharded", XLA_FLAGS=eight)
+    flags = ("--xla_force_host_platform_device_count=8", *QUICKLY.values())
+    return stock_and_patched("multihost.sharded", XLA_FLAGS=" ".join(flags))
 
 
 def test_params_and_state_keep_their_shardings(both: Any) -> None:

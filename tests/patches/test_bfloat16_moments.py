@@ -65,8 +65,8 @@ by_transform = moments.parametrize(moments.SIMPLE)
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder: Path = tmp_path_factory.mktemp("stalls")
-    names = ("adam", "lamb", "rmsprop", "inject rmsprop", "MultiSteps", "prodigy", "ema", "masked")
-    return measure(folder, "bfloat16", *names)
+    # ``nox -s audit`` measures all.
+    return measure(folder, "bfloat16", "adam", "inject rmsprop", "MultiSteps", "prodigy", "ema")
 
 
 def test_1200_steps_are_never_worse_than_on_stock(measured: Any) -> None:
@@ -77,7 +77,7 @@ def test_1200_steps_are_never_worse_than_on_stock(measured: Any) -> None:
 
 def test_updates_of_1200_steps_are_within_two_percent(measured: Any) -> None:
     found = list(cells(measured))
-    assert len(found) > 200
+    assert len(found) > 150
     assert [cell for cell in found if cell[3] > 0.02] == []
     assert sum(was > 0.03 for *_, was, _ in found) > 40  # Where stock stalls.
     stock = [was for case, _, was, _ in found if case == "adam|all|a"]

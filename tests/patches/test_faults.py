@@ -1,6 +1,7 @@
 """Run the reproducer of each fault: stock fails on the releases in the table, patched optax never.
 
-``-k ID`` runs the reproducers of one patch, and no others.
+``-k ID`` runs the reproducers of one patch, and no others, and ``-m "not alone"`` none of them
+with one patch alone.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ OPT_IN = ",".join(patch_id for patch_id in patches.IDS if patches.load(patch_id)
 
 @pytest.fixture(scope="module")
 def stock(outcome_of: Any, selected: Any) -> Any:
-    return outcome_of("support.outcomes", *selected("name"), OPTAX_DTYPEFIX="off")["all"]
+    return outcome_of("support.outcomes", "all", *selected("name"), OPTAX_DTYPEFIX="off")["all"]
 
 
 @pytest.fixture(scope="module")
-def patched(outcome_of: Any, selected: Any) -> Any:
-    return outcome_of("support.outcomes", *selected("name"), OPTAX_DTYPEFIX_ENABLE=OPT_IN)
+def patched(request: pytest.FixtureRequest, outcome_of: Any, selected: Any) -> Any:
+    alone = any(item.get_closest_marker("alone") for item in request.session.items)
+    ways = "all,alone" if alone else "all"
+    return outcome_of("support.outcomes", ways, *selected("name"), OPTAX_DTYPEFIX_ENABLE=OPT_IN)
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -42,6 +45,7 @@ def test_stock_has_the_fault_on_exactly_the_releases_in_the_table(name: str, sto
         assert outcome is None, f"stock optax {RELEASE} has it too: the table is too narrow"
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("name", FAULTS)
 def test_the_patch_alone_fixes_the_fault(name: str, patched: Any) -> None:
     assert patched["alone"][name][0] is None
@@ -52,6 +56,7 @@ def test_all_patches_together_fix_the_fault(name: str, patched: Any) -> None:
     assert patched["all"][name][0] is None
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("name", [n for n, f in FAULTS.items() if RELEASE.within(f.releases)])
 def test_the_patch_says_that_it_changed_something(name: str, patched: Any) -> None:
     assert patched["alone"][name][1] > 0

@@ -1,9 +1,9 @@
 """Print the outcomes of reproducers as JSON, and what their patches changed meanwhile.
 
-``python -m support.outcomes NAME...`` runs the reproducers of the faults with these names, as in
-``patch_id.fault_id``, with the patches that the environment asks for. For each name it prints the
-outcome, and how often the patch of that fault says that it changed something. Where optax is
-patched, it does so for "all" patches together and for each patch "alone".
+``python -m support.outcomes all NAME...`` runs the reproducers of the faults with these names, as
+in ``patch_id.fault_id``, with the patches that the environment asks for. For each name it prints
+the outcome, and how often the patch of that fault says that it changed something. ``all,alone``
+does so for all patches together, and then for each patch alone.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-import os
 import sys
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -25,9 +24,6 @@ from optax_dtypefix._engine_instance import ENGINE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-
-STOCK = os.environ.get("OPTAX_DTYPEFIX") == "off"
 
 
 @functools.cache
@@ -61,13 +57,13 @@ def alone(names: list[str]) -> Iterator[tuple[str, tuple[str | None, int]]]:
                 yield name, outcome_of(name)
 
 
-def main(names: list[str]) -> None:
+def main(ways: str, *names: str) -> None:
     warnings.simplefilter("ignore")  # Stock optax warns before it fails.
     outcomes = {"all": {name: outcome_of(name) for name in names}}
-    if not STOCK:
-        outcomes["alone"] = dict(alone(names))
+    if ways == "all,alone":
+        outcomes["alone"] = dict(alone([*names]))
     print(json.dumps(outcomes))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(*sys.argv[1:])

@@ -39,13 +39,16 @@ LOOKAHEAD = "lookahead itself"  # The case named lookahead is wrapped in functio
 
 
 def subjects() -> Iterator[Case]:
-    """Yield all transformations, with a number and a schedule as learning rate, and wrapped ones.
+    """Yield all transformations, and wrapped ones.
 
-    adam stands for what may be inside a wrapper.
+    adam stands for what may be inside a wrapper, and with fromage and sgd for what follows a schedule.
     """
     yield Case(LOOKAHEAD, lambda: optax.lookahead(optax.sgd(0.1), 2, 0.5))
     for case in cases():
-        if case.rate in ("", "float", "schedule") and (not case.inside or case.name == "adam"):
+        rated = case.rate in ("", "float") or (
+            case.rate == "schedule" and case.name in ("adam", "fromage", "sgd")
+        )
+        if rated and (not case.inside or case.name == "adam"):
             yield case
 
 

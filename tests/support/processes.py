@@ -154,7 +154,7 @@ class Python:
         self, *arguments: str, stdin: IO[str] | None = None, **variables: str
     ) -> subprocess.CompletedProcess[str]:
         """Run it with variables set."""
-        command = (*self.first, *arguments)
+        command, variables = (*self.first, *arguments), {**CACHE, **QUICKLY, **variables}
         return run(*command, folder=self.folder, timeout=300, stdin=stdin, **variables)
 
     def at_start(self, code: str) -> str:

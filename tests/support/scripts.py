@@ -51,4 +51,5 @@ def start(
 ) -> subprocess.CompletedProcess[str]:
     """Run a script, whatever its exit code."""
     path = processes.write_script(folder, textwrap.dedent(PRELUDE) + textwrap.dedent(script))
+    variables = {**processes.CACHE, **processes.QUICKLY, **variables}
     return processes.run(*options, path, folder=folder, **variables)
