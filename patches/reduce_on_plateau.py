@@ -138,4 +138,6 @@ def _unrounded(scale: Any, factor: Any, least: Any) -> Any:
     wide = scale.astype(factor.dtype)
     power = factor ** jnp.round(jnp.log(wide) / jnp.log(factor))
     exact = jnp.where(power.astype(scale.dtype) == scale, power, wide)
-    return jnp.where(least.astype(scale.dtype) == scale, least, exact)
+    exact = jnp.where(least.astype(scale.dtype) == scale, least, exact)
+    # The sum is exact, since both are so near, and has stock's derivative.
+    return wide + jax.lax.stop_gradient(jnp.where(exact == wide, 0, exact - wide))

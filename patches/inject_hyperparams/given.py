@@ -155,6 +155,26 @@ def _on_host(value: Any) -> Any:
 
 @functools.partial(jax.jit, inline=True)
 def _unrounded(rows: list[tuple[Any, Any, Any]]) -> list[Any]:
-    return [
-        jnp.where(leaf == rounded, given, leaf.astype(given.dtype)) for leaf, rounded, given in rows
-    ]
+    return [_choose(*row) for row in rows]
+
+
+@jax.custom_jvp
+def _choose(leaf: Any, rounded: Any, given: Any) -> Any:
+    return jnp.where(leaf == rounded, given, leaf.astype(given.dtype))
+
+
+def _choose_jvp(primals: Any, tangents: Any) -> Any:
+    """Pass on the derivative by what was given, if there is one; else that by the leaf.
+
+    A state that ``init`` made within the derivative has both, and its own is rounded.
+    """
+    (leaf, rounded, _), (by_leaf, _, by_given) = primals, tangents
+    result = _choose(*primals)
+    zero = jax.custom_derivatives.SymbolicZero
+    tangent = jnp.zeros_like(result) if isinstance(by_leaf, zero) else by_leaf.astype(result.dtype)
+    if not isinstance(by_given, zero):
+        tangent = jnp.where(leaf == rounded, by_given, tangent)
+    return result, tangent
+
+
+_choose.defjvp(_choose_jvp, symbolic_zeros=True)

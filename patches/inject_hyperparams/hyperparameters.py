@@ -65,7 +65,7 @@ class Factory(NamedTuple):
           before: the hyperparameters before this step; None in ``init``.
         """
         widths = _widths(dtypes_once(like), self.requested)
-        exact, unrounded = scheduled, dict[str, Any]()
+        unrounded: dict[str, Any] = {}
         if before is None:
             exact = {**self.given.values, **scheduled}
         else:
@@ -92,7 +92,11 @@ class Factory(NamedTuple):
             if self.requested is not None or not is_real(source):
                 source = stock
             dtype = dtype_in_step(source, widths.step)
-            used[name] = stock if stock.dtype == dtype else cast(source, dtype)
+            if dtype == stock.dtype:
+                source = stock
+            elif not isinstance(source, jax.Array):
+                source = jnp.asarray(source, dtype)
+            used[name] = cast(source, dtype)
         return Inner(self, state.inner_state(), kept, used, like, *widths)
 
 
