@@ -120,7 +120,7 @@ class Given:
         rows = {}
         for name, leaf in hyperparams.items():
             value = self.values.get(name)
-            if value is None or not isinstance(leaf, jax.Array) or leaf.aval.weak_type:
+            if value is None or not hasattr(leaf, "dtype") or getattr(leaf, "weak_type", False):
                 continue
             if kind_of(leaf.dtype) == REAL and np.shape(value) in ((), leaf.shape):
                 pair = self._pair(name, leaf.dtype, widest)
