@@ -52,7 +52,7 @@ from ..._contract.kinds import promote_initial_state
 from ..._contract.signatures import Parameters
 from ..._contract.updates import cast_updates, kept_like, same_dtypes
 from ..._engine.patch import Patch, Stock
-from ..._tally import paused
+from ..._tally import count, paused
 from .._support import modules
 from .._support.arguments import arguments_of
 from .._support.rebuild import Call, call_of, in_place_of, rebuild
@@ -163,16 +163,19 @@ class _Injected:
 
     def _stand_in(self, tree: PyTree) -> Any:
         """Return one leaf, or one number, for stock in place of a tree: it looks at the dtype."""
-        dtype = dtype_of_stock(self.inject, dtypes_once(tree))
+        dtype, is_stocks = dtype_of_stock(self.inject, dtypes_once(tree))
+        if not is_stocks:
+            count(f"hyperparameters to {dtype}")
         for leaf in leaves(tree):
             if getattr(leaf, "dtype", None) == dtype:
                 return leaf
         return np.zeros((), dtype)  # NumPy: a probe must not create JAX arrays.
 
     def init(self, params: PyTree) -> Any:
+        number = self._stand_in(params)
         with schedules_recorded() as scheduled:
-            state = self.hyperparams.init(self._stand_in(params))
-        inner = self.factory.inner(state, scheduled, params)
+            state = self.hyperparams.init(number)
+        inner = self.factory.inner(state, scheduled, params, number.dtype)
         inner_state = strip_weak_type(inner.build().init(params))
         inner_state = promote_initial_state(inner.update, inner_state, params)
         # Integers stay weakly typed: int64, in 64-bit mode, would turn counters into int64.
@@ -192,7 +195,7 @@ class _Injected:
             _, new_state = self.hyperparams.update(
                 number, state._replace(inner_state=()), number, **extra_args
             )
-        inner = self.factory.inner(new_state, scheduled, like, state.hyperparams)
+        inner = self.factory.inner(new_state, scheduled, like, number.dtype, state.hyperparams)
         same = same_dtypes(updates, like)
         wide = _as_wide_as(like, updates) if inner.promotes and not same else updates
         new_updates, inner_state = inner.update(wide, before, params, **extra_args)

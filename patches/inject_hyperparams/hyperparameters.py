@@ -54,7 +54,7 @@ class Factory(NamedTuple):
     given: Given
 
     def inner(
-        self, state: Any, scheduled: dict[str, Any], like: PyTree, before: Any = None
+        self, state: Any, scheduled: dict[str, Any], like: PyTree, dtype: Any, before: Any = None
     ) -> Inner:
         """Settle the hyperparameters of a step, and describe its inner transformation.
 
@@ -62,6 +62,7 @@ class Factory(NamedTuple):
           state: of stock, with hyperparameters of stock, and all arguments for the inner state.
           scheduled: what the schedules returned, not rounded.
           like: the params, or what has their dtypes.
+          dtype: of a number in the state.
           before: the hyperparameters before this step; None in ``init``.
         """
         widths = _widths(dtypes_once(like), self.requested)
@@ -85,18 +86,20 @@ class Factory(NamedTuple):
                 kept[name] = stock = cast(stock, widths.step)
             if name in unrounded:
                 used[name] = unrounded[name]
-                if stock.dtype != before[name].dtype:  # Else a wider leaf would keep the rounding.
-                    kept[name] = cast(unrounded[name], stock.dtype)
+                # A leaf that is too narrow widens on all releases, and not to what it was rounded to.
+                wider = max(stock.dtype, dtype, key=lambda d: d.itemsize)
+                if wider != before[name].dtype:
+                    kept[name] = cast(unrounded[name], wider)
                 continue
             source = exact.get(name, stock)
             if self.requested is not None or not is_real(source):
                 source = stock
-            dtype = dtype_in_step(source, widths.step)
-            if dtype == stock.dtype:
+            in_step = dtype_in_step(source, widths.step)
+            if in_step == stock.dtype:
                 source = stock
             elif not isinstance(source, jax.Array):
-                source = jnp.asarray(source, dtype)
-            used[name] = cast(source, dtype)
+                source = jnp.asarray(source, in_step)
+            used[name] = cast(source, in_step)
         return Inner(self, state.inner_state(), kept, used, like, *widths)
 
 
@@ -134,7 +137,7 @@ def dtypes_once(tree: PyTree) -> tuple[Any, ...]:
 
 
 @functools.cache
-def dtype_of_stock(stock: Callable[..., Any], dtypes: tuple[Any, ...]) -> Any:
+def dtype_of_stock(stock: Callable[..., Any], dtypes: tuple[Any, ...]) -> tuple[Any, bool]:
     """Find the dtype in which stock keeps a number in its state.
 
     Where stock raises, or makes a float something else, it is float32, or float64 if a param is.
@@ -142,6 +145,9 @@ def dtype_of_stock(stock: Callable[..., Any], dtypes: tuple[Any, ...]) -> Any:
     Args:
       stock: ``inject_hyperparams``.
       dtypes: of the params, each once, in the order of the leaves.
+
+    Returns:
+      The dtype, and whether it is stock's.
     """
     import optax
 
@@ -159,7 +165,7 @@ def dtype_of_stock(stock: Callable[..., Any], dtypes: tuple[Any, ...]) -> Any:
         except Exception:  # Of bfloat16 and float16, none is the highest.
             found = None
     is_usable = found is not None and kind_of(found) == REAL
-    return found if is_usable else widest_real(jnp.dtype(jnp.float32), *dtypes)
+    return (found if is_usable else widest_real(jnp.dtype(jnp.float32), *dtypes)), is_usable
 
 
 class Inner(NamedTuple):
