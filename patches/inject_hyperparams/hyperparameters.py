@@ -86,8 +86,8 @@ class Factory(NamedTuple):
                 kept[name] = stock = cast(stock, widths.step)
             if name in unrounded:
                 used[name] = unrounded[name]
-                # A leaf that is too narrow widens on all releases, and not to what it was rounded to.
-                wider = max(stock.dtype, dtype, key=lambda d: d.itemsize)
+                # A leaf that is narrower than a new one widens, and not to what it was rounded to.
+                wider = dtype if dtype.itemsize > stock.dtype.itemsize else stock.dtype
                 if wider != before[name].dtype:
                     kept[name] = cast(unrounded[name], wider)
                 continue
