@@ -141,7 +141,8 @@ class Given:
         if narrow.itemsize < dtype.itemsize and narrow != dtype_of(value):
             if isinstance(value, jax.Array):  # Not kept: no tracer may outlive its trace.
                 return cast(value, narrow), cast(value, dtype)
-            pair = np.asarray(value).astype(narrow), np.asarray(value).astype(dtype)
+            with np.errstate(over="ignore"):  # Stock has warned, or not.
+                pair = np.asarray(value).astype(narrow), np.asarray(value).astype(dtype)
         self._pairs[key] = pair
         return pair
 
