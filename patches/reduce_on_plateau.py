@@ -1,4 +1,4 @@
-"""reduce_on_plateau: values and scale are float32 or wider, updates keep the user's dtypes.
+"""reduce_on_plateau: values are float32 or wider, and the scale is no product of roundings.
 
 A loss counts as better if it is below the best loss by some share, 1e-4 by default. Stock keeps the
 best and the average loss in the highest dtype of the params (from 0.2.7 on), and the scale in the
@@ -8,21 +8,27 @@ updates of bfloat16 params. From 0.2.4 to 0.2.6 the values are weakly typed, and
 mode.
 
 Here stock decides on the scale in 32-bit mode, from scalars of one dtype, and the gradients are
-multiplied by it.
+multiplied by it. The state holds the scale in stock's dtype. Where it is the rounding of a power of
+``factor``, or of ``min_scale``, the step uses that number; any other scale is the user's. Half
+precision cannot tell the powers of a factor near one apart: then the scale is float32 or wider.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from .._contract.dtypes import (
+    HALVES,
     PyTree,
     cast,
     dtype_of,
+    dtypes_in,
     half_to_float32,
+    is_half,
     is_inexact,
     strip_weak_type,
     tree_map,
@@ -33,6 +39,7 @@ from .._contract.updates import cast_updates
 from .._contract.widths import compute_dtype, statistics_dtype
 from .._contract.x64 import without_x64
 from .._engine.patch import Patch, Stock
+from .._tally import paused
 from ._support import modules
 from ._support.arguments import arguments_of, array_in
 from ._support.rebuild import call_of, rebuild
@@ -59,8 +66,9 @@ PATCH.fault("running_mean", ">=0.2.7")
 def _reduce_on_plateau(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace ``optax.contrib.reduce_on_plateau``, with the arguments of the installed release.
 
-    The state is stock's ``ReduceLROnPlateauState``. From 0.2.4 on its values and its scale are
-    float32, or float64 if all params are; before 0.2.4 they are always float32. Updates are as wide
+    The state is stock's ``ReduceLROnPlateauState``. From 0.2.4 on its values are float32, or
+    float64 if all params are; before 0.2.4 they are always float32. The scale has stock's dtype, or
+    that of the values where stock has none, or one too narrow for ``factor``. Updates are as wide
     as gradients and params. Without params, they are as wide as gradients and a scale that is not
     float32: a float32 scale may be ours, and tells nothing.
     """
@@ -70,32 +78,66 @@ def _reduce_on_plateau(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     def init_fn(params: PyTree) -> Any:
         # Stock looks only at the dtypes of the params.
         stand_in = stand_in_number(params, statistics_dtype(params))
-        return strip_weak_type(without_x64(built.init, stand_in))
+        state = strip_weak_type(without_x64(built.init, stand_in))
+        field = _scale_field(state)
+        narrow = _dtype_of_scale(built, params, arguments["factor"])
+        return state._replace(**{field: cast(getattr(state, field), narrow)}) if narrow else state
 
     def update_fn(
         updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, Any]:
-        old = "best_loss" in state._fields  # Up to 0.2.1.
-        value = extra_args.get("loss" if old else "value")
+        field = _scale_field(state)
+        value_name = "loss" if "best_loss" in state._fields else "value"  # Up to 0.2.1.
+        value = extra_args.get(value_name)
         if value is None:
             return built.update(updates, state, params, **extra_args)  # type: ignore[no-any-return]
-        dtype = compute_dtype(state)
+        dtype, scale = compute_dtype(state), getattr(state, field)
         with jax.ensure_compile_time_eval():  # Stock compares the arguments to check them.
             tx = stock(**{name: array_in(number, dtype) for name, number in arguments.items()})
 
         def step(state: Any, value: Any) -> Any:
-            return tx.update((), state, None, **{"loss" if old else "value": value})[1]
+            return tx.update((), state, None, **{value_name: value})[1]
 
         wide_state = tree_map(lambda leaf: cast(leaf, dtype) if is_inexact(leaf) else leaf, state)
         with standard_promotion():
+            if is_half(scale):
+                numbers = (arguments["factor"], arguments.get("min_scale", 0.0))
+                exact = _unrounded(scale, *(cast(number, dtype) for number in numbers))
+                wide_state = wide_state._replace(**{field: exact})
             new_state = without_x64(step, wide_state, cast(value, dtype))
-            scale = new_state.lr if old else new_state.scale
-            scaled = tree_map(lambda g: scale * half_to_float32(g), updates)
+            new_scale = getattr(new_state, field)
+            scaled = tree_map(lambda g: new_scale * half_to_float32(g), updates)
         new_state = cast_back(new_state, state)
         if params is not None:
             return cast_updates(scaled, updates, params), new_state
-        told = dtype_of(state.lr if old else state.scale)
-        requested = () if told == jnp.float32 else (told,)
+        requested = () if dtype_of(scale) == jnp.float32 else (dtype_of(scale),)
         return cast_updates(scaled, updates, updates, requested=requested), new_state
 
     return rebuild(built, call_of(stock, args, kwargs), update_fn, init_fn, also_in_float32=True)
+
+
+def _scale_field(state: Any) -> str:
+    return "scale" if "scale" in state._fields else "lr"  # Up to 0.2.1.
+
+
+def _dtype_of_scale(built: Any, params: PyTree, factor: Any) -> Any:
+    """Return the half precision in which stock keeps the scale, if powers of the factor differ."""
+    shapes = [jax.ShapeDtypeStruct((), dtype) for dtype in dtypes_in(params)]
+    try:
+        with paused():
+            state = jax.eval_shape(built.init, shapes)
+    except Exception:  # Of bfloat16 and float16, none is the lowest.
+        return None
+    dtype = getattr(state, _scale_field(state)).dtype
+    return dtype if dtype in HALVES and 1 - float(factor) > jnp.finfo(dtype).eps else None
+
+
+@functools.partial(jax.jit, inline=True)
+def _unrounded(scale: Any, factor: Any, least: Any) -> Any:
+    """Return the least scale or the power of the factor that ``scale`` is the rounding of."""
+    wide = scale.astype(factor.dtype)
+    power = factor ** jnp.round(jnp.log(wide) / jnp.log(factor))
+    exact = jnp.where(power.astype(scale.dtype) == scale, power, wide)
+    exact = jnp.where(least.astype(scale.dtype) == scale, least, exact)
+    # The sum is exact, since both are so near, and has stock's derivative.
+    return wide + jax.lax.stop_gradient(jnp.where(exact == wide, 0, exact - wide))

@@ -1,8 +1,9 @@
 """Fit a restored state to the optimizer that goes on with it, stock or patched.
 
-Stock rounds some constants when ``init`` puts them into the state, such as the hyperparameters of
-``inject_hyperparams``: to cast 1.0 to float32 does not bring 0.999 back. So a number that is the
-rounded value of a new state comes from a new state. All others are the user's, and are cast.
+Stock rounds some constants when ``init`` puts them into the state, such as the first distance of
+prodigy, and the hyperparameters of a run that goes on in wider params: to cast 1.0 to float32 does
+not bring 0.999 back. So a number that is the rounded value of a new state comes from a new state.
+All others are the user's, and are cast.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ def migrate_state(tx: Any, params: PyTree, state: PyTree) -> tuple[PyTree, tuple
     stock or patched optax goes on. A state that fits is returned as it is.
 
     - Each leaf is cast to the dtype that it has in ``tx.init(params)``, within its kind of number.
-    - A scalar, or a hyperparameter of ``inject_hyperparams``, that stock rounded when it was new is
-      replaced: in bfloat16 ``b2=0.999`` is 1, and the cast would keep the 1.
+    - A scalar, or a hyperparameter of ``inject_hyperparams``, that was rounded when it was new, and
+      is wider now, is replaced: in bfloat16 ``b2=0.999`` is 1, and the cast would keep the 1.
     - A value that you changed is kept: a hyperparameter that is not the rounded value of a new
       state. So is a leaf that the new dtype cannot hold.
 

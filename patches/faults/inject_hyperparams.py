@@ -32,10 +32,15 @@ def not_a_number(optax: Any) -> str | None:
     return demo.wrong("the first update of adam", updates["b"], -1e-2)
 
 
-@FAULTS.traced
+@FAULTS.computed()
 def narrow_hyperparams(optax: Any) -> str | None:
-    """Hyperparameters are rounded to the half precision of the params."""
-    return _narrow(optax, jnp.bfloat16)
+    """Hyperparameters are rounded to the half precision of the params.
+
+    0.999 in bfloat16 is 1, and so are all its powers.
+    """
+    tx = optax.inject_hyperparams(lambda decay: optax.scale(decay**1000))(0.999)
+    updates = demo.first_updates(tx, demo.ones(jnp.bfloat16))
+    return demo.wrong("0.999 to the power of 1000", updates["b"], 0.999**1000)
 
 
 @FAULTS.traced
@@ -44,11 +49,7 @@ def integer_leaf(optax: Any) -> str | None:
 
     0.1 in int32 is 0: nothing is trained, and there is no warning.
     """
-    return _narrow(optax, jnp.float32, jnp.int32)
-
-
-def _narrow(optax: Any, *dtypes: Any) -> str | None:
-    state = demo.initial(_inject(optax, "sgd", 0.1), *dtypes)
+    state = demo.initial(_inject(optax, "sgd", 0.1), jnp.float32, jnp.int32)
     rate = state.hyperparams["learning_rate"]
     return demo.wrong_dtype("the learning rate is kept in {}", rate)
 

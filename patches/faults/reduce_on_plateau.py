@@ -76,10 +76,14 @@ def array_min_scale(optax: Any) -> str | None:
     return _show(optax, jnp.bfloat16, min_scale=np.asarray(0.1, np.float32))
 
 
-@FAULTS.traced
+@FAULTS.computed()
 def narrow_scalars(optax: Any) -> str | None:
-    """Scales, and values from 0.2.7 on, are kept in the dtype of the params."""
-    return _narrow(optax, jnp.bfloat16)
+    """With bfloat16 params, a factor above 0.998 never reduces the scale.
+
+    0.999 in bfloat16 is 1. Values, from 0.2.7 on, are kept in the dtype of the params too.
+    """
+    state = _after(optax, [1.0] * 101, factor=0.999, patience=1)
+    return demo.wrong("the scale after 100 plateaus", state.scale, 0.999**100)
 
 
 @FAULTS.traced

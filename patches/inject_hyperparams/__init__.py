@@ -1,4 +1,4 @@
-"""inject_hyperparams: hyperparameters are float32 or wider, whatever the params.
+"""inject_hyperparams: hyperparameters have the values that were given, whatever the params.
 
 Stock keeps hyperparameters in the dtype of the params: of the first leaf up to 0.2.7, in the
 highest of all from 0.2.8 on. bfloat16 has 8 bits: below one it has the numbers 1 - k/256. So b2 =
@@ -7,12 +7,17 @@ complex leaf makes them complex. With ``hyperparam_dtype=float32`` they keep the
 and updates change to float32. https://github.com/google-deepmind/optax/issues/1414 asks for another
 dtype; no upstream issue was found about the NaN, or about the dtypes of state and updates.
 
-Here stock computes the hyperparameters. Stock sees one number in place of the params and gradients,
-and a transformation whose state is the hyperparameters in place of the inner one. The inner
-transformation then sees the user's params, gradients and state. If no param is narrower than the
-hyperparameters, they are passed on unchanged. Else they are weakly typed, and take the dtype of the
-leaf that they meet, like a Python number. In that case a gradient narrower than its param is passed
-on as wide as the param: stock's hyperparameters would promote that gradient too.
+Here the state is stock's, bit by bit, and the step uses what was given. A schedule is computed in
+each step. A number is known since the transformation was built: where the state holds its rounding,
+the number itself is used. Any other value in the state is the user's, and is used as it is. Only
+where stock would make a float an integer or a complex number, the state holds float32.
+
+Stock sees one number in place of the params and gradients, and a transformation whose state is the
+hyperparameters in place of the inner one. The inner transformation then sees the user's params,
+gradients and state. If no param is narrower than the hyperparameters, they are passed on unchanged.
+Else they are weakly typed, and take the dtype of the leaf that they meet, like a Python number. In
+that case a gradient narrower than its param is passed on as wide as the param: stock's
+hyperparameters would promote that gradient too.
 
 Functions of ``jax.lax`` do not promote. An inner transformation that gives them hyperparameters is
 called twice in such a step: JAX refuses float32, then the hyperparameters have the dtype of the
@@ -24,6 +29,7 @@ eps = 1e-8 is 0 in float16, for a Python number as for a hyperparameter: ``float
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -35,7 +41,6 @@ from ..._contract.dtypes import (
     PyTree,
     cast,
     dtype_of,
-    have_same_dtypes,
     is_real,
     kind_of,
     leaves,
@@ -46,15 +51,14 @@ from ..._contract.kinds import promote_initial_state
 from ..._contract.signatures import Parameters
 from ..._contract.state import cast_back
 from ..._contract.updates import cast_updates, kept_like, same_dtypes
-from ..._contract.widths import compute_dtype
 from ..._engine.patch import Patch, Stock
-from ..._tally import paused
+from ..._tally import count, paused
 from .._support import modules
 from .._support.arguments import arguments_of
 from .._support.rebuild import Call, call_of, in_place_of, rebuild
-from .._support.representation import stand_in_number
 from .._support.stock_dtypes import start_as_stock
-from .hyperparameters import Factory, strong_names, with_dtypes_of
+from .given import Given, recorded, schedules_recorded, strong_names
+from .hyperparameters import Factory, dtype_of_stock, dtypes_once, keep_kinds
 
 if TYPE_CHECKING:
     from .hyperparameters import Inner
@@ -82,13 +86,15 @@ PATCH.fault("complex_leaf", ">=0.1.2")
 def _inject_hyperparams(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace ``inject_hyperparams``, with the arguments of the installed release.
 
-    The state is stock's. Real hyperparameters are in ``hyperparam_dtype`` if the user gives one,
-    else in float32, or float64 if a param is. Other hyperparameters are stock's. A leaf that has
-    another dtype, because it was restored or set by the user, keeps its dtype.
+    The state is stock's. Only where stock raises for the dtypes of the params, or keeps no floats,
+    hyperparameters are float32, or float64 if a param is; and no wider than that where the user
+    gives an array, or a schedule returns one.
     """
     arguments = arguments_of(stock, args, kwargs)
     static = arguments["static_args"] = _names(arguments["static_args"])
     inner_factory, requested = arguments["inner_factory"], arguments.get("hyperparam_dtype")
+    if requested is not None:
+        requested = jax.dtypes.canonicalize_dtype(requested)
     parameters = Parameters(inner_factory)
 
     def remember(**hyperparams: Any) -> Any:
@@ -108,9 +114,24 @@ def _inject_hyperparams(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         tx = built(*args, **kwargs)  # Checks the arguments, and has the right type.
         bound = parameters.signature.bind(*args, **kwargs)
         defaults = frozenset(parameters.of_dtypes) - frozenset(bound.arguments)
-        strong = strong_names(bound, requested)
-        factory = Factory(inner_factory, static, defaults, strong, requested)
-        injected = _Injected(tx, hyperparams_of(*args, **kwargs), factory)
+        bound.apply_defaults()
+        given = dict(bound.arguments)
+        for name, parameter in parameters.signature.parameters.items():
+            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                given.update(given.pop(name))
+        strong = strong_names(given, requested)
+        factory = Factory(
+            inner_factory,
+            static,
+            defaults,
+            strong,
+            requested,
+            Given({} if requested is not None else given),
+        )
+        for name, value in bound.arguments.items():
+            if callable(value) and name not in static:
+                bound.arguments[name] = recorded(name, value)
+        injected = _Injected(stock, tx, hyperparams_of(*bound.args, **bound.kwargs), factory)
         return rebuild(tx, Call(in_place, *args, **kwargs), injected.update, injected.init)
 
     in_place = in_place_of(inner_factory, wrapped_transform, call)
@@ -127,26 +148,39 @@ class _Injected:
     """A transformation whose hyperparameters are in its state.
 
     Attributes:
+      inject: stock's function.
       stock: stock's transformation.
       hyperparams: stock's transformation, around one that has the hyperparameters for its state.
       factory: builds the inner transformation.
       asked_for: shapes and dtypes of the inner state, by those of the params.
     """
 
+    inject: Stock
     stock: Any
     hyperparams: Any
     factory: Factory
     asked_for: dict[Any, PyTree] = dataclasses.field(default_factory=dict)
 
+    def _stand_in(self, tree: PyTree) -> Any:
+        """Return one leaf, or one number, for stock in place of a tree: it looks at the dtype."""
+        dtype, is_stocks = dtype_of_stock(self.inject, dtypes_once(tree))
+        if not is_stocks:
+            count(f"hyperparameters to {dtype}")
+        for leaf in leaves(tree):
+            if getattr(leaf, "dtype", None) == dtype:
+                return leaf
+        return np.zeros((), dtype)  # NumPy: a probe must not create JAX arrays.
+
     def init(self, params: PyTree) -> Any:
-        widest = compute_dtype(params)
-        state = self.hyperparams.init(stand_in_number(params, widest))
-        inner = self.factory.inner(state, params, widest)
+        number = self._stand_in(params)
+        with schedules_recorded() as scheduled:
+            state = self.hyperparams.init(number)
+        inner = self.factory.inner(state, scheduled, params, number.dtype)
         inner_state = strip_weak_type(inner.build().init(params))
         inner_state = promote_initial_state(inner.update, inner_state, params)
         # Integers stay weakly typed: int64, in 64-bit mode, would turn counters into int64.
         state = strip_weak_type(state._replace(hyperparams={}, inner_state=()))
-        state = state._replace(hyperparams=inner.hyperparams, inner_state=inner_state)
+        state = state._replace(hyperparams=inner.kept, inner_state=inner_state)
         if inner.mixed:  # Stock has hyperparameters in one of these.
             inner_state = start_as_stock(self.stock, state, params).inner_state
         return state._replace(inner_state=inner_state)
@@ -156,12 +190,12 @@ class _Injected:
     ) -> tuple[PyTree, Any]:
         before = state.inner_state
         like = _params_like(updates, before) if params is None else params
-        widest = compute_dtype(like)
-        number = stand_in_number(like, widest)
-        _, new_state = self.hyperparams.update(
-            number, state._replace(inner_state=()), number, **extra_args
-        )
-        inner = self.factory.inner(new_state, like, widest)
+        number = self._stand_in(updates if params is None else params)
+        with schedules_recorded() as scheduled:
+            _, new_state = self.hyperparams.update(
+                number, state._replace(inner_state=()), number, **extra_args
+            )
+        inner = self.factory.inner(new_state, scheduled, like, number.dtype, state.hyperparams)
         same = same_dtypes(updates, like)
         wide = _as_wide_as(like, updates) if inner.promotes and not same else updates
         new_updates, inner_state = inner.update(wide, before, params, **extra_args)
@@ -170,12 +204,10 @@ class _Injected:
             inner_state = cast_back(inner_state, before, whose)
         # Moments may be wide though nobody asked.
         asks = self._as_asked_for(inner, before) if inner.mixed else before
-        kept = inner.hyperparams
-        if not have_same_dtypes(kept, state.hyperparams):
-            kept = with_dtypes_of(state, kept, narrows=inner.promotes)
         # The rest is the count and the states of the user's schedules.
         none: dict[str, Any] = {"hyperparams": {}, "inner_state": ()}
         rest = cast_back(new_state._replace(**none), state._replace(**none))
+        kept = keep_kinds(inner.kept, state)
         new_state = rest._replace(hyperparams=kept, inner_state=inner_state)
         return cast_updates(new_updates, updates, params, asks), new_state
 

@@ -54,7 +54,7 @@ def test_a_stateful_schedule_keeps_its_state_and_gets_the_users_dtypes() -> None
     assert_keeps_the_contract(tx, params, extra=lambda _: {"value": value})
     assert set(seen) == {jnp.dtype(jnp.bfloat16)}
     state = tx.init(params)
-    assert state.hyperparams["learning_rate"].dtype == jnp.float32
+    assert state.hyperparams["learning_rate"].dtype == jnp.bfloat16
     assert state.hyperparams_states["learning_rate"].dtype == jnp.bfloat16
 
 
@@ -128,7 +128,7 @@ def test_a_hyperparameter_may_be_a_typed_random_key() -> None:
         updates, state = update(params, state)
         assert updates.dtype == jnp.bfloat16
         assert jnp.issubdtype(state.hyperparams["key"].dtype, jax.dtypes.prng_key)
-        assert state.hyperparams["scale"].dtype == jnp.float32
+        assert state.hyperparams["scale"].dtype == jnp.bfloat16
 
 
 class _Model:

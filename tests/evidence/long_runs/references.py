@@ -85,12 +85,6 @@ def adabelief(x0: Any, store: Store = exactly, *, rate: float) -> Step:
     return step
 
 
-def injected_adam(x0: Any, store: Store = exactly, *, rate: float) -> Step:
-    inner = adam(x0, store, rate=rate)
-    constants = {"learning_rate": rate, "b1": B1, "b2": B2, "eps": EPS}
-    return lambda *given: (inner(*given)[0], constants)
-
-
 def rmsprop(x0: Any, store: Store = exactly, *, rate: float, decay: float) -> Step:
     """Tieleman and Hinton, lecture 6.5 of "Neural Networks for Machine Learning"."""
     v = np.zeros(x0.size)

@@ -22,8 +22,7 @@ EXPLAINED: dict[tuple[str, str], str] = {
     ): "In 0.2.8 stock casts the loss itself. A test of 0.2.3 fails.",
     (
         "patches/inject_hyperparams/hyperparameters.py",
-        "cast(value, jax.dtypes.canonicalize_dtype(self.requested))  ->  "
-        "(lambda first, *_, **__: first)(value, jax.dtypes.canonicalize_dtype(self.requested))",
+        "cast(stock, self.requested)  ->  (lambda first, *_, **__: first)(stock, self.requested)",
     ): "In 0.2.3 stock has cast every real hyperparameter to this dtype.",
     (
         "patches/inject_hyperparams/hyperparameters.py",
