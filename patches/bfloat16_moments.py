@@ -1,4 +1,4 @@
-"""bfloat16_moments: moments of bfloat16 gradients are rounded by turns, so that none stalls.
+"""bfloat16_moments: moments of bfloat16 gradients are rounded up and down, so that none stalls.
 
 v += (1 - b2) (g^2 - v) does not move v by less than half a unit in its last place. bfloat16 has 8
 bits. So with b2 = 0.999, v stalls as soon as g^2 / v is below 1 + 2^-9 / 0.001, about 3. For unit
@@ -7,11 +7,10 @@ After 200 gradients of 1, updates for 8,000 gradients of 0.001 are 60 times too 
 
 Here stock runs on float32 copies of the bfloat16 leaves, and its state is rounded back: up in some
 steps and down in others, so that the mean over steps is right. The step counter in the state
-decides, so each run gives the same bits, and no memory is added. rmsprop, adagrad, sm3, adadelta
-and cocob have no counter: bits of the exact moment decide there, and only where rounding to nearest
-would not move the moment. Gradients that repeat exactly still stall them: ``float32_moments`` does
-not. ``trace``, the momentum of SGD, is left as in stock. A ``mu_dtype`` that you ask for is rounded
-by stock, to nearest.
+decides, so each run gives the same bits, and no memory is added. rmsprop, adagrad, sm3, adadelta,
+cocob and ``trace``, the momentum of SGD, have no counter: there all data of the step decide. Of few
+elements, gradients that repeat exactly may still stall them: ``float32_moments`` does not. A
+``mu_dtype`` that you ask for is rounded by stock, to nearest.
 """
 
 from __future__ import annotations

@@ -10,12 +10,10 @@ how much memory the state takes. A step may add less to a moment than float16 ca
 nearest, the moment would stop, and rounded up, it would drift up. So it is rounded up in some steps
 and down in others, and its mean over steps is right. The step counter in the state decides, so each
 run gives the same bits. First moments are rounded in the same way, but to nearest below 6e-5.
-rmsprop has no counter: bits of the exact moment decide, and only where rounding to nearest would
-not move it. The moments of adagrad and sm3 are rounded to nearest, and so are those of adadelta,
-but a small one that grows does so by 6e-8 or more. A positive moment that
-divides is at least 6e-8: an update for a tiny gradient may be too small. A moment above 65504, from
-gradients that stay above 256, is kept at 65504: an update is then too large by up to |g| / 256; on
-stock it is zero for ever. ``float32_moments`` avoids both.
+rmsprop, adagrad, sm3, adadelta and cocob have no counter: all data of the step decide there. A
+positive moment that divides is at least 6e-8: an update for a tiny gradient may be too small. A
+moment above 65504, from gradients that stay above 256, is kept at 65504: an update is then too
+large by up to |g| / 256; on stock it is zero for ever. ``float32_moments`` avoids both.
 
 This patch does not change norms of whole trees or the scalars of parameter-free optimizers.
 """

@@ -2,8 +2,8 @@
 
 A second moment in half precision is rounded in each step. ``bfloat16_moments`` and ``float16_eps``
 round it such that its mean is right, which leaves an error of 1 % in the updates of adam. rmsprop,
-adagrad, sm3 and adadelta have no step counter: there a moment still stalls if gradients repeat
-exactly, and the sum of squares of adagrad stops at 256 unit gradients. optax has ``mu_dtype`` for
+adagrad, sm3 and adadelta have no step counter: there the moment of a single element still stalls if
+gradients repeat exactly. optax has ``mu_dtype`` for
 the first moment and nothing for the second
 (https://github.com/google-deepmind/optax/issues/1552).
 

@@ -6,8 +6,8 @@ have the same 16 bits, and go through them as evenly as they can. Params have bi
 
 Without either, bits come from the step's own new values, before they are rounded to half precision.
 The bits of all values, times odd numbers by their places, are added up; a hash of this sum and of
-the number of an array says where the array starts, and by which multiples of a generalized golden
-ratio along each axis it goes on: they spread evenly over rows, columns and blocks.
+the number of an array says where the array starts; from there each element goes on by multiples of
+a generalized golden ratio along each axis, and one multiplication tells the elements apart.
 
 What bits of data guarantee:
 
@@ -71,17 +71,11 @@ def sum_of(*data: Any) -> Any:
     for leaf in data:
         bits = lax.bitcast_convert_type(lax.stop_gradient(leaf), jnp.uint32)
         bits = bits * (_places(leaf.shape) | 1)
-        # Else n equal elements would add up to n times their bits, and lose the upper ones.
-        bits = bits ^ (bits >> 15)
-        # XLA on the CPU would store the numbers that it adds up, but not if it does two things.
-        zero, axes = jnp.uint32(0), tuple(range(leaf.ndim))
-        added, mixed = lax.reduce((bits, bits >> 7), (zero, zero), _add_and_mix, axes)
-        total = total * jnp.uint32(_GOLDEN) + added + mixed
+        # Else n equal elements would add up to n times their bits, and lose the upper ones. A plain
+        # sum: XLA gathers sharded arrays for any other reduction.
+        added = jnp.sum(bits ^ (bits >> 15), dtype=jnp.uint32)
+        total = total * jnp.uint32(_GOLDEN) + added
     return total
-
-
-def _add_and_mix(old: Any, new: Any) -> tuple[Any, Any]:
-    return old[0] + new[0], old[1] ^ new[1]
 
 
 @jax.jit
@@ -102,8 +96,10 @@ def _starts(sums: list[Any]) -> list[Any]:
 @functools.partial(jax.jit, static_argnums=1)
 def bits_from(start: Any, shape: tuple[int, ...]) -> Any:
     """Return 16 bits for each element of an array, from those of its first."""
-    odd = _hash(start ^ jnp.uint32(_GOLDEN)) | 1
-    return ((_places(shape) * odd + start) >> 16).astype(jnp.uint16)
+    number = _places(shape) + start
+    # Moved alike in each step, elements that follow one another would all err to the same side.
+    number = (number ^ (number >> 15)) * jnp.uint32(0x2C1B3C6D)
+    return (number >> 16).astype(jnp.uint16)
 
 
 def _places(shape: tuple[int, ...]) -> Any:

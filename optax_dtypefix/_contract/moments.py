@@ -25,6 +25,7 @@ from .dtypes import (
     dtype_of,
     has_16_bits,
     is_half,
+    is_real,
     kind_of,
     leaves,
     may_cast,
@@ -93,23 +94,25 @@ def second_moments(state: str) -> tuple[str, ...]:
     return tuple(name for name, how in fields.items() if how is not dither)
 
 
-def store(new: PyTree, old: PyTree) -> PyTree:
+def store(new: PyTree, old: PyTree, grads: PyTree = None) -> PyTree:
     """Cast a new state to the dtypes of the old one, within the kinds of number.
 
     Args:
       new: a state after a step, in any dtypes.
       old: the state before that step, of the same structure.
+      grads: the gradients, which tell steps apart where the state does not count.
 
     Returns:
       The new state. Moments that become narrower are rounded as :data:`ROUNDINGS` says.
     """
     if type(new) is not type(old):  # The user's subclass of a state: stock returns its own class.
         old = unflatten_like(new, leaves(old))
-    return _map(_like, round_moments(new, old), old)
+    return _map(_like, round_moments(new, old, grads), old)
 
 
-def round_moments(new: PyTree, old: PyTree) -> PyTree:
+def round_moments(new: PyTree, old: PyTree, grads: PyTree = None) -> PyTree:
     """Round the moments of a new state that the old one has in half precision; leave the rest."""
+    told_apart_by = list(filter(is_real, leaves(grads)))
 
     def rounded(new: Any, old: Any) -> Any:
         if not _is_known(old):
@@ -122,10 +125,11 @@ def round_moments(new: PyTree, old: PyTree) -> PyTree:
 
             return _map(unless_as_wide, getattr(new, name), getattr(old, name))
 
-        narrowed: list[Any] = []
+        data: list[Any] = []
         for name in roundings:
-            each(name, lambda x, _: narrowed.append(x))
-        bits = _bits_of_step(new, narrowed)
+            # The new moments would do as well. But XLA would store them, to read them twice.
+            each(name, lambda x, before: data.append(before if told_apart_by else x))
+        bits = _bits_of_step(new, [*data, *told_apart_by] if data else [])
 
         def of_field(name: str) -> PyTree:
             how = roundings[name]
@@ -136,7 +140,7 @@ def round_moments(new: PyTree, old: PyTree) -> PyTree:
             # The state of schedule_free has another inside.
             name: of_field(name)
             if name in roundings
-            else round_moments(getattr(new, name), getattr(old, name))
+            else round_moments(getattr(new, name), getattr(old, name), grads)
             for name in old._fields
         }
         if roundings.get("mu") is dither_within_root:
@@ -166,7 +170,7 @@ def _like(leaf: Any, before: Any) -> Any:
     return round_leaf(leaf, before.dtype) if same_kind else leaf
 
 
-def _bits_of_step(state: Any, narrowed: list[Any]) -> Callable[[Any, int], Any]:
+def _bits_of_step(state: Any, data: list[Any]) -> Callable[[Any, int], Any]:
     """Return a function that gives the bits of this step for the n-th leaf of each field.
 
     All moments of a param have the same bits: errors cancel where one is divided by another. If the
@@ -177,7 +181,7 @@ def _bits_of_step(state: Any, narrowed: list[Any]) -> Callable[[Any, int], Any]:
     if count is not None:
         of_step = bits_of_step(count)
         return lambda x, _: bits_for(x.shape, _beside(x, of_step))
-    starts = starts_of([sum_of(cast(x, jnp.float32)) for x in narrowed]) if narrowed else []
+    starts = starts_of([sum_of(cast(x, jnp.float32)) for x in data]) if data else []
     return lambda x, place: _beside(x, starts[place])
 
 

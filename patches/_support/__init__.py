@@ -4,7 +4,7 @@
 way                                    stock is given  in which dtypes  mode        state after
 =====================================  ==============  ===============  ==========  =============
 ``KeepDtypes``                         trees           the user's (1)   32-bit (2)  cast back
-``InFloat32``                          trees           16 bits widened  the user's  by turns
+``InFloat32``                          trees           16 bits widened  the user's  rounded
 ``distance_estimates``, line searches  lists of reals  one, >= 32 bits  32-bit      cast back (3)
 ``prodigy``: own mathematics           lists of reals  each >= 32 bits  the user's  cast back (3)
 ``schedule_free``                      trees           16 bits widened  the user's  cast back (3)
@@ -13,7 +13,7 @@ way                                    stock is given  in which dtypes  mode    
 =====================================  ==============  ===============  ==========  =============
 
 (1) One dtype for all, if stock needs that. (2) If stock computes in float64 in 64-bit mode. (3)
-Scalars are float32 or wider. "By turns" is ``round_moments``, which ``cast_back`` calls as well.
+Scalars are float32 or wider. "Rounded" is by ``round_moments``, which ``cast_back`` calls as well.
 
 ``prodigy`` does not run stock as ``distance_estimates`` does. Its 0/0 is inside stock's update:
 a guard there would depend on the order of stock's operations. And jax older than 0.7 traces each

@@ -170,7 +170,8 @@ class InFloat32:
                 rounded = map(round_leaf, leaves(new_updates), dtypes)
                 new_updates = unflatten_like(new_updates, rounded)
             step = functools.partial(tx.update, **without_user_code(extra_args))
-            return new_updates, store(new_state, as_stock_promotes(step, updates, state, params))
+            held = as_stock_promotes(step, updates, state, params)
+            return new_updates, store(new_state, held, updates)
 
         return rebuild(tx, call_of(stock, args, kwargs), update_fn, init_fn)
 
