@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,6 @@ from .dtypes import (
     REAL,
     PyTree,
     array_dtypes,
-    cast_array,
     dtype_of,
     have_same_dtypes,
     is_number,
@@ -23,8 +22,10 @@ from .dtypes import (
     leaves_and_none,
     numbers,
     same_structure,
+    strong_dtypes,
     unflatten_like,
 )
+from .rounding import round_leaf
 from .signatures import parameters_of
 from .widths import widest_real
 
@@ -74,11 +75,85 @@ def cast_updates(
       The updates. A tree with neither the structure of the gradients nor that of the params comes
       back as it is.
     """
+    return cast_to(updates, bound_of(updates, grads, params, state, requested))
+
+
+def bound_of(
+    updates: PyTree, grads: PyTree, params: PyTree, state: PyTree, requested: tuple[Any, ...] = ()
+) -> list[Any] | None:
+    """List the dtypes that :func:`cast_updates` gives; None if the updates are within them."""
     if have_same_dtypes(updates, grads):
+        return None
+    return update_dtypes(updates, grads, params, state, requested)
+
+
+def cast_to(updates: PyTree, bound: list[Any] | None) -> PyTree:
+    """Cast the JAX arrays among the updates to the dtypes of :func:`bound_of`."""
+    if bound is None:
         return updates
-    flat = leaves(updates)
-    dtypes = update_dtypes(updates, grads, params, state, requested)
-    return updates if dtypes is None else unflatten_like(updates, map(cast_array, flat, dtypes))
+    return unflatten_like(updates, map(_round_array, leaves(updates), bound))
+
+
+def _round_array(leaf: Any, dtype: Any) -> Any:
+    return round_leaf(leaf, dtype) if isinstance(leaf, jax.Array) else leaf
+
+
+class Step(NamedTuple):
+    """What a link of a chain returns, which leaves it to the chain to bound the updates.
+
+    Attributes:
+      updates: as wide as stock's.
+      state: after the step.
+      bound: the dtypes of :func:`bound_of`.
+      requested: dtypes that the user asked for by arguments.
+    """
+
+    updates: PyTree
+    state: PyTree
+    bound: list[Any] | None = None
+    requested: tuple[Any, ...] = ()
+
+
+class Owed:
+    """The casts that the links of a chain leave to the chain, by the key paths of the leaves."""
+
+    def __init__(self) -> None:
+        self._dtypes: dict[str, Any] = {}
+        self._requested: tuple[Any, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self._dtypes)
+
+    def add(self, step: Step) -> None:
+        """Note which updates a link has made wider than they may be."""
+        self._requested += step.requested
+        given = list(map(dtype_of, leaves(step.updates)))
+        bound = given if step.bound is None else step.bound
+        if not self and bound == given:
+            return
+        for path, now, dtype in zip(_paths(step.updates), given, bound):
+            if now != dtype:
+                self._dtypes.setdefault(path, dtype)
+            elif step.requested and update_dtype(now, *step.requested) == now:
+                self._dtypes.pop(path, None)
+
+    def bound(
+        self, updates: PyTree, grads: PyTree, params: PyTree, state: PyTree
+    ) -> tuple[list[Any] | None, tuple[Any, ...]]:
+        """List the dtypes to cast the updates of the last link to, and those asked for."""
+        if not self:  # No update is weakly typed.
+            strong = strong_dtypes(updates) is not None
+            return None if strong else list(map(dtype_of, leaves(updates))), self._requested
+        given, paths = list(map(dtype_of, leaves(updates))), _paths(updates)
+        if not self._dtypes.keys() <= set(paths):  # A link of the user's has made other trees.
+            return bound_of(updates, grads, params, state, self._requested), self._requested
+        rows = ((now, self._dtypes.get(path, now)) for path, now in zip(paths, given))
+        return [update_dtype(*row) for row in rows], self._requested
+
+
+def _paths(tree: PyTree) -> list[str]:
+    with_paths, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return [jax.tree_util.keystr(path) for path, _ in with_paths]
 
 
 def update_dtypes(

@@ -26,11 +26,11 @@ from ..._contract.dtypes import (
 )
 from ..._contract.moments import ROUNDINGS, second_moments, store
 from ..._contract.rounding import round_leaf
-from ..._contract.updates import kept_like, requested_dtypes, update_dtypes
+from ..._contract.updates import Step, kept_like, requested_dtypes, update_dtypes
 from ..._engine.patch import Patch, Stock
 from ..._tally import counting
 from . import modules
-from .rebuild import call_of, rebuild
+from .rebuild import Promotes, call_of, link_of, parts_of, rebuild
 from .stock_dtypes import as_stock_promotes, promotes_half, start_as_stock, without_user_code
 
 
@@ -131,6 +131,10 @@ class InFloat32:
         tx, requested = stock(*args, **kwargs), requested_dtypes(stock, args, kwargs)
         promotes = any(map(promotes_half, (*args, *kwargs.values())))
         functions = any(map(_is_function, (*args, *kwargs.values())))
+        below = parts_of(tx)
+        link = link_of(tx)
+        everywhere = promotes or bool(below and below.promotes == "everywhere")
+        where: Promotes = "everywhere" if everywhere else "nowhere"
 
         def init_fn(params: PyTree) -> Any:
             state = tx.init(params)
@@ -144,13 +148,13 @@ class InFloat32:
 
         def update_fn(
             updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
-        ) -> tuple[PyTree, Any]:
+        ) -> Step:
             if not self._concerns(state, updates, params):
-                return tx.update(updates, state, params, **extra_args)  # type: ignore[no-any-return]
+                return Step(*link(updates, state, params, **extra_args))
             try:
                 wide = self._wide(updates, state, params)
             except Exception:  # A pytree node of the user's takes no other dtype.
-                return tx.update(updates, state, params, **extra_args)  # type: ignore[no-any-return]
+                return Step(*link(updates, state, params, **extra_args))
             objective = extra_args.get("obj_fn")
             if objective is not None:  # What sophia differentiates is given the user's dtypes.
                 extra_args["obj_fn"] = with_params_cast_back(params, objective)
@@ -166,13 +170,14 @@ class InFloat32:
                 like = updates  # Nothing tells: gradients and moments stand in for the params.
                 asked = (*requested, *dtypes_in(self._moments_of(kept)))
             dtypes = update_dtypes(new_updates, updates, like, kept, asked)
-            if dtypes is not None:
+            if dtypes is not None and not everywhere:
                 rounded = map(round_leaf, leaves(new_updates), dtypes)
                 new_updates = unflatten_like(new_updates, rounded)
             step = functools.partial(tx.update, **without_user_code(extra_args))
-            return new_updates, store(new_state, as_stock_promotes(step, updates, state, params))
+            new_state = store(new_state, as_stock_promotes(step, updates, state, params))
+            return Step(new_updates, new_state, dtypes if everywhere else None, requested)
 
-        return rebuild(tx, call_of(stock, args, kwargs), update_fn, init_fn)
+        return rebuild(tx, call_of(stock, args, kwargs), update_fn, init_fn, promotes=where)
 
     def _with_wide_fields(self, tx: Any, state: Any, params: PyTree) -> Any:
         try:
