@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from .._contract.dtypes import (
     PyTree,
+    array_dtypes,
     cast,
     dtype_of,
     is_inexact,
@@ -21,7 +22,6 @@ from .._contract.dtypes import (
     leaves,
     tree_map,
 )
-from .._contract.float32 import dtypes_in_float32
 from .._contract.promotion import standard_promotion
 from .._contract.updates import bound_of, requested_dtypes, update_dtypes
 from .._contract.widths import real_dtype
@@ -32,7 +32,7 @@ from ._support.combine import combine
 from ._support.deprecated import deprecated_attribute
 from ._support.in_float32 import MOMENT_TRANSFORMS, with_params_cast_back
 from ._support.keep_dtypes import KeepDtypes
-from ._support.rebuild import call_of, in_place_of
+from ._support.rebuild import FLOATS, call_of, in_place_of
 
 PATCH = Patch(
     "promotion",
@@ -174,7 +174,7 @@ def _bias_correction(stock: Stock, moment: PyTree, *args: Any, **kwargs: Any) ->
 
     ``nadam`` corrects the gradients themselves.
     """
-    if dtypes_in_float32((), moment) is None:
+    if not FLOATS.issuperset(array_dtypes(moment) or (None,)):
         moment = tree_map(_float32_if_integer, moment)
     return stock(moment, *args, **kwargs)
 

@@ -13,6 +13,7 @@ from .dtypes import (
     COMPLEX,
     REAL,
     PyTree,
+    all_dtypes,
     array_dtypes,
     dtype_of,
     have_same_dtypes,
@@ -21,7 +22,6 @@ from .dtypes import (
     leaves,
     leaves_and_none,
     numbers,
-    same_structure,
     strong_dtypes,
     unflatten_like,
 )
@@ -127,9 +127,11 @@ class Owed:
     def add(self, step: Step) -> None:
         """Note which updates a link has made wider than they may be."""
         self._requested += step.requested
-        given = list(map(dtype_of, leaves(step.updates)))
+        if step.bound is None and not self._dtypes:
+            return
+        given = all_dtypes(step.updates)
         bound = given if step.bound is None else step.bound
-        if not self and bound == given:
+        if bound == given and not self._dtypes:
             return
         for path, now, dtype in zip(_paths(step.updates), given, bound):
             if now != dtype:
@@ -143,8 +145,8 @@ class Owed:
         """List the dtypes to cast the updates of the last link to, and those asked for."""
         if not self:  # No update is weakly typed.
             strong = strong_dtypes(updates) is not None
-            return None if strong else list(map(dtype_of, leaves(updates))), self._requested
-        given, paths = list(map(dtype_of, leaves(updates))), _paths(updates)
+            return None if strong else all_dtypes(updates), self._requested
+        given, paths = all_dtypes(updates), _paths(updates)
         if not self._dtypes.keys() <= set(paths):  # A link of the user's has made other trees.
             return bound_of(updates, grads, params, state, self._requested), self._requested
         rows = ((now, self._dtypes.get(path, now)) for path, now in zip(paths, given))
@@ -160,29 +162,28 @@ def update_dtypes(
     updates: PyTree, grads: PyTree, params: PyTree, state: PyTree, requested: tuple[Any, ...] = ()
 ) -> list[Any] | None:
     """List the dtypes that :func:`cast_updates` gives, or None for a tree that it leaves alone."""
-    flat = leaves(updates)
-    like = next((leaves(t) for t in (grads, params) if same_structure(t, updates)), None)
-    if like is None:
+    of_grads, like_grads = _dtypes_for(updates, grads)
+    of_params, like_params = _dtypes_for(updates, params)
+    if not (like_grads or like_params):
         return None
-    columns = [like, _aligned(grads, updates), _aligned(params, updates)]
-    unknown = params is None or any(param is None for param in columns[-1])
-    inputs = [tuple(dtype_of(x) for x in row if x is not None) for row in zip(*columns)]
-    if len(leaves(grads)) != len(flat):  # Pairs, as of lookahead: any gradient may be behind one.
-        inputs = [(*row, *map(dtype_of, leaves(grads))) for row in inputs]
-    given = list(map(dtype_of, flat))
+    inputs: list[tuple[Any, ...]] = list(zip(of_grads, of_params))
+    unknown = params is None or _UNKNOWN in of_params
+    given = all_dtypes(updates)
+    if len(leaves(grads)) != len(given):  # Pairs, as of lookahead: any gradient may be behind one.
+        inputs = [(*row, *all_dtypes(grads)) for row in inputs]
 
     def kept() -> list[tuple[Any, ...]]:
         trees = [] if state is None else kept_like(state, updates)
         return [tuple(map(dtype_of, row)) for row in zip(*trees)]
 
     if unknown:  # Params may be float32.
-        stand_ins = kept() or [(jnp.dtype(jnp.float32),)] * len(flat)
+        stand_ins = kept() or [(jnp.dtype(jnp.float32),)] * len(given)
         inputs = [(*row, *more) for row, more in zip(inputs, stand_ins)]
     dtypes = [update_dtype(dtype, *row, requested=requested) for dtype, row in zip(given, inputs)]
     if state is None or dtypes == given:
         return dtypes
     requested = (*requested, *_requested_by(state))
-    rows = zip(given, inputs, kept() or [()] * len(flat))
+    rows = zip(given, inputs, kept() or [()] * len(given))
     return [update_dtype(dtype, *row, requested=(*requested, *more)) for dtype, row, more in rows]
 
 
@@ -199,19 +200,26 @@ def _requested_by(state: PyTree) -> tuple[Any, ...]:
     return tuple(dict.fromkeys((jnp.dtype(jnp.float32), *copies))) if found else ()
 
 
-def _aligned(tree: PyTree, updates: PyTree) -> list[Any]:
-    """List the leaf of a tree for each update; None for each if structure and shapes differ.
+_UNKNOWN = np.dtype("V3")  # Of no array of JAX.
 
-    A gradient, and its update, may be None for a leaf that is frozen or no array.
+
+def _dtypes_for(updates: PyTree, tree: PyTree) -> tuple[list[Any], bool]:
+    """List the dtype of a tree for each update, and say whether their structures are the same.
+
+    It is ``_UNKNOWN`` for each update if the shapes differ. A gradient, and its update, may be None
+    for a leaf that is frozen or no array.
     """
-    if same_structure(tree, updates):
-        return leaves(tree)
+    structure: Any = jax.tree_util.tree_structure(tree)
+    if structure == jax.tree_util.tree_structure(updates):
+        return all_dtypes(tree), True
     like, flat = leaves(updates), leaves(tree)
     if len(flat) != len(like):
         pairs = zip(leaves_and_none(updates), leaves_and_none(tree))
         flat = [leaf for update, leaf in pairs if update is not None]
     same = len(flat) == len(like) and all(np.shape(a) == np.shape(b) for a, b in zip(flat, like))
-    return flat if same else [None] * len(like)
+    if not same:
+        return [_UNKNOWN] * len(like), False
+    return [_UNKNOWN if leaf is None else dtype_of(leaf) for leaf in flat], False
 
 
 def kept_like(state: PyTree, tree: PyTree) -> list[list[Any]]:

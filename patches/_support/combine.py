@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import threading
 from collections.abc import Mapping
 from typing import Any, Callable, get_args
 
@@ -36,10 +37,15 @@ def combine(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         update: Callable[..., Any] = stock(*changed_args, **changed_kwargs).update
         return update
 
+    update_links = update_of(_leaving_casts)
+
     def step(updates: PyTree, state: PyTree, *args: Any, **kwargs: Any) -> tuple[Any, Any, Owed]:
         owed = Owed()
-        update = update_of(functools.partial(_leaving_casts, owed))
-        return (*update(updates, state, *args, **kwargs), owed)
+        _THREAD.owed.append(owed)
+        try:
+            return (*update_links(updates, state, *args, **kwargs), owed)
+        finally:
+            _THREAD.owed.pop()
 
     def update_fn(updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any) -> Step:
         new_updates, new_state, owed = step(updates, state, params, **extra_args)
@@ -83,15 +89,25 @@ def _map_links(function: Callable[[Any], Any], value: Any) -> Any:
     return value
 
 
-def _leaving_casts(owed: Owed, tx: Any) -> Any:
-    """Return a link that notes its casts in place of making them."""
+class _Thread(threading.local):
+    """The chains that take a step in this thread: what the links of each leave to it."""
+
+    def __init__(self) -> None:
+        self.owed: list[Owed] = []
+
+
+_THREAD = _Thread()
+
+
+def _leaving_casts(tx: Any) -> Any:
+    """Return a link that notes its casts for the innermost chain in place of making them."""
     link = link_of(tx)
     if link is tx.update:
         return tx
 
     def update(*args: Any, **kwargs: Any) -> tuple[PyTree, PyTree]:
         step = link(*args, **kwargs)
-        owed.add(step)
+        _THREAD.owed[-1].add(step)
         return step.updates, step.state
 
     return tx._replace(update=update)

@@ -60,6 +60,8 @@ class Parts(NamedTuple):
       call: of optax, which returns the transformation.
       init: of the transformation.
       promotes: where stock's updates are wider than half-precision gradients and params.
+      widened: of a transformation that runs in float32, see ``in_float32.py``: the one that runs,
+        and what each patch widens.
     """
 
     link: Callable[..., Step] | None
@@ -67,6 +69,7 @@ class Parts(NamedTuple):
     call: Call
     init: Callable[..., Any]
     promotes: Promotes = "nowhere"
+    widened: tuple[Any, tuple[Any, ...]] | None = None
 
 
 Promotes = Literal["nowhere", "in mixed trees", "everywhere"]
@@ -133,7 +136,7 @@ def in_place_of(
     return wrapper
 
 
-def rebuild(
+def rebuild(  # noqa: PLR0913
     tx: Any,
     call: Call,
     update: Callable[..., Any],
@@ -142,6 +145,7 @@ def rebuild(
     also_in_float32: bool = False,
     in_float32: Callable[..., Any] | None = None,
     promotes: Promotes = "nowhere",
+    widened: tuple[Any, tuple[Any, ...]] | None = None,
 ) -> Any:
     """Return a transformation of stock with another ``update``, and perhaps another ``init``.
 
@@ -156,13 +160,12 @@ def rebuild(
       also_in_float32: whether stock is wrong in float32 too, so that ``update`` always runs.
       in_float32: to run in place of ``tx.update`` in a float32 problem.
       promotes: see :class:`Parts`.
+      widened: see :class:`Parts`.
     """
     below, run = parts_of(tx), current().run
     stock = in_float32 or (below and below.stock) or tx.update
 
-    def link(*args: Any, **kwargs: Any) -> Step:
-        step: Step = run(_count_casts, update, *args, **kwargs)
-        return step
+    link = functools.partial(run, _count_casts, update)
 
     def bounded(*args: Any, **kwargs: Any) -> tuple[PyTree, PyTree]:
         step = Step(*update(*args, **kwargs))
@@ -188,7 +191,7 @@ def rebuild(
         return _with_update(
             tx, call, functools.partial(run, update), Parts(None, None, call, tx.init)
         )
-    parts = Parts(link, stock, call, tx.init, promotes)
+    parts = Parts(link, stock, call, tx.init, promotes, widened)
     return _with_update(tx, call, stock_in_float32, parts)
 
 
@@ -212,14 +215,14 @@ def rebuild_but_for_floats(tx: Any, call: Call, update: Callable[..., Any]) -> A
         updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, PyTree]:
         dtypes = strong_dtypes(updates)
-        if dtypes is None or not _FLOATS.issuperset(dtypes):
+        if dtypes is None or not FLOATS.issuperset(dtypes):
             return run(update, updates, state, params, **extra_args)  # type: ignore[no-any-return]
         return stock(updates, state, params, **extra_args)  # type: ignore[no-any-return]
 
     return _with_update(tx, call, stock_for_floats, Parts(None, stock, call, tx.init))
 
 
-_FLOATS = frozenset(map(jnp.dtype, ("bfloat16", "float16", "float32", "float64")))
+FLOATS = frozenset(map(jnp.dtype, ("bfloat16", "float16", "float32", "float64")))
 
 
 def _with_update(tx: Any, call: Call, update: Callable[..., Any], parts: Parts) -> Any:
