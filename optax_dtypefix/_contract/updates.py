@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from typing import Any, Callable, NamedTuple
 
 import jax
@@ -114,12 +115,32 @@ class Step(NamedTuple):
     requested: tuple[Any, ...] = ()
 
 
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.chains: list[Owed] = []
+
+
+_THREAD = _Thread()
+
+
+def innermost() -> Owed:
+    """Return what is owed to the innermost chain that takes a step in this thread."""
+    return _THREAD.chains[-1]
+
+
 class Owed:
     """The casts that the links of a chain leave to the chain, by the key paths of the leaves."""
 
     def __init__(self) -> None:
         self._dtypes: dict[str, Any] = {}
         self._requested: tuple[Any, ...] = ()
+
+    def __enter__(self) -> Owed:
+        _THREAD.chains.append(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _THREAD.chains.pop()
 
     def __bool__(self) -> bool:
         return bool(self._dtypes)

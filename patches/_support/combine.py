@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 import operator
-import threading
 from collections.abc import Mapping
 from typing import Any, Callable, get_args
 
 from ..._contract.dtypes import REAL, PyTree, dtypes_in, is_half, kind_of, leaves
 from ..._contract.state import cast_back
-from ..._contract.updates import Owed, Step, same_dtypes
+from ..._contract.updates import Owed, Step, innermost, same_dtypes
 from ..._engine.patch import Stock
 from ..._tally import NO_PATCH
 from .rebuild import Promotes, call_of, link_of, parts_of, pickled_as_call, rebuild
@@ -39,16 +38,9 @@ def combine(stock: Stock, *args: Any, **kwargs: Any) -> Any:
 
     update_links = update_of(_leaving_casts)
 
-    def step(updates: PyTree, state: PyTree, *args: Any, **kwargs: Any) -> tuple[Any, Any, Owed]:
-        owed = Owed()
-        _THREAD.owed.append(owed)
-        try:
-            return (*update_links(updates, state, *args, **kwargs), owed)
-        finally:
-            _THREAD.owed.pop()
-
     def update_fn(updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any) -> Step:
-        new_updates, new_state, owed = step(updates, state, params, **extra_args)
+        with Owed() as owed:
+            new_updates, new_state = update_links(updates, state, params, **extra_args)
         if owed and same_dtypes(updates, params):
             # Of a state that did not start as here, or where the first step could not be traced.
             new_state = cast_back(new_state, state)
@@ -61,7 +53,8 @@ def combine(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         states = list(state.values()) if isinstance(state, Mapping) else state
         if not any(map(is_half, leaves(states[first + 1 :]))):
             return state
-        return start_as_stock(tx._replace(update=step), state, params)
+        with Owed():
+            return start_as_stock(tx._replace(update=update_links), state, params)
 
     with NO_PATCH:  # The links count their casts.
         return rebuild(
@@ -89,16 +82,6 @@ def _map_links(function: Callable[[Any], Any], value: Any) -> Any:
     return value
 
 
-class _Thread(threading.local):
-    """The chains that take a step in this thread: what the links of each leave to it."""
-
-    def __init__(self) -> None:
-        self.owed: list[Owed] = []
-
-
-_THREAD = _Thread()
-
-
 def _leaving_casts(tx: Any) -> Any:
     """Return a link that notes its casts for the innermost chain in place of making them."""
     link = link_of(tx)
@@ -107,7 +90,7 @@ def _leaving_casts(tx: Any) -> Any:
 
     def update(*args: Any, **kwargs: Any) -> tuple[PyTree, PyTree]:
         step = link(*args, **kwargs)
-        _THREAD.owed[-1].add(step)
+        innermost().add(step)
         return step.updates, step.state
 
     return tx._replace(update=update)

@@ -29,7 +29,7 @@ from ..._contract.moments import ROUNDINGS, second_moments, store
 from ..._contract.rounding import round_leaf
 from ..._contract.updates import Step, kept_like, requested_dtypes, update_dtypes
 from ..._engine.patch import Patch, Stock
-from ..._tally import counting, current
+from ..._tally import THREAD, Tally, counting, current
 from . import modules
 from .rebuild import Promotes, call_of, link_of, parts_of, rebuild
 from .stock_dtypes import as_stock_promotes, promotes_half, start_as_stock, without_user_code
@@ -112,11 +112,11 @@ class Widening(NamedTuple):
 
     Attributes:
       is_narrow: whether leaves of a dtype have to be widened.
-      run: opens the tally of the patch.
+      tally: of the patch.
     """
 
     is_narrow: Callable[[Any], bool]
-    run: Callable[..., Any]
+    tally: Tally
 
 
 @dataclasses.dataclass(eq=False, repr=False)  # Cheaper to import than a whole one.
@@ -141,12 +141,12 @@ class InFloat32:
         """Register this replacement in a patch."""
         patch.wraps(self.transform.name, self.transform.modules, self.transform.releases)(self)
 
-    def __call__(self, stock: Stock, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, stock: Stock, *args: Any, **kwargs: Any) -> Any:  # noqa: PLR0915
         """Build stock's transformation, to be run in float32."""
         tx, requested = stock(*args, **kwargs), requested_dtypes(stock, args, kwargs)
         promotes = any(map(promotes_half, (*args, *kwargs.values())))
         functions = any(map(_is_function, (*args, *kwargs.values())))
-        below, widenings = parts_of(tx), (Widening(self.is_narrow, current().run),)
+        below, widenings = parts_of(tx), (Widening(self.is_narrow, current()),)
         if below and below.widened and not self.wide:
             tx, others = below.widened  # What another patch has built is not needed.
             widenings += others
@@ -161,7 +161,9 @@ class InFloat32:
         def init_fn(params: PyTree) -> Any:
             state = tx.init(params)
             concerned = acting(state, params)
-            return concerned[0].run(start, concerned, state, params) if concerned else state
+            if not concerned:
+                return state
+            return concerned[0].tally.run(start, concerned, state, params)
 
         def start(concerned: list[Widening], state: Any, params: PyTree) -> Any:
             if promotes:
@@ -176,40 +178,35 @@ class InFloat32:
             concerned = acting(state, updates, params)
             if not concerned:
                 return link(updates, state, params, **extra_args)
-            return concerned[0].run(take, concerned, updates, state, params, **extra_args)
-
-        def take(
-            concerned: list[Widening],
-            updates: PyTree,
-            state: Any,
-            params: PyTree,
-            **extra_args: Any,
-        ) -> Any:
+            THREAD.open.append(concerned[0].tally)
             try:
-                wide = _widen(concerned, updates, state, params)
-            except Exception:  # A pytree node of the user's takes no other dtype.
-                return link(updates, state, params, **extra_args)
-            objective = extra_args.get("obj_fn")
-            if objective is not None:  # What sophia differentiates is given the user's dtypes.
-                extra_args["obj_fn"] = with_params_cast_back(params, objective)
-            run = tx
-            if functions:
-                given = dict(zip(map(id, leaves(wide)), leaves((updates, state, params))))
-                by_name = {name: _with(given, argument) for name, argument in kwargs.items()}
-                run = stock(*(_with(given, argument) for argument in args), **by_name)
-            new_updates, new_state = run.update(*wide, **extra_args)
-            like, kept = params, None if params is not None else self._kept(state)
-            asked = requested
-            if kept is not None and not kept_like(kept, updates):
-                like = updates  # Nothing tells: gradients and moments stand in for the params.
-                asked = (*requested, *dtypes_in(self._moments_of(kept)))
-            dtypes = update_dtypes(new_updates, updates, like, kept, asked)
-            if dtypes is not None and not everywhere:
-                rounded = map(round_leaf, leaves(new_updates), dtypes)
-                new_updates = unflatten_like(new_updates, rounded)
-            step = functools.partial(tx.update, **without_user_code(extra_args))
-            new_state = store(new_state, as_stock_promotes(step, updates, state, params))
-            return Step(new_updates, new_state, dtypes if everywhere else None, requested)
+                try:
+                    wide = _widen(concerned, updates, state, params)
+                except Exception:  # A pytree node of the user's takes no other dtype.
+                    return link(updates, state, params, **extra_args)
+                objective = extra_args.get("obj_fn")
+                if objective is not None:  # What sophia differentiates is given the user's dtypes.
+                    extra_args["obj_fn"] = with_params_cast_back(params, objective)
+                run = tx
+                if functions:
+                    given = dict(zip(map(id, leaves(wide)), leaves((updates, state, params))))
+                    by_name = {name: _with(given, argument) for name, argument in kwargs.items()}
+                    run = stock(*(_with(given, argument) for argument in args), **by_name)
+                new_updates, new_state = run.update(*wide, **extra_args)
+                like, kept = params, None if params is not None else self._kept(state)
+                asked = requested
+                if kept is not None and not kept_like(kept, updates):
+                    like = updates  # Nothing tells: gradients and moments stand in for the params.
+                    asked = (*requested, *dtypes_in(self._moments_of(kept)))
+                dtypes = update_dtypes(new_updates, updates, like, kept, asked)
+                if dtypes is not None and not everywhere:
+                    rounded = map(round_leaf, leaves(new_updates), dtypes)
+                    new_updates = unflatten_like(new_updates, rounded)
+                step = functools.partial(tx.update, **without_user_code(extra_args))
+                new_state = store(new_state, as_stock_promotes(step, updates, state, params))
+                return Step(new_updates, new_state, dtypes if everywhere else None, requested)
+            finally:
+                THREAD.open.pop()
 
         call = call_of(stock, args, kwargs)
         widened = None if self.wide else (tx, widenings)
@@ -261,7 +258,7 @@ def _widen(concerned: list[Widening], *trees: PyTree) -> Any:
     dtypes = all_dtypes(flat)
     for widening in concerned:
         narrow = [i for i, dtype in enumerate(dtypes) if widening.is_narrow(dtype)]
-        wide = widening.run(cast_all, [flat[i] for i in narrow], jnp.float32)
+        wide = widening.tally.run(cast_all, [flat[i] for i in narrow], jnp.float32)
         for i, leaf in zip(narrow, wide):
             flat[i] = leaf
     return unflatten_like(trees, flat)

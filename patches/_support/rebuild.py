@@ -21,7 +21,7 @@ from ..._contract.state import cast_back
 from ..._contract.updates import Step, cast_to
 from ..._engine.locate import find
 from ..._engine.patch import Stock
-from ..._tally import current
+from ..._tally import THREAD, current
 
 
 class Call(functools.partial[Any]):
@@ -162,25 +162,35 @@ def rebuild(  # noqa: PLR0913
       promotes: see :class:`Parts`.
       widened: see :class:`Parts`.
     """
-    below, run = parts_of(tx), current().run
+    below, tally = parts_of(tx), current()
     stock = in_float32 or (below and below.stock) or tx.update
 
-    link = functools.partial(run, _count_casts, update)
-
-    def bounded(*args: Any, **kwargs: Any) -> tuple[PyTree, PyTree]:
-        step = Step(*update(*args, **kwargs))
-        return cast_to(step.updates, step.bound), step.state
+    # Not by ``run``: the fewer frames of ours, the shorter the traceback of the user's error.
+    def link(*args: Any, **kwargs: Any) -> Step:
+        THREAD.open.append(tally)
+        try:
+            step = Step(*update(*args, **kwargs))
+            for leaf, dtype in zip(leaves(step.updates), step.bound or ()):
+                count_cast(leaf, dtype)  # The chain makes the cast, for this patch.
+            return step
+        finally:
+            THREAD.open.pop()
 
     def stock_in_float32(
         updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, PyTree]:
         dtypes = dtypes_in_float32(state, updates, params, extra_args)
         if dtypes is None:
-            return run(bounded, updates, state, params, **extra_args)  # type: ignore[no-any-return]
+            THREAD.open.append(tally)
+            try:
+                step = Step(*update(updates, state, params, **extra_args))
+                return cast_to(step.updates, step.bound), step.state
+            finally:
+                THREAD.open.pop()
         new_updates, new_state = stock(updates, state, params, **extra_args)
         # User-defined code inside, such as a schedule, may return any dtype.
         if new_state is not state and strong_dtypes(new_state) != dtypes:
-            new_state = run(cast_back, new_state, state)
+            new_state = tally.run(cast_back, new_state, state)
         return new_updates, new_state
 
     if init is not None:
@@ -189,18 +199,10 @@ def rebuild(  # noqa: PLR0913
         promotes = below.promotes
     if also_in_float32:
         return _with_update(
-            tx, call, functools.partial(run, update), Parts(None, None, call, tx.init)
+            tx, call, functools.partial(tally.run, update), Parts(None, None, call, tx.init)
         )
     parts = Parts(link, stock, call, tx.init, promotes, widened)
     return _with_update(tx, call, stock_in_float32, parts)
-
-
-def _count_casts(update: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Step:
-    """Take a step, and count the casts that it leaves to a chain for this patch."""
-    step = Step(*update(*args, **kwargs))
-    for leaf, dtype in zip(leaves(step.updates), step.bound or ()):
-        count_cast(leaf, dtype)
-    return step
 
 
 def rebuild_but_for_floats(tx: Any, call: Call, update: Callable[..., Any]) -> Any:
