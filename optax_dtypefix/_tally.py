@@ -32,14 +32,14 @@ class Tally:
         self.changed: dict[str, int] = {}
 
     def __enter__(self) -> None:
-        _THREAD.open.append(self)
+        THREAD.open.append(self)
 
     def __exit__(self, *_: object) -> None:
-        _THREAD.open.pop()
+        THREAD.open.pop()
 
     def run(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function with this tally open."""
-        opened = _THREAD.open
+        opened = THREAD.open
         opened.append(self)
         try:
             return function(*args, **kwargs)
@@ -50,9 +50,9 @@ class Tally:
         """Return the replacement, with its calls counted and this tally open while it runs."""
 
         def counted(*args: Any, **kwargs: Any) -> Any:
-            if not _THREAD.paused:
+            if not THREAD.paused:
                 self.reached += 1
-            opened = _THREAD.open
+            opened = THREAD.open
             opened.append(self)
             try:  # As in ``run``: one call less in each eager step.
                 return replacement(*args, **kwargs)
@@ -73,18 +73,18 @@ class _Thread(threading.local):
         self.open = [NO_PATCH]
 
 
-_THREAD = _Thread()
+THREAD = _Thread()
 
 
 def current() -> Tally:
     """Return the innermost open tally of this thread."""
-    return _THREAD.open[-1]
+    return THREAD.open[-1]
 
 
 def count(kind: str, times: int = 1) -> None:
     """Count something that stock does not do, for the patch that runs."""
-    if times and not _THREAD.paused:
-        changed = _THREAD.open[-1].changed
+    if times and not THREAD.paused:
+        changed = THREAD.open[-1].changed
         changed[kind] = changed.get(kind, 0) + times
 
 
@@ -102,8 +102,8 @@ def counting(function: _F) -> _F:
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
     """Count nothing in this thread: the block traces a call that the program did not make."""
-    before, _THREAD.paused = _THREAD.paused, True
+    before, THREAD.paused = THREAD.paused, True
     try:
         yield
     finally:
-        _THREAD.paused = before
+        THREAD.paused = before

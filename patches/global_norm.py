@@ -26,18 +26,20 @@ from .._contract.dtypes import (
     PyTree,
     cast,
     cast_hyperparameter,
+    dtypes_in,
     half_to_float32,
     is_inexact,
     leaves,
     tree_map,
 )
-from .._contract.updates import cast_updates
+from .._contract.updates import Step, bound_of, cast_to
 from .._contract.widths import compute_dtype, statistics_dtype
 from .._engine.patch import Patch, Stock
 from ._support import modules
 from ._support.deprecated import deprecated_attribute
 from ._support.functions import in_float32, trees_in_float32
-from ._support.rebuild import call_of, rebuild
+from ._support.rebuild import Promotes, call_of, rebuild
+from ._support.stock_dtypes import promotes_half
 
 PATCH = Patch(
     "global_norm",
@@ -65,10 +67,15 @@ PATCH.fault("array_max_norm", ">=0.1.2")
 
 @PATCH.wraps("clip_by_global_norm", modules.CLIPPING, ">=0.1.3")
 @PATCH.wraps("clip_by_block_rms", modules.CLIPPING)
-@PATCH.wraps("normalize_by_update_norm", modules.TRANSFORM, ">=0.2.3")
 def _transformation(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace a transformation that divides by a norm."""
     return _run_on(half_to_float32, stock, args, kwargs)
+
+
+@PATCH.wraps("normalize_by_update_norm", modules.TRANSFORM, ">=0.2.3")
+def _transformation_by_all(stock: Stock, *args: Any, **kwargs: Any) -> Any:
+    """Replace a transformation that divides each leaf by the norm of all: the widest promotes."""
+    return _run_on(half_to_float32, stock, args, kwargs, by_all=True)
 
 
 @PATCH.wraps("adaptive_grad_clip", modules.CLIPPING)
@@ -84,26 +91,33 @@ def _transformation_in_one_dtype(stock: Stock, *args: Any, **kwargs: Any) -> Any
     return _run_on(_in_widest, stock, args, kwargs)
 
 
-def _run_on(
+def _run_on(  # noqa: PLR0913
     widen: Callable[[PyTree], PyTree],
     stock: Stock,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     *,
     by_params: bool = False,
+    by_all: bool = False,
 ) -> Any:
     hyperparameters = args, kwargs
-    promotes = any(hasattr(value, "dtype") for value in leaves(hyperparameters))
+    promotes = any(map(promotes_half, leaves(hyperparameters)))
 
-    def update_fn(updates: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:
+    def update_fn(updates: PyTree, state: Any, params: PyTree = None) -> Step:
         cast_number = functools.partial(cast_hyperparameter, dtype=statistics_dtype(updates))
         args, kwargs = tree_map(cast_number, hyperparameters)
         new_updates, new_state = stock(*args, **kwargs).update(widen(updates), state, widen(params))
         # Stock gives an update the dtype of its gradient, unless an array or the params promote it.
         like = params if params is not None and (by_params or promotes) else updates
-        return cast_updates(new_updates, updates, like), new_state
+        bound = bound_of(new_updates, updates, like, None)
+        if not (promotes or (by_all and len(dtypes_in(updates)) > 1)):
+            new_updates = cast_to(new_updates, bound)
+        return Step(new_updates, new_state, bound)
 
-    return rebuild(stock(*args, **kwargs), call_of(stock, args, kwargs), update_fn)
+    call = call_of(stock, args, kwargs)
+    where: Promotes = "in mixed trees" if by_all else "nowhere"
+    tx = stock(*args, **kwargs)
+    return rebuild(tx, call, update_fn, promotes="everywhere" if promotes else where)
 
 
 def _in_widest(tree: PyTree) -> PyTree:

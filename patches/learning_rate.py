@@ -30,6 +30,7 @@ from ._support import modules
 from ._support.arguments import arguments_of
 from ._support.keep_dtypes import KeepDtypes
 from ._support.rebuild import call_of, rebuild, rebuild_but_for_floats
+from ._support.stock_dtypes import promotes_half
 
 PATCH = Patch(
     "learning_rate",
@@ -70,7 +71,9 @@ class _Scaled(KeepDtypes):
             result: tuple[PyTree, PyTree] = fitted.update(updates, state, params, **extra_args)
             return result
 
-        return self.wrap(rebuild(tx, call, update_fn), call, requested)
+        everywhere = callable(rate) or promotes_half(rate)
+        tx = rebuild(tx, call, update_fn, promotes="everywhere" if everywhere else "nowhere")
+        return self.wrap(tx, call, requested)
 
 
 class _Scale(_Scaled):

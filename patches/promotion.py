@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from .._contract.dtypes import (
     PyTree,
+    array_dtypes,
     cast,
     dtype_of,
     is_inexact,
@@ -21,17 +22,17 @@ from .._contract.dtypes import (
     leaves,
     tree_map,
 )
-from .._contract.float32 import dtypes_in_float32
 from .._contract.promotion import standard_promotion
-from .._contract.updates import cast_updates, requested_dtypes
+from .._contract.updates import bound_of, requested_dtypes, update_dtypes
 from .._contract.widths import real_dtype
 from .._engine.patch import Patch, Stock
 from ._support import modules
 from ._support.arguments import arguments_of
+from ._support.combine import combine
 from ._support.deprecated import deprecated_attribute
 from ._support.in_float32 import MOMENT_TRANSFORMS, with_params_cast_back
 from ._support.keep_dtypes import KeepDtypes
-from ._support.rebuild import call_of, in_place_of
+from ._support.rebuild import FLOATS, call_of, in_place_of
 
 PATCH = Patch(
     "promotion",
@@ -87,10 +88,10 @@ class _Lookahead(KeepDtypes):
 
     def _bound(
         self, updates: Any, grads: PyTree, params: PyTree, state: PyTree, requested: tuple[Any, ...]
-    ) -> Any:
-        fast = cast_updates(updates.fast, grads, params.fast, state, requested)
-        slow = cast_updates(updates.slow, grads, params.slow, state, requested)
-        return updates._replace(fast=fast, slow=slow)
+    ) -> list[Any] | None:
+        fast = update_dtypes(updates.fast, grads, params.fast, state, requested)
+        slow = update_dtypes(updates.slow, grads, params.slow, state, requested)
+        return None if fast is None or slow is None else fast + slow
 
 
 class _Flatten(KeepDtypes):
@@ -110,12 +111,12 @@ class _Flatten(KeepDtypes):
         params: PyTree,
         state: PyTree,
         requested: tuple[Any, ...],
-    ) -> PyTree:
+    ) -> list[Any] | None:
         kept = list(map(dtype_of, self._vectors(state, leaves(grads))))
         if params is not None:  # A vector in the common dtype does not tell the dtype of one param.
             widest = real_dtype(params)
             kept = [dtype for dtype in kept if jnp.finfo(dtype).bits > jnp.finfo(widest).bits]
-        return cast_updates(updates, grads, params, state, (*requested, *kept))
+        return bound_of(updates, grads, params, state, (*requested, *kept))
 
     def _vectors(self, state: PyTree, grads: list[Any]) -> list[Any]:
         size = sum(map(jnp.size, grads))
@@ -173,7 +174,7 @@ def _bias_correction(stock: Stock, moment: PyTree, *args: Any, **kwargs: Any) ->
 
     ``nadam`` corrects the gradients themselves.
     """
-    if dtypes_in_float32((), moment) is None:
+    if not FLOATS.issuperset(array_dtypes(moment) or (None,)):
         moment = tree_map(_float32_if_integer, moment)
     return stock(moment, *args, **kwargs)
 
@@ -221,6 +222,11 @@ _wrap(modules.TRANSFORM, "<0.2.4", "scale_by_radam scale_by_sm3", _IN_ONE_DTYPE)
 _wrap(modules.TRANSFORM, ">=0.2.4", "scale_by_radam scale_by_sm3")
 _wrap(modules.FACTORIZED, "<0.2.4", "scale_by_factored_rms", _IN_ONE_DTYPE)
 _wrap(modules.FACTORIZED, ">=0.2.4", "scale_by_factored_rms")
+_wrap(modules.COMBINING, ">=0.1.2", "chain", combine)
+_wrap(modules.COMBINING, ">=0.1.8", "named_chain", combine)
+_wrap(modules.COMBINING, "<0.2.3", "multi_transform", combine)
+_wrap(modules.COMBINING, ">=0.2.3", "partition", combine)
+_wrap(modules.MASKING, ">=0.1.2", "masked", combine)
 _wrap(modules.CLIPPING, ">=0.1.2", "clip clip_by_block_rms adaptive_grad_clip")
 _wrap(modules.CLIPPING, ">=0.1.2", "clip_by_global_norm", _NO_INTEGERS)
 _wrap(modules.ADDING, "!=0.2.3", "add_noise", _NO_INTEGERS)

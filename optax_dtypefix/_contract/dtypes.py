@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Callable
 
 import jax
@@ -120,8 +121,9 @@ def cast_all(flat: list[Any], dtype: Any) -> list[Any]:
     """Cast each leaf of a list. An eager step does so in few programs, not in one a leaf."""
     if not _are_on_the_only_device(flat):
         return [cast(leaf, dtype) for leaf in flat]
-    for leaf in flat:
-        count_cast(leaf, dtype)
+    for (was, weak), times in Counter(zip(map(_DTYPE, flat), map(_WEAK_TYPE, flat))).items():
+        if weak or was != dtype:
+            count(_kind_of_cast(was, dtype, weak), times)
     most = 64  # Leaves in one program: a larger one compiles for longer than it saves.
     parts = (flat[start : start + most] for start in range(0, len(flat), most))
     return [leaf for part in parts for leaf in _convert_all(part, dtype)]
@@ -132,7 +134,7 @@ def _are_on_the_only_device(flat: list[Any]) -> bool:
 
     Of several devices, a program would commit all of its results to the one of any argument.
     """
-    if any(isinstance(leaf, jax.core.Tracer) or not isinstance(leaf, jax.Array) for leaf in flat):
+    if [a for a in flat if isinstance(a, jax.core.Tracer) or not isinstance(a, jax.Array)]:
         return False
     return len({leaf.sharding for leaf in flat}) == 1 and jax.local_device_count() == 1
 
@@ -222,9 +224,14 @@ def array_dtypes(tree: PyTree) -> list[Any] | None:
         return None
 
 
+def all_dtypes(tree: PyTree) -> list[Any]:
+    """List the dtype of each leaf of a tree."""
+    return array_dtypes(tree) or list(map(dtype_of, leaves(tree)))
+
+
 def dtypes_in(tree: PyTree) -> set[Any]:
     """Return the dtypes of the leaves of a tree."""
-    return set(array_dtypes(tree) or map(dtype_of, leaves(tree)))
+    return set(all_dtypes(tree))
 
 
 # By way of aval: a tracer takes ten times as long to find its own weak_type.

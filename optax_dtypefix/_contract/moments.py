@@ -24,6 +24,7 @@ from .dtypes import (
     cast,
     dtype_of,
     has_16_bits,
+    have_same_dtypes,
     is_half,
     is_real,
     kind_of,
@@ -86,6 +87,7 @@ ROUNDINGS: dict[str, dict[str, Rounding]] = {
 """By the name of the class of a state: how its averages, sums and maxima are rounded."""
 
 
+@functools.cache
 def second_moments(state: str) -> tuple[str, ...]:
     """List the fields of a class of states by which updates are divided, and their inputs."""
     fields = ROUNDINGS[state]
@@ -107,7 +109,8 @@ def store(new: PyTree, old: PyTree, grads: PyTree = None) -> PyTree:
     """
     if type(new) is not type(old):  # The user's subclass of a state: stock returns its own class.
         old = unflatten_like(new, leaves(old))
-    return _map(_like, round_moments(new, old, grads), old)
+    rounded = round_moments(new, old, grads)
+    return rounded if have_same_dtypes(rounded, old) else _map(_like, rounded, old)
 
 
 def round_moments(new: PyTree, old: PyTree, grads: PyTree = None) -> PyTree:
@@ -187,8 +190,8 @@ def _bits_of_step(state: Any, data: list[Any]) -> Callable[[Any, int], Any]:
 
 def _beside(x: Any, bits: Any) -> Any:
     """Free the bits from the device of the counter: an eager leaf may be on another device."""
-    eager = not any(isinstance(a, jax.core.Tracer) for a in (x, bits))
-    if not eager or jax.local_device_count() == 1:
+    traced = isinstance(x, jax.core.Tracer) or isinstance(bits, jax.core.Tracer)
+    if traced or jax.local_device_count() == 1:
         return bits
     return np.asarray(bits) if bits.devices() != jnp.asarray(x).devices() else bits
 
@@ -222,6 +225,6 @@ def _map(function: Callable[..., Any], *trees: PyTree) -> PyTree:
     """``tree_map`` over trees any of which may have None for a leaf: a param that is frozen."""
 
     def unless_none(*leaves: Any) -> Any:
-        return leaves[0] if any(leaf is None for leaf in leaves) else function(*leaves)
+        return leaves[0] if [leaf for leaf in leaves if leaf is None] else function(*leaves)
 
     return tree_map(unless_none, *trees, is_leaf=lambda leaf: leaf is None)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable
+import threading
+from typing import Any, Callable, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +14,8 @@ from .dtypes import (
     COMPLEX,
     REAL,
     PyTree,
+    all_dtypes,
     array_dtypes,
-    cast_array,
     dtype_of,
     have_same_dtypes,
     is_number,
@@ -22,9 +23,10 @@ from .dtypes import (
     leaves,
     leaves_and_none,
     numbers,
-    same_structure,
+    strong_dtypes,
     unflatten_like,
 )
+from .rounding import round_leaf
 from .signatures import parameters_of
 from .widths import widest_real
 
@@ -74,40 +76,135 @@ def cast_updates(
       The updates. A tree with neither the structure of the gradients nor that of the params comes
       back as it is.
     """
+    return cast_to(updates, bound_of(updates, grads, params, state, requested))
+
+
+def bound_of(
+    updates: PyTree, grads: PyTree, params: PyTree, state: PyTree, requested: tuple[Any, ...] = ()
+) -> list[Any] | None:
+    """List the dtypes that :func:`cast_updates` gives; None if the updates are within them."""
     if have_same_dtypes(updates, grads):
+        return None
+    return update_dtypes(updates, grads, params, state, requested)
+
+
+def cast_to(updates: PyTree, bound: list[Any] | None) -> PyTree:
+    """Cast the JAX arrays among the updates to the dtypes of :func:`bound_of`."""
+    if bound is None:
         return updates
-    flat = leaves(updates)
-    dtypes = update_dtypes(updates, grads, params, state, requested)
-    return updates if dtypes is None else unflatten_like(updates, map(cast_array, flat, dtypes))
+    return unflatten_like(updates, map(_round_array, leaves(updates), bound))
+
+
+def _round_array(leaf: Any, dtype: Any) -> Any:
+    return round_leaf(leaf, dtype) if isinstance(leaf, jax.Array) else leaf
+
+
+class Step(NamedTuple):
+    """What a link of a chain returns, which leaves it to the chain to bound the updates.
+
+    Attributes:
+      updates: as wide as stock's.
+      state: after the step.
+      bound: the dtypes of :func:`bound_of`.
+      requested: dtypes that the user asked for by arguments.
+    """
+
+    updates: PyTree
+    state: PyTree
+    bound: list[Any] | None = None
+    requested: tuple[Any, ...] = ()
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.chains: list[Owed] = []
+
+
+_THREAD = _Thread()
+
+
+def innermost() -> Owed:
+    """Return what is owed to the innermost chain that takes a step in this thread."""
+    return _THREAD.chains[-1]
+
+
+class Owed:
+    """The casts that the links of a chain leave to the chain, by the key paths of the leaves."""
+
+    def __init__(self) -> None:
+        self._dtypes: dict[str, Any] = {}
+        self._requested: tuple[Any, ...] = ()
+
+    def __enter__(self) -> Owed:
+        _THREAD.chains.append(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _THREAD.chains.pop()
+
+    def __bool__(self) -> bool:
+        return bool(self._dtypes)
+
+    def add(self, step: Step) -> None:
+        """Note which updates a link has made wider than they may be."""
+        self._requested += step.requested
+        if step.bound is None and not self._dtypes:
+            return
+        given = all_dtypes(step.updates)
+        bound = given if step.bound is None else step.bound
+        if bound == given and not self._dtypes:
+            return
+        for path, now, dtype in zip(_paths(step.updates), given, bound):
+            if now != dtype:
+                self._dtypes.setdefault(path, dtype)
+            elif step.requested and update_dtype(now, *step.requested) == now:
+                self._dtypes.pop(path, None)
+
+    def bound(
+        self, updates: PyTree, grads: PyTree, params: PyTree, state: PyTree
+    ) -> tuple[list[Any] | None, tuple[Any, ...]]:
+        """List the dtypes to cast the updates of the last link to, and those asked for."""
+        if not self:  # No update is weakly typed.
+            strong = strong_dtypes(updates) is not None
+            return None if strong else all_dtypes(updates), self._requested
+        given, paths = all_dtypes(updates), _paths(updates)
+        if not self._dtypes.keys() <= set(paths):  # A link of the user's has made other trees.
+            return bound_of(updates, grads, params, state, self._requested), self._requested
+        rows = ((now, self._dtypes.get(path, now)) for path, now in zip(paths, given))
+        return [update_dtype(*row) for row in rows], self._requested
+
+
+def _paths(tree: PyTree) -> list[str]:
+    with_paths, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return [jax.tree_util.keystr(path) for path, _ in with_paths]
 
 
 def update_dtypes(
     updates: PyTree, grads: PyTree, params: PyTree, state: PyTree, requested: tuple[Any, ...] = ()
 ) -> list[Any] | None:
     """List the dtypes that :func:`cast_updates` gives, or None for a tree that it leaves alone."""
-    flat = leaves(updates)
-    like = next((leaves(t) for t in (grads, params) if same_structure(t, updates)), None)
-    if like is None:
+    of_grads, like_grads = _dtypes_for(updates, grads)
+    of_params, like_params = _dtypes_for(updates, params)
+    if not (like_grads or like_params):
         return None
-    columns = [like, _aligned(grads, updates), _aligned(params, updates)]
-    unknown = params is None or any(param is None for param in columns[-1])
-    inputs = [tuple(dtype_of(x) for x in row if x is not None) for row in zip(*columns)]
-    if len(leaves(grads)) != len(flat):  # Pairs, as of lookahead: any gradient may be behind one.
-        inputs = [(*row, *map(dtype_of, leaves(grads))) for row in inputs]
-    given = list(map(dtype_of, flat))
+    inputs: list[tuple[Any, ...]] = list(zip(of_grads, of_params))
+    unknown = params is None or _UNKNOWN in of_params
+    given = all_dtypes(updates)
+    if len(leaves(grads)) != len(given):  # Pairs, as of lookahead: any gradient may be behind one.
+        inputs = [(*row, *all_dtypes(grads)) for row in inputs]
 
     def kept() -> list[tuple[Any, ...]]:
         trees = [] if state is None else kept_like(state, updates)
         return [tuple(map(dtype_of, row)) for row in zip(*trees)]
 
     if unknown:  # Params may be float32.
-        stand_ins = kept() or [(jnp.dtype(jnp.float32),)] * len(flat)
+        stand_ins = kept() or [(jnp.dtype(jnp.float32),)] * len(given)
         inputs = [(*row, *more) for row, more in zip(inputs, stand_ins)]
     dtypes = [update_dtype(dtype, *row, requested=requested) for dtype, row in zip(given, inputs)]
     if state is None or dtypes == given:
         return dtypes
     requested = (*requested, *_requested_by(state))
-    rows = zip(given, inputs, kept() or [()] * len(flat))
+    rows = zip(given, inputs, kept() or [()] * len(given))
     return [update_dtype(dtype, *row, requested=(*requested, *more)) for dtype, row, more in rows]
 
 
@@ -124,19 +221,26 @@ def _requested_by(state: PyTree) -> tuple[Any, ...]:
     return tuple(dict.fromkeys((jnp.dtype(jnp.float32), *copies))) if found else ()
 
 
-def _aligned(tree: PyTree, updates: PyTree) -> list[Any]:
-    """List the leaf of a tree for each update; None for each if structure and shapes differ.
+_UNKNOWN = np.dtype("V3")  # Of no array of JAX.
 
-    A gradient, and its update, may be None for a leaf that is frozen or no array.
+
+def _dtypes_for(updates: PyTree, tree: PyTree) -> tuple[list[Any], bool]:
+    """List the dtype of a tree for each update, and say whether their structures are the same.
+
+    It is ``_UNKNOWN`` for each update if the shapes differ. A gradient, and its update, may be None
+    for a leaf that is frozen or no array.
     """
-    if same_structure(tree, updates):
-        return leaves(tree)
+    structure: Any = jax.tree_util.tree_structure(tree)
+    if structure == jax.tree_util.tree_structure(updates):
+        return all_dtypes(tree), True
     like, flat = leaves(updates), leaves(tree)
     if len(flat) != len(like):
         pairs = zip(leaves_and_none(updates), leaves_and_none(tree))
         flat = [leaf for update, leaf in pairs if update is not None]
     same = len(flat) == len(like) and all(np.shape(a) == np.shape(b) for a, b in zip(flat, like))
-    return flat if same else [None] * len(like)
+    if not same:
+        return [_UNKNOWN] * len(like), False
+    return [_UNKNOWN if leaf is None else dtype_of(leaf) for leaf in flat], False
 
 
 def kept_like(state: PyTree, tree: PyTree) -> list[list[Any]]:

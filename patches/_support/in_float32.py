@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from ..._contract.dtypes import (
     PyTree,
+    all_dtypes,
     cast_all,
     cast_like,
     dtype_of,
@@ -26,11 +27,11 @@ from ..._contract.dtypes import (
 )
 from ..._contract.moments import ROUNDINGS, second_moments, store
 from ..._contract.rounding import round_leaf
-from ..._contract.updates import kept_like, requested_dtypes, update_dtypes
+from ..._contract.updates import Step, kept_like, requested_dtypes, update_dtypes
 from ..._engine.patch import Patch, Stock
-from ..._tally import counting
+from ..._tally import THREAD, Tally, counting, current
 from . import modules
-from .rebuild import call_of, rebuild
+from .rebuild import Promotes, call_of, link_of, parts_of, rebuild
 from .stock_dtypes import as_stock_promotes, promotes_half, start_as_stock, without_user_code
 
 
@@ -94,14 +95,28 @@ MOMENT_TRANSFORMS = (
 )
 
 
+@functools.cache
 def is_float16(dtype: Any) -> bool:
     """Check for float16, which has too few exponents; bfloat16 has enough."""
     return bool(dtype == jnp.float16)
 
 
+@functools.cache
 def is_bfloat16(dtype: Any) -> bool:
     """Check for bfloat16, which has too few digits for small steps."""
     return bool(dtype == jnp.bfloat16)
+
+
+class Widening(NamedTuple):
+    """What one patch widens.
+
+    Attributes:
+      is_narrow: whether leaves of a dtype have to be widened.
+      tally: of the patch.
+    """
+
+    is_narrow: Callable[[Any], bool]
+    tally: Tally
 
 
 @dataclasses.dataclass(eq=False, repr=False)  # Cheaper to import than a whole one.
@@ -110,7 +125,7 @@ class InFloat32:
 
     The state keeps its dtypes. An update is as wide as its gradient, its param and what the user
     asked for, as in stock. Where no leaf of gradients, params and moments is narrow, stock runs
-    unchanged.
+    unchanged. Patches that widen different dtypes of one function share one update.
 
     Attributes:
       transform: the transformation to build.
@@ -126,65 +141,90 @@ class InFloat32:
         """Register this replacement in a patch."""
         patch.wraps(self.transform.name, self.transform.modules, self.transform.releases)(self)
 
-    def __call__(self, stock: Stock, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, stock: Stock, *args: Any, **kwargs: Any) -> Any:  # noqa: PLR0915
         """Build stock's transformation, to be run in float32."""
         tx, requested = stock(*args, **kwargs), requested_dtypes(stock, args, kwargs)
         promotes = any(map(promotes_half, (*args, *kwargs.values())))
         functions = any(map(_is_function, (*args, *kwargs.values())))
+        below, widenings = parts_of(tx), (Widening(self.is_narrow, current()),)
+        if below and below.widened and not self.wide:
+            tx, others = below.widened  # What another patch has built is not needed.
+            widenings += others
+        link = link_of(tx)
+        everywhere = promotes or bool(below and below.promotes == "everywhere")
+        where: Promotes = "everywhere" if everywhere else "nowhere"
+
+        def acting(state: Any, *trees: PyTree) -> list[Widening]:
+            dtypes = dtypes_in((self._moments_of(state), trees))
+            return [widening for widening in widenings if any(map(widening.is_narrow, dtypes))]
 
         def init_fn(params: PyTree) -> Any:
             state = tx.init(params)
-            if not self._concerns(state, params):
+            concerned = acting(state, params)
+            if not concerned:
                 return state
+            return concerned[0].tally.run(start, concerned, state, params)
+
+        def start(concerned: list[Widening], state: Any, params: PyTree) -> Any:
             if promotes:
                 state = start_as_stock(tx, state, params)
             if self.wide:
-                return self._with_wide_fields(tx, state, params)
-            return state if self.transform.starts_at_zero else self._rounded_start(tx, state)
+                return self._with_wide_fields(tx, concerned, state, params)
+            if self.transform.starts_at_zero:
+                return state
+            return self._rounded_start(tx, concerned, state)
 
-        def update_fn(
-            updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
-        ) -> tuple[PyTree, Any]:
-            if not self._concerns(state, updates, params):
-                return tx.update(updates, state, params, **extra_args)  # type: ignore[no-any-return]
+        def update_fn(updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any) -> Any:
+            concerned = acting(state, updates, params)
+            if not concerned:
+                return link(updates, state, params, **extra_args)
+            THREAD.open.append(concerned[0].tally)
             try:
-                wide = self._wide(updates, state, params)
-            except Exception:  # A pytree node of the user's takes no other dtype.
-                return tx.update(updates, state, params, **extra_args)  # type: ignore[no-any-return]
-            objective = extra_args.get("obj_fn")
-            if objective is not None:  # What sophia differentiates is given the user's dtypes.
-                extra_args["obj_fn"] = with_params_cast_back(params, objective)
-            run = tx
-            if functions:
-                given = dict(zip(map(id, leaves(wide)), leaves((updates, state, params))))
-                by_name = {name: _with(given, argument) for name, argument in kwargs.items()}
-                run = stock(*(_with(given, argument) for argument in args), **by_name)
-            new_updates, new_state = run.update(*wide, **extra_args)
-            like, kept = params, None if params is not None else self._kept(state)
-            asked = requested
-            if kept is not None and not kept_like(kept, updates):
-                like = updates  # Nothing tells: gradients and moments stand in for the params.
-                asked = (*requested, *dtypes_in(self._moments_of(kept)))
-            dtypes = update_dtypes(new_updates, updates, like, kept, asked)
-            if dtypes is not None:
-                rounded = map(round_leaf, leaves(new_updates), dtypes)
-                new_updates = unflatten_like(new_updates, rounded)
-            step = functools.partial(tx.update, **without_user_code(extra_args))
-            held = as_stock_promotes(step, updates, state, params)
-            return new_updates, store(new_state, held, updates)
+                try:
+                    wide = _widen(concerned, updates, state, params)
+                except Exception:  # A pytree node of the user's takes no other dtype.
+                    return link(updates, state, params, **extra_args)
+                objective = extra_args.get("obj_fn")
+                if objective is not None:  # What sophia differentiates is given the user's dtypes.
+                    extra_args["obj_fn"] = with_params_cast_back(params, objective)
+                run = tx
+                if functions:
+                    given = dict(zip(map(id, leaves(wide)), leaves((updates, state, params))))
+                    by_name = {name: _with(given, argument) for name, argument in kwargs.items()}
+                    run = stock(*(_with(given, argument) for argument in args), **by_name)
+                new_updates, new_state = run.update(*wide, **extra_args)
+                like, kept = params, None if params is not None else self._kept(state)
+                asked = requested
+                if kept is not None and not kept_like(kept, updates):
+                    like = updates  # Nothing tells: gradients and moments stand in for the params.
+                    asked = (*requested, *dtypes_in(self._moments_of(kept)))
+                dtypes = update_dtypes(new_updates, updates, like, kept, asked)
+                if dtypes is not None and not everywhere:
+                    rounded = map(round_leaf, leaves(new_updates), dtypes)
+                    new_updates = unflatten_like(new_updates, rounded)
+                step = functools.partial(tx.update, **without_user_code(extra_args))
+                held = as_stock_promotes(step, updates, state, params)
+                new_state = store(new_state, held, updates)
+                return Step(new_updates, new_state, dtypes if everywhere else None, requested)
+            finally:
+                THREAD.open.pop()
 
-        return rebuild(tx, call_of(stock, args, kwargs), update_fn, init_fn)
+        call = call_of(stock, args, kwargs)
+        widened = None if self.wide else (tx, widenings)
+        return rebuild(tx, call, update_fn, init_fn, promotes=where, widened=widened)
 
-    def _with_wide_fields(self, tx: Any, state: Any, params: PyTree) -> Any:
+    def _with_wide_fields(
+        self, tx: Any, concerned: list[Widening], state: Any, params: PyTree
+    ) -> Any:
         try:
-            (wide,) = self._wide(params)
+            (wide,) = _widen(concerned, params)
         except Exception:
             return state
         fields = {name: half_to_float32(getattr(state, name)) for name in self.wide}
         # An initial value may have no exact half.
         return store(tx.init(wide), state._replace(**fields))
 
-    def _rounded_start(self, tx: Any, state: Any) -> Any:
+    def _rounded_start(self, tx: Any, concerned: list[Widening], state: Any) -> Any:
         """Round initial values by :data:`ROUNDINGS`: eps is 0 in float16.
 
         One number tells all of them. To start the whole state in float32 would take four times the
@@ -194,7 +234,7 @@ class InFloat32:
         one = tx.init(jnp.zeros((1,), jnp.float32))
 
         def rounded(leaf: Any, name: str) -> Any:
-            if not self.is_narrow(dtype_of(leaf)):
+            if not any(widening.is_narrow(dtype_of(leaf)) for widening in concerned):
                 return leaf
             narrow = one._replace(**{name: jnp.zeros((1,), dtype_of(leaf))})
             return leaf * 0 + getattr(store(one, narrow), name)[0]
@@ -213,15 +253,16 @@ class InFloat32:
         # A moment that is wide by this patch alone tells nothing.
         return state._replace(**dict.fromkeys(self.wide, ()))
 
-    def _wide(self, *trees: PyTree) -> Any:
-        flat = leaves(trees)
-        narrow = [i for i, leaf in enumerate(flat) if self.is_narrow(dtype_of(leaf))]
-        for i, leaf in zip(narrow, cast_all([flat[i] for i in narrow], jnp.float32)):
-            flat[i] = leaf
-        return unflatten_like(trees, flat)
 
-    def _concerns(self, state: Any, *trees: PyTree) -> bool:
-        return any(map(self.is_narrow, dtypes_in((self._moments_of(state), trees))))
+def _widen(concerned: list[Widening], *trees: PyTree) -> Any:
+    flat = leaves(trees)
+    dtypes = all_dtypes(flat)
+    for widening in concerned:
+        narrow = [i for i, dtype in enumerate(dtypes) if widening.is_narrow(dtype)]
+        wide = widening.tally.run(cast_all, [flat[i] for i in narrow], jnp.float32)
+        for i, leaf in zip(narrow, wide):
+            flat[i] = leaf
+    return unflatten_like(trees, flat)
 
 
 def _is_function(argument: Any) -> bool:

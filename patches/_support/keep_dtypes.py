@@ -28,11 +28,11 @@ from ..._contract.dtypes import (
 from ..._contract.kinds import promote_initial_state
 from ..._contract.promotion import in_the_present_mode, standard_promotion
 from ..._contract.state import cast_back
-from ..._contract.updates import cast_updates, kept_like, requested_dtypes, same_dtypes
+from ..._contract.updates import Step, bound_of, kept_like, requested_dtypes, same_dtypes
 from ..._contract.widths import compute_dtype
 from ..._contract.x64 import without_x64
 from ..._engine.patch import Stock
-from .rebuild import Call, call_of, rebuild
+from .rebuild import Call, Promotes, call_of, link_of, rebuild
 from .stock_dtypes import as_stock_promotes, promotes_half, start_as_stock
 
 
@@ -88,20 +88,25 @@ class KeepDtypes:
                 inputs = given
             elif self._needs_one_dtype(params) or not same:
                 inputs = in_one_dtype(*given)
-            update = functools.partial(tx.update, **self._extra_args(params, extra_args))
-            new_updates, new_state = self._in_its_mode(update, *inputs)
+            update = functools.partial(run, **self._extra_args(params, extra_args))
+            new_updates, new_state, *_ = self._in_its_mode(update, *inputs)
             if not same and self.in_one_dtype:  # Else stock itself has promoted the state.
                 return new_updates, new_state, as_stock_promotes(update, *given)
             return new_updates, new_state, state if keep else None
 
         def update_fn(
             updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
-        ) -> tuple[PyTree, PyTree]:
+        ) -> Step:
             new_updates, new_state, held = step(updates, state, params, **extra_args)
-            bounded = self._bound(new_updates, updates, params, state, requested)
-            return bounded, new_state if held is None else cast_back(new_state, held)
+            bound = self._bound(new_updates, updates, params, state, requested)
+            new_state = new_state if held is None else cast_back(new_state, held)
+            return Step(new_updates, new_state, bound, requested)
 
-        return rebuild(tx, call, update_fn, init_fn)
+        run = link_of(tx)
+        # In 32-bit mode, and in one dtype: as stock computes up to 0.2.3.
+        everywhere = promotes or (self.in_32_bits and self.in_one_dtype)
+        where: Promotes = "everywhere" if everywhere else "nowhere"
+        return rebuild(tx, call, update_fn, init_fn, promotes=where)
 
     def _start(self, tx: Any, params: PyTree) -> PyTree:
         if self.no_integers:  # As each step is given them.
@@ -131,10 +136,10 @@ class KeepDtypes:
         params: PyTree,
         state: PyTree,
         requested: tuple[Any, ...],
-    ) -> PyTree:
+    ) -> list[Any] | None:
         # Without params, the state says how wide they are.
         kept = state if params is None or self.around_another else None
-        return cast_updates(updates, grads, params, kept, requested)
+        return bound_of(updates, grads, params, kept, requested)
 
     def _with_wide_scalars(self, tx: Any, state: PyTree, params: PyTree) -> PyTree:
         if not self.in_one_dtype:

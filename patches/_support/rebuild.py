@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import functools
 import operator
-from typing import Any, Callable
+from typing import Any, Callable, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from ..._contract.dtypes import PyTree, strong_dtypes
+from ..._contract.dtypes import PyTree, count_cast, leaves, strong_dtypes
 from ..._contract.float32 import dtypes_in_float32
 from ..._contract.signatures import positional_names
 from ..._contract.state import cast_back
+from ..._contract.updates import Step, cast_to
 from ..._engine.locate import find
 from ..._engine.patch import Stock
-from ..._tally import current
+from ..._tally import THREAD, current
 from .stock_dtypes import Growth
 
 
@@ -43,11 +44,54 @@ class _Inside(functools.partial[Any]):
     """
 
     pickled_as: tuple[Any, ...]
-    stock_in_float32: Callable[..., Any] | None = None
+    parts: Parts | None = None
     __wrapped__: Callable[..., Any]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self.pickled_as
+
+
+class Parts(NamedTuple):
+    """The update of a rebuilt transformation, for a chain or another patch around it.
+
+    Attributes:
+      link: takes the step, and leaves it to the caller to bound the updates; None if ``update``
+        leaves nothing.
+      stock: what runs in a float32 problem; None if stock is wrong there too.
+      call: of optax, which returns the transformation.
+      init: of the transformation.
+      promotes: where stock's updates are wider than half-precision gradients and params.
+      widened: of a transformation that runs in float32, see ``in_float32.py``: the one that runs,
+        and what each patch widens.
+    """
+
+    link: Callable[..., Step] | None
+    stock: Callable[..., Any] | None
+    call: Call
+    init: Callable[..., Any]
+    promotes: Promotes = "nowhere"
+    widened: tuple[Any, tuple[Any, ...]] | None = None
+
+
+Promotes = Literal["nowhere", "in mixed trees", "everywhere"]
+
+
+def parts_of(tx: Any) -> Parts | None:
+    """Return the parts of a transformation; None if it is the user's, or stock's own."""
+    parts: Parts | None = getattr(getattr(tx.update, "__wrapped__", None), "parts", None)
+    return parts
+
+
+def link_of(tx: Any) -> Callable[..., Any]:
+    """Return the link of a transformation, or its update, which returns no more than a pair."""
+    parts = parts_of(tx)
+    return (parts and parts.link) or tx.update
+
+
+def pickled_as_call(tx: Any) -> Any:
+    """Return the call that builds a transformation, which pickles as what it returns."""
+    parts = parts_of(tx)
+    return tx if parts is None or tx.init is not parts.init else parts.call
 
 
 jax.tree_util.register_pytree_node(
@@ -93,13 +137,16 @@ def in_place_of(
     return wrapper
 
 
-def rebuild(
+def rebuild(  # noqa: PLR0913
     tx: Any,
     call: Call,
     update: Callable[..., Any],
     init: Callable[..., Any] | None = None,
     *,
     also_in_float32: bool = False,
+    in_float32: Callable[..., Any] | None = None,
+    promotes: Promotes = "nowhere",
+    widened: tuple[Any, tuple[Any, ...]] | None = None,
 ) -> Any:
     """Return a transformation of stock with another ``update``, and perhaps another ``init``.
 
@@ -108,34 +155,57 @@ def rebuild(
     Args:
       tx: the transformation.
       call: of the function that returned it.
-      update: called as ``update(updates, state, params, **extra_args)``.
+      update: called as ``update(updates, state, params, **extra_args)``. May return a
+        :class:`Step`, with updates as wide as stock's.
       init: called as ``init(params)``.
       also_in_float32: whether stock is wrong in float32 too, so that ``update`` always runs.
+      in_float32: to run in place of ``tx.update`` in a float32 problem.
+      promotes: see :class:`Parts`.
+      widened: see :class:`Parts`.
     """
-    inside = getattr(tx.update, "__wrapped__", None)
-    stock, run = getattr(inside, "stock_in_float32", None) or tx.update, current().run
+    below, tally = parts_of(tx), current()
+    stock = in_float32 or (below and below.stock) or tx.update
     grow = Growth(tx.init, stock)
+
+    # Not by ``run``: the fewer frames of ours, the shorter the traceback of the user's error.
+    def link(*args: Any, **kwargs: Any) -> Step:
+        THREAD.open.append(tally)
+        try:
+            step = Step(*update(*args, **kwargs))
+            for leaf, dtype in zip(leaves(step.updates), step.bound or ()):
+                count_cast(leaf, dtype)  # The chain makes the cast, for this patch.
+            return step
+        finally:
+            THREAD.open.pop()
 
     def stock_in_float32(
         updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, PyTree]:
         dtypes = dtypes_in_float32(state, updates, params, extra_args)
         if dtypes is None:
-            grown = grow(updates, state, params, extra_args)
-            return run(update, updates, grown, params, **extra_args)  # type: ignore[no-any-return]
+            state = grow(updates, state, params, extra_args)
+            THREAD.open.append(tally)
+            try:
+                step = Step(*update(updates, state, params, **extra_args))
+                return cast_to(step.updates, step.bound), step.state
+            finally:
+                THREAD.open.pop()
         new_updates, new_state = stock(updates, state, params, **extra_args)
         # User-defined code inside, such as a schedule, may return any dtype.
         if new_state is not state and strong_dtypes(new_state) != dtypes:
-            new_state = run(cast_back, new_state, state)
+            new_state = tally.run(cast_back, new_state, state)
         return new_updates, new_state
 
-    update_fn = functools.partial(run, update) if also_in_float32 else stock_in_float32
-    tx = _with_update(tx, call, update_fn, stock)
+    if init is not None:
+        tx = tx._replace(init=in_place_of(tx.init, init, call, operator.attrgetter("init")))
+    if below and promotes == "nowhere":
+        promotes = below.promotes
     if also_in_float32:
-        tx.update.__wrapped__.stock_in_float32 = None
-    if init is None:
-        return tx
-    return tx._replace(init=in_place_of(tx.init, init, call, operator.attrgetter("init")))
+        return _with_update(
+            tx, call, functools.partial(tally.run, update), Parts(None, None, call, tx.init)
+        )
+    parts = Parts(link, stock, call, tx.init, promotes, widened)
+    return _with_update(tx, call, stock_in_float32, parts)
 
 
 def rebuild_but_for_floats(tx: Any, call: Call, update: Callable[..., Any]) -> Any:
@@ -150,23 +220,23 @@ def rebuild_but_for_floats(tx: Any, call: Call, update: Callable[..., Any]) -> A
         updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, PyTree]:
         dtypes = strong_dtypes(updates)
-        if dtypes is None or not _FLOATS.issuperset(dtypes):
+        if dtypes is None or not FLOATS.issuperset(dtypes):
             return run(update, updates, state, params, **extra_args)  # type: ignore[no-any-return]
         return stock(updates, state, params, **extra_args)  # type: ignore[no-any-return]
 
-    return _with_update(tx, call, stock_for_floats, stock)
+    return _with_update(tx, call, stock_for_floats, Parts(None, stock, call, tx.init))
 
 
-_FLOATS = frozenset(map(jnp.dtype, ("bfloat16", "float16", "float32", "float64")))
+FLOATS = frozenset(map(jnp.dtype, ("bfloat16", "float16", "float32", "float64")))
 
 
-def _with_update(tx: Any, call: Call, update: Callable[..., Any], stock: Callable[..., Any]) -> Any:
-    names = positional_names(stock)
+def _with_update(tx: Any, call: Call, update: Callable[..., Any], parts: Parts) -> Any:
+    names = positional_names(parts.stock or tx.update)
     if names != ["updates", "state", "params"]:
         update = _accept_by_name(names, update)
     part = operator.attrgetter("update")
     rebuilt = in_place_of(tx.update, update, call, part, counts=False)
-    rebuilt.__wrapped__.stock_in_float32 = stock
+    rebuilt.__wrapped__.parts = parts
     return tx._replace(update=rebuilt)
 
 

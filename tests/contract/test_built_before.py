@@ -45,7 +45,7 @@ SCRIPT = """
     first, second, third = (str(shim.check(tx, params)) for tx in (adam, hyper, steps))
     assert first.splitlines()[0] == (
         "built before the patches were applied, so still stock: "
-        "add_decayed_weights, scale, scale_by_adam"
+        "add_decayed_weights, chain, scale, scale_by_adam"
     )
     assert shim.check(adam, params).ok and first.endswith("see check_values")
     assert "so still stock: add_decayed" in str(shim.check_values(adam, params, steps=2))
@@ -73,6 +73,7 @@ def test_check_and_the_import_name_what_stays_stock(tmp_path: Path) -> None:
         assert {"scale_by_adam", "inject_hyperparams"} <= {name.split()[0] for name in found}
     else:
         assert found == [
-            *("add_decayed_weights (1)", "inject_hyperparams (1)", "scale (1)", "scale_by_adam (1)")
+            *("add_decayed_weights (1)", "chain (1)", "inject_hyperparams (1)", "scale (1)"),
+            "scale_by_adam (1)",
         ]
     assert "# The line of the warning." in line

@@ -41,7 +41,7 @@ LOOKAHEAD = "lookahead itself"  # The case named lookahead is wrapped in functio
 def subjects() -> Iterator[Case]:
     """Yield all transformations, and wrapped ones.
 
-    adam stands for what may be inside a wrapper, and with fromage and sgd for what follows a schedule.
+    adam stands for what may be inside a wrapper; fromage and sgd for what follows a schedule.
     """
     yield Case(LOOKAHEAD, lambda: optax.lookahead(optax.sgd(0.1), 2, 0.5))
     for case in cases():
