@@ -10,6 +10,7 @@ from .._logging import LOGGER
 from .dtypes import (
     PyTree,
     cast,
+    count_cast,
     dtype_of,
     have_same_dtypes,
     is_half,
@@ -44,7 +45,11 @@ def cast_back(new: PyTree, old: PyTree, whose: str = "") -> PyTree:
     if whose:
         _log_drift(new, old, whose)
     if any(is_half(leaf) for leaf in leaves(old) if is_number(leaf)):
-        new = round_moments(new, old)
+        rounded = round_moments(new, old)
+        for before, after in zip(leaves(new), leaves(rounded)):
+            if after is not before:
+                count_cast(before, dtype_of(after))
+        new = rounded
     return unflatten_like(new, map(cast_leaf_back, leaves(new), leaves(old)))
 
 
