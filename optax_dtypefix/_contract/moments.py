@@ -129,9 +129,14 @@ def round_moments(new: PyTree, old: PyTree, grads: PyTree = None) -> PyTree:
             return _map(unless_as_wide, getattr(new, name), getattr(old, name))
 
         data: list[Any] = []
-        for name in roundings:
+
+        def collect(x: Any, before: Any) -> Any:
             # The new moments would do as well. But XLA would store them, to read them twice.
-            each(name, lambda x, before: data.append(before if told_apart_by else x))
+            data.append(before if told_apart_by else x)
+            return x  # A node of the user's takes no None.
+
+        for name in roundings:
+            each(name, collect)
         bits = _bits_of_step(new, [*data, *told_apart_by] if data else [])
 
         def of_field(name: str) -> PyTree:
