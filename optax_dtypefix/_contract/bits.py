@@ -35,10 +35,25 @@ def bits_of_data(flat: list[Any]) -> list[Any]:
     Returns:
       Arrays of uint16, of the same shapes.
     """
-    if not flat:
-        return []
-    starts = starts_from(list(map(sum_of, flat)))
+    starts = starts_of(list(map(sum_of, flat)))
     return [bits_from(start, leaf.shape) for start, leaf in zip(starts, flat)]
+
+
+def starts_of(sums: list[Any]) -> list[Any]:
+    """Return for each array the bits of its first element, 32 of them, from the sums of all.
+
+    In an eager step arrays may lie on different devices. No program takes them all, so those of the
+    same devices have bits of their own data.
+    """
+    if any(isinstance(number, jax.core.Tracer) for number in sums):
+        return _starts(sums)
+    groups: dict[Any, list[int]] = {}
+    for place, number in enumerate(sums):
+        groups.setdefault(frozenset(number.devices()), []).append(place)
+    starts = {}
+    for places in groups.values():
+        starts.update(zip(places, _starts([sums[place] for place in places])))
+    return [starts[place] for place in range(len(sums))]
 
 
 # Each function is compiled once for a shape: an eager step calls few programs, and a large tree of
@@ -53,8 +68,7 @@ def sum_of(leaf: Any) -> Any:
 
 
 @jax.jit
-def starts_from(sums: list[Any]) -> list[Any]:
-    """Return for each array the bits of its first element, 32 of them, from the sums of all."""
+def _starts(sums: list[Any]) -> list[Any]:
     numbered = lax.concatenate([number.reshape(1) for number in sums], 0)
     numbered = numbered + lax.iota(jnp.uint32, len(sums)) * jnp.uint32(_GOLDEN)
     total = jnp.sum(_hash(numbered), dtype=jnp.uint32)
