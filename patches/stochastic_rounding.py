@@ -75,10 +75,9 @@ def _incremental_update(
 
     # A strong float32 share makes the average float32: stock's dtype stands.
     widens = not is_weak(step_size) and kind_of(dtype_of(step_size)) >= REAL
-    if widens and not has_16_bits(step_size):
+    if not is_number(step_size) or (widens and not has_16_bits(step_size)):
         return stock_of(new_tensors, old_tensors)
-    share = cast(step_size, jnp.float32)
-    return _by_leaf(stock_of, averages, _average, new_tensors, old_tensors, share)
+    return _by_leaf(stock_of, averages, _average, new_tensors, old_tensors, step_size)
 
 
 def _adds(param: Any, update: Any) -> bool:
@@ -110,7 +109,7 @@ def _by_leaf(
     if others:  # In lists: a user's node need not accept leaves of other nodes.
         columns = zip(*(pairs[place] for place in others))
         results.update(zip(others, stock(*map(list, columns))))
-    starts = starts_of([_sum_of(exact, *pairs[place], *args) for place in places])
+    starts = starts_of([_sum_of(*pairs[place], *args) for place in places])
     for place, start in zip(places, starts):
         count(f"{dtype_of(flat[place])} rounded stochastically")
         results[place] = _rounded(exact, start, *pairs[place], *args)
@@ -118,9 +117,10 @@ def _by_leaf(
 
 
 # Compiled once for arrays of one shape: an eager step calls two programs for each array.
-@functools.partial(jax.jit, static_argnums=0)
-def _sum_of(exact: Callable[..., Any], *given: Any) -> Any:
-    return sum_of(exact(*given))
+@jax.jit
+def _sum_of(*given: Any) -> Any:
+    # Not of what is rounded: XLA would keep that for all params, in float32.
+    return sum_of(*(cast(leaf, jnp.float32) for leaf in given))
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -135,7 +135,8 @@ def _sum(param: Any, update: Any) -> Any:
 
 def _average(new: Any, old: Any, share: Any) -> Any:
     wide, before = cast(new, jnp.float32), cast(old, jnp.float32)
+    share = cast(share, jnp.float32)
     average = share * wide + (1.0 - share) * before
-    # Of equal numbers it is off by float32's own rounding.
-    is_same = (new == old) & jnp.isfinite(before)
-    return average + jax.lax.stop_gradient(jnp.where(is_same, before - average, 0.0))
+    # That of equal numbers may be off by float32's own rounding. To add -0 changes nothing.
+    is_off = (new == old) & jnp.isfinite(before) & (average != before)
+    return average + jax.lax.stop_gradient(jnp.where(is_off, before - average, -0.0))

@@ -59,12 +59,23 @@ def starts_of(sums: list[Any]) -> list[Any]:
 # Each function is compiled once for a shape: an eager step calls few programs, and a large tree of
 # few shapes is traced and compiled fast.
 @jax.jit
-def sum_of(leaf: Any) -> Any:
-    """Return a number that depends on each bit of an array of float32, and on where it stands."""
-    bits = lax.bitcast_convert_type(lax.stop_gradient(leaf), jnp.uint32)
-    bits = bits * (_places(leaf.shape) | 1)
-    # Without this, n equal elements would add up to n times their bits, and lose the upper ones.
-    return jnp.sum(bits ^ (bits >> 15), dtype=jnp.uint32)
+def sum_of(*data: Any) -> Any:
+    """Return a number that depends on each bit of arrays of float32, and on where it stands."""
+    total = jnp.zeros((), jnp.uint32)
+    for leaf in data:
+        bits = lax.bitcast_convert_type(lax.stop_gradient(leaf), jnp.uint32)
+        bits = bits * (_places(leaf.shape) | 1)
+        # Else n equal elements would add up to n times their bits, and lose the upper ones.
+        bits = bits ^ (bits >> 15)
+        # XLA on the CPU would store the numbers that it adds up, but not if it does two things.
+        zero, axes = jnp.uint32(0), tuple(range(leaf.ndim))
+        added, mixed = lax.reduce((bits, bits >> 7), (zero, zero), _add_and_mix, axes)
+        total = total * jnp.uint32(_GOLDEN) + added + mixed
+    return total
+
+
+def _add_and_mix(old: Any, new: Any) -> tuple[Any, Any]:
+    return old[0] + new[0], old[1] ^ new[1]
 
 
 @jax.jit
@@ -85,7 +96,8 @@ def _starts(sums: list[Any]) -> list[Any]:
 @functools.partial(jax.jit, static_argnums=1)
 def bits_from(start: Any, shape: tuple[int, ...]) -> Any:
     """Return 16 bits for each element of an array, from those of its first."""
-    return ((_places(shape) + start) >> 16).astype(jnp.uint16)
+    odd = _hash(start ^ jnp.uint32(_GOLDEN)) | 1
+    return ((_places(shape) * odd + start) >> 16).astype(jnp.uint16)
 
 
 def _places(shape: tuple[int, ...]) -> Any:
