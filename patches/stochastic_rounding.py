@@ -1,20 +1,25 @@
-"""stochastic_rounding (opt-in): half-precision params are rounded so that small updates count.
+"""stochastic_rounding (opt-in): params in half precision are rounded so that small updates count.
 
 bfloat16 has 8 bits. ``apply_updates`` rounds params + updates to nearest, so a param of 1 does not
 move by less than 0.002. ``incremental_update``, for target networks and averages of weights, does
 not move by a small share of the distance. Such runs end far above those with float32 params.
 
 Here the sum is computed in float32, and rounded up or down, each as likely as it is near: the param
-is right on average. There is no key and no state. The bits come from the sums of the step itself,
-over all params, so each run gives the same params, on any number of devices. What is exact stays:
-frozen params, zero updates and the updates of ``master_weights``. A finite sum stays finite.
-Everything else is stock's: float32 and wider, integers, complex numbers, None, and what is not
-finite. The derivative is that of stock.
+is right on average. There is no key and no state. The bits come from the params and updates of the
+step itself, so each run gives the same params, on any number of devices. What is exact stays:
+frozen params, zero updates and the updates of ``master_weights``. A finite sum stays finite, also
+where stock's float16 param becomes infinite. Everything else is stock's: float32 and wider,
+integers, complex numbers, None, and what is not finite. The derivative is that of stock.
 
 The bits repeat if the step repeats: if no param moves and the updates are the same again, all
-params stay for ever. A single param with a constant gradient does so, and so does a handful of
-params that are trained with plain sgd on the same data in each step. Wrap the optimizer in
-``master_weights(tx, copy=False)`` there: it counts its steps.
+params stay for ever. So does a single param with a constant gradient. Of many, some move in each
+step, if an update is more than a unit over their number: 1,000 params move by a thousandth of a
+unit. Gradients of new data, and moments, tell steps apart too. For few params and the same data in
+each step, wrap the optimizer in ``master_weights(tx, copy=False)``: it counts its steps.
+
+flax (``TrainState``, ``nnx.Optimizer``) calls ``optax.apply_updates``. ``equinox.apply_updates``
+does not. There, write ``arrays = optax.apply_updates(eqx.filter(model, eqx.is_array), updates)`` and
+``model = eqx.combine(arrays, model)``.
 
 ``periodic_update`` copies, and rounds nothing. ``tree.add_scale`` is arithmetic on any trees, which
 optax uses on moments and directions too: it is left alone, and so are params that you add up
@@ -29,7 +34,7 @@ from typing import Any, Callable
 import jax
 import jax.numpy as jnp
 
-from .._contract.bits import bits_from, starts_of, sum_of
+from .._contract.bits import even_bits_from, starts_of, sum_of
 from .._contract.dtypes import (
     REAL,
     PyTree,
@@ -126,7 +131,7 @@ def _sum_of(*given: Any) -> Any:
 @functools.partial(jax.jit, static_argnums=0)
 def _rounded(exact: Callable[..., Any], start: Any, *given: Any) -> Any:
     number = exact(*given)
-    return round_stochastically(number, given[0].dtype, bits_from(start, number.shape))
+    return round_stochastically(number, given[0].dtype, even_bits_from(start, number.shape))
 
 
 def _sum(param: Any, update: Any) -> Any:

@@ -100,6 +100,16 @@ def bits_from(start: Any, shape: tuple[int, ...]) -> Any:
     return ((_places(shape) * odd + start) >> 16).astype(jnp.uint16)
 
 
+@functools.partial(jax.jit, static_argnums=1)
+def even_bits_from(start: Any, shape: tuple[int, ...]) -> Any:
+    """Return 16 bits for each element, spread evenly over the array in each single step.
+
+    So of n elements that move by a share of a unit, about n times that share do in each step. If
+    none did, all data would be the same in the next step, and all elements stay for ever.
+    """
+    return ((_places(shape) + start) >> 16).astype(jnp.uint16)
+
+
 def _places(shape: tuple[int, ...]) -> Any:
     place = jnp.zeros(shape, jnp.uint32)
     for axis, odd in enumerate(_multipliers(len(shape))):

@@ -140,11 +140,13 @@ def test_what_the_settings_switch_off_stays(command: Python) -> None:
         OPTAX_DTYPEFIX_DISABLE="inject_hyperparams",
     )
     assert (done.returncode, done.stderr) == (Verdict.STAYS, "")
-    heading, stock, patched, _, conclusion, advice, page = done.stdout.splitlines()
+    heading, stock, patched, _, conclusion, lost, advice, page = done.stdout.splitlines()
     assert heading == "inject, w=bfloat16[3,4]"
     assert stock.startswith("  stock    nan at step 1 (updates['w'])")
     assert patched == stock.replace("stock  ", "patched")
     assert conclusion.endswith("affected; not fixed in w=bfloat16[3,4].")
+    assert "OPTAX_DTYPEFIX_ENABLE=stochastic_rounding" in lost
+    assert "master_weights" in lost
     assert advice.endswith("variables switch these patches off: inject_hyperparams.")
     assert page == 'For more, see "If a problem stays" in docs/control.md.'
     control = (Path(__file__).parents[2] / "docs" / "control.md").read_text(encoding="utf-8")
@@ -513,6 +515,8 @@ def test_params_are_three_lines() -> None:
         "  patched  ok             needs: inject_hyperparams",
         "",
         "optax 0.2.5, jax 0.6.2: affected; fixed in bfloat16.",
+        "Half-precision params lose updates smaller than half a unit in the last place. Set "
+        "OPTAX_DTYPEFIX_ENABLE=stochastic_rounding, or use optax_dtypefix.master_weights(tx).",
     ]
 
 

@@ -304,6 +304,23 @@ def test_a_step_that_repeats_is_rounded_the_same_way() -> None:
     assert moved == [0, pytest.approx(0.1, rel=0.1)]
 
 
+def test_in_each_step_as_many_move_as_should() -> None:
+    """If none moved, the next step would be the same, and all would stay for ever."""
+    step = jax.jit(optax.apply_updates)
+    for seed in range(50):
+        params = jnp.full((10, 100), 1 + seed * 2.0**-7, jnp.bfloat16)
+        moved = (step(params, jnp.full(params.shape, 2.0**-9)) != params).sum()
+        assert 230 <= moved <= 270
+
+
+def test_many_params_with_a_constant_gradient_move() -> None:
+    params, updates = jnp.full(64, 1.5, jnp.bfloat16), jnp.linspace(0.9e-3, 1.1e-3, 64)
+    step = jax.jit(optax.apply_updates)
+    for _ in range(200):
+        params = step(params, updates)
+    assert in_float64(params).mean() == pytest.approx(1.7, abs=0.004)
+
+
 def test_nodes_may_convert_their_children() -> None:
     params = Converting(jnp.ones(3, jnp.bfloat16))
     assert isinstance(optax.apply_updates(params, params), Converting)

@@ -110,10 +110,20 @@ class OptimizerCheck:
             lines += [name, *check.lines(verbose=verbose), ""]
         return "\n".join([*lines, *self._conclusion()])
 
+    def _small_updates(self) -> Iterator[str]:
+        applied = [p["id"] for p in self.report["patches"] if p["state"] == State.APPLIED.value]
+        half = any("float16" in check.params.params for check in self.checks)
+        if half and "stochastic_rounding" not in applied:
+            yield (
+                "Half-precision params lose updates smaller than half a unit in the last place. Set "
+                "OPTAX_DTYPEFIX_ENABLE=stochastic_rounding, or use optax_dtypefix.master_weights(tx)."
+            )
+
     def _conclusion(self) -> Iterator[str]:
         optax = f"optax {self.report['optax_version']}, jax {self.report['jax_version']}"
         if self.verdict is Verdict.FINE:
             yield f"{optax}: not affected."
+            yield from self._small_updates()
             return
         outcomes: dict[str, list[str]] = {}
         for check in self.checks:
@@ -121,6 +131,7 @@ class OptimizerCheck:
                 outcomes.setdefault(_outcome(check), []).append(check.params.name)
         parts = (f"{outcome} in {', '.join(names)}" for outcome, names in outcomes.items())
         yield f"{optax}: affected; {'; '.join(parts)}."
+        yield from self._small_updates()
         off = [
             patch["id"]
             for patch in self.report["patches"]
