@@ -83,6 +83,7 @@ CHOICE_NOTES = """
   from that of initial params which are larger by a millionth.
 - The small transformer predicts the characters of Python's own documentation, with adamw and
   bfloat16 params. *Bytes* are those of its params and optimizer state; gradients are extra.
+- The row of `stochastic_rounding` was recorded after version 1.1.0, on its own.
 - Activations take no more memory: the model still computes in half precision.
 
 ## Stock and patched
@@ -118,7 +119,8 @@ EVERY_WAY = """
 ## Every way
 
 The mean loss of the last 300 steps. The [record](long-runs.json) also has the bytes a param.
-*Rounded* is `stochastic_rounding`. *Copy*, *key* and *turns* are the three forms of `master_weights`, in the order of the first table.
+*Rounded* is `stochastic_rounding`. *Copy*, *key* and *turns* are the three forms of
+`master_weights`, in the order of the first table.
 
 | run | stock | default | rounded | opt-ins | copy | key | turns | float32 | float64 |
 |---|---|---|---|---|---|---|---|---|---|"""

@@ -18,12 +18,14 @@ unit. Gradients of new data, and moments, tell steps apart too. For few params a
 each step, wrap the optimizer in ``master_weights(tx, copy=False)``: it counts its steps.
 
 flax (``TrainState``, ``nnx.Optimizer``) calls ``optax.apply_updates``. ``equinox.apply_updates``
-does not. There, write ``arrays = optax.apply_updates(eqx.filter(model, eqx.is_array), updates)`` and
-``model = eqx.combine(arrays, model)``.
+does not. There, write ``arrays = optax.apply_updates(eqx.filter(model, eqx.is_array), updates)``
+and ``model = eqx.combine(arrays, model)``.
 
 ``periodic_update`` copies, and rounds nothing. ``tree.add_scale`` is arithmetic on any trees, which
 optax uses on moments and directions too: it is left alone, and so are params that you add up
 yourself.
+
+No upstream issue was found about this rounding.
 """
 
 from __future__ import annotations
@@ -101,6 +103,7 @@ def _by_leaf(
     *args: Any,
 ) -> PyTree:
     """Round what ``exact`` gives for some pairs of leaves; stock computes the others."""
+    structure: Any
     flat, structure = jax.tree_util.tree_flatten(first, is_leaf=lambda leaf: leaf is None)
     if not any(map(has_16_bits, flat)):
         return stock(first, second)
@@ -118,7 +121,7 @@ def _by_leaf(
     for place, start in zip(places, starts):
         count(f"{dtype_of(flat[place])} rounded stochastically")
         results[place] = _rounded(exact, start, *pairs[place], *args)
-    return structure.unflatten([results[place] for place in range(len(pairs))])
+    return structure.unflatten(results[place] for place in range(len(pairs)))
 
 
 # Compiled once for arrays of one shape: an eager step calls two programs for each array.

@@ -45,12 +45,15 @@ def starts_of(sums: list[Any]) -> list[Any]:
     In an eager step arrays may lie on different devices. No program takes them all, so those of the
     same devices have bits of their own data.
     """
-    if any(isinstance(number, jax.core.Tracer) for number in sums):
-        return _starts(sums)
+    is_traced = any(isinstance(number, jax.core.Tracer) for number in sums)
+
+    def devices_of(number: Any) -> Any:
+        return None if is_traced else frozenset(number.devices())
+
     groups: dict[Any, list[int]] = {}
     for place, number in enumerate(sums):
-        groups.setdefault(frozenset(number.devices()), []).append(place)
-    starts = {}
+        groups.setdefault(devices_of(number), []).append(place)
+    starts: dict[int, Any] = {}
     for places in groups.values():
         starts.update(zip(places, _starts([sums[place] for place in places])))
     return [starts[place] for place in range(len(sums))]

@@ -283,7 +283,7 @@ def test_members_of_vmap_have_their_own_bits() -> None:
 def test_equal_arrays_and_elements_differ() -> None:
     params = [jnp.ones((20, 20), jnp.bfloat16)] * 2
     first, second = optax.apply_updates(params, [jnp.full((20, 20), 2.0**-9)] * 2)
-    assert 100 < (first != 1).sum() < 300
+    assert 80 < (first != 1).sum() < 120
     assert (first != second).any()
 
 

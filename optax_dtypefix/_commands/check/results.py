@@ -115,8 +115,9 @@ class OptimizerCheck:
         half = any("float16" in check.params.params for check in self.checks)
         if half and "stochastic_rounding" not in applied:
             yield (
-                "Half-precision params lose updates smaller than half a unit in the last place. Set "
-                "OPTAX_DTYPEFIX_ENABLE=stochastic_rounding, or use optax_dtypefix.master_weights(tx)."
+                "Half-precision params lose updates smaller than half a unit in the last place. "
+                "Set OPTAX_DTYPEFIX_ENABLE=stochastic_rounding, or use "
+                "optax_dtypefix.master_weights(tx)."
             )
 
     def _conclusion(self) -> Iterator[str]:
