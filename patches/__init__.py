@@ -32,6 +32,7 @@ IDS = (
     "distance_estimates",
     "reduce_on_plateau",
     "sums",
+    "stochastic_rounding",
 )
 
 

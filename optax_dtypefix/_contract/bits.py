@@ -71,11 +71,25 @@ def sum_of(*data: Any) -> Any:
     for leaf in data:
         bits = lax.bitcast_convert_type(lax.stop_gradient(leaf), jnp.uint32)
         bits = bits * (_places(leaf.shape) | 1)
-        # Else n equal elements would add up to n times their bits, and lose the upper ones. A plain
-        # sum: XLA gathers sharded arrays for any other reduction.
-        added = jnp.sum(bits ^ (bits >> 15), dtype=jnp.uint32)
-        total = total * jnp.uint32(_GOLDEN) + added
+        # Else n equal elements would add up to n times their bits, and lose the upper ones.
+        bits = bits ^ (bits >> 15)
+        total = total * jnp.uint32(_GOLDEN) + _add_up(bits, bits >> 7)
     return total
+
+
+def _add_up(*parts: Any) -> Any:
+    """Add up all numbers of some arrays of one shape.
+
+    XLA on the CPU stores what a sum adds up, but not what one reduction adds up to two sums. XLA
+    gathers sharded arrays for such a reduction, but not for sums. Both give the same number.
+    """
+    zeros = (jnp.uint32(0),) * len(parts)
+    if jax.device_count() > 1:
+        sums = [jnp.sum(part, dtype=jnp.uint32) for part in parts]
+    else:
+        axes = tuple(range(parts[0].ndim))
+        sums = lax.reduce(parts, zeros, lambda old, new: tuple(map(jnp.add, old, new)), axes)
+    return functools.reduce(jnp.add, sums)
 
 
 @jax.jit
@@ -100,6 +114,16 @@ def bits_from(start: Any, shape: tuple[int, ...]) -> Any:
     # Moved alike in each step, elements that follow one another would all err to the same side.
     number = (number ^ (number >> 15)) * jnp.uint32(0x2C1B3C6D)
     return (number >> 16).astype(jnp.uint16)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def even_bits_from(start: Any, shape: tuple[int, ...]) -> Any:
+    """Return 16 bits for each element, spread evenly over the array in each single step.
+
+    So of n elements that move by a share of a unit, about n times that share do in each step. If
+    none did, all data would be the same in the next step, and all elements stay for ever.
+    """
+    return ((_places(shape) + start) >> 16).astype(jnp.uint16)
 
 
 def _places(shape: tuple[int, ...]) -> Any:

@@ -17,7 +17,13 @@ Rounding = Callable[[Any, Any, Any], Any]
 def round_to_nearest(leaf: Any, dtype: Any) -> Any:
     """Round to nearest. A finite number stays so: an infinite param would never move again."""
     largest = float(jnp.finfo(dtype).max)
-    return cast(jnp.where(jnp.isfinite(leaf), jnp.clip(leaf, -largest, largest), leaf), dtype)
+    rounded = jnp.where(jnp.isfinite(leaf), jnp.clip(leaf, -largest, largest), leaf)
+    # XLA may skip a cast there and back, but not this.
+    normal = jax.lax.reduce_precision(rounded, jnp.finfo(dtype).nexp, jnp.finfo(dtype).nmant)
+    if dtype == jnp.float16:  # Below its normal numbers, neighbours are 2^-24 apart.
+        tiny = jnp.round(rounded * 2.0**24) * 2.0**-24
+        normal = jnp.where(jnp.abs(rounded) < 2.0**-14, tiny, normal)
+    return cast(normal, dtype)
 
 
 def round_leaf(leaf: Any, dtype: Any) -> Any:

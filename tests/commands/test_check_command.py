@@ -149,6 +149,8 @@ def test_what_the_settings_switch_off_stays(command: Python) -> None:
     assert stock.startswith("  stock    nan at step 1 (updates['w'])")
     assert patched == stock.replace("stock  ", "patched")
     assert conclusion.endswith("affected; not fixed in w=bfloat16[3,4].")
+    assert "OPTAX_DTYPEFIX_ENABLE=stochastic_rounding" in left_out
+    assert "master_weights" in left_out
     assert advice.endswith("variables switch these patches off: inject_hyperparams.")
     assert page == 'For more, see "If a problem stays" in docs/control.md.'
     assert left_out.startswith(
@@ -645,7 +647,8 @@ def test_params_are_three_lines() -> None:
         "",
         "optax 0.2.5, jax 0.6.2: affected; fixed in bfloat16.",
         "Not checked: runs of thousands of steps, and the rounding of params after each step. "
-        "See docs/long-runs.md.",
+        "Half-precision params lose updates smaller than half a unit in the last place: set "
+        "OPTAX_DTYPEFIX_ENABLE=stochastic_rounding, or use optax_dtypefix.master_weights(tx).",
     ]
 
 

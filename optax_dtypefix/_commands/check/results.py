@@ -25,6 +25,12 @@ _KEPT_BY_PRESERVE_DTYPES = {"state", "updates", "scan", "cond"}
 _NOT_CHECKED = "runs of thousands of steps, and the rounding of params after each step"
 """What half precision may cost beyond a few hundred steps of the transformation."""
 
+_SEE_PAGE = "See docs/long-runs.md."
+_SMALL_UPDATES = (
+    "Half-precision params lose updates smaller than half a unit in the last place: "
+    "set OPTAX_DTYPEFIX_ENABLE=stochastic_rounding, or use optax_dtypefix.master_weights(tx)."
+)
+
 _WRITE_FINDINGS = "optax_dtypefix._commands.check.process:write_findings"
 
 
@@ -128,7 +134,9 @@ class OptimizerCheck:
             name = f"{self.name.name}, {check.params.name}"
             lines += [name, *check.lines(verbose=verbose), ""]
         conclusion, *advice = self._conclusion()
-        left_out = f"Not checked: {self._not_checked}. See docs/long-runs.md."
+        applied = [p["id"] for p in self.report["patches"] if p["state"] == State.APPLIED.value]
+        more = _SEE_PAGE if "stochastic_rounding" in applied else _SMALL_UPDATES
+        left_out = f"Not checked: {self._not_checked}. {more}"
         return "\n".join([*lines, conclusion, *[left_out] * bool(self._not_checked), *advice])
 
     def _conclusion(self) -> Iterator[str]:

@@ -77,3 +77,23 @@ def test_lbfgs_in_a_checkpointed_scan_under_x64() -> None:
         if optax.__version__ in ("0.2.3", "0.2.4"):
             with optax_dtypefix.disabled(), pytest.raises((TypeError, ValueError)):
                 scanned(optax.lbfgs(), jnp.zeros(3, jnp.float64))
+
+
+def test_optax_rounds_the_arrays_of_a_model_and_equinox_does_not() -> None:
+    linear = eqx.nn.Linear(8, 8, key=jax.random.PRNGKey(0))
+    model = rounded = jax.tree_util.tree_map(
+        lambda leaf: jnp.ones_like(leaf, jnp.bfloat16) if eqx.is_array(leaf) else leaf, linear
+    )
+    updates = jax.tree_util.tree_map(
+        lambda leaf: jnp.full(leaf.shape, 2.0**-10, jnp.bfloat16), eqx.filter(model, eqx.is_array)
+    )
+    optax_dtypefix.apply("stochastic_rounding")
+    try:
+        for _ in range(64):
+            model = eqx.apply_updates(model, updates)
+            arrays = optax.apply_updates(eqx.filter(rounded, eqx.is_array), updates)
+            rounded = eqx.combine(arrays, rounded)
+    finally:
+        optax_dtypefix.revert("stochastic_rounding")
+    assert float(model.weight.astype(jnp.float32).mean()) == 1
+    assert float(rounded.weight.astype(jnp.float32).mean()) == pytest.approx(1.0625, abs=0.002)

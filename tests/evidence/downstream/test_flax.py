@@ -85,3 +85,39 @@ def test_the_state_of_an_nnx_optimizer_is_migrated() -> None:
     structure = jax.tree_util.tree_structure(optimizer.opt_state)
     again = structure.unflatten(jax.tree_util.tree_leaves(state))
     assert float(again.estim_lr[...]) == np.float32(1e-6)
+
+
+def test_flax_rounds_params_stochastically() -> None:
+    """Both call ``optax.apply_updates``. On stock the params stay at 1."""
+    grads = {"w": jnp.linspace(0.9e-3, 1.1e-3, 64)}
+
+    class Model(nnx.Module):
+        def __init__(self) -> None:
+            self.w = nnx.Param(jnp.ones(64, jnp.bfloat16))
+
+    def trained(steps: int = 100) -> tuple[Any, Any]:
+        state = TrainState.create(
+            apply_fn=None, params={"w": jnp.ones(64, jnp.bfloat16)}, tx=optax.sgd(1.0)
+        )
+        model = Model()
+        optimizer = nnx.Optimizer(
+            model, optax.sgd(1.0), **({"wrt": nnx.Param} if TAKES_MODEL else {})
+        )
+
+        def loss(model: Any) -> Any:
+            return jnp.sum(model.w.value.astype(jnp.float32) * grads["w"])
+
+        for _ in range(steps):
+            state = state.apply_gradients(grads=grads)
+            of_model = nnx.grad(loss)(model)
+            optimizer.update(*((model, of_model) if TAKES_MODEL else (of_model,)))
+        return state.params["w"], model.w.value
+
+    assert [float(leaf.astype(jnp.float32).mean()) for leaf in trained()] == [1, 1]
+    optax_dtypefix.apply("stochastic_rounding")
+    try:
+        for leaf in trained():
+            assert leaf.dtype == jnp.bfloat16
+            assert float(leaf.astype(jnp.float32).mean()) == pytest.approx(0.9, abs=0.004)
+    finally:
+        optax_dtypefix.revert("stochastic_rounding")

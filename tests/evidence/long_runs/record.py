@@ -44,6 +44,7 @@ PROCESSES: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
         ("half", "master_weights", "stochastic_rounding", "by_turns", "float32", "perturbed"),
         {},
     ),
+    "rounded": (("half",), {"OPTAX_DTYPEFIX_ENABLE": "stochastic_rounding"}),
     "opt-ins": (("half",), OPT_INS),
     "float64": (("float64",), {"JAX_ENABLE_X64": "1"}),
 }

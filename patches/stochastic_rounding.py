@@ -1,0 +1,150 @@
+"""stochastic_rounding (opt-in): params in half precision are rounded so that small updates count.
+
+bfloat16 has 8 bits. ``apply_updates`` rounds params + updates to nearest, so a param of 1 does not
+move by less than 0.002. ``incremental_update``, for target networks and averages of weights, does
+not move by a small share of the distance. Such runs end far above those with float32 params.
+
+Here the sum is computed in float32, and rounded up or down, each as likely as it is near: the param
+is right on average. There is no key and no state. The bits come from the params and updates of the
+step itself, so each run gives the same params, on any number of devices. What is exact stays:
+frozen params, zero updates and the updates of ``master_weights``. A finite sum stays finite, also
+where stock's float16 param becomes infinite. Everything else is stock's: float32 and wider,
+integers, complex numbers, None, and what is not finite. The derivative is that of stock.
+
+The bits repeat if the step repeats: if no param moves and the updates are the same again, all
+params stay for ever. So does a single param with a constant gradient. Of many, some move in each
+step, if an update is more than a unit over their number: 1,000 params move by a thousandth of a
+unit. Gradients of new data, and moments, tell steps apart too. For few params and the same data in
+each step, wrap the optimizer in ``master_weights(tx, copy=False)``: it counts its steps.
+
+flax (``TrainState``, ``nnx.Optimizer``) calls ``optax.apply_updates``. ``equinox.apply_updates``
+does not. There, write ``arrays = optax.apply_updates(eqx.filter(model, eqx.is_array), updates)``
+and ``model = eqx.combine(arrays, model)``.
+
+``periodic_update`` copies, and rounds nothing. ``tree.add_scale`` is arithmetic on any trees, which
+optax uses on moments and directions too: it is left alone, and so are params that you add up
+yourself.
+
+No upstream issue was found about this rounding.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Callable
+
+import jax
+import jax.numpy as jnp
+
+from .._contract.bits import even_bits_from, starts_of, sum_of
+from .._contract.dtypes import (
+    REAL,
+    PyTree,
+    cast,
+    dtype_of,
+    has_16_bits,
+    is_array,
+    is_number,
+    is_weak,
+    kind_of,
+)
+from .._contract.rounding import round_stochastically
+from .._engine.patch import Patch, Stock
+from .._tally import count
+from ._support import modules
+
+PATCH = Patch(
+    "stochastic_rounding",
+    summary="bfloat16 params do not move with a small rate: `apply_updates` and "
+    "`incremental_update` round to nearest, which loses what is below half a unit",
+    opt_in=True,
+)
+PATCH.fault("small_updates", ">=0.1.2")
+PATCH.fault("slow_average", ">=0.1.2")
+
+
+@PATCH.wraps("apply_updates", modules.UPDATE)
+def _apply_updates(stock: Stock, params: PyTree, updates: PyTree) -> PyTree:
+    return _by_leaf(stock, _adds, _sum, params, updates)
+
+
+@PATCH.wraps("incremental_update", modules.UPDATE)
+def _incremental_update(
+    stock: Stock, new_tensors: PyTree, old_tensors: PyTree, step_size: Any
+) -> PyTree:
+    def averages(new: Any, old: Any) -> bool:
+        # NumPy has promotion rules of its own.
+        of_jax = isinstance(new, jax.Array) and isinstance(old, jax.Array)
+        return of_jax and has_16_bits(old) and dtype_of(new) == dtype_of(old)
+
+    def stock_of(new: PyTree, old: PyTree) -> PyTree:
+        return stock(new, old, step_size)
+
+    # A strong float32 share makes the average float32: stock's dtype stands.
+    widens = not is_weak(step_size) and kind_of(dtype_of(step_size)) >= REAL
+    if not is_number(step_size) or (widens and not has_16_bits(step_size)):
+        return stock_of(new_tensors, old_tensors)
+    return _by_leaf(stock_of, averages, _average, new_tensors, old_tensors, step_size)
+
+
+def _adds(param: Any, update: Any) -> bool:
+    """Check for a param in half precision, and an update that is a real number or an array."""
+    if not (has_16_bits(param) and is_array(param)):
+        return False
+    return (is_array(update) or is_number(update)) and 0 <= kind_of(dtype_of(update)) <= REAL
+
+
+def _by_leaf(
+    stock: Stock,
+    is_rounded: Callable[[Any, Any], bool],
+    exact: Callable[..., Any],
+    first: PyTree,
+    second: PyTree,
+    *args: Any,
+) -> PyTree:
+    """Round what ``exact`` gives for some pairs of leaves; stock computes the others."""
+    structure: Any
+    flat, structure = jax.tree_util.tree_flatten(first, is_leaf=lambda leaf: leaf is None)
+    if not any(map(has_16_bits, flat)):
+        return stock(first, second)
+    try:
+        pairs = list(zip(flat, structure.flatten_up_to(second)))
+    except (TypeError, ValueError):
+        return stock(first, second)  # Trees of different structure: the error is stock's.
+    places = [place for place, pair in enumerate(pairs) if is_rounded(*pair)]
+    others = [place for place in range(len(pairs)) if place not in set(places)]
+    results: dict[int, Any] = {}
+    if others:  # In lists: a user's node need not accept leaves of other nodes.
+        columns = zip(*(pairs[place] for place in others))
+        results.update(zip(others, stock(*map(list, columns))))
+    starts = starts_of([_sum_of(*pairs[place], *args) for place in places])
+    for place, start in zip(places, starts):
+        count(f"{dtype_of(flat[place])} rounded stochastically")
+        results[place] = _rounded(exact, start, *pairs[place], *args)
+    return structure.unflatten(results[place] for place in range(len(pairs)))
+
+
+# Compiled once for arrays of one shape: an eager step calls two programs for each array.
+@jax.jit
+def _sum_of(*given: Any) -> Any:
+    # Not of what is rounded: XLA would keep that for all params, in float32.
+    return sum_of(*(cast(leaf, jnp.float32) for leaf in given))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _rounded(exact: Callable[..., Any], start: Any, *given: Any) -> Any:
+    number = exact(*given)
+    return round_stochastically(number, given[0].dtype, even_bits_from(start, number.shape))
+
+
+def _sum(param: Any, update: Any) -> Any:
+    return cast(param, jnp.float32) + cast(update, jnp.float32)
+
+
+def _average(new: Any, old: Any, share: Any) -> Any:
+    wide, before = cast(new, jnp.float32), cast(old, jnp.float32)
+    share = cast(share, jnp.float32)
+    average = share * wide + (1.0 - share) * before
+    # That of equal numbers may be off by float32's own rounding. To add -0 changes nothing.
+    is_off = (new == old) & jnp.isfinite(before) & (average != before)
+    return average + jax.lax.stop_gradient(jnp.where(is_off, before - average, -0.0))
