@@ -83,7 +83,11 @@ def narrow_scalars(optax: Any) -> str | None:
     0.999 in bfloat16 is 1. Values, from 0.2.7 on, are kept in the dtype of the params too.
     """
     state = _after(optax, [1.0] * 101, factor=0.999, patience=1)
-    return demo.wrong("the scale after 100 plateaus", state.scale, 0.999**100)
+    return demo.wrong("the scale after 100 plateaus", _scale_of(state), 0.999**100)
+
+
+def _scale_of(state: Any) -> Any:
+    return state.scale if "scale" in state._fields else state.lr  # Up to 0.2.1.
 
 
 @FAULTS.traced
@@ -117,8 +121,8 @@ def no_plateau(optax: Any) -> str | None:
     From 2 down to 1, a bfloat16 has steps of 2^-7, 0.4% to 0.8%: patience runs out first.
     """
     state = _after(optax, 2 * 0.9997 ** np.arange(100), patience=5)
-    scale = state.scale if "scale" in state._fields else state.lr
-    return demo.wrong("the scale is {:g} although each loss is the best so far", scale, 1.0)
+    text = "the scale is {:g} although each loss is the best so far"
+    return demo.wrong(text, _scale_of(state), 1.0)
 
 
 @FAULTS.computed()
