@@ -98,8 +98,12 @@ def _leaving_casts(tx: Any) -> Any:
 
 def _same_in_float32(tx: Any) -> bool:
     """Check that a link is optax's own: the next one gets float32 if this one does."""
+    import optax
+
     parts = parts_of(tx)
-    return tx.update.__qualname__.startswith("identity.") if parts is None else bool(parts.stock)
+    if parts is not None:
+        return parts.stock is not None
+    return getattr(tx.update, "__code__", None) is optax.identity().update.__code__
 
 
 def _stocks(tx: Any) -> Any:
