@@ -26,7 +26,15 @@ def _after_steps(step: Any) -> float:
     return float(demo.compiled(run, ones).astype(np.float64).mean())
 
 
-@FAULTS.computed()
+def _probe(optax: Any) -> str | None:
+    """Find params that stay in bfloat16: each step rounds them."""
+    params = jax.ShapeDtypeStruct((1,), jnp.bfloat16)
+    updates = jax.ShapeDtypeStruct((1,), jnp.float32)
+    found = jax.eval_shape(optax.apply_updates, params, updates)
+    return "apply_updates rounds to bfloat16" if found.dtype == jnp.bfloat16 else None
+
+
+@FAULTS.computed(_probe)
 def small_updates(optax: Any) -> str | None:
     """In bfloat16, 1,000 updates of about 0.0001 do not move params of 1."""
     updates = _MOVED.astype(np.float32)
