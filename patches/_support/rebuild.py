@@ -1,14 +1,16 @@
 """Rebuild what a stock function returns, with functions of ours that look like stock's.
 
 They have stock's names, signatures and arguments. cloudpickle takes along what local functions
-refer to: types, modules, other functions. So each of them pickles as the call of optax that it
-comes from. Where it is loaded, optax builds it again: patched, or stock without the shim.
+refer to: types, modules, other functions; dill takes along all globals. So each of them pickles as
+the call of optax that it comes from, and has no globals. Where it is loaded, optax builds it again:
+patched, or stock without the shim.
 """
 
 from __future__ import annotations
 
 import functools
 import operator
+import types
 from typing import Any, Callable
 
 import jax
@@ -27,7 +29,10 @@ class Call(functools.partial[Any]):
     """The call of a function that pickles by its name. It pickles as what it returns."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return functools.partial(self.func, *self.args, **self.keywords), ()
+        # dill fills closures last: a function of ours could not be called while it is loaded.
+        inside = getattr(self.func, "__wrapped__", None)
+        func = inside if isinstance(inside, _Inside) else self.func
+        return functools.partial(func, *self.args, **self.keywords), ()
 
 
 def call_of(stock: Stock, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
@@ -83,13 +88,14 @@ def in_place_of(
     inside.pickled_as = (part, (call,)) if part else call.__reduce__()
     inside.__wrapped__ = stock
 
-    # Annotations are types, which would be pickled by value.
-    @functools.wraps(stock, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         return inside(*args, **kwargs)
 
-    wrapper.__wrapped__ = inside  # Between the two, so that stock is not pickled.
-    return wrapper
+    in_place = types.FunctionType(wrapper.__code__, {}, closure=wrapper.__closure__)
+    # Annotations are types, which would be pickled by value.
+    functools.update_wrapper(in_place, stock, ("__module__", "__name__", "__qualname__", "__doc__"))
+    in_place.__dict__["__wrapped__"] = inside  # Between the two, so that stock is not pickled.
+    return in_place
 
 
 def rebuild(
