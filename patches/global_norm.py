@@ -12,15 +12,21 @@ optax.global_norm(grads)`` would be float32 too, and a bfloat16 train step that 
 raise. So a float16 norm above 65504, or a squared norm above it, is still infinite: take the norm
 of float32 copies there. Clipping and scaling are not limited by that.
 
-No upstream issue was found about the sums.
+Gradients of 0 have the norm 0, and 0/0 is nan, in every dtype: in ``contrib.normalize``, and where
+the limit of ``clip_by_global_norm`` or ``clip_by_block_rms`` is 0, as at the end of a schedule.
+Here such updates are 0. What is finite on stock stays.
+
+No upstream issue was found about the sums, nor about 0/0.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from typing import Any, Callable
+from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from .._contract.dtypes import (
     PyTree,
@@ -31,11 +37,14 @@ from .._contract.dtypes import (
     is_inexact,
     leaves,
     tree_map,
+    unflatten_like,
 )
 from .._contract.updates import Step, bound_of, cast_to
 from .._contract.widths import compute_dtype, statistics_dtype
 from .._engine.patch import Patch, Stock
+from .._tally import count
 from ._support import modules
+from ._support.arguments import arguments_of
 from ._support.deprecated import deprecated_attribute
 from ._support.functions import in_float32, trees_in_float32
 from ._support.rebuild import Promotes, call_of, rebuild
@@ -44,7 +53,7 @@ from ._support.stock_dtypes import promotes_half
 PATCH = Patch(
     "global_norm",
     summary="float16 norms above 255 are infinite, so clipped updates are 0 or NaN; bfloat16 "
-    "norms of many leaves are too small",
+    "norms of many leaves are too small; a norm of 0 gives NaN",
     allow_missing_targets=True,
 )
 PATCH.fault("many_leaves", ">=0.1.2")
@@ -63,61 +72,100 @@ PATCH.fault("projections", ">=0.2.4")
 PATCH.fault("mixed_tree", "<0.1.3")
 PATCH.fault("mixed_updates", ">=0.2.3")
 PATCH.fault("array_max_norm", ">=0.1.2")
+PATCH.fault("zero_limit", ">=0.1.2")
+PATCH.fault("normalize_zero", ">=0.1.8")
 
 
-@PATCH.wraps("clip_by_global_norm", modules.CLIPPING, ">=0.1.3")
-@PATCH.wraps("clip_by_block_rms", modules.CLIPPING)
-def _transformation(stock: Stock, *args: Any, **kwargs: Any) -> Any:
-    """Replace a transformation that divides by a norm."""
-    return _run_on(half_to_float32, stock, args, kwargs)
+@dataclasses.dataclass(eq=False, repr=False)  # Cheaper to import than a whole one.
+class _DividingByNorm:
+    """Replace a transformation that divides by a norm of the gradients.
+
+    Attributes:
+      limit: name of the argument that prevents 0/0 if it is positive.
+      by_leaf: whether each leaf has a norm of its own.
+      by_all: whether each leaf is divided by the norm of all, so that the widest promotes.
+      by_params: whether stock also multiplies by a norm of the params.
+      in_widest: whether stock raises on leaves of different dtypes.
+    """
+
+    limit: str = ""
+    by_leaf: bool = False
+    by_all: bool = False
+    by_params: bool = False
+    in_widest: bool = False
+
+    def __call__(self, stock: Stock, *args: Any, **kwargs: Any) -> Any:
+        """Build stock's transformation, to be run on float32 copies."""
+        tx, hyperparameters = stock(*args, **kwargs), (args, kwargs)
+        promotes = any(map(promotes_half, leaves(hyperparameters)))
+        limit = arguments_of(stock, args, kwargs)[self.limit] if self.limit else 1
+        guarded = not _is_positive(limit)
+        widen = _in_widest if self.in_widest else half_to_float32
+
+        def update_fn(updates: PyTree, state: Any, params: PyTree = None) -> Step:
+            cast_number = functools.partial(cast_hyperparameter, dtype=statistics_dtype(updates))
+            args, kwargs = tree_map(cast_number, hyperparameters)
+            wide = widen(updates)
+            new_updates, new_state = stock(*args, **kwargs).update(wide, state, widen(params))
+            if guarded:
+                new_updates = _zero_if_norm_is(new_updates, wide, by_leaf=self.by_leaf)
+            # Stock gives an update the dtype of its gradient, unless an array or the params
+            # promote it.
+            like = params if params is not None and (self.by_params or promotes) else updates
+            bound = bound_of(new_updates, updates, like, None)
+            if not (promotes or (self.by_all and len(dtypes_in(updates)) > 1)):
+                new_updates = cast_to(new_updates, bound)
+            return Step(new_updates, new_state, bound)
+
+        call = call_of(stock, args, kwargs)
+        where: Promotes = "in mixed trees" if self.by_all else "nowhere"
+        where = "everywhere" if promotes else where
+        return rebuild(tx, call, update_fn, also_in_float32=guarded, promotes=where)
 
 
-@PATCH.wraps("normalize_by_update_norm", modules.TRANSFORM, ">=0.2.3")
-def _transformation_by_all(stock: Stock, *args: Any, **kwargs: Any) -> Any:
-    """Replace a transformation that divides each leaf by the norm of all: the widest promotes."""
-    return _run_on(half_to_float32, stock, args, kwargs, by_all=True)
+PATCH.wraps("clip_by_global_norm", modules.CLIPPING, ">=0.1.3")(_DividingByNorm("max_norm"))
+PATCH.wraps("clip_by_global_norm", modules.CLIPPING, "<0.1.3")(
+    _DividingByNorm("max_norm", in_widest=True)
+)
+PATCH.wraps("clip_by_block_rms", modules.CLIPPING)(_DividingByNorm("threshold", by_leaf=True))
+PATCH.wraps("normalize_by_update_norm", modules.TRANSFORM, ">=0.2.3")(
+    _DividingByNorm("eps", by_all=True)
+)
+PATCH.wraps("adaptive_grad_clip", modules.CLIPPING)(_DividingByNorm(by_params=True))
+PATCH.wraps("scale_by_trust_ratio", modules.TRANSFORM)(_DividingByNorm(by_params=True))
 
 
-@PATCH.wraps("adaptive_grad_clip", modules.CLIPPING)
-@PATCH.wraps("scale_by_trust_ratio", modules.TRANSFORM)
-def _transformation_by_params(stock: Stock, *args: Any, **kwargs: Any) -> Any:
-    """Replace a transformation that also multiplies by a norm of the params."""
-    return _run_on(half_to_float32, stock, args, kwargs, by_params=True)
-
-
-@PATCH.wraps("clip_by_global_norm", modules.CLIPPING, "<0.1.3")
-def _transformation_in_one_dtype(stock: Stock, *args: Any, **kwargs: Any) -> Any:
-    """In 0.1.2, replace a transformation that raises on leaves of different dtypes."""
-    return _run_on(_in_widest, stock, args, kwargs)
-
-
-def _run_on(  # noqa: PLR0913
-    widen: Callable[[PyTree], PyTree],
-    stock: Stock,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    *,
-    by_params: bool = False,
-    by_all: bool = False,
-) -> Any:
-    hyperparameters = args, kwargs
-    promotes = any(map(promotes_half, leaves(hyperparameters)))
-
-    def update_fn(updates: PyTree, state: Any, params: PyTree = None) -> Step:
-        cast_number = functools.partial(cast_hyperparameter, dtype=statistics_dtype(updates))
-        args, kwargs = tree_map(cast_number, hyperparameters)
-        new_updates, new_state = stock(*args, **kwargs).update(widen(updates), state, widen(params))
-        # Stock gives an update the dtype of its gradient, unless an array or the params promote it.
-        like = params if params is not None and (by_params or promotes) else updates
-        bound = bound_of(new_updates, updates, like, None)
-        if not (promotes or (by_all and len(dtypes_in(updates)) > 1)):
-            new_updates = cast_to(new_updates, bound)
-        return Step(new_updates, new_state, bound)
-
-    call = call_of(stock, args, kwargs)
-    where: Promotes = "in mixed trees" if by_all else "nowhere"
+@PATCH.wraps("normalize", modules.contrib("sam"), ">=0.1.8")
+def _normalize(stock: Stock, *args: Any, **kwargs: Any) -> Any:
+    """Replace a transformation that divides by a norm, whatever it is."""
     tx = stock(*args, **kwargs)
-    return rebuild(tx, call, update_fn, promotes="everywhere" if promotes else where)
+
+    def update_fn(updates: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:
+        new_updates, new_state = tx.update(updates, state, params)
+        return _zero_if_norm_is(new_updates, half_to_float32(updates)), new_state
+
+    return rebuild(tx, call_of(stock, args, kwargs), update_fn, also_in_float32=True)
+
+
+def _is_positive(limit: Any) -> bool:
+    """Check whether a limit is known to be positive: a schedule may give 0 in a later step."""
+    try:
+        return bool(np.all(np.asarray(limit) > 0))
+    except Exception:  # A tracer, or on another host.
+        return False
+
+
+def _zero_if_norm_is(updates: PyTree, grads: PyTree, *, by_leaf: bool = False) -> PyTree:
+    """Replace what is not finite by 0 where the norm of the gradients is 0; keep all else."""
+    count("guard against 0/0")
+    zero = [jnp.all(jnp.real(g * jnp.conj(g)) == 0) for g in leaves(grads)]
+    if not by_leaf:
+        zero = [functools.reduce(jnp.logical_and, zero)] * len(zero) if zero else []
+    flat = zip(leaves(updates), zero)
+    return unflatten_like(
+        updates,
+        [jnp.where(no_norm & ~jnp.isfinite(u), jnp.zeros_like(u), u) for u, no_norm in flat],
+    )
 
 
 def _in_widest(tree: PyTree) -> PyTree:

@@ -45,7 +45,7 @@ from ._support import modules
 from ._support.arguments import arguments_of
 from ._support.rebuild import call_of, rebuild
 from ._support.representation import Representation, average_dtype
-from ._support.stock_dtypes import as_stock_promotes, start_as_stock, without_user_code
+from ._support.stock_dtypes import StockPromotion, start_as_stock, without_user_code
 
 PATCH = Patch(
     "prodigy",
@@ -89,7 +89,8 @@ def _prodigy(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """
     built = stock(*args, **kwargs)  # Checks the arguments, and has the right type.
     arguments = arguments_of(stock, args, kwargs)
-    traced = stock(**without_user_code(arguments))
+    known = without_user_code(arguments)
+    traced, promoted = stock(**known), StockPromotion(stock, (), known)
 
     def init_fn(params: PyTree) -> Any:
         import optax.contrib
@@ -135,7 +136,7 @@ def _prodigy(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         averages = {name: problem.to_tree(getattr(new_state, name), updates) for name in _AVERAGES}
         new_state = new_state._replace(**averages, params0=state.params0)
         new_updates = problem.to_tree(new_updates, updates)
-        held = as_stock_promotes(traced.update, updates, state, params)
+        held = promoted(updates, state, params, {})
         return cast_updates(new_updates, updates, kept), cast_back(new_state, held)
 
     return rebuild(built, call_of(stock, args, kwargs), update_fn, init_fn, also_in_float32=True)

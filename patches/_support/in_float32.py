@@ -32,7 +32,7 @@ from ..._engine.patch import Patch, Stock
 from ..._tally import THREAD, Tally, counting, current
 from . import modules
 from .rebuild import Promotes, call_of, link_of, parts_of, rebuild
-from .stock_dtypes import as_stock_promotes, promotes_half, start_as_stock, without_user_code
+from .stock_dtypes import Recorded, StockPromotion, promotes_half, start_as_stock
 
 
 class MomentTransform(NamedTuple):
@@ -158,6 +158,19 @@ class InFloat32:
             dtypes = dtypes_in((self._moments_of(state), trees))
             return [widening for widening in widenings if any(map(widening.is_narrow, dtypes))]
 
+        promoted = StockPromotion(stock, args, kwargs)
+
+        def with_functions(
+            instead: Callable[[Callable[..., Any]], Callable[..., Any]],
+        ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+            """Return the arguments with other functions in place of the user's."""
+
+            def replaced(argument: Any) -> Any:
+                return instead(argument) if _is_function(argument) else argument
+
+            by_name = {name: replaced(argument) for name, argument in kwargs.items()}
+            return tuple(map(replaced, args)), by_name
+
         def init_fn(params: PyTree) -> Any:
             state = tx.init(params)
             concerned = acting(state, params)
@@ -187,11 +200,11 @@ class InFloat32:
                 objective = extra_args.get("obj_fn")
                 if objective is not None:  # What sophia differentiates is given the user's dtypes.
                     extra_args["obj_fn"] = with_params_cast_back(params, objective)
-                run = tx
+                run, recorded = tx, Recorded()
                 if functions:
                     given = dict(zip(map(id, leaves(wide)), leaves((updates, state, params))))
-                    by_name = {name: _with(given, argument) for name, argument in kwargs.items()}
-                    run = stock(*(_with(given, argument) for argument in args), **by_name)
+                    given_args, by_name = with_functions(lambda f: recorded.note(_with(given, f)))
+                    run = stock(*given_args, **by_name)
                 new_updates, new_state = run.update(*wide, **extra_args)
                 like, kept = params, None if params is not None else self._kept(state)
                 asked = requested
@@ -202,8 +215,11 @@ class InFloat32:
                 if dtypes is not None and not everywhere:
                     rounded = map(round_leaf, leaves(new_updates), dtypes)
                     new_updates = unflatten_like(new_updates, rounded)
-                step = functools.partial(tx.update, **without_user_code(extra_args))
-                held = as_stock_promotes(step, updates, state, params)
+                as_stock = promoted
+                if functions:
+                    again = recorded.repeat()
+                    as_stock = StockPromotion(stock, *with_functions(lambda _: again))
+                held = as_stock(updates, state, params, extra_args)
                 new_state = store(new_state, held, updates)
                 return Step(new_updates, new_state, dtypes if everywhere else None, requested)
             finally:
@@ -269,21 +285,19 @@ def _is_function(argument: Any) -> bool:
     return callable(argument) and not isinstance(argument, type)  # ``jnp.float32`` is a type.
 
 
-def _with(given: dict[int, Any], argument: Any) -> Any:
+def _with(given: dict[int, Any], function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a function of the user's their own leaves: muon's may choose by dtype.
 
     Args:
       given: by the ids of the leaves that stock is given, those that it would be given.
-      argument: of stock.
+      function: an argument of stock.
     """
-    if not _is_function(argument):
-        return argument
 
-    def function(*args: Any, **kwargs: Any) -> Any:
+    def with_users_leaves(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = tree_map(lambda leaf: given.get(id(leaf), leaf), (args, kwargs))
-        return argument(*args, **kwargs)
+        return function(*args, **kwargs)
 
-    return counting(function)
+    return counting(with_users_leaves)
 
 
 def with_params_cast_back(params: PyTree, objective: Callable[..., Any]) -> Callable[..., Any]:

@@ -33,7 +33,7 @@ from ..._contract.widths import compute_dtype
 from ..._contract.x64 import without_x64
 from ..._engine.patch import Stock
 from .rebuild import Call, Promotes, call_of, link_of, rebuild
-from .stock_dtypes import as_stock_promotes, promotes_half, start_as_stock
+from .stock_dtypes import StockPromotion, promotes_half, start_as_stock
 
 
 @dataclasses.dataclass(eq=False, repr=False)  # Cheaper to import than a whole one.
@@ -62,10 +62,20 @@ class KeepDtypes:
         """Build stock's transformation, made to keep its dtypes."""
         promotes = any(map(promotes_half, (*args, *kwargs.values())))
         tx, call = stock(*args, **kwargs), call_of(stock, args, kwargs)
-        return self.wrap(tx, call, requested_dtypes(stock, args, kwargs), promotes=promotes)
+        requested, promoted = (
+            requested_dtypes(stock, args, kwargs),
+            StockPromotion(stock, args, kwargs),
+        )
+        return self.wrap(tx, call, requested, promotes=promotes, promoted=promoted)
 
     def wrap(
-        self, tx: Any, call: Call, requested: tuple[Any, ...] = (), *, promotes: bool = False
+        self,
+        tx: Any,
+        call: Call,
+        requested: tuple[Any, ...] = (),
+        *,
+        promotes: bool = False,
+        promoted: StockPromotion | None = None,
     ) -> Any:
         """Return the same transformation with an ``init`` and an ``update`` that keep dtypes."""
 
@@ -88,10 +98,12 @@ class KeepDtypes:
                 inputs = given
             elif self._needs_one_dtype(params) or not same:
                 inputs = in_one_dtype(*given)
-            update = functools.partial(run, **self._extra_args(params, extra_args))
+            extra_args = self._extra_args(params, extra_args)
+            update = functools.partial(run, **extra_args)
             new_updates, new_state, *_ = self._in_its_mode(update, *inputs)
-            if not same and self.in_one_dtype:  # Else stock itself has promoted the state.
-                return new_updates, new_state, as_stock_promotes(update, *given)
+            if promoted and not same and self.in_one_dtype:
+                # Else stock itself has promoted the state.
+                return new_updates, new_state, promoted(*given, extra_args)
             return new_updates, new_state, state if keep else None
 
         def update_fn(

@@ -1,14 +1,16 @@
 """Rebuild what a stock function returns, with functions of ours that look like stock's.
 
 They have stock's names, signatures and arguments. cloudpickle takes along what local functions
-refer to: types, modules, other functions. So each of them pickles as the call of optax that it
-comes from. Where it is loaded, optax builds it again: patched, or stock without the shim.
+refer to: types, modules, other functions; dill takes along all globals. So each of them pickles as
+the call of optax that it comes from, and has no globals. Where it is loaded, optax builds it again:
+patched, or stock without the shim.
 """
 
 from __future__ import annotations
 
 import functools
 import operator
+import types
 from typing import Any, Callable, Literal, NamedTuple
 
 import jax
@@ -29,7 +31,10 @@ class Call(functools.partial[Any]):
     """The call of a function that pickles by its name. It pickles as what it returns."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return functools.partial(self.func, *self.args, **self.keywords), ()
+        # dill fills closures last: a function of ours could not be called while it is loaded.
+        inside = getattr(self.func, "__wrapped__", None)
+        func = inside if isinstance(inside, _Inside) else self.func
+        return functools.partial(func, *self.args, **self.keywords), ()
 
 
 def call_of(stock: Stock, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
@@ -128,13 +133,14 @@ def in_place_of(
     inside.pickled_as = (part, (call,)) if part else call.__reduce__()
     inside.__wrapped__ = stock
 
-    # Annotations are types, which would be pickled by value.
-    @functools.wraps(stock, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         return inside(*args, **kwargs)
 
-    wrapper.__wrapped__ = inside  # Between the two, so that stock is not pickled.
-    return wrapper
+    in_place = types.FunctionType(wrapper.__code__, {}, closure=wrapper.__closure__)
+    # Annotations are types, which would be pickled by value.
+    functools.update_wrapper(in_place, stock, ("__module__", "__name__", "__qualname__", "__doc__"))
+    in_place.__dict__["__wrapped__"] = inside  # Between the two, so that stock is not pickled.
+    return in_place
 
 
 def rebuild(  # noqa: PLR0913
@@ -178,18 +184,21 @@ def rebuild(  # noqa: PLR0913
         finally:
             THREAD.open.pop()
 
+    def bounded(*args: Any, **kwargs: Any) -> tuple[PyTree, PyTree]:
+        THREAD.open.append(tally)
+        try:
+            step = Step(*update(*args, **kwargs))
+            return cast_to(step.updates, step.bound), step.state
+        finally:
+            THREAD.open.pop()
+
     def stock_in_float32(
         updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, PyTree]:
         dtypes = dtypes_in_float32(state, updates, params, extra_args)
         if dtypes is None:
             state = grow(updates, state, params, extra_args)
-            THREAD.open.append(tally)
-            try:
-                step = Step(*update(updates, state, params, **extra_args))
-                return cast_to(step.updates, step.bound), step.state
-            finally:
-                THREAD.open.pop()
+            return bounded(updates, state, params, **extra_args)
         new_updates, new_state = stock(updates, state, params, **extra_args)
         # User-defined code inside, such as a schedule, may return any dtype.
         if new_state is not state and strong_dtypes(new_state) != dtypes:
@@ -201,9 +210,7 @@ def rebuild(  # noqa: PLR0913
     if below and promotes == "nowhere":
         promotes = below.promotes
     if also_in_float32:
-        return _with_update(
-            tx, call, functools.partial(tally.run, update), Parts(None, None, call, tx.init)
-        )
+        return _with_update(tx, call, bounded, Parts(None, None, call, tx.init))
     parts = Parts(link, stock, call, tx.init, promotes, widened)
     return _with_update(tx, call, stock_in_float32, parts)
 

@@ -89,8 +89,7 @@ class Representation(NamedTuple):
 
     def to_tree(self, flat: Iterable[Any], like: PyTree) -> PyTree:
         """Invert :meth:`to_list`, in the structure of ``like``; the dtype is still that of all."""
-        joined = (jax.lax.complex(*x) if isinstance(x, tuple) else x for x in flat)
-        return unflatten_like(like, joined)
+        return unflatten_like(like, (_join(*x) if isinstance(x, tuple) else x for x in flat))
 
     def of_list(self, function: Callable[..., Any], like: PyTree) -> Callable[..., Any]:
         """Turn a function of a tree into a function of its list, with the same signature.
@@ -118,3 +117,9 @@ class Representation(NamedTuple):
     def _cast(self, leaf: Any) -> Any:
         dtype = compute_dtype(leaf) if self.dtype is None else self.dtype
         return cast(leaf, promoted(dtype, jnp.complex64) if is_complex(leaf) else dtype)
+
+
+def _join(real: Any, imaginary: Any) -> Any:
+    if isinstance(real, jax.ShapeDtypeStruct):  # Some releases keep the params as they are given.
+        return jax.eval_shape(jax.lax.complex, real, imaginary)
+    return jax.lax.complex(real, imaginary)

@@ -10,6 +10,7 @@ from typing import Any, Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ..._contract.dtypes import (
     REAL,
@@ -19,15 +20,18 @@ from ..._contract.dtypes import (
     dtypes_in,
     is_array,
     is_half,
+    is_half_dtype,
     is_real,
     is_weak,
     kind_of,
     leaves,
+    tree_map,
     unflatten_like,
 )
 from ..._contract.kinds import after_a_step
 from ..._contract.promotion import standard_promotion
 from ..._contract.updates import kept_like, same_dtypes
+from ..._engine.patch import Stock
 from ..._tally import paused
 
 
@@ -78,22 +82,103 @@ def start_as_stock(tx: Any, state: PyTree, params: PyTree) -> PyTree:
     return state
 
 
-def as_stock_promotes(
-    update: Callable[..., Any], updates: PyTree, state: PyTree, params: PyTree
-) -> PyTree:
-    """Cast the half-precision leaves of a state to the dtypes that stock gives them in this step.
+class StockPromotion:
+    """Cast the half-precision leaves of a state to the dtypes that stock gives them in a step.
 
     Stock promotes some of them where a gradient is wider than its param.
     """
+
+    def __init__(self, stock: Stock, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._stock, self._arguments = stock, (args, kwargs)
+
+    def __call__(
+        self, updates: PyTree, state: PyTree, params: PyTree, extra_args: dict[str, Any]
+    ) -> PyTree:
+        """Return the state; ``extra_args`` are those of the update."""
+        if not _may_promote(updates, state, params):
+            return state
+        extra_args = {n: _float32 if callable(v) else v for n, v in extra_args.items()}
+        flat, structure = jax.tree_util.tree_flatten((*self._arguments, extra_args))
+        arrays = list(filter(is_array, flat))
+        rest = [None if is_array(leaf) else (type(leaf), leaf) for leaf in flat]
+        # Any other object may hold arrays, so it is not kept.
+        kept = all(leaf is None or isinstance(leaf[1], _PLAIN) for leaf in rest)
+        step = (_step_of if kept else _step_of.__wrapped__)(self._stock, structure, tuple(rest))
+        try:
+            with paused():
+                return _as_wide_as(state, jax.eval_shape(step, arrays, updates, state, params))
+        except Exception:
+            return state
+
+
+_PLAIN = (bool, int, float, complex, str, type, np.dtype)
+
+
+@functools.lru_cache(maxsize=256)
+def _step_of(stock: Stock, structure: Any, rest: tuple[Any, ...]) -> Callable[..., Any]:
+    """Return a step that gives the leaves of its state, for arguments that differ in arrays only.
+
+    JAX keeps what it traced, by structures, dtypes and modes, until ``jax.clear_caches()``.
+    """
+
+    def step(arrays: list[Any], *given: PyTree) -> list[Any]:
+        arrays_left = iter(arrays)
+        flat = [next(arrays_left) if leaf is None else leaf[1] for leaf in rest]
+        args, kwargs, extra_args = structure.unflatten(flat)
+        return leaves(stock(*args, **kwargs).update(*given, **extra_args)[1])
+
+    return jax.jit(step)
+
+
+def _may_promote(updates: PyTree, state: PyTree, params: PyTree) -> bool:
+    """Check whether a step of stock may promote a half-precision leaf of this state."""
     like = params if params is not None else next(iter(kept_like(state, updates)), updates)
     if same_dtypes(updates, like):
-        return state
-    try:
-        with paused():
-            after = jax.eval_shape(lambda *a: leaves(update(*a)[1]), updates, state, params)
-    except Exception:
-        return state
-    return _as_wide_as(state, after)
+        return False
+    nodes = jax.tree_util.tree_leaves(state, is_leaf=_has_copies)
+    kept = [_without_copies(node) if _has_copies(node) else node for node in nodes]
+    return any(map(is_half_dtype, dtypes_in(kept)))
+
+
+# Fields that hold the params of the first step, which no step changes.
+_COPIES = frozenset({"params0", "init_params", "x0", "init_particles"})
+
+
+def _has_copies(node: Any) -> bool:
+    return not _COPIES.isdisjoint(getattr(node, "_fields", ()))
+
+
+def _without_copies(state: Any) -> Any:
+    return [getattr(state, name) for name in state._fields if name not in _COPIES]
+
+
+class Recorded:
+    """What functions of the user return to stock, to be returned again while stock is traced."""
+
+    def __init__(self) -> None:
+        self._results: list[Any] = []
+
+    def note(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the same function, which notes what it returns."""
+
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            result = function(*args, **kwargs)
+            self._results.append(result)
+            return result
+
+        return noted
+
+    def repeat(self) -> Callable[..., Any]:
+        """Return a function that returns numbers of the same dtypes, in the order of the calls."""
+        results = iter(self._results)
+        return lambda *_, **__: tree_map(_number_like, next(results))
+
+
+def _number_like(leaf: Any) -> Any:
+    if not isinstance(leaf, jax.Array):
+        return leaf
+    # The leaf itself may be a tracer that is out of use.
+    return leaf.dtype.type().item() if is_weak(leaf) else jnp.zeros(leaf.shape, leaf.dtype)
 
 
 def _as_wide_as(state: PyTree, stock: list[Any]) -> PyTree:

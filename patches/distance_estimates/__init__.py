@@ -55,7 +55,7 @@ from .._support import modules
 from .._support.arguments import arguments_of
 from .._support.rebuild import call_of, rebuild
 from .._support.representation import Representation, average_dtype
-from .._support.stock_dtypes import as_stock_promotes, start_as_stock, without_user_code
+from .._support.stock_dtypes import StockPromotion, start_as_stock, without_user_code
 from .hyperparameters import hyperparameters_for, in_32_bits, value_in
 
 PATCH = Patch(
@@ -98,7 +98,8 @@ def _estimator(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """
     built = stock(*args, **kwargs)  # Checks the arguments, and has the right type.
     arguments = arguments_of(stock, args, kwargs)
-    traced = stock(**without_user_code(arguments))
+    known = without_user_code(arguments)
+    traced, promoted = stock(**known), StockPromotion(stock, (), known)
 
     def init_fn(params: PyTree) -> Any:
         return start_as_stock(traced, _start(stock, arguments, params), params)
@@ -110,8 +111,7 @@ def _estimator(stock: Stock, *args: Any, **kwargs: Any) -> Any:
             result: tuple[PyTree, Any] = built.update(updates, state, params, **extra_args)
             return result  # Stock raises, most often.
         new_updates, new_state = _step(stock, arguments, (updates, state, params), extra_args)
-        step = functools.partial(traced.update, **extra_args)
-        held = as_stock_promotes(step, updates, state, params)
+        held = promoted(updates, state, params, extra_args)
         return cast_updates(new_updates, updates, params), cast_back(new_state, held)
 
     return rebuild(built, call_of(stock, args, kwargs), update_fn, init_fn, also_in_float32=True)

@@ -187,3 +187,30 @@ def array_max_norm(optax: Any) -> str | None:
     (t / norm) * max_norm is float32, and ``lax.select`` takes one dtype only.
     """
     return demo.one_step(optax.clip_by_global_norm(np.float32(1)), jnp.bfloat16)
+
+
+_NO_GRADIENTS = {"b": np.zeros(4, np.float32)}
+
+
+@FAULTS.computed()
+def zero_limit(optax: Any) -> str | None:
+    """clip_by_global_norm(0) and clip_by_block_rms(0) give NaN for gradients of 0.
+
+    0/0 is nan, and 0 times nan too. A schedule of the limit may end at 0.
+    """
+    names = ("clip_by_global_norm", "clip_by_block_rms")
+    return demo.first_named(
+        lambda clip: demo.not_finite("the update is NaN", _first(clip(0.0))),
+        demo.all_public(optax, *names),
+    )
+
+
+@FAULTS.computed()
+def normalize_zero(optax: Any) -> str | None:
+    """contrib.normalize gives NaN for gradients of 0, and so does SAM."""
+    tx = demo.public(optax, "contrib.normalize")()
+    return demo.not_finite("the update is NaN", _first(tx))
+
+
+def _first(tx: Any) -> Any:
+    return demo.first_updates(tx, _NO_GRADIENTS)

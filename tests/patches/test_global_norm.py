@@ -49,6 +49,10 @@ def dividing_by_norms() -> Any:
     return optax.GradientTransformation(lambda _: (), update)
 
 
+def normalize_by_norm() -> Any:
+    return optax.contrib.normalize()
+
+
 FUZZ = FuzzCase(fuzzed)
 PROGRAMS = {
     "clip": Program(lambda: optax.clip_by_global_norm(1.0)),
@@ -62,6 +66,9 @@ PROGRAMS = {
     "lars": Program(lambda: optax.lars(1e-2)),
     "norms": Program(dividing_by_norms),
     "normalize": Program(lambda: optax.normalize_by_update_norm(1.0), releases=">=0.2.3"),
+    "clip to 0": Program(lambda: optax.clip_by_global_norm(0.0), same="bits"),
+    "block to 0": Program(lambda: optax.clip_by_block_rms(0.0), same="bits"),
+    "normalize for SAM": Program(normalize_by_norm, releases=">=0.1.8", same="bits"),
 }
 
 
@@ -471,3 +478,72 @@ print(*map(float, norms))
 """
     printed = stdout_of(run("-W", "ignore", "-c", code))
     assert printed.split() == ["800.0", "inf", "inf"]
+
+
+ZERO_LIMITS: dict[str, Any] = {
+    "clip_by_global_norm": lambda: optax.clip_by_global_norm(0.0),
+    "clip_by_block_rms": lambda: optax.clip_by_block_rms(0.0),
+    "array": lambda: optax.clip_by_global_norm(jnp.zeros(())),
+    "negative": lambda: optax.clip_by_global_norm(-1.0),
+}
+if hasattr(getattr(optax, "contrib", None), "normalize"):
+    ZERO_LIMITS["normalize"] = optax.contrib.normalize
+if hasattr(optax, "normalize_by_update_norm"):
+    ZERO_LIMITS["eps"] = lambda: optax.normalize_by_update_norm(eps=0.0)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16, jnp.complex64])
+@pytest.mark.parametrize("name", ZERO_LIMITS)
+def test_gradients_of_zero_give_updates_of_zero(name: str, dtype: Any) -> None:
+    grads = tree_map(jnp.zeros_like, tree_of(dtype))
+    updates = updates_of(ZERO_LIMITS[name](), grads)
+    assert dtypes_of(updates) == dtypes_of(grads)
+    for leaf in leaves(updates):
+        np.testing.assert_array_equal(leaf, np.zeros(leaf.shape))
+    tx = optax.chain(ZERO_LIMITS[name](), optax.adam(1e-3))
+    assert not any(np.asarray(leaf).any() for leaf in leaves(updates_of(tx, grads)))
+
+
+@pytest.mark.parametrize("name", ["clip_by_global_norm", "clip_by_block_rms"])
+def test_a_limit_of_zero_gives_zero_where_squares_underflow(name: str) -> None:
+    """The square of 1e-30 is 0: on stock, the update is 1e-30 / 0 * 0."""
+    grads = {"w": jnp.full(3, 1e-30, jnp.float32), "b": jnp.zeros(2)}
+    for leaf in leaves(updates_of(ZERO_LIMITS[name](), grads)):
+        np.testing.assert_array_equal(leaf, np.zeros(leaf.shape))
+
+
+@pytest.mark.parametrize("name", ZERO_LIMITS)
+def test_a_gradient_that_is_not_a_number_still_shows(name: str) -> None:
+    grads = {"w": jnp.asarray([jnp.nan, 0.0]), "b": jnp.zeros(2)}
+    updates = updates_of(ZERO_LIMITS[name](), grads)
+    assert np.isnan(updates["w"]).all()
+    # The norm of all is not a number, and that of one leaf is 0.
+    expected = np.zeros(2) if name == "clip_by_block_rms" else np.full(2, np.nan)
+    np.testing.assert_array_equal(updates["b"], expected)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+def test_a_schedule_of_the_limit_may_end_at_zero(dtype: Any) -> None:
+    def limit(count: Any) -> Any:
+        return 1.0 - jnp.minimum(count, 2) / 2
+
+    tx = optax.inject_hyperparams(optax.clip_by_global_norm)(limit)
+    grads = {"w": jnp.full((2, 2), 4, dtype)}
+    state = tx.init(grads)
+    for factor, expected in ((1, 0.5), (1, 0.25), (1, 0.0), (0, 0.0)):
+        updates, state = tx.update(tree_map(lambda g, by=factor: g * by, grads), state, grads)
+        assert updates["w"].dtype == dtype
+        np.testing.assert_array_equal(in_float64(updates)["w"], np.full((2, 2), expected))
+
+
+@pytest.mark.skipif("normalize" not in ZERO_LIMITS, reason="SAM came with optax 0.1.8")
+def test_sam_stands_still_at_a_minimum() -> None:
+    """The gradient of |x|^2 at 0 is 0, and so is the step to the worst point nearby."""
+    adversarial = optax.chain(optax.contrib.normalize(), optax.sgd(0.05))
+    tx = optax.contrib.sam(optax.sgd(0.1), adversarial, sync_period=2)
+    params = {"x": jnp.zeros(3)}
+    state = tx.init(params)
+    for _ in range(4):
+        updates, state = tx.update(tree_map(lambda x: 2 * x, params), state, params)
+        params = optax.apply_updates(params, updates)
+    np.testing.assert_array_equal(params["x"], np.zeros(3))

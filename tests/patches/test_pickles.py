@@ -49,11 +49,11 @@ def test_patched_functions_have_the_signatures_of_stock(outcome: Outcome) -> Non
     assert patched == stock
 
 
-@pytest.mark.parametrize("hints", [False, True], ids=["before hints", "after hints"])
-def test_a_pickle_is_not_much_larger_than_that_of_stock(outcome: Outcome, hints: bool) -> None:
+@pytest.mark.parametrize("kind", ["before hints", "after hints", "dill"])
+def test_a_pickle_is_not_much_larger_than_that_of_stock(outcome: Outcome, kind: str) -> None:
     """A size of 0 stands for a pickle that cannot be loaded again."""
     sizes = {
-        n: (s["sizes"][hints], outcome.patched[n]["sizes"][hints]) for n, s in outcome.stock.items()
+        n: (s["sizes"][kind], outcome.patched[n]["sizes"][kind]) for n, s in outcome.stock.items()
     }
     pickled = {name: both for name, both in sizes.items() if both[0]}
     assert len(pickled) > 50
@@ -71,21 +71,23 @@ LOAD_WITHOUT_US = """
 import sys
 sys.modules["optax_dtypefix"] = None  # As if it were not installed.
 from pathlib import Path
-import cloudpickle, optax
+import cloudpickle, dill, optax
 try:
     import optax.contrib
 except ImportError:
     pass
-found = [path.read_bytes() for path in Path(sys.argv[1]).iterdir()]
+name, pickler = ("*.dill", dill) if sys.argv[2] == "dill" else ("*.pickle", cloudpickle)
+found = [path.read_bytes() for path in Path(sys.argv[1]).glob(name)]
 # A pickle with functions of the audit, as a schedule or a measure, needs them.
-loaded = [cloudpickle.loads(data) for data in found if data and b".audit." not in data]
+loaded = [pickler.loads(data) for data in found if data and b".audit." not in data]
 print(len(loaded), all(tx.update for tx in loaded))
 """
 
 
-def test_a_process_without_the_shim_loads_stock(outcome: Outcome) -> None:
+@pytest.mark.parametrize("pickler", ["cloudpickle", "dill"])
+def test_a_process_without_the_shim_loads_stock(outcome: Outcome, pickler: str) -> None:
     """Where the shim is not installed, a transformation is what optax builds there."""
-    done = run("-W", "ignore", "-c", LOAD_WITHOUT_US, str(outcome.folder))
+    done = run("-W", "ignore", "-c", LOAD_WITHOUT_US, str(outcome.folder), pickler)
     loaded, complete = stdout_of(done).split()
     assert int(loaded) > 50
     assert complete == "True"

@@ -55,6 +55,7 @@ _SCHEDULE_FREE = [f"schedule_free{name}" for name in ("", "_adamw", "_eval_param
             "any dtype",
             {
                 "zero_nans": ["MultiSteps"],
+                "global_norm": ["normalize"],
                 "distance_estimates": ["dadapt_adamw", "dog", "dowg"],
                 "prodigy": ["prodigy"],
                 "reduce_on_plateau": ["reduce_on_plateau"],

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+import collections
+import gc
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any, Callable
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +16,12 @@ import pytest
 from support.processes import stock_and_patched
 from support.user_calls import MISTAKE
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 Found = dict[str, Any]
+WIDE = jnp.ones((3, 2), jnp.float32)
+NARROW = jnp.ones((3, 2), jnp.bfloat16)
 
 
 @pytest.fixture(scope="module")
@@ -61,3 +70,65 @@ def test_inject_hyperparams_runs_a_failing_update_once(mistake: type[Exception])
         jax.eval_shape(tx.update, params, state, params)
     assert len(calls) == 1
     assert raised.value.__context__ is None
+
+
+def updates_of_stock(step: Callable[[], Any]) -> int:
+    """Count how often a step runs the update of a transformation of optax that has a state."""
+    calls: collections.Counter[str] = collections.Counter()
+
+    def profile(frame: Any, event: str, _: Any) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_name == "update_fn" and "/optax/" in code.co_filename:
+            calls[code.co_filename] += "state" in code.co_varnames
+
+    sys.setprofile(profile)
+    try:
+        step()
+    finally:
+        sys.setprofile(None)
+    return sum(calls.values())
+
+
+def with_wide_gradients() -> Iterator[tuple[str, Callable[[], Any], int]]:
+    yield "adam", optax.scale_by_adam, 1
+    yield "rms", optax.scale_by_rms, 1
+    yield "adam with a narrow moment", lambda: optax.scale_by_adam(mu_dtype=jnp.bfloat16), 1
+    if hasattr(getattr(optax, "contrib", None), "prodigy"):  # It runs no update of stock.
+        yield "prodigy", optax.contrib.prodigy, 0
+
+
+CASES = {name: (build, times) for name, build, times in with_wide_gradients()}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_eager_step_with_wide_gradients_does_not_trace_stock(name: str) -> None:
+    """It is traced in the first step, and once more if the dtypes of the state change there."""
+    build, times = CASES[name]
+    for _ in range(2):  # The second transformation uses what was traced for the first.
+        tx = build()
+        state = tx.init(NARROW)
+        for _ in range(2):
+            _, state = tx.update(WIDE, state, NARROW)
+    assert updates_of_stock(lambda: tx.update(WIDE, state, NARROW)) == times
+    after_clearing = []
+    jax.clear_caches()  # As after a patch is reverted.
+    for _ in range(2):
+        after_clearing.append(updates_of_stock(lambda: tx.update(WIDE, state, NARROW)))
+    assert after_clearing[-1] == times
+
+
+def test_what_was_traced_holds_no_arrays() -> None:
+    rate = jnp.asarray(0.5, jnp.float32)
+    params, grads = NARROW + 1, WIDE + 1
+    tx = optax.scale_by_rms(decay=rate)
+    state = tx.init(params)
+    for _ in range(2):
+        _, state = tx.update(grads, state, params)
+    arrays = [rate, params, grads, *jax.tree_util.tree_leaves(state)]
+    alive = [weakref.ref(array) for array in arrays]
+    gc.disable()
+    try:
+        del rate, params, grads, state, tx, arrays, _
+        assert [ref() for ref in alive if ref() is not None] == []
+    finally:
+        gc.enable()

@@ -72,6 +72,13 @@ class Watched:
     def labels(self) -> Callable[..., Any]:
         return self.function("labels", lambda tree: tree_map(lambda _: "all", tree))
 
+    def axes(self) -> Callable[..., Any]:
+        numbers = optax.contrib.MuonDimensionNumbers
+        return self.function(
+            "axes",
+            lambda tree: tree_map(lambda leaf: numbers() if leaf.ndim == 2 else None, tree),
+        )
+
     def often(self) -> Callable[..., Any]:
         return self.function("often", lambda step, *_, **__: step % 2 == 0)
 
@@ -152,6 +159,17 @@ def around_functions() -> dict[str, Callable[[Watched], Any]]:
     add("polyak_sgd", rated)
     add("schedule_free_sgd", lambda f, user: f(learning_rate=user.schedule()), contrib)
     add("scale_by_schedule", rated)
+    for name, argument in (("ademamix", "alpha"), ("adopt", "clip_value_fn")):
+        add(
+            f"scale_by_{name}",
+            lambda f, user, argument=argument: f(**{argument: user.schedule()}),
+            contrib,
+        )
+    if (
+        "weight_dimension_numbers"
+        in inspect.signature(getattr(contrib, "scale_by_muon", rated)).parameters
+    ):
+        add("scale_by_muon", lambda f, user: f(weight_dimension_numbers=user.axes()), contrib)
     add("adamw", lambda f, user: f(0.1, mask=user.mask()))
     add("masked", lambda f, user: f(optax.adam(0.1), user.mask()))
     add("multi_transform", lambda f, user: f({"all": optax.adam(0.1)}, user.labels()))
