@@ -16,7 +16,7 @@ from typing import Any, Callable
 import jax
 import jax.numpy as jnp
 
-from ..._contract.dtypes import PyTree, strong_dtypes
+from ..._contract.dtypes import PyTree, leaves, strong_dtypes, unflatten_like
 from ..._contract.float32 import dtypes_in_float32
 from ..._contract.signatures import positional_names
 from ..._contract.state import cast_back
@@ -138,7 +138,31 @@ def rebuild(
         tx.update.__wrapped__.stock_in_float32 = None
     if init is None:
         return tx
-    return tx._replace(init=in_place_of(tx.init, init, call, operator.attrgetter("init")))
+
+    def init_fn(params: PyTree) -> PyTree:
+        return _with_own_arrays(init(params), params)
+
+    return tx._replace(init=in_place_of(tx.init, init_fn, call, operator.attrgetter("init")))
+
+
+def _with_own_arrays(state: PyTree, params: PyTree) -> PyTree:
+    """Copy the arrays that a new state shares with the params, or holds twice.
+
+    A jitted step that donates params and state would donate the same array twice: XLA raises.
+    """
+    seen = set(map(id, leaves(params)))
+    flat = leaves(state)
+    if len(seen.union(map(id, flat))) == len(seen) + len(flat):
+        return state
+
+    def own(leaf: Any) -> Any:
+        shared = id(leaf) in seen
+        seen.add(id(leaf))
+        if not shared or not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer):
+            return leaf
+        return jnp.copy(leaf)
+
+    return unflatten_like(state, map(own, flat))
 
 
 def rebuild_but_for_floats(tx: Any, call: Call, update: Callable[..., Any]) -> Any:
