@@ -16,7 +16,7 @@ from typing import Any, Callable, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..._contract.dtypes import PyTree, count_cast, leaves, strong_dtypes
+from ..._contract.dtypes import PyTree, count_cast, leaves, strong_dtypes, unflatten_like
 from ..._contract.float32 import dtypes_in_float32
 from ..._contract.signatures import positional_names
 from ..._contract.state import cast_back
@@ -205,14 +205,37 @@ def rebuild(  # noqa: PLR0913
             new_state = tally.run(cast_back, new_state, state)
         return new_updates, new_state
 
+    def init_fn(params: PyTree) -> PyTree:
+        return _with_own_arrays(init(params), params)
+
     if init is not None:
-        tx = tx._replace(init=in_place_of(tx.init, init, call, operator.attrgetter("init")))
+        tx = tx._replace(init=in_place_of(tx.init, init_fn, call, operator.attrgetter("init")))
     if below and promotes == "nowhere":
         promotes = below.promotes
     if also_in_float32:
         return _with_update(tx, call, bounded, Parts(None, None, call, tx.init))
     parts = Parts(link, stock, call, tx.init, promotes, widened)
     return _with_update(tx, call, stock_in_float32, parts)
+
+
+def _with_own_arrays(state: PyTree, params: PyTree) -> PyTree:
+    """Copy the arrays that a new state shares with the params, or holds twice.
+
+    A jitted step that donates params and state would donate the same array twice: XLA raises.
+    """
+    seen = set(map(id, leaves(params)))
+    flat = leaves(state)
+    if len(seen.union(map(id, flat))) == len(seen) + len(flat):
+        return state
+
+    def own(leaf: Any) -> Any:
+        shared = id(leaf) in seen
+        seen.add(id(leaf))
+        if not shared or not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer):
+            return leaf
+        return jnp.copy(leaf)
+
+    return unflatten_like(state, map(own, flat))
 
 
 def rebuild_but_for_floats(tx: Any, call: Call, update: Callable[..., Any]) -> Any:
