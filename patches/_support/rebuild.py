@@ -23,7 +23,7 @@ from ..._contract.state import cast_back
 from ..._contract.updates import Step, cast_to
 from ..._engine.locate import find
 from ..._engine.patch import Stock
-from ..._tally import THREAD, current
+from ..._tally import NO_PATCH, THREAD, current
 from .stock_dtypes import Growth
 
 
@@ -178,9 +178,11 @@ def rebuild(  # noqa: PLR0913
         THREAD.open.append(tally)
         try:
             step = Step(*update(*args, **kwargs))
-            for leaf, dtype in zip(leaves(step.updates), step.bound or ()):
+            if step.bound is None or step.counted:
+                return step
+            for leaf, dtype in zip(leaves(step.updates), step.bound):
                 count_cast(leaf, dtype)  # The chain makes the cast, for this patch.
-            return step
+            return step._replace(counted=True)
         finally:
             THREAD.open.pop()
 
@@ -188,7 +190,8 @@ def rebuild(  # noqa: PLR0913
         THREAD.open.append(tally)
         try:
             step = Step(*update(*args, **kwargs))
-            return cast_to(step.updates, step.bound), step.state
+            run = NO_PATCH.run if step.counted else tally.run
+            return run(cast_to, step.updates, step.bound), step.state
         finally:
             THREAD.open.pop()
 
