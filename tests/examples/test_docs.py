@@ -109,10 +109,7 @@ def test_only_the_table_names_the_newest_release(page: str) -> None:
     assert TESTED[-1] not in read(ROOT / page)
 
 
-IN_OTHER_WORDS = [page for page in SITE if page.stem not in ("contract", "bfloat16_moments")]
-
-
-@pytest.mark.parametrize("page", IN_OTHER_WORDS, ids=[page.stem for page in IN_OTHER_WORDS])
+@pytest.mark.parametrize("page", SITE, ids=[page.stem for page in SITE])
 def test_pages_use_the_words_of_the_field(page: Path) -> None:
     """Rounding is stochastic, and what was measured is a combination of settings."""
     assert re.findall(r"by turns|\bregimes?\b|\bcells? (?:is|are)\b", read(page)) == []
