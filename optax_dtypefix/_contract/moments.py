@@ -189,7 +189,7 @@ def _bits_of_step(state: Any, data: list[Any]) -> Callable[[Any, int], Any]:
     if count is not None:
         of_step = bits_of_step(count)
         return lambda x, _: bits_for(x.shape, _beside(x, of_step))
-    starts = starts_of([sum_of(cast(x, jnp.float32)) for x in data]) if data else []
+    starts = starts_of(list(map(sum_of, data))) if data else []
     return lambda x, place: _beside(x, starts[place])
 
 
