@@ -36,7 +36,7 @@ from typing import Any, Callable
 import jax
 import jax.numpy as jnp
 
-from .._contract.bits import even_bits_from, starts_of, sum_of
+from .._contract.bits import even_bits_from, starts_of, sums_of
 from .._contract.dtypes import (
     REAL,
     PyTree,
@@ -118,7 +118,7 @@ def _by_leaf(
         columns = zip(*(pairs[place] for place in others))
         results.update(zip(others, stock(*map(list, columns))))
     # Not of what is rounded: XLA would keep that for all params, in float32.
-    starts = starts_of([sum_of(*pairs[place], *args) for place in places])
+    starts = starts_of([sums_of(*pairs[place], *args) for place in places])
     for place, start in zip(places, starts):
         count(f"{dtype_of(flat[place])} rounded stochastically")
         results[place] = _rounded(exact, start, *pairs[place], *args)

@@ -4,7 +4,7 @@ Counters (:func:`bits_of_step`, :func:`bits_of_elements`) and keys (:func:`rando
 steps apart, and give the same bits in each run and on any number of devices. All moments of a step
 have the same 16 bits, and go through them as evenly as they can. Params have bits of their own.
 
-Without either, bits come from the step's own new values, before they are rounded to half precision.
+Without either, bits come from the step's own data: params and updates, or moments and gradients.
 The bits of all values, times odd numbers by their places, are added up; a hash of this sum and of
 the number of an array says where the array starts; from there each element goes on by multiples of
 a generalized golden ratio along each axis, and one multiplication tells the elements apart.
@@ -42,20 +42,20 @@ def bits_of_data(flat: list[Any]) -> list[Any]:
     Returns:
       Arrays of uint16, of the same shapes.
     """
-    starts = starts_of(list(map(sum_of, flat)))
+    starts = starts_of([sums_of(leaf) for leaf in flat])
     return [bits_from(start, leaf.shape) for start, leaf in zip(starts, flat)]
 
 
-def starts_of(sums: list[Any]) -> list[Any]:
+def starts_of(sums: list[tuple[Any, Any]]) -> list[Any]:
     """Return for each array the bits of its first element, 32 of them, from the sums of all.
 
     In an eager step arrays may lie on different devices. No program takes them all, so those of the
     same devices have bits of their own data.
     """
-    if any(isinstance(number, jax.core.Tracer) for number in sums):
+    if any(isinstance(number, jax.core.Tracer) for number, _ in sums):
         return list(_starts(sums))
     groups: dict[Any, list[int]] = {}
-    for place, number in enumerate(sums):
+    for place, (number, _) in enumerate(sums):
         groups.setdefault(frozenset(number.devices()), []).append(place)
     starts: dict[int, Any] = {}
     for places in groups.values():
@@ -63,18 +63,18 @@ def starts_of(sums: list[Any]) -> list[Any]:
     return [starts[place] for place in range(len(sums))]
 
 
-def sum_of(*data: Any) -> Any:
-    """Return a number that depends on each bit of arrays of floats, and on where it stands.
+def sums_of(*data: Any) -> Any:
+    """Return two numbers that depend on each bit of arrays of floats, and on where it stands.
 
     The arrays are as wide as float32 or narrower, and broadcast with each other.
     """
-    return _sum_of(_has_one_device(), *data)
+    return _sums_of(_has_one_device(), *data)
 
 
 # Each function is compiled once for a shape: an eager step calls few programs, and a large tree of
 # few shapes is traced and compiled fast.
 @functools.partial(jax.jit, static_argnums=0)
-def _sum_of(one_device: bool, *data: Any) -> Any:
+def _sums_of(one_device: bool, *data: Any) -> Any:
     word: Any = None
     for leaf in data:
         wide = lax.stop_gradient(jnp.asarray(leaf)).astype(jnp.float32)
@@ -89,8 +89,8 @@ def _sum_of(one_device: bool, *data: Any) -> Any:
     # gathers sharded arrays for such a reduction, but not for sums. Both give the same number.
     if one_device:
         zeros = (jnp.uint32(0),) * 2
-        return sum(lax.reduce(parts, zeros, lambda old, new: tuple(map(jnp.add, old, new)), axes))
-    return sum(jnp.sum(part, dtype=jnp.uint32) for part in parts)
+        return lax.reduce(parts, zeros, lambda old, new: tuple(map(jnp.add, old, new)), axes)
+    return tuple(jnp.sum(part, dtype=jnp.uint32) for part in parts)
 
 
 def _has_one_device() -> bool:
@@ -100,9 +100,9 @@ def _has_one_device() -> bool:
 
 
 @jax.jit
-def _starts(sums: list[Any]) -> list[Any]:
-    numbered = lax.concatenate([number.reshape(1) for number in sums], 0)
-    numbered = numbered + lax.iota(jnp.uint32, len(sums)) * jnp.uint32(_GOLDEN)
+def _starts(sums: list[tuple[Any, Any]]) -> list[Any]:
+    numbered = lax.concatenate([number.reshape(1) for both in sums for number in both], 0)
+    numbered = numbered + lax.iota(jnp.uint32, 2 * len(sums)) * jnp.uint32(_GOLDEN)
     total = jnp.sum(_hash(numbered), dtype=jnp.uint32)
 
     def mix_all(starts: list[Any], _: None) -> tuple[list[Any], None]:
@@ -202,7 +202,8 @@ def bits_of_elements(count: Any, shapes: list[tuple[int, ...]]) -> list[Any]:
 
     Rounded alike, all weights of a layer would grow together, and shrink together.
     """
-    starts = starts_of([_hash(jnp.asarray(count, jnp.uint32))] * len(shapes)) if shapes else []
+    count = jnp.asarray(count, jnp.uint32)
+    starts = starts_of([(count, count)] * len(shapes)) if shapes else []
     return [bits_from(start, shape) for start, shape in zip(starts, shapes)]
 
 
