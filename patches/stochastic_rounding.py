@@ -36,7 +36,7 @@ from typing import Any, Callable
 import jax
 import jax.numpy as jnp
 
-from .._contract.bits import even_bits_from, starts_of, sum_of
+from .._contract.bits import even_bits_from, starts_of, sums_of
 from .._contract.dtypes import (
     REAL,
     PyTree,
@@ -117,7 +117,8 @@ def _by_leaf(
     if others:  # In lists: a user's node need not accept leaves of other nodes.
         columns = zip(*(pairs[place] for place in others))
         results.update(zip(others, stock(*map(list, columns))))
-    starts = starts_of([_sum_of(*pairs[place], *args) for place in places])
+    # Not of what is rounded: XLA would keep that for all params, in float32.
+    starts = starts_of([sums_of(*pairs[place], *args) for place in places])
     for place, start in zip(places, starts):
         count(f"{dtype_of(flat[place])} rounded stochastically")
         results[place] = _rounded(exact, start, *pairs[place], *args)
@@ -125,12 +126,6 @@ def _by_leaf(
 
 
 # Compiled once for arrays of one shape: an eager step calls two programs for each array.
-@jax.jit
-def _sum_of(*given: Any) -> Any:
-    # Not of what is rounded: XLA would keep that for all params, in float32.
-    return sum_of(*(cast(leaf, jnp.float32) for leaf in given))
-
-
 @functools.partial(jax.jit, static_argnums=0)
 def _rounded(exact: Callable[..., Any], start: Any, *given: Any) -> Any:
     number = exact(*given)

@@ -4,7 +4,7 @@ Counters (:func:`bits_of_step`, :func:`bits_of_elements`) and keys (:func:`rando
 steps apart, and give the same bits in each run and on any number of devices. All moments of a step
 have the same 16 bits, and go through them as evenly as they can. Params have bits of their own.
 
-Without either, bits come from the step's own new values, before they are rounded to half precision.
+Without either, bits come from the step's own data: params and updates, or moments and gradients.
 The bits of all values, times odd numbers by their places, are added up; a hash of this sum and of
 the number of an array says where the array starts; from there each element goes on by multiples of
 a generalized golden ratio along each axis, and one multiplication tells the elements apart.
@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 from typing import Any
 
 import jax
@@ -41,20 +42,20 @@ def bits_of_data(flat: list[Any]) -> list[Any]:
     Returns:
       Arrays of uint16, of the same shapes.
     """
-    starts = starts_of(list(map(sum_of, flat)))
+    starts = starts_of([sums_of(leaf) for leaf in flat])
     return [bits_from(start, leaf.shape) for start, leaf in zip(starts, flat)]
 
 
-def starts_of(sums: list[Any]) -> list[Any]:
+def starts_of(sums: list[tuple[Any, Any]]) -> list[Any]:
     """Return for each array the bits of its first element, 32 of them, from the sums of all.
 
     In an eager step arrays may lie on different devices. No program takes them all, so those of the
     same devices have bits of their own data.
     """
-    if any(isinstance(number, jax.core.Tracer) for number in sums):
+    if any(isinstance(number, jax.core.Tracer) for number, _ in sums):
         return list(_starts(sums))
     groups: dict[Any, list[int]] = {}
-    for place, number in enumerate(sums):
+    for place, (number, _) in enumerate(sums):
         groups.setdefault(frozenset(number.devices()), []).append(place)
     starts: dict[int, Any] = {}
     for places in groups.values():
@@ -62,49 +63,55 @@ def starts_of(sums: list[Any]) -> list[Any]:
     return [starts[place] for place in range(len(sums))]
 
 
+def sums_of(*data: Any) -> Any:
+    """Return two numbers that depend on each bit of arrays of floats, and on where it stands.
+
+    The arrays are as wide as float32 or narrower, and broadcast with each other.
+    """
+    return _sums_of(_has_one_device(), *data)
+
+
 # Each function is compiled once for a shape: an eager step calls few programs, and a large tree of
 # few shapes is traced and compiled fast.
-@jax.jit
-def sum_of(*data: Any) -> Any:
-    """Return a number that depends on each bit of arrays of float32, and on where it stands."""
-    total = jnp.zeros((), jnp.uint32)
+@functools.partial(jax.jit, static_argnums=0)
+def _sums_of(one_device: bool, *data: Any) -> Any:
+    word: Any = None
     for leaf in data:
-        bits = lax.bitcast_convert_type(lax.stop_gradient(leaf), jnp.uint32)
-        bits = bits * (_places(leaf.shape) | 1)
-        # Else n equal elements would add up to n times their bits, and lose the upper ones.
-        bits = bits ^ (bits >> 15)
-        total = total * jnp.uint32(_GOLDEN) + _add_up(bits, bits >> 7)
-    return total
+        wide = lax.stop_gradient(jnp.asarray(leaf)).astype(jnp.float32)
+        bits = lax.bitcast_convert_type(wide, jnp.uint32)
+        # All pairs of numbers in half precision give different words.
+        word = bits if word is None else (word ^ (word >> 16)) * jnp.uint32(_GOLDEN) + bits
+    word = word * (_places(word.shape) | 1)
+    # Else n equal elements would add up to n times their bits, and lose the upper ones.
+    word = word ^ (word >> 15)
+    parts, axes = (word, word >> 7), tuple(range(word.ndim))
+    # XLA on the CPU stores what a sum adds up, but not what one reduction adds up to two sums. XLA
+    # gathers sharded arrays for such a reduction, but not for sums. Both give the same number.
+    if one_device:
+        zeros = (jnp.uint32(0),) * 2
+        return lax.reduce(parts, zeros, lambda old, new: tuple(map(jnp.add, old, new)), axes)
+    return tuple(jnp.sum(part, dtype=jnp.uint32) for part in parts)
 
 
-def _add_up(*parts: Any) -> Any:
-    """Add up all numbers of some arrays of one shape.
-
-    XLA on the CPU stores what a sum adds up, but not what one reduction adds up to two sums. XLA
-    gathers sharded arrays for such a reduction, but not for sums. Both give the same number.
-    """
-    zeros = (jnp.uint32(0),) * len(parts)
-    if jax.device_count() > 1:
-        sums = [jnp.sum(part, dtype=jnp.uint32) for part in parts]
-    else:
-        axes = tuple(range(parts[0].ndim))
-        sums = lax.reduce(parts, zeros, lambda old, new: tuple(map(jnp.add, old, new)), axes)
-    return functools.reduce(jnp.add, sums)
+def _has_one_device() -> bool:
+    """Ask JAX, unless that would start its backend: distributed programs may trace before."""
+    xla_bridge = sys.modules.get("jax._src.xla_bridge")
+    return bool(getattr(xla_bridge, "_backends", True)) and jax.device_count() == 1
 
 
 @jax.jit
-def _starts(sums: list[Any]) -> list[Any]:
-    numbered = lax.concatenate([number.reshape(1) for number in sums], 0)
-    numbered = numbered + lax.iota(jnp.uint32, len(sums)) * jnp.uint32(_GOLDEN)
+def _starts(sums: list[tuple[Any, Any]]) -> list[Any]:
+    numbered = lax.concatenate([number.reshape(1) for both in sums for number in both], 0)
+    numbered = numbered + lax.iota(jnp.uint32, 2 * len(sums)) * jnp.uint32(_GOLDEN)
     total = jnp.sum(_hash(numbered), dtype=jnp.uint32)
 
-    def hash_all(starts: list[Any], _: None) -> tuple[list[Any], None]:
-        return [_hash(start + total) for start in starts], None
+    def mix_all(starts: list[Any], _: None) -> tuple[list[Any], None]:
+        return [_mix(start + total) for start in starts], None
 
     # XLA would fuse what all arrays share into the program of each: compiling for minutes. It does
     # not fuse a loop, and arrays of one shape then share a program, as they do without rounding.
     numbers = [total * 0 + jnp.uint32(leaf * _GOLDEN % 2**32) for leaf in range(len(sums))]
-    return lax.scan(hash_all, numbers, None, length=2)[0]
+    return lax.scan(mix_all, numbers, None, length=3)[0]
 
 
 @functools.partial(jax.jit, static_argnums=1)
@@ -112,8 +119,7 @@ def bits_from(start: Any, shape: tuple[int, ...]) -> Any:
     """Return 16 bits for each element of an array, from those of its first."""
     number = _places(shape) + start
     # Moved alike in each step, elements that follow one another would all err to the same side.
-    number = (number ^ (number >> 15)) * jnp.uint32(0x2C1B3C6D)
-    return (number >> 16).astype(jnp.uint16)
+    return (_mix(number) >> 16).astype(jnp.uint16)
 
 
 @functools.partial(jax.jit, static_argnums=1)
@@ -150,6 +156,10 @@ def _hash(number: Any) -> Any:
     number = (number ^ (number >> 16)) * jnp.uint32(0x7FEB352D)
     number = (number ^ (number >> 15)) * jnp.uint32(0x846CA68B)
     return number ^ (number >> 16)
+
+
+def _mix(number: Any) -> Any:
+    return (number ^ (number >> 15)) * jnp.uint32(0x2C1B3C6D)
 
 
 _GOLDEN = 0x9E3779B1  # 2^32 times the golden ratio - 1, made odd.
@@ -192,7 +202,8 @@ def bits_of_elements(count: Any, shapes: list[tuple[int, ...]]) -> list[Any]:
 
     Rounded alike, all weights of a layer would grow together, and shrink together.
     """
-    starts = starts_of([_hash(jnp.asarray(count, jnp.uint32))] * len(shapes)) if shapes else []
+    count = jnp.asarray(count, jnp.uint32)
+    starts = starts_of([(count, count)] * len(shapes)) if shapes else []
     return [bits_from(start, shape) for start, shape in zip(starts, shapes)]
 
 

@@ -15,6 +15,8 @@ from .dtypes import (
     cast,
     dtype_of,
     has_16_bits,
+    is_number,
+    is_weak,
     kind_of,
     leaves,
     safe_increment,
@@ -190,6 +192,9 @@ def _next_roundings(state: Any, params: PyTree) -> tuple[Any, list[Callable[...,
 
 
 def _copy(leaf: Any) -> Any:
+    """Copy an array, strongly typed as all params are after a step."""
+    if is_number(leaf) and is_weak(leaf):
+        return jnp.array(leaf, dtype_of(leaf))
     return jnp.array(leaf) if isinstance(leaf, jax.Array) else leaf
 
 
@@ -220,6 +225,6 @@ def _move(param: Any, master: Any, update: Any, round_leaf: Callable[..., Any]) 
 
 def _apply(param: Any, update: Any) -> Any:
     """Return a param after its update, as ``optax.apply_updates`` does."""
-    if not isinstance(param, jax.Array) or kind_of(dtype_of(update)) < 0:  # float0 is no number.
-        return param
+    if kind_of(dtype_of(update)) < 0:  # float0 is no number.
+        return _copy(param)
     return jnp.asarray(param + update).astype(dtype_of(param))

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .bits import bits_for, bits_from, bits_of_step, starts_of, sum_of
+from .bits import bits_for, bits_from, bits_of_step, starts_of, sums_of
 from .dtypes import (
     REAL,
     PyTree,
@@ -189,7 +189,7 @@ def _bits_of_step(state: Any, data: list[Any]) -> Callable[[Any, int], Any]:
     if count is not None:
         of_step = bits_of_step(count)
         return lambda x, _: bits_for(x.shape, _beside(x, of_step))
-    starts = starts_of([sum_of(cast(x, jnp.float32)) for x in data]) if data else []
+    starts = starts_of(list(map(sums_of, data))) if data else []
     return lambda x, place: _beside(x, starts[place])
 
 

@@ -18,12 +18,22 @@ def round_to_nearest(leaf: Any, dtype: Any) -> Any:
     """Round to nearest. A finite number stays so: an infinite param would never move again."""
     largest = float(jnp.finfo(dtype).max)
     rounded = jnp.where(jnp.isfinite(leaf), jnp.clip(leaf, -largest, largest), leaf)
-    # XLA may skip a cast there and back, but not this.
-    normal = jax.lax.reduce_precision(rounded, jnp.finfo(dtype).nexp, jnp.finfo(dtype).nmant)
+    normal = _reduce_precision(rounded, dtype)
     if dtype == jnp.float16:  # Below its normal numbers, neighbours are 2^-24 apart.
         tiny = jnp.round(rounded * 2.0**24) * 2.0**-24
         normal = jnp.where(jnp.abs(rounded) < 2.0**-14, tiny, normal)
     return cast(normal, dtype)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))  # Old versions of JAX have no derivative.
+def _reduce_precision(leaf: Any, dtype: Any) -> Any:
+    # XLA may skip a cast there and back, but not this.
+    return jax.lax.reduce_precision(leaf, jnp.finfo(dtype).nexp, jnp.finfo(dtype).nmant)
+
+
+@_reduce_precision.defjvp
+def _keep_tangent(dtype: Any, primals: tuple[Any], tangents: tuple[Any]) -> Any:
+    return _reduce_precision(primals[0], dtype), tangents[0]
 
 
 def round_leaf(leaf: Any, dtype: Any) -> Any:

@@ -16,7 +16,7 @@ from optax_dtypefix._contract.x64 import x64
 from support.moments import adam_step
 from support.nodes import Converting
 from support.processes import CACHE, QUICKLY, run, stdout_of
-from support.trees import dtypes_of, in_float64, leaves, tree_map, tree_of
+from support.trees import dtypes_of, in_float64, leaves, tree_map, tree_of, types
 
 # optax 0.1.2 calls jax.tree_leaves.
 pytestmark = pytest.mark.filterwarnings("ignore:jax.tree_leaves is deprecated:FutureWarning")
@@ -133,6 +133,7 @@ def assert_wrappers_change_nothing(dtype: Any, *keys: Any) -> None:
                 np.testing.assert_array_equal(leaf, other, err_msg=name)
 
 
+@pytest.mark.filterwarnings("ignore:The function maybe_update is deprecated:DeprecationWarning")
 def test_a_wrapper_changes_no_bit() -> None:
     assert_wrappers_change_nothing(jnp.bfloat16, None, KEY)
 
@@ -270,6 +271,30 @@ def test_the_state_keeps_its_dtypes(rounding_key: Any) -> None:
             updates, after = jax.jit(tx.update)(params, state, params)
             assert dtypes_of(after) == dtypes_of(state)
             assert {*dtypes_of(updates)} == {jnp.dtype(jnp.float32)}
+
+
+@pytest.mark.parametrize("options", [{}, {"copy": False}, {"rounding_key": KEY}], ids=repr)
+def test_leaves_without_a_strong_dtype_cause_no_second_trace(options: Any) -> None:
+    params = {"w": jnp.ones(3, jnp.bfloat16), "number": 0.5, "weak": jnp.asarray(0.5), "n": 3}
+    tx, traces = master_weights(optax.sgd(0.1, momentum=0.9), **options), 0
+
+    @jax.jit
+    def step(params: Any, state: Any) -> Any:
+        nonlocal traces
+        traces += 1
+        return tx.update(tree_map(jnp.zeros_like, params), state, params)
+
+    state = tx.init(params)
+    for _ in range(3):
+        updates, state = step(params, state)
+    assert traces == 1
+    # apply_updates makes the params strong, on stock too: that is the second and last trace.
+    for _ in range(3):
+        params = optax.apply_updates(params, updates)
+        updates, state = step(params, state)
+    assert traces == 2
+    _, eager = tx.update(updates, tx.init(params), params)
+    assert types(eager) == types(tx.init(params))
 
 
 def test_a_copy_may_be_float64() -> None:

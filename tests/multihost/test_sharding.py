@@ -9,7 +9,7 @@ import jax
 import pytest
 from packaging.version import Version
 
-from support.processes import QUICKLY, stock_and_patched
+from support.processes import QUICKLY, json_of, stock_and_patched
 
 pytestmark = pytest.mark.skipif(
     Version(jax.__version__) < Version("0.6"), reason="jit of older jax replicates what init makes"
@@ -56,3 +56,30 @@ def test_float32_values_in_shard_map_and_pmap_equal_stock(both: Any) -> None:
     assert mapped
     for name in mapped:
         assert patched[name]["values"] == stock[name]["values"] != [0.5] * 8, name
+
+
+@pytest.fixture(scope="module")
+def rounded() -> Any:
+    """Run ``rounded.py`` on one device and on eight, each in a process of its own."""
+    flag = "--xla_force_host_platform_device_count="
+    return [json_of("multihost.rounded", XLA_FLAGS=flag + count) for count in "18"]
+
+
+def test_one_device_and_eight_round_to_the_same_bits(rounded: Any) -> None:
+    one, eight = rounded
+    for name, found in one.items():
+        assert {**found, "collectives": []} == {**eight[name], "collectives": []}, name
+
+
+def test_bits_need_no_more_than_a_number_from_other_devices(rounded: Any) -> None:
+    one, eight = rounded
+    for name in one.keys() - {"mapped"}:
+        assert one[name]["collectives"] == []
+        assert eight[name]["collectives"] == ["all-reduce"], name
+
+
+def test_replicas_agree_and_shards_and_devices_have_their_own_bits(rounded: Any) -> None:
+    for found in (each["mapped"] for each in rounded):
+        assert found["replicas"] == [found["eager"]]
+        assert found["shards have bits of their own"]
+        assert found["leaves stay on their devices"]
