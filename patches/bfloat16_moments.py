@@ -7,10 +7,10 @@ After 200 gradients of 1, updates for 8,000 gradients of 0.001 are 60 times too 
 
 Here stock runs on float32 copies of the bfloat16 leaves, and its state is rounded back: up in some
 steps and down in others, so that the mean over steps is right. The step counter in the state
-decides, so each run gives the same bits, and the state takes no more memory. rmsprop, adagrad, sm3, adadelta,
-cocob and ``trace``, the momentum of SGD, have no counter: there all data of the step decide. Of few
-elements, gradients that repeat exactly may still stall them: ``float32_moments`` does not. A
-``mu_dtype`` that you ask for is rounded by stock, to nearest.
+decides, so each run gives the same bits, and the state takes no more memory. rmsprop, adagrad, sm3,
+adadelta, cocob and ``trace``, the momentum of SGD, have no counter: there all data of the step
+decide. Of few elements, gradients that repeat exactly may still stall them: ``float32_moments``
+does not. A ``mu_dtype`` that you ask for is rounded by stock, to nearest.
 """
 
 from __future__ import annotations

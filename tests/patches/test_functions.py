@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::F
 OTHERS = {
     # Transformations.
     *("adaptive_grad_clip", "clip_by_block_rms", "clip_by_global_norm"),
-    *("normalize_by_update_norm", "scale_by_trust_ratio"),
+    *("normalize", "normalize_by_update_norm", "scale_by_trust_ratio"),
     # Functions without a number among their arguments, and what looks up others.
     *("hessian_diag", "_sum", "_mean", "_running_mean", "__getattr__"),
 }
