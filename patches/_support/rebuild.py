@@ -147,6 +147,7 @@ def rebuild(  # noqa: PLR0913
     in_float32: Callable[..., Any] | None = None,
     promotes: Promotes = "nowhere",
     widened: tuple[Any, tuple[Any, ...]] | None = None,
+    kept_narrow: str = "",
 ) -> Any:
     """Return a transformation of stock with another ``update``, and perhaps another ``init``.
 
@@ -162,6 +163,7 @@ def rebuild(  # noqa: PLR0913
       in_float32: to run in place of ``tx.update`` in a float32 problem.
       promotes: see :class:`Parts`.
       widened: see :class:`Parts`.
+      kept_narrow: a field of the state that ``update`` itself widens from a narrower state.
     """
     below, tally = parts_of(tx), current()
     stock = in_float32 or (below and below.stock) or tx.update
@@ -183,7 +185,10 @@ def rebuild(  # noqa: PLR0913
     ) -> tuple[PyTree, PyTree]:
         dtypes = dtypes_in_float32(state, updates, params, extra_args)
         if dtypes is None:
-            state = grow(updates, state, params, extra_args)
+            grown = grow(updates, state, params, extra_args)
+            if kept_narrow:
+                grown = grown._replace(**{kept_narrow: getattr(state, kept_narrow)})
+            state = grown
             THREAD.open.append(tally)
             try:
                 step = Step(*update(updates, state, params, **extra_args))

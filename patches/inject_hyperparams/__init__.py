@@ -132,7 +132,9 @@ def _inject_hyperparams(stock: Stock, *args: Any, **kwargs: Any) -> Any:
             if callable(value) and name not in static:
                 bound.arguments[name] = recorded(name, value)
         injected = _Injected(stock, tx, hyperparams_of(*bound.args, **bound.kwargs), factory)
-        return rebuild(tx, Call(in_place, *args, **kwargs), injected.update, injected.init)
+        again = Call(in_place, *args, **kwargs)
+        # Widened, a rounded hyperparameter would count as the user's own.
+        return rebuild(tx, again, injected.update, injected.init, kept_narrow="hyperparams")
 
     in_place = in_place_of(inner_factory, wrapped_transform, call)
     return in_place
