@@ -153,6 +153,7 @@ def rebuild(  # noqa: PLR0913
     in_float32: Callable[..., Any] | None = None,
     promotes: Promotes = "nowhere",
     widened: tuple[Any, tuple[Any, ...]] | None = None,
+    kept_narrow: str = "",
 ) -> Any:
     """Return a transformation of stock with another ``update``, and perhaps another ``init``.
 
@@ -168,6 +169,7 @@ def rebuild(  # noqa: PLR0913
       in_float32: to run in place of ``tx.update`` in a float32 problem.
       promotes: see :class:`Parts`.
       widened: see :class:`Parts`.
+      kept_narrow: a field of the state that ``update`` itself widens from a narrower state.
     """
     below, tally = parts_of(tx), current()
     stock = in_float32 or (below and below.stock) or tx.update
@@ -200,18 +202,22 @@ def rebuild(  # noqa: PLR0913
     ) -> tuple[PyTree, PyTree]:
         dtypes = dtypes_in_float32(state, updates, params, extra_args)
         if dtypes is None:
-            state = grow(updates, state, params, extra_args)
-            return bounded(updates, state, params, **extra_args)
+            grown = grow(updates, state, params, extra_args)
+            if kept_narrow:
+                grown = grown._replace(**{kept_narrow: getattr(state, kept_narrow)})
+            return bounded(updates, grown, params, **extra_args)
         new_updates, new_state = stock(updates, state, params, **extra_args)
         # User-defined code inside, such as a schedule, may return any dtype.
         if new_state is not state and strong_dtypes(new_state) != dtypes:
             new_state = tally.run(cast_back, new_state, state)
         return new_updates, new_state
 
-    def init_fn(params: PyTree) -> PyTree:
-        return _with_own_arrays(init(params), params)
-
     if init is not None:
+        own_init = init
+
+        def init_fn(params: PyTree) -> PyTree:
+            return _with_own_arrays(own_init(params), params)
+
         tx = tx._replace(init=in_place_of(tx.init, init_fn, call, operator.attrgetter("init")))
     if below and promotes == "nowhere":
         promotes = below.promotes

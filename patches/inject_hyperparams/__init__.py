@@ -29,6 +29,7 @@ eps = 1e-8 is 0 in float16, for a Python number as for a hyperparameter: ``float
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,7 @@ import numpy as np
 from ..._contract.dtypes import (
     REAL,
     PyTree,
+    all_dtypes,
     cast,
     dtype_of,
     is_real,
@@ -57,11 +59,11 @@ from .._support import modules
 from .._support.arguments import arguments_of
 from .._support.rebuild import Call, call_of, in_place_of, rebuild
 from .._support.stock_dtypes import start_as_stock
-from .given import Given, recorded, schedules_recorded, strong_names
-from .hyperparameters import Factory, dtype_of_stock, dtypes_once, keep_kinds
+from .hyperparameters import Given, strong_names, widths_of
+from .inner import Factory, Inner
 
 if TYPE_CHECKING:
-    from .hyperparameters import Inner
+    from .hyperparameters import Widths
 
 PATCH = Patch(
     "inject_hyperparams",
@@ -101,9 +103,8 @@ def _inject_hyperparams(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         """Build what has the hyperparameters for its state, in place of a transformation."""
         import optax
 
-        def state() -> dict[str, Any]:  # Not a tree: ``every_transform`` casts numbers in a state.
-            return hyperparams
-
+        # Not a tree: ``every_transform`` casts numbers in a state.
+        state: Any = functools.partial(dict, hyperparams)
         return optax.GradientTransformation(lambda _: state, lambda *_: (None, state))
 
     remember.__signature__ = parameters.signature  # type: ignore[attr-defined]
@@ -119,20 +120,13 @@ def _inject_hyperparams(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         for name, parameter in parameters.signature.parameters.items():
             if parameter.kind is inspect.Parameter.VAR_KEYWORD:
                 given.update(given.pop(name))
-        strong = strong_names(given, requested)
-        factory = Factory(
-            inner_factory,
-            static,
-            defaults,
-            strong,
-            requested,
-            Given({} if requested is not None else given),
-        )
-        for name, value in bound.arguments.items():
-            if callable(value) and name not in static:
-                bound.arguments[name] = recorded(name, value)
-        injected = _Injected(stock, tx, hyperparams_of(*bound.args, **bound.kwargs), factory)
-        return rebuild(tx, Call(in_place, *args, **kwargs), injected.update, injected.init)
+        factory = Factory(inner_factory, static, defaults, strong_names(given, requested))
+        numbers = Given(stock, given, requested)
+        hyperparams = hyperparams_of(*args, **kwargs)
+        injected = _Injected(stock, tx, hyperparams, factory, numbers, requested)
+        again = Call(in_place, *args, **kwargs)
+        # Widened, a rounded hyperparameter would count as the user's own.
+        return rebuild(tx, again, injected.update, injected.init, kept_narrow="hyperparams")
 
     in_place = in_place_of(inner_factory, wrapped_transform, call)
     return in_place
@@ -152,6 +146,8 @@ class _Injected:
       stock: stock's transformation.
       hyperparams: stock's transformation, around one that has the hyperparameters for its state.
       factory: builds the inner transformation.
+      given: the numbers that the user gave.
+      requested: the user's ``hyperparam_dtype``, if any; an argument from 0.1.4 on.
       asked_for: shapes and dtypes of the inner state, by those of the params.
     """
 
@@ -159,29 +155,30 @@ class _Injected:
     stock: Any
     hyperparams: Any
     factory: Factory
+    given: Given
+    requested: Any
     asked_for: dict[Any, PyTree] = dataclasses.field(default_factory=dict)
 
-    def _stand_in(self, tree: PyTree) -> Any:
-        """Return one leaf, or one number, for stock in place of a tree: it looks at the dtype."""
-        dtype, is_stocks = dtype_of_stock(self.inject, dtypes_once(tree))
-        if not is_stocks:
-            count(f"hyperparameters to {dtype}")
-        for leaf in leaves(tree):
-            if getattr(leaf, "dtype", None) == dtype:
-                return leaf
-        return np.zeros((), dtype)  # NumPy: a probe must not create JAX arrays.
+    def _widths(self, params: PyTree) -> Widths:
+        dtypes = tuple(dict.fromkeys(all_dtypes(params)))
+        widths = widths_of(self.inject, dtypes, self.requested)
+        if not widths.is_stocks:
+            count(f"hyperparameters to {widths.stock}")
+        return widths
 
     def init(self, params: PyTree) -> Any:
-        number = self._stand_in(params)
-        with schedules_recorded() as scheduled:
-            state = self.hyperparams.init(number)
-        inner = self.factory.inner(state, scheduled, params, number.dtype)
+        widths = self._widths(params)
+        same = (leaf for leaf in leaves(params) if getattr(leaf, "dtype", None) == widths.stock)
+        # NumPy: a probe must not create JAX arrays. To make one of that may compile a program.
+        state = self.hyperparams.init(next(same, np.zeros((), widths.stock)))
+        kept, used = self.given.settle(state.hyperparams, widths)
+        inner = Inner(self.factory, state.inner_state(), used, widths)
         inner_state = strip_weak_type(inner.build().init(params))
         inner_state = promote_initial_state(inner.update, inner_state, params)
         # Integers stay weakly typed: int64, in 64-bit mode, would turn counters into int64.
         state = strip_weak_type(state._replace(hyperparams={}, inner_state=()))
-        state = state._replace(hyperparams=inner.kept, inner_state=inner_state)
-        if inner.mixed:  # Stock has hyperparameters in one of these.
+        state = state._replace(hyperparams=kept, inner_state=inner_state)
+        if widths.mixed:  # Stock has hyperparameters in one of these.
             inner_state = start_as_stock(self.stock, state, params).inner_state
         return state._replace(inner_state=inner_state)
 
@@ -190,35 +187,35 @@ class _Injected:
     ) -> tuple[PyTree, Any]:
         before = state.inner_state
         like = _params_like(updates, before) if params is None else params
-        number = self._stand_in(updates if params is None else params)
-        with schedules_recorded() as scheduled:
-            _, new_state = self.hyperparams.update(
-                number, state._replace(inner_state=()), number, **extra_args
-            )
-        inner = self.factory.inner(new_state, scheduled, like, number.dtype, state.hyperparams)
+        widths = self._widths(like)
+        number = np.zeros((), widths.step)
+        _, new_state = self.hyperparams.update(
+            number, state._replace(inner_state=()), number, **extra_args
+        )
+        kept, used = self.given.settle(new_state.hyperparams, widths, state.hyperparams)
+        inner = Inner(self.factory, new_state.inner_state(), used, widths)
         same = same_dtypes(updates, like)
-        wide = _as_wide_as(like, updates) if inner.promotes and not same else updates
+        wide = _as_wide_as(like, updates) if widths.promotes and not same else updates
         new_updates, inner_state = inner.update(wide, before, params, **extra_args)
         if same:
             whose = "inject_hyperparams: state of the inner transformation"
             inner_state = cast_back(inner_state, before, whose)
         # Moments may be wide though nobody asked.
-        asks = self._as_asked_for(inner, before) if inner.mixed else before
+        asks = self._as_asked_for(inner, like, before) if widths.mixed else before
         # The rest is the count and the states of the user's schedules.
         none: dict[str, Any] = {"hyperparams": {}, "inner_state": ()}
         rest = cast_back(new_state._replace(**none), state._replace(**none))
-        kept = keep_kinds(inner.kept, state)
         new_state = rest._replace(hyperparams=kept, inner_state=inner_state)
         return cast_updates(new_updates, updates, params, asks), new_state
 
-    def _as_asked_for(self, inner: Inner, before: PyTree) -> PyTree:
+    def _as_asked_for(self, inner: Inner, like: PyTree, before: PyTree) -> PyTree:
         """Return a new inner state, abstractly: its dtypes are those that the user asked for."""
-        structure: Any = jax.tree_util.tree_structure(inner.like)
-        key = structure, tuple((np.shape(leaf), dtype_of(leaf)) for leaf in leaves(inner.like))
+        structure: Any = jax.tree_util.tree_structure(like)
+        key = structure, tuple((np.shape(leaf), dtype_of(leaf)) for leaf in leaves(like))
         try:
             if key not in self.asked_for:  # Once: to trace takes longer than an eager step.
                 with paused():
-                    self.asked_for[key] = jax.eval_shape(inner.build().init, inner.like)
+                    self.asked_for[key] = jax.eval_shape(inner.build().init, like)
             return self.asked_for[key]
         except Exception:  # An ``init`` may need numbers.
             return before

@@ -1,4 +1,4 @@
-"""Settle the hyperparameters of a step, and build the inner transformation with them."""
+"""Find what the state keeps of each hyperparameter, and what the step uses in place of it."""
 
 from __future__ import annotations
 
@@ -12,296 +12,248 @@ import numpy as np
 from ..._contract.dtypes import (
     HALVES,
     REAL,
-    PyTree,
-    array_dtypes,
     cast,
     dtype_of,
-    have_same_dtypes,
+    is_array,
     is_half_dtype,
     is_real,
     is_weak,
     kind_of,
-    leaves,
 )
 from ..._contract.widths import promoted, widest_real
 from ..._tally import count, paused
-from .given import Given, dtype_in_step
-
-_UNLIKE = (
-    *("same dtype", "accept dtype", "dtypes should", "dtypes must"),
-    *("equal types", "equal output types", "identical types", "compatible types"),
-)
-"""What JAX says of operands and branches whose dtypes differ, from 0.4.13 to 0.10."""
+from .._support.stock_dtypes import promotes_half
 
 
-class Factory(NamedTuple):
-    """Builds the inner transformation of each step.
-
-    Attributes:
-      build: the user's function.
-      static: names of the arguments that are passed on unchanged.
-      defaults: names of the dtypes that the user left to the function, as ``dtype_momentum``.
-      strong: names of the hyperparameters that promote half precision without the wrapper.
-      requested: the user's ``hyperparam_dtype``, if any; an argument from 0.1.4 on.
-      given: the numbers that the user gave.
-    """
-
-    build: Callable[..., Any]
-    static: frozenset[str]
-    defaults: frozenset[str]
-    strong: frozenset[str]
-    requested: Any
-    given: Given
-
-    def inner(
-        self, state: Any, scheduled: dict[str, Any], like: PyTree, dtype: Any, before: Any = None
-    ) -> Inner:
-        """Settle the hyperparameters of a step, and describe its inner transformation.
-
-        Args:
-          state: of stock, with hyperparameters of stock, and all arguments for the inner state.
-          scheduled: what the schedules returned, not rounded.
-          like: the params, or what has their dtypes.
-          dtype: of a number in the state.
-          before: the hyperparameters before this step; None in ``init``.
-        """
-        widths = _widths(dtypes_once(like), self.requested)
-        unrounded: dict[str, Any] = {}
-        if before is None:
-            exact = {**self.given.values, **scheduled}
-        else:
-            exact = {**before, **scheduled}
-            numbers = {name: x for name, x in before.items() if name not in scheduled}
-            unrounded = self.given.unrounded(numbers, widths.step)
-        kept, used = {}, {}
-        for name, value in state.hyperparams.items():
-            # From 0.2.8 on, an integer may be a Python number.
-            stock = value if isinstance(value, jax.Array) else jnp.asarray(value)
-            kept[name] = used[name] = stock
-            if kind_of(stock.dtype) != REAL:
-                continue
-            if self.requested is not None:
-                kept[name] = stock = cast(stock, self.requested)
-            elif stock.dtype.itemsize > widths.step.itemsize:
-                kept[name] = stock = cast(stock, widths.step)
-            if name in unrounded:
-                used[name] = unrounded[name]
-                # A leaf that is narrower than a new one widens, and not to what it was rounded to.
-                wider = dtype if dtype.itemsize > stock.dtype.itemsize else stock.dtype
-                if wider != before[name].dtype:
-                    kept[name] = cast(unrounded[name], wider)
-                continue
-            source = exact.get(name, stock)
-            if self.requested is not None or not is_real(source):
-                source = stock
-            in_step = dtype_in_step(source, widths.step)
-            if in_step == stock.dtype:
-                source = stock
-            elif not isinstance(source, jax.Array):
-                source = jnp.asarray(source, in_step)
-            used[name] = cast(source, in_step)
-        return Inner(self, state.inner_state(), kept, used, like, *widths)
-
-
-class _Widths(NamedTuple):
+class Widths(NamedTuple):
     """What the dtypes of the params mean for the hyperparameters of a step.
 
     Attributes:
-      step: the widest dtype in which the step uses one.
+      stock: the dtype in which stock keeps a number in its state; float32, or float64 if a param
+        is, where stock raises or makes a float something else.
+      is_stocks: whether it is stock's.
+      step: the dtype in which the step uses a number.
+      narrowest: the narrowest dtype of floats among the params.
       promotes: whether stock's strongly typed hyperparameters would promote a leaf.
       mixed: whether they would, and stock has them in one of several dtypes.
       keeps_strong: whether all half precision promotes; JAX promotes float8 with nothing else.
     """
 
+    stock: Any
+    is_stocks: bool
     step: Any
+    narrowest: Any
     promotes: bool
     mixed: bool
     keeps_strong: bool
 
 
 @functools.cache
-def _widths(dtypes: tuple[Any, ...], requested: Any) -> _Widths:
-    float32 = jnp.dtype(jnp.float32)
-    step = widest_real(float32, *dtypes) if requested is None else promoted(requested, float32)
-    floats = [dtype for dtype in dtypes if kind_of(dtype) >= REAL]
-    narrowest = min((jnp.finfo(dtype).bits for dtype in floats), default=64)
-    promotes = narrowest < jnp.finfo(step).bits
-    halves = set(filter(is_half_dtype, dtypes))
-    keeps_strong = bool(halves) and halves.issubset(HALVES)
-    return _Widths(step, promotes, promotes and len(floats) > 1, keeps_strong)
-
-
-def dtypes_once(tree: PyTree) -> tuple[Any, ...]:
-    """List the dtypes in a tree, each once, in the order of the leaves."""
-    return tuple(dict.fromkeys(array_dtypes(tree) or map(dtype_of, leaves(tree))))
-
-
-@functools.cache
-def dtype_of_stock(stock: Callable[..., Any], dtypes: tuple[Any, ...]) -> tuple[Any, bool]:
-    """Find the dtype in which stock keeps a number in its state.
-
-    Where stock raises, or makes a float something else, it is float32, or float64 if a param is.
+def widths_of(stock: Callable[..., Any], dtypes: tuple[Any, ...], requested: Any) -> Widths:
+    """Settle the widths of hyperparameters.
 
     Args:
       stock: ``inject_hyperparams``.
       dtypes: of the params, each once, in the order of the leaves.
-
-    Returns:
-      The dtype, and whether it is stock's.
+      requested: the user's ``hyperparam_dtype``, if any.
     """
+    float32 = jnp.dtype(jnp.float32)
+    found = dtypes[0] if dtypes else None
+    if len(dtypes) > 1:
+        try:
+            found = _dtype_in_state(
+                stock, 1.0, [jax.ShapeDtypeStruct((), dtype) for dtype in dtypes]
+            )
+        except Exception:  # Of bfloat16 and float16, none is the highest.
+            found = None
+    is_stocks = found is not None and kind_of(found) == REAL
+    widest = widest_real(float32, *dtypes)
+    step = widest if requested is None else promoted(requested, float32)
+    floats = [dtype for dtype in dtypes if kind_of(dtype) >= REAL]
+    narrowest = min(floats, key=lambda dtype: jnp.finfo(dtype).bits, default=step)
+    promotes = bool(floats) and jnp.finfo(narrowest).bits < jnp.finfo(step).bits
+    halves = set(filter(is_half_dtype, dtypes))
+    return Widths(
+        requested or (found if is_stocks else widest),
+        is_stocks,
+        step,
+        narrowest,
+        promotes,
+        promotes and len(floats) > 1,
+        bool(halves) and halves.issubset(HALVES),
+    )
+
+
+@functools.cache
+def keeps_arrays(stock: Callable[..., Any]) -> bool:
+    """Check whether stock leaves arrays as they are, and rounds numbers alone: from 0.2.8 on."""
+    value, param = (jax.ShapeDtypeStruct((), dtype) for dtype in (jnp.float32, jnp.bfloat16))
+    return bool(_dtype_in_state(stock, value, param) == jnp.float32)
+
+
+def _dtype_in_state(stock: Callable[..., Any], value: Any, params: Any) -> Any:
     import optax
 
     def build(number: Any) -> Any:
         del number
         return optax.identity()
 
-    found = dtypes[0] if dtypes else None
-    if len(dtypes) > 1:
-        shapes = [jax.ShapeDtypeStruct((), dtype) for dtype in dtypes]
-        try:
-            with paused():
-                state = jax.eval_shape(stock(build)(1.0).init, shapes)
-            found = state.hyperparams["number"].dtype
-        except Exception:  # Of bfloat16 and float16, none is the highest.
-            found = None
-    is_usable = found is not None and kind_of(found) == REAL
-    return (found if is_usable else widest_real(jnp.dtype(jnp.float32), *dtypes)), is_usable
+    def start(value: Any, params: Any) -> Any:
+        return stock(build)(value).init(params).hyperparams["number"]
+
+    with paused():
+        return jax.eval_shape(start, value, params).dtype
 
 
-class Inner(NamedTuple):
-    """The inner transformation of one step.
+def strong_names(arguments: dict[str, Any], requested: Any) -> frozenset[str]:
+    """Name the hyperparameters that are arrays or schedules; all with ``hyperparam_dtype``.
 
-    Attributes:
-      factory: builds it.
-      arguments: of the factory, with hyperparameters of stock.
-      kept: the hyperparameters as the state keeps them.
-      used: the hyperparameters as the step uses them.
-      like: the params, or what has their dtypes.
-      step: see :class:`_Widths`, as for the next ones.
-      promotes: whether hyperparameters are weakly typed.
-      mixed: whether they are, and stock has them in one of several dtypes.
-      keeps_strong: whether those that were given as arrays are not.
+    Without the wrapper an array promotes half precision, and a Python number does not. So stock's
+    moments are float32 and right, from 0.2.8 on; before, with ``hyperparam_dtype``.
+    """
+    if requested is not None and not is_half_dtype(requested):
+        return frozenset(arguments)
+    return frozenset(n for n, value in arguments.items() if callable(value) or promotes_half(value))
+
+
+class Given:
+    """The numbers that a factory was given, and the hyperparameters that stand for them.
+
+    Concrete arrays are copied to the host: the user may donate them, or keep the state on other
+    devices than theirs.
     """
 
-    factory: Factory
-    arguments: dict[str, Any]
-    kept: dict[str, Any]
-    used: dict[str, Any]
-    like: PyTree
-    step: Any
-    promotes: bool
-    mixed: bool
-    keeps_strong: bool
+    def __init__(self, stock: Callable[..., Any], arguments: dict[str, Any], requested: Any):
+        from optax._src import base
 
-    def build(self, dtype: Any = None) -> Any:
-        """Build it, with hyperparameters of ``dtype`` in place of weakly typed ones."""
-        given = {**self.arguments, **self.used}
-        if self.promotes:
-            keeps_strong = self.keeps_strong and dtype is None
-            kinds, arrays = (jax.Array, np.generic), {}
-            for name, value in given.items():
-                if name in self.factory.static or (keeps_strong and name in self.factory.strong):
-                    continue
-                if isinstance(value, kinds) and kind_of(value.dtype) == REAL:
-                    arrays[name] = value
-            for name in [name for name, x in arrays.items() if isinstance(x, np.generic)]:
-                given[name] = float(arrays.pop(name))
-            given.update(_weak(arrays) if dtype is None else _cast(arrays, dtype))
-        for name in self.factory.defaults:  # No dtypes that nobody asked for.
-            given.pop(name, None)
-        return self.factory.build(**given)
+        self._stock, self._requested = stock, requested
+        self._numbers = {
+            name: _on_host(value)
+            for name, value in arguments.items()
+            # A requested rounding stands.
+            if requested is None
+            and (isinstance(value, float) or is_array(value))
+            and is_real(value)
+        }
+        stateful: Any = getattr(base, "StatefulSchedule", ())  # From 0.1.8 on.
+        self._stateful = {n for n, value in arguments.items() if isinstance(value, stateful)}
+        self._pairs: dict[Any, tuple[Any, Any] | None] = {}
 
-    def update(
-        self, grads: PyTree, state: PyTree, params: PyTree, /, **extra_args: Any
-    ) -> tuple[PyTree, PyTree]:
-        """Take a step.
+    def settle(
+        self, hyperparams: dict[str, Any], widths: Widths, before: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the hyperparameters as the state keeps them, and the real ones as used.
 
-        Functions of ``jax.lax`` do not promote. Stock gives them hyperparameters in the dtype of
-        the params, and so does a second try where JAX refuses float32 for that reason.
+        Args:
+          hyperparams: of stock: in ``init`` rounded, in ``update`` wide.
+          widths: of this step.
+          before: the hyperparameters before this step; None in ``init``.
         """
+        step = widths.step
+        unrounded = self._unrounded(hyperparams if before is None else before, step)
+        kept, used = {}, {}
+        for name, value in hyperparams.items():
+            # From 0.2.8 on, an integer may be a Python number.
+            new = exact = value if isinstance(value, jax.Array) else jnp.asarray(value)
+            if kind_of(new.dtype) == REAL:
+                if self._requested is not None:
+                    new = cast(new, self._requested)
+                elif new.dtype.itemsize > step.itemsize:
+                    new = cast(new, step)
+                exact = unrounded.get(name, new)
+                used[name] = exact if exact.dtype == step else cast(exact, step)
+            kept[name] = new
+            if before is not None and name in before:
+                leaf = before[name]
+                if name in unrounded and leaf.dtype == widths.stock and isinstance(leaf, jax.Array):
+                    kept[name] = leaf
+                else:
+                    kept[name] = self._fit(name, exact, leaf, widths)
+            elif before is not None and name in used:
+                kept[name] = cast(exact, widths.stock)
+        return kept, used
 
-        def step(dtype: Any = None) -> tuple[PyTree, PyTree]:
-            tx = _taking_extra_args(self.build(dtype))
-            result: tuple[PyTree, PyTree] = tx.update(grads, state, params, **extra_args)
-            return result
+    def _fit(self, name: str, value: Any, leaf: Any, widths: Widths) -> Any:
+        """Cast a hyperparameter to the dtype that it has in stock's state after ``leaf``.
 
-        try:
-            return step()
-        except (TypeError, ValueError) as error:  # ValueError comes from XLA, with old jax.
-            if not (self.promotes and _is_about_dtypes(error)):
-                raise
-        return step(_narrowest(self.like))
+        Stock up to 0.2.7 has integers or complex numbers where it computes floats. A stateful
+        schedule may start with an integer and go on with floats: they are left alone.
+        """
+        if is_real(value) and (is_weak(leaf) or is_real(leaf)):
+            dtype = widths.stock
+            if keeps_arrays(self._stock) and isinstance(leaf, jax.Array) and not is_weak(leaf):
+                dtype = max(leaf.dtype, dtype, key=_size)
+            return cast(value, min(dtype, value.dtype, key=_size))
+        starts_as_integer = is_real(value) and name in self._stateful
+        if is_weak(leaf) or (starts_as_integer and jnp.issubdtype(leaf.dtype, jnp.integer)):
+            return value
+        return cast(value, leaf.dtype)
+
+    def _unrounded(self, hyperparams: dict[str, Any], widest: Any) -> dict[str, Any]:
+        """Return the number that was given, in ``widest``, for each array that is its rounding.
+
+        An array of any other value, or NaN, is returned as it is, as wide.
+        """
+        rows = {}
+        for name, value in self._numbers.items():
+            leaf: Any = hyperparams.get(name)
+            if not hasattr(leaf, "dtype") or getattr(leaf, "weak_type", False):
+                continue
+            if kind_of(leaf.dtype) == REAL and np.shape(value) in ((), leaf.shape):
+                key = name, leaf.dtype, widest
+                pair = self._pairs[key] if key in self._pairs else self._pair(*key)
+                if pair is not None:
+                    rows[name] = leaf, *pair
+        if not rows:
+            return {}
+        count("rounded hyperparameter to what was given", len(rows))
+        return dict(zip(rows, _unrounded(list(rows.values()))))
+
+    def _pair(self, name: str, narrow: Any, wide: Any) -> tuple[Any, Any] | None:
+        """Return what was given, rounded and not; None if it is no wider than the leaf."""
+        value, pair = self._numbers[name], None
+        if narrow.itemsize < wide.itemsize and narrow != dtype_of(value):
+            if isinstance(value, jax.Array):  # Not kept: no tracer may outlive its trace.
+                return cast(value, narrow), cast(value, wide)
+            with np.errstate(over="ignore"):  # Stock has warned, or not.
+                pair = np.asarray(value).astype(narrow), np.asarray(value).astype(wide)
+        self._pairs[name, narrow, wide] = pair
+        return pair
 
 
-def _taking_extra_args(tx: Any) -> Any:
-    import optax
-
-    # From 0.1.5 on.
-    return optax.with_extra_args_support(tx) if hasattr(optax, "with_extra_args_support") else tx
+def _size(dtype: Any) -> int:
+    return int(dtype.itemsize)
 
 
-def _is_about_dtypes(error: Exception) -> bool:
-    """Check for JAX's error about operands of two dtypes."""
-    return type(error) in (TypeError, ValueError) and any(
-        unlike in str(error) for unlike in _UNLIKE
-    )
-
-
-def _narrowest(tree: PyTree) -> Any:
-    floats = (dtype for dtype in dtypes_once(tree) if kind_of(dtype) >= REAL)
-    return min(floats, key=lambda dtype: jnp.finfo(dtype).bits)
-
-
-def _cast(arrays: dict[str, Any], dtype: Any) -> dict[str, Any]:
-    return {name: cast(value, dtype) for name, value in arrays.items()}
-
-
-def _weak(arrays: dict[str, Any]) -> dict[str, Any]:
-    count("hyperparameter to a weak type", len(arrays))
-    return dict(zip(arrays, weak(list(arrays.values())))) if arrays else {}
+def _on_host(value: Any) -> Any:
+    if isinstance(value, jax.core.Tracer) or not isinstance(value, jax.Array):
+        return value
+    readable = value.is_fully_addressable or value.is_fully_replicated
+    return jax.device_get(value) if readable else value
 
 
 @functools.partial(jax.jit, inline=True)
-def weak(arrays: list[Any]) -> list[Any]:
-    """Give arrays of float32 or float64 a weak type. The values stay."""
-    bind = jax.lax.convert_element_type_p.bind
-    return [
-        bind(array, **{**_parameters(), "new_dtype": array.dtype, "weak_type": True})
-        for array in arrays
-    ]
+def _unrounded(rows: list[tuple[Any, Any, Any]]) -> list[Any]:
+    return [_choose(*row) for row in rows]
 
 
-@functools.cache
-def _parameters() -> dict[str, Any]:
-    """List the parameters that the installed jax gives a cast: later ones have ``sharding``."""
-    scalar = jax.ShapeDtypeStruct((), jnp.float32)
-    jaxpr = jax.make_jaxpr(lambda x: x.astype(jnp.bfloat16))(scalar)
-    (cast,) = jaxpr.eqns
-    return dict(cast.params)
+@jax.custom_jvp
+def _choose(leaf: Any, rounded: Any, given: Any) -> Any:
+    return jnp.where(leaf == rounded, given, leaf.astype(given.dtype))
 
 
-def keep_kinds(kept: dict[str, Any], state: Any) -> dict[str, Any]:
-    """Cast hyperparameters to their dtypes in a state where that has another kind of number.
+def _choose_jvp(primals: Any, tangents: Any) -> Any:
+    """Pass on the derivative by what was given, if there is one; else that by the leaf.
 
-    Stock up to 0.2.7 has integers or complex numbers where it computes floats. A stateful schedule
-    may start with an integer and go on with floats: they are left alone.
+    A state that ``init`` made within the derivative has both, and its own is rounded.
     """
-    if have_same_dtypes(kept, state.hyperparams):
-        return kept
-    schedules = getattr(state, "hyperparams_states", {})  # From 0.1.5 on.
-
-    def back(name: str, value: Any) -> Any:
-        before = state.hyperparams.get(name, value)
-        if is_weak(before) or (is_real(value) and is_real(before)):
-            return value
-        was_integer = jnp.issubdtype(before.dtype, jnp.integer)
-        if was_integer and is_real(value) and _is_stateful(schedules.get(name)):
-            return value
-        return cast(value, before.dtype)
-
-    return {name: back(name, value) for name, value in kept.items()}
+    (leaf, rounded, _), (by_leaf, _, by_given) = primals, tangents
+    result = _choose(*primals)
+    zero = jax.custom_derivatives.SymbolicZero
+    tangent = jnp.zeros_like(result) if isinstance(by_leaf, zero) else by_leaf.astype(result.dtype)
+    if not isinstance(by_given, zero):
+        tangent = jnp.where(leaf == rounded, by_given, tangent)
+    return result, tangent
 
 
-def _is_stateful(state: Any) -> bool:
-    """Check whether a state belongs to a user-defined schedule, not to one that counts steps."""
-    return state is not None and type(state).__name__ != "WrappedScheduleState"
+_choose.defjvp(_choose_jvp, symbolic_zeros=True)

@@ -22,10 +22,10 @@ EXPLAINED: dict[tuple[str, str], str] = {
     ): "In 0.2.8 stock casts the loss itself. A test of 0.2.3 fails.",
     (
         "patches/inject_hyperparams/hyperparameters.py",
-        "cast(stock, self.requested)  ->  (lambda first, *_, **__: first)(stock, self.requested)",
+        "cast(new, self._requested)  ->  (lambda first, *_, **__: first)(new, self._requested)",
     ): "In 0.2.3 stock has cast every real hyperparameter to this dtype.",
     (
-        "patches/inject_hyperparams/hyperparameters.py",
+        "patches/inject_hyperparams/inner.py",
         "optax.with_extra_args_support(tx) if hasattr(optax, 'with_extra_args_support') else tx"
         "  ->  optax.with_extra_args_support(tx) if True else tx",
     ): "Only releases before 0.1.5 lack it. A test of 0.1.2 fails.",
