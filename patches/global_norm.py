@@ -138,12 +138,16 @@ PATCH.wraps("scale_by_trust_ratio", modules.TRANSFORM)(_DividingByNorm(by_params
 @PATCH.wraps("normalize", modules.contrib("sam"), ">=0.1.8")
 def _normalize(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace a transformation that divides by a norm, whatever it is."""
-    tx = stock(*args, **kwargs)
+    import optax
 
     def update_fn(updates: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:
-        new_updates, new_state = tx.update(updates, state, params)
-        return _zero_if_norm_is(new_updates, half_to_float32(updates)), new_state
+        del params
+        # Not by stock: 0.1.8 and 0.1.9 need a jax that has tree_map.
+        norm = (getattr(getattr(optax, "tree", None), "norm", None) or optax.global_norm)(updates)
+        new_updates = tree_map(lambda g: g / norm, updates)
+        return _zero_if_norm_is(new_updates, half_to_float32(updates)), state
 
+    tx = stock(*args, **kwargs)
     return rebuild(tx, call_of(stock, args, kwargs), update_fn, also_in_float32=True)
 
 

@@ -146,6 +146,7 @@ def load_all(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     import_optax()
+    jax.devices()  # Before there is a backend, the number of devices is not known.
     work = load_all if "load" in sys.argv else pickle_all
     found = dict(work(Path(sys.argv[1])))
     print(json.dumps({"transformations": found, "functions": patched_functions()}))
