@@ -33,19 +33,6 @@ import numpy as np
 from jax import lax
 
 
-def bits_of_data(flat: list[Any]) -> list[Any]:
-    """Return 16 bits for each element of the arrays of a step.
-
-    Args:
-      flat: arrays of float32, of any shapes. Their number and order matter, and each element.
-
-    Returns:
-      Arrays of uint16, of the same shapes.
-    """
-    starts = starts_of([sums_of(leaf) for leaf in flat])
-    return [bits_from(start, leaf.shape) for start, leaf in zip(starts, flat)]
-
-
 def starts_of(sums: list[tuple[Any, Any]]) -> list[Any]:
     """Return for each array the bits of its first element, 32 of them, from the sums of all.
 

@@ -151,11 +151,6 @@ def _kind_of_cast(was: Any, dtype: Any, weak: bool) -> str:  # NumPy takes long 
     return f"{'weak ' if weak else ''}{was} to {jnp.dtype(dtype)}"
 
 
-def cast_array(leaf: Any, dtype: Any) -> Any:
-    """Cast a JAX array or tracer; leave NumPy arrays and Python numbers, as eager stock does."""
-    return cast(leaf, dtype) if isinstance(leaf, jax.Array) else leaf
-
-
 def cast_like(tree: PyTree, like: PyTree) -> PyTree:
     """Cast each leaf to the dtype of the same leaf of ``like``."""
     return tree_map(lambda leaf, other: cast(leaf, dtype_of(other)), tree, like)

@@ -12,7 +12,7 @@ import pytest
 from packaging.version import Version
 
 import optax_dtypefix
-from optax_dtypefix._contract.bits import bits_of_data
+from optax_dtypefix._contract.bits import bits_from, starts_of, sums_of
 from support.nodes import Converting
 from support.patch_cases import FuzzCase, Program
 from support.processes import run, stdout_of
@@ -101,7 +101,9 @@ def test_bits_are_even_and_independent() -> None:
     @jax.jit
     def bits(seed: Any) -> Any:
         same = jnp.full((6, 7), 1.25) + seed * 2.0**-20  # Elements and arrays with the same value.
-        return bits_of_data([same, same, jnp.ones(())])
+        arrays = [same, same, jnp.ones(())]
+        starts = starts_of(list(map(sums_of, arrays)))
+        return [bits_from(start, leaf.shape) for start, leaf in zip(starts, arrays)]
 
     first, second, number = map(np.asarray, jax.lax.map(bits, jnp.arange(4000.0)))
     pairs = {
