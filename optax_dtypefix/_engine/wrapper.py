@@ -95,7 +95,13 @@ class PatchedFunction(_FunctionWrapper):
         del wrapped, instance  # __get__ binds with a plain method: the instance is args[0].
         self._self_called = True
         call = self._self_stock if _THREAD.stock_only else self._self_call
-        return call(*args, **kwargs)
+        try:
+            return call(*args, **kwargs)
+        except Exception as error:
+            from .._tracebacks import hide_our_frames  # Few calls fail.
+
+            hide_our_frames(error)
+            raise
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         # wrapt would return a new bound wrapper with wrapt's equality. A plain method compares and

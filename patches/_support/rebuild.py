@@ -24,6 +24,7 @@ from ..._contract.updates import Step, cast_to
 from ..._engine.locate import find
 from ..._engine.patch import Stock
 from ..._tally import NO_PATCH, THREAD, current
+from ..._tracebacks import hide_our_frames
 from .stock_dtypes import Growth
 
 
@@ -104,12 +105,13 @@ jax.tree_util.register_pytree_node(
 )
 
 
-def _call_function(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    return function(*args, **kwargs)
-
-
-# The function stays an argument, for equinox to find.
-_call: Callable[..., Any] = getattr(operator, "call", _call_function)  # From Python 3.11 on.
+def _call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Call a function, which stays an argument for equinox to find."""
+    try:
+        return function(*args, **kwargs)
+    except Exception as error:
+        hide_our_frames(error)
+        raise
 
 
 def in_place_of(
