@@ -32,7 +32,7 @@ NEWEST, (NEWEST_JAX, *_) = list(MATCHING_JAX.items())[-1]
 FAULTS = ("tests/patches/test_faults.py", "tests/patches/test_programs.py")
 """Tests whose result may depend on the release of optax or jax."""
 
-ENGINE = ("tests/engine", "tests/commands")
+ENGINE = ("tests/engine", "tests/commands", "tests/diagnosis")
 """Tests whose result may depend on the version of Python."""
 
 AUDITED = tuple(f"tests/evidence/{name}" for name in ("audit", "functions", "stalls"))

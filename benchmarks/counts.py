@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from cases import CASES, Case, params_of
 
-from optax_dtypefix._contract.jaxpr import equations
 from optax_dtypefix._contract.x64 import x64
+from optax_dtypefix._diagnosis.jaxpr import equations
 
 
 def counts(case: Case, dtype: str) -> dict[str, Any]:

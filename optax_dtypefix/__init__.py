@@ -42,7 +42,6 @@ except OptaxDtypeFixError as error:  # A typo in a variable: our frames would hi
     raise error.with_traceback(None) from None
 
 if TYPE_CHECKING:
-    from ._contract.check import check as check
     from ._contract.master_weights import (
         MasterWeightsState as MasterWeightsState,
         RoundingByTurnsState as RoundingByTurnsState,
@@ -54,13 +53,14 @@ if TYPE_CHECKING:
         migrate_state as migrate_state,
     )
     from ._contract.preserve import preserve_dtypes as preserve_dtypes
-    from ._contract.result import (
+    from ._diagnosis.check import check as check
+    from ._diagnosis.result import (
         Check as Check,
         ValueCheck as ValueCheck,
         ValueProblem as ValueProblem,
         Violation as Violation,
     )
-    from ._contract.values import check_values as check_values
+    from ._diagnosis.values import check_values as check_values
     from ._engine.report import (
         PatchStatus as PatchStatus,
         Report as Report,
@@ -72,8 +72,8 @@ if TYPE_CHECKING:
 else:
     # Imported on first use: some of these import jax, and few programs use them.
     _LATER = {
-        "check": "_contract.check",
-        **dict.fromkeys(("Check", "ValueCheck", "ValueProblem", "Violation"), "_contract.result"),
+        "check": "_diagnosis.check",
+        **dict.fromkeys(("Check", "ValueCheck", "ValueProblem", "Violation"), "_diagnosis.result"),
         **dict.fromkeys(
             (
                 "MasterWeightsState",
@@ -85,7 +85,7 @@ else:
         ),
         **dict.fromkeys(("StateChange", "migrate_state"), "_contract.migrate"),
         "preserve_dtypes": "_contract.preserve",
-        "check_values": "_contract.values",
+        "check_values": "_diagnosis.values",
         "assert_same_on_all_processes": "_multihost",
         **dict.fromkeys(("PatchStatus", "Report"), "_engine.report"),
         "State": "_engine.state",

@@ -1,7 +1,7 @@
 """The catalogue: one line a patch, in the order in which patches of one target are stacked.
 
-A new patch is a file here that defines ``PATCH``, its reproducers in ``faults/``, and its line
-below.
+A new patch is a file here that defines ``PATCH``, its reproducers in ``_diagnosis/faults/``, and
+its line below.
 """
 
 from __future__ import annotations

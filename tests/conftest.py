@@ -3,12 +3,16 @@ from __future__ import annotations
 import gc
 import os
 import warnings
+from typing import TYPE_CHECKING
 
 import pytest
 
 pytest.register_assert_rewrite("support")
 
-from support.processes import CACHE, QUICKLY  # noqa: E402
+from support.processes import CACHE, QUICKLY, Python  # noqa: E402
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 os.environ.update({**CACHE, **QUICKLY})
 # Traces make many small objects that live on. Python would look at them all too often.
@@ -18,3 +22,15 @@ with warnings.catch_warnings():
     # Old releases of optax and of chex use what the jax of their time deprecates, when imported.
     warnings.simplefilter("ignore", DeprecationWarning)
     import optax  # noqa: F401
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Python:
+    """Run Python in an empty folder."""
+    return Python(tmp_path)
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Python:
+    """Run ``python -m optax_dtypefix`` in an empty folder."""
+    return Python(tmp_path, ("-m", "optax_dtypefix"))

@@ -12,6 +12,11 @@ from typing import TYPE_CHECKING
 
 from .. import OptaxDtypeFixError, OptaxDtypeFixWarning, State, status
 from .._api import RECORD
+from .._diagnosis.check_command.optimizer import OptimizerError
+from .._diagnosis.check_command.results import compare
+from .._diagnosis.doctor import diagnose
+from .._diagnosis.import_optax import NoOptaxError, import_optax
+from .._diagnosis.scan.results import scan
 from .._engine.release import installed
 from .._errors import CHECK_FAILED
 from .._record import read_record
@@ -20,14 +25,9 @@ from .._text import suggest, terminal_width
 from ..patches import IDS, load
 from ..patches.releases import TESTED
 from .activate import UNREADABLE, ActivationError, activate, active_files, deactivate
-from .check.optimizer import OptimizerError
-from .check.results import compare
 from .colour import painter
-from .doctor import diagnose
-from .import_optax import NoOptaxError, import_optax
 from .parser import parse
 from .run import run
-from .scan.results import scan
 
 if TYPE_CHECKING:
     import argparse

@@ -11,12 +11,12 @@ import sys
 from typing import TYPE_CHECKING
 
 from .. import __version__
+from .._diagnosis.check_command.optimizer import parse_name
+from .._diagnosis.check_command.params import USUAL, parse_dtypes, parse_own
 from .._engine.release import Release, version_of
 from .._errors import CHECK_FAILED
 from .._text import closest
 from ..patches.releases import TESTED
-from .check.optimizer import parse_name
-from .check.params import USUAL, parse_dtypes, parse_own
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

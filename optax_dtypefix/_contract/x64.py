@@ -11,7 +11,6 @@ import numpy as np
 
 from .._tally import count
 from .dtypes import PyTree, cast, leaves
-from .jaxpr import subjaxprs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,3 +86,12 @@ def _fit_literals(jaxpr: Any) -> None:
     for variable in (*jaxpr.outvars, *(v for e in jaxpr.eqns for v in e.invars)):
         if hasattr(variable, "val"):
             variable.val = np.asarray(variable.val, variable.aval.dtype)[()]
+
+
+def subjaxprs(equation: Any) -> Iterator[Any]:
+    """Yield the jaxprs that an equation, such as ``cond`` or ``scan``, has for parameters."""
+    for value in equation.params.values():
+        for part in value if isinstance(value, (tuple, list)) else (value,):
+            inner = getattr(part, "jaxpr", part)
+            if hasattr(inner, "eqns"):
+                yield inner

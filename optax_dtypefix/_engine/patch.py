@@ -2,7 +2,7 @@
 
 A file in ``patches/`` makes one :class:`Patch`. That file knows optax's mathematics, and does not
 know how patches are applied. The engine applies patches, and does not know the mathematics. The
-file of the same name in ``patches/faults/`` reproduces the faults. A program that trains on a
+file of the same name in ``_diagnosis/faults/`` reproduces the faults. A program that trains on a
 tested release does not load that file.
 """
 
@@ -42,7 +42,7 @@ is an argument, not a global, because a program may delete the package and impor
 _R = TypeVar("_R", bound=Replacement)
 _F = TypeVar("_F", bound=Reproduce)
 _ISSUES = "https://github.com/google-deepmind/optax/issues/"
-_FAULTS = f"{__name__.partition('.')[0]}.patches.faults"
+_FAULTS = f"{__name__.partition('.')[0]}._diagnosis.faults"
 
 
 class NotInReleaseError(LookupError):
@@ -191,7 +191,7 @@ class Patch:
         return register
 
     def fault(self, id: str, releases: str, *, issue: int | None = None) -> None:  # noqa: A002
-        """Declare a fault, which ``patches/faults/`` reproduces.
+        """Declare a fault, which ``_diagnosis/faults/`` reproduces.
 
         Args:
           id: see :class:`Fault`.

@@ -11,8 +11,8 @@ import pytest
 
 import optax_dtypefix
 from optax_dtypefix import MasterWeightsState, master_weights
-from optax_dtypefix._contract.jaxpr import equations
 from optax_dtypefix._contract.x64 import x64
+from optax_dtypefix._diagnosis.jaxpr import equations
 from support.moments import adam_step
 from support.nodes import Converting
 from support.processes import CACHE, QUICKLY, run, stdout_of

@@ -33,6 +33,6 @@ def test_the_hook_names_every_patch(monkeypatch: pytest.MonkeyPatch) -> None:
     (folder,) = entry.load()()
     found = runpy.run_path(str(Path(folder) / "hook-optax_dtypefix.py"))
     needed = {f"optax_dtypefix.patches.{patch_id}" for patch_id in IDS}
-    needed |= {"optax_dtypefix._contract.check", "optax_dtypefix._contract.preserve"}
+    needed |= {"optax_dtypefix._diagnosis.check", "optax_dtypefix._contract.preserve"}
     assert needed <= set(found["hiddenimports"])
     assert ("jax", "jax") in found["datas"]

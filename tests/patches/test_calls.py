@@ -12,7 +12,7 @@ import optax_dtypefix
 from evidence.audit.cases import Case, cases
 from evidence.audit.measure import _extra_args, _trees
 from evidence.audit.regimes import REGIMES
-from optax_dtypefix._commands.import_optax import import_optax
+from optax_dtypefix._diagnosis.import_optax import import_optax
 
 # Stock warns of deprecated functions.
 pytestmark = pytest.mark.filterwarnings(

@@ -78,7 +78,7 @@ def test_the_patch_describes_itself(patch_id: str) -> None:
 
 @pytest.mark.parametrize("patch_id", patches.IDS)
 def test_each_fault_is_declared_and_reproduced(patch_id: str) -> None:
-    reproduced = importlib.import_module(f"{patches.__name__}.faults.{patch_id}").FAULTS
+    reproduced = importlib.import_module(f"optax_dtypefix._diagnosis.faults.{patch_id}").FAULTS
     declared = [fault.id for fault in patches.load(patch_id).faults]
     assert sorted(declared) == sorted(reproduced)
 

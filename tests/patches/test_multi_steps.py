@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from optax_dtypefix._contract import state as _state
 from optax_dtypefix._contract.x64 import x64
-from optax_dtypefix.patches.faults import _reproduce as reproduce
+from optax_dtypefix._diagnosis.faults import _reproduce as reproduce
 from support.contract import assert_keeps_the_contract
 from support.nodes import Converting
 from support.patch_cases import FuzzCase, Program

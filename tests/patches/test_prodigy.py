@@ -10,8 +10,8 @@ import optax
 import pytest
 from packaging.version import Version
 
-from optax_dtypefix._contract.jaxpr import equations
 from optax_dtypefix._contract.x64 import x64
+from optax_dtypefix._diagnosis.jaxpr import equations
 from support.contract import assert_keeps_the_contract, float64_in
 from support.nodes import Matrix
 from support.patch_cases import FuzzCase, Program

@@ -7,7 +7,7 @@ from typing import Any, Callable
 import jax
 import jax.numpy as jnp
 
-from optax_dtypefix._contract.jaxpr import equations
+from optax_dtypefix._diagnosis.jaxpr import equations
 from support.trees import leaves, tree_map, types
 
 

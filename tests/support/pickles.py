@@ -29,7 +29,7 @@ import optax
 from evidence.audit.cases import Case, cases
 from evidence.audit.measure import _extra_args, _trees
 from evidence.audit.regimes import REGIMES
-from optax_dtypefix._commands.import_optax import import_optax
+from optax_dtypefix._diagnosis.import_optax import import_optax
 from optax_dtypefix._engine.locate import defining_module, find
 from optax_dtypefix.patches import IDS, load
 

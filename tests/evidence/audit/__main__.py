@@ -16,7 +16,7 @@ import argparse
 import sys
 
 from evidence.audit.results import audit
-from optax_dtypefix._commands.import_optax import NoOptaxError
+from optax_dtypefix._diagnosis.import_optax import NoOptaxError
 
 
 def main() -> int:

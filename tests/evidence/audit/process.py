@@ -10,7 +10,7 @@ from evidence.audit.cases import cases, public_transformations
 from evidence.audit.measure import measure
 from evidence.audit.regimes import REGIMES
 from optax_dtypefix import status
-from optax_dtypefix._commands.import_optax import import_optax
+from optax_dtypefix._diagnosis.import_optax import import_optax
 
 
 def write_cells(path: str, *only: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 from evidence.audit.cases import Case, cases
 from evidence.audit.measure import traced_step
 from evidence.audit.regimes import REGIMES
-from optax_dtypefix._commands.import_optax import import_optax
+from optax_dtypefix._diagnosis.import_optax import import_optax
 
 # Stock has deprecated functions.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from evidence.audit.cases import Case, cases
-from optax_dtypefix._commands.import_optax import import_optax
+from optax_dtypefix._diagnosis.import_optax import import_optax
 
 STEPS = (10, 100)  # After these steps the params are printed.
 RANDOM = np.random.default_rng(0)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .dtypes import is_inexact
+from .._contract.dtypes import is_inexact
 from .result import Violation
 from .trial import Run, StepResult
 

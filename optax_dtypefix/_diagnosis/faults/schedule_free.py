@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..._engine.patch import Reproducers
-from ..schedule_free import STATISTICS
+from ...patches.schedule_free import STATISTICS
 from . import _reproduce as demo
 
 FAULTS = Reproducers()

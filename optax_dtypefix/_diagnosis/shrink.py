@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from .dtypes import PyTree, dtype_of, is_number, leaves
+from .._contract.dtypes import PyTree, dtype_of, is_number, leaves
 from .jaxpr import equations
 
 if TYPE_CHECKING:

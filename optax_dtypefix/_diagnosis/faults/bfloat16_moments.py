@@ -9,7 +9,7 @@ import numpy as np
 
 from ..._contract.dtypes import dtype_of, leaves
 from ..._engine.patch import Reproducers
-from .._support.in_float32 import is_bfloat16
+from ...patches._support.in_float32 import is_bfloat16
 from . import (
     _reproduce as demo,
     _stalls as stalls,

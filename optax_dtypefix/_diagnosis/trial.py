@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .dtypes import PyTree, dtype_of, is_inexact, is_number, kind_of, leaves
-from .master_weights import STATES
+from .._contract.dtypes import PyTree, dtype_of, is_inexact, is_number, kind_of, leaves
+from .._contract.master_weights import STATES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

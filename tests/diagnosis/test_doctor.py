@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from optax_dtypefix._commands import doctor as _doctor
-from optax_dtypefix._commands.doctor import FaultResult
-from optax_dtypefix._commands.worker import Written
+from optax_dtypefix._diagnosis import doctor as _doctor
+from optax_dtypefix._diagnosis.doctor import FaultResult
+from optax_dtypefix._diagnosis.worker import Written
 from optax_dtypefix.patches import fromage
 from support.processes import Python
 

@@ -31,7 +31,7 @@ _SMALL_UPDATES = (
     "set OPTAX_DTYPEFIX_ENABLE=stochastic_rounding, or use optax_dtypefix.master_weights(tx)."
 )
 
-_WRITE_FINDINGS = "optax_dtypefix._commands.check.process:write_findings"
+_WRITE_FINDINGS = "optax_dtypefix._diagnosis.check_command.process:write_findings"
 
 
 class Verdict(enum.IntEnum):

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .._api import built_before
+from .._contract.modes import no_debugging
+from .._contract.wrong_arguments import refuse_traced, refuse_wrong
 from .._text import summarize
+from .advice import advice_on, raised_by_user
 from .compare import find_violations
-from .modes import no_debugging
 from .random_problem import RandomProblem
 from .result import Check, Violation
-from .wrong_arguments import advice_on, raised_by_user, refuse_traced, refuse_wrong
 
 if TYPE_CHECKING:
-    from .dtypes import PyTree
+    from .._contract.dtypes import PyTree
 
 
 def check_values(

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..._contract.dtypes import is_half, leaves, tree_map
-from ..._contract.jaxpr import equations
 from ..._engine.patch import NotInReleaseError
+from ..jaxpr import equations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -121,7 +121,7 @@ def one_step(
     Returns:
       None if state and updates keep their shapes, dtypes and weak types.
     """
-    from ..._contract.check import TracedStep
+    from ..check import TracedStep
 
     params = shapes(*dtypes)
     given = params if grads is None else shapes(grads)

@@ -20,13 +20,14 @@ from hypothesis import (
 )
 
 import optax_dtypefix
-from optax_dtypefix._commands.check.optimizer import (
+from optax_dtypefix._commands.main import main
+from optax_dtypefix._diagnosis.check_command.optimizer import (
     OptimizerError,
     OptimizerName,
     load,
     parse_name,
 )
-from optax_dtypefix._commands.check.params import (
+from optax_dtypefix._diagnosis.check_command.params import (
     DTYPES,
     Leaf,
     default_params,
@@ -35,8 +36,8 @@ from optax_dtypefix._commands.check.params import (
     parse_own,
     parse_params,
 )
-from optax_dtypefix._commands.check.process import checked, findings
-from optax_dtypefix._commands.check.results import (
+from optax_dtypefix._diagnosis.check_command.process import checked, findings
+from optax_dtypefix._diagnosis.check_command.results import (
     OptimizerCheck,
     ParamsCheck,
     Verdict,
@@ -44,8 +45,7 @@ from optax_dtypefix._commands.check.results import (
     found_by,
     refuse_unfit,
 )
-from optax_dtypefix._commands.main import main
-from optax_dtypefix._commands.worker import Written
+from optax_dtypefix._diagnosis.worker import Written
 from optax_dtypefix.patches.releases import TESTED
 from support.processes import Python, finish, start, write_script
 
@@ -240,7 +240,7 @@ def test_a_factory_that_never_returns_ends(command: Python) -> None:
     limit = """
         import wrapt
 
-        @wrapt.when_imported("optax_dtypefix._commands.check.process")
+        @wrapt.when_imported("optax_dtypefix._diagnosis.check_command.process")
         def limit(module):
             module._BUILD_LIMIT = 1.0
         """

@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 
 from .._api import built_before
+from .._contract.dtypes import REAL, PyTree, dtype_of, is_weak, kind_of, leaves
+from .._contract.updates import update_dtypes
+from .._contract.wrong_arguments import refuse_wrong
 from .._text import summarize
-from .dtypes import REAL, PyTree, dtype_of, is_weak, kind_of, leaves
+from .advice import advice_on, raised_by_user
 from .jaxpr import DOUBLE, float64_inside
 from .result import Check, Violation
-from .updates import update_dtypes
-from .wrong_arguments import advice_on, raised_by_user, refuse_wrong
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

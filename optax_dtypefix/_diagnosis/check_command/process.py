@@ -13,14 +13,14 @@ import jax
 import jax.numpy as jnp
 
 from ..._api import status
-from ..._contract.check import check
 from ..._contract.dtypes import leaves
-from ..._contract.shrink import shrunk_shapes
-from ..._contract.values import check_values
-from ..._contract.wrong_arguments import line_of
 from ..._text import summarize
+from ..advice import line_of
+from ..check import check
 from ..counts import counts_so_far, patches_at_work
 from ..import_optax import import_optax
+from ..shrink import shrunk_shapes
+from ..values import check_values
 from ..worker import lines_to
 from .optimizer import OptimizerError, OptimizerName, load
 from .params import Leaf, in_float32, parse_params
@@ -28,7 +28,7 @@ from .params import Leaf, in_float32, parse_params
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ..._contract.result import Check
+    from ..result import Check
 
 _BUILD_LIMIT = 300.0
 """Seconds that the import of the user's file, and each call of the factory, may take."""

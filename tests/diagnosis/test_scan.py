@@ -16,10 +16,10 @@ from hypothesis import (
     strategies as st,
 )
 
-from optax_dtypefix._commands.check.params import DTYPES
 from optax_dtypefix._commands.main import main
-from optax_dtypefix._commands.scan import results
-from optax_dtypefix._commands.scan.names import names_in
+from optax_dtypefix._diagnosis.check_command.params import DTYPES
+from optax_dtypefix._diagnosis.scan import results
+from optax_dtypefix._diagnosis.scan.names import names_in
 from optax_dtypefix._engine.release import Release
 from optax_dtypefix.patches.functions import KINDS, faults_of
 from optax_dtypefix.patches.releases import TESTED

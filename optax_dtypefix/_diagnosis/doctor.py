@@ -16,7 +16,7 @@ from .worker import STOCK_AND_PATCHED, Written, run_workers
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-_WRITE_OUTCOMES = "optax_dtypefix._commands.reproducers:write_outcomes"
+_WRITE_OUTCOMES = "optax_dtypefix._diagnosis.reproducers:write_outcomes"
 
 
 class Verdict(str, enum.Enum):

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 
+from .._contract.x64 import subjaxprs
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -18,15 +20,6 @@ def equations(jaxpr: Any) -> Iterator[Any]:
         yield equation
         for inner in subjaxprs(equation):
             yield from equations(inner)
-
-
-def subjaxprs(equation: Any) -> Iterator[Any]:
-    """Yield the jaxprs that an equation, such as ``cond`` or ``scan``, has for parameters."""
-    for value in equation.params.values():
-        for part in value if isinstance(value, (tuple, list)) else (value,):
-            inner = getattr(part, "jaxpr", part)
-            if hasattr(inner, "eqns"):
-                yield inner
 
 
 def float64_inside(jaxpr: Any) -> bool:

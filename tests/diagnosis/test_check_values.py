@@ -18,7 +18,7 @@ from packaging.version import Version
 
 import optax_dtypefix
 from optax_dtypefix import check, check_values
-from optax_dtypefix._contract.shrink import shrunk_shapes
+from optax_dtypefix._diagnosis.shrink import shrunk_shapes
 from support.nodes import Converting
 from support.trees import tree_map
 

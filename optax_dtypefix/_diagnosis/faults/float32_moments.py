@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from ..._contract.dtypes import dtype_of, is_half, leaves
 from ..._engine.patch import Reproducers
-from ..float32_moments import WITH_MOMENTS
+from ...patches.float32_moments import WITH_MOMENTS
 from . import (
     _reproduce as demo,
     _stalls as stalls,

@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .dtypes import PyTree, dtype_of, is_inexact, is_number, leaves
+from .._contract.dtypes import PyTree, dtype_of, is_inexact, is_number, leaves
+from .._contract.x64 import x64
 from .jaxpr import equations
 from .shrink import shrunk_shapes
-from .x64 import x64
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optax_dtypefix._commands.import_optax import NoOptaxError
-from optax_dtypefix._commands.worker import Written, run_workers
+from optax_dtypefix._diagnosis.import_optax import NoOptaxError
+from optax_dtypefix._diagnosis.worker import Written, run_workers
 from support import processes
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ def test_it_finds_what_this_process_finds(
 
 def test_in_isolated_mode_no_file_on_pythonpath_runs(cwd: Path, tmp_path: Path) -> None:
     script = """
-        from optax_dtypefix._commands.import_optax import NoOptaxError
-        from optax_dtypefix._commands.worker import run_workers
+        from optax_dtypefix._diagnosis.import_optax import NoOptaxError
+        from optax_dtypefix._diagnosis.worker import run_workers
         try:
             run_workers("pathlib:Path", (), {"some": {}})
         except NoOptaxError as error:
