@@ -26,15 +26,24 @@ UNREADABLE = "It cannot be read"
 
 _MARK = "# optax-dtypefix: every Python of this environment imports optax_dtypefix before optax."
 _CODE = """\
-import os, sys
+import os, sys, _thread
 class OptaxIsNotPatched:
+    searches = set()
     create_module = lambda self, spec: None
     def exec_module(self, module): raise RuntimeError(problem) from cause
     def find_spec(self, name, path=None, target=None):
-        if name == 'optax' and stops:
-            from importlib.machinery import ModuleSpec
-            return ModuleSpec(name, self)
-        if name == 'optax' and on and sys.stderr: print('optax-dtypefix:', problem, file=sys.stderr)
+        search = _thread.get_ident()
+        if name != 'optax' or search in self.searches: return None
+        self.searches.add(search)
+        try:
+            others = sys.meta_path[sys.meta_path.index(self) + 1:]
+            found = (other.find_spec(name, path, target) for other in others)
+            spec = next(filter(None, found), None)
+        finally: self.searches.remove(search)
+        if spec and stops:
+            spec.loader = self
+            return spec
+        if spec and on and sys.stderr: print('optax-dtypefix:', problem, file=sys.stderr)
 try:
     with open(STARTUP, encoding='utf-8') as file: code = file.read()
     exec(code, {'__file__': STARTUP, '__name__': 'optax_dtypefix_startup', 'STRICT': STRICT})

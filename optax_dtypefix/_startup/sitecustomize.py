@@ -7,6 +7,7 @@ cannot be imported, that concerns only a process that imports optax.
 
 import os
 import sys
+from _thread import get_ident  # ``threading`` loads more modules.
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _STRICT = "OPTAX_DTYPEFIX_STRICT"
@@ -25,14 +26,25 @@ class OptaxIsNotPatched:
         # A malformed variable stops the program, as it does after ``import optax_dtypefix``.
         malformed = type(error).__name__ == "OptaxDtypeFixError"
         self.stops = malformed or bool(_given("_REQUIRE")) or (self.on and _given("_STRICT") == "1")
+        self.searches: set[int] = set()
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> object:
-        """Find a module that raises in place of optax, or nothing."""
-        del path, target
-        if name != "optax":
+        """Find optax with the finders that come after this one, and let its import raise."""
+        search = get_ident()
+        if name != "optax" or search in self.searches:  # A finder may ask all finders.
+            return None
+        self.searches.add(search)
+        try:
+            others = sys.meta_path[sys.meta_path.index(self) + 1 :]  # type: ignore[arg-type]
+            found = (other.find_spec(name, path, target) for other in others)
+            spec = next(filter(None, found), None)
+        finally:
+            self.searches.remove(search)
+        if spec is None:
             return None
         if self.stops:
-            return _refusal(self.error)
+            spec.loader, spec.loader_state = _refusal(), self.error
+            return spec
         if self.on and sys.stderr is not None:  # It is None under ``pythonw``.
             why = f"{type(self.error).__name__}: {self.error}"
             advice = "For the traceback, run `python -m optax_dtypefix status`."
@@ -40,16 +52,16 @@ class OptaxIsNotPatched:
         return None
 
 
-def _refusal(error: Exception) -> object:
-    """Return the spec of a module that raises: a finder that raises shows frames of importlib."""
-    from importlib.machinery import ModuleSpec, SourceFileLoader
+def _refusal() -> object:
+    """Return a loader of a module that raises: a finder that raises shows frames of importlib."""
+    from importlib.machinery import SourceFileLoader
 
     class Refusal(SourceFileLoader):
         def get_code(self, fullname):  # type: ignore[no-untyped-def]
             code = "raise __spec__.loader_state.with_traceback(None)"
             return compile(code, f"<{fullname} is not patched>", "exec")
 
-    return ModuleSpec("optax", Refusal("optax", __file__), loader_state=error)
+    return Refusal("optax", __file__)
 
 
 _before = os.environ.get(_STRICT)

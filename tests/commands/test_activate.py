@@ -205,10 +205,31 @@ def test_a_strict_environment_refuses_the_import_and_not_the_question(
 ) -> None:
     active.command("activate", "--strict")
     damage(active, file)
-    asks = "import importlib.util as u; print(u.find_spec('optax').name, u.find_spec('json').name)"
-    assert active.prints(asks) == "optax json\n"
+    asks = (
+        "import importlib.util as u; print(u.find_spec('json').name, u.find_spec('optax').origin)"
+    )
+    answer = f"json {active.site / 'optax' / '__init__.py'}\n"
+    assert active.prints(asks) == answer
     done = active("-c", f"{asks}\ntry: import optax\nexcept Exception: print('no')\nimport optax")
-    assert (done.returncode, done.stdout) == (1, "optax json\nno\n")
+    assert (done.returncode, done.stdout) == (1, f"{answer}no\n")
+    recursive = "import sys; F = type('F', (), {'find_spec': lambda *_: u.find_spec('optax')})"
+    done = active("-c", f"{asks}\n{recursive}\nsys.meta_path.append(F())\nimport optax")
+    assert (done.returncode, done.stdout) == (1, answer)
+    assert "RecursionError" not in done.stderr
+
+
+@pytest.mark.parametrize("file", ["_settings.py", "_startup/sitecustomize.py", ""])
+def test_a_strict_environment_does_not_claim_that_there_is_an_optax(
+    active: Environment, file: str
+) -> None:
+    active.command("activate", "--strict")
+    damage(active, file)
+    shutil.rmtree(active.site / "optax")
+    (active.site / "zz_parent.pth").unlink()
+    asks = "import importlib.util as u; print(u.find_spec('optax'))"
+    assert active.prints(asks) == "None\n"
+    done = active("-c", "import optax")
+    assert done.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'optax'"
 
 
 @pytest.mark.parametrize(("folder", "file"), [(0o755, 0o644), (0o775, 0o664), (0o700, 0o600)])
