@@ -13,15 +13,17 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _FOLDERS = tuple(os.path.join(os.path.dirname(str(f)), "") for f in (__file__, patches.__file__))
-_CALLED_BY_US = frozenset({"jax", "contextlib"})
+_CALLED_BY_US = frozenset(
+    {"collections", "contextlib", "dataclasses", "functools", "inspect", "jax", "numpy"}
+)
 
 
 def hide_our_frames(error: BaseException) -> None:
     """Shorten the traceback of an error that passes through our code, but for the frame that asks.
 
     What is left leads from the user's line to the one in stock optax that raised. Where our own
-    code raised, or JAX in a call from our code, our last frames stay. All of them stay if the
-    logger shows ``debug``, for who reports a fault of ours.
+    code raised, or a library in a call from our code, our last frames stay. All of them stay if
+    the logger shows ``debug``, for who reports a fault of ours.
     """
     if error.__traceback__ is None or LOGGER.isEnabledFor(logging.DEBUG):
         return

@@ -134,6 +134,8 @@ def in_place_of(
     inside = _Inside(current().run if counts else _call, function)
     inside.pickled_as = (part, (call,)) if part else call.__reduce__()
     inside.__wrapped__ = stock
+    if hasattr(stock, "__qualname__") and isinstance(function, types.FunctionType):
+        function.__qualname__ = stock.__qualname__  # Python names it if arguments are missing.
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         return inside(*args, **kwargs)

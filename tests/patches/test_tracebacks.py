@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import logging
 import traceback
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any, Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 
@@ -73,9 +76,28 @@ def test_an_error_of_a_function_that_is_called_directly() -> None:
     assert len(_ours(frames)) <= 1
 
 
-def test_an_error_of_ours_keeps_our_last_frames(monkeypatch: pytest.MonkeyPatch) -> None:
-    # JAX raises for these arguments, and the fault is ours.
-    monkeypatch.setattr(optax_dtypefix.patches._support.in_float32, "store", jnp.add)
+@pytest.mark.parametrize("name", ["adam", "chain", "masked", "inject_hyperparams"])
+@pytest.mark.parametrize("part", ["init", "update"])
+def test_wrong_arguments_are_those_of_the_function_of_stock(name: str, part: str) -> None:
+    function = getattr(BUILD[name](), part)
+    with pytest.raises(TypeError) as raised:
+        function()
+    assert str(raised.value).startswith(f"{function.__qualname__}() missing ")
+
+
+LIBRARIES: dict[str, Callable[..., Any]] = {
+    "jax": jnp.add,
+    "numpy": functools.partial(np.broadcast_arrays, np.ones(2), np.ones(3)),
+    "inspect": inspect.signature(lambda: 0).bind,
+}
+
+
+@pytest.mark.parametrize("library", LIBRARIES.values(), ids=LIBRARIES)
+def test_an_error_of_ours_keeps_our_last_frames(
+    monkeypatch: pytest.MonkeyPatch, library: Callable[..., Any]
+) -> None:
+    # A library raises for these arguments, and the fault is ours.
+    monkeypatch.setattr(optax_dtypefix.patches._support.in_float32, "store", library)
     params = {"w": jnp.ones(3, "bfloat16")}
     tx = optax.adam(1e-3)
     frames = _frames_of(tx.update, params, tx.init(params), params)
