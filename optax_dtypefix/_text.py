@@ -8,17 +8,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 
-def suggest(word: str, known: Sequence[str], *, several: str = "Give each name separately.") -> str:
+def suggest(
+    word: object, known: Sequence[str], *, several: str = "Give each name separately."
+) -> str:
     """Return ``Did you mean 'x'?`` if a known word is near, else list all known words.
 
     Args:
-      word: an unknown word that the user wrote.
+      word: an unknown word that the user wrote, or what stands in its place, such as a list.
       known: the valid words.
       several: advice for a word that looks like several.
     """
-    if set(word) & set(" ,;"):
+    text = str(word)
+    if set(text) & set(" ,;"):
         return several
-    match = closest(word, known, cutoff=0.5)
+    match = closest(text, known, cutoff=0.5)
     return f"Did you mean {match!r}?" if match else f"Valid: {', '.join(known)}."
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -154,3 +155,11 @@ def test_an_unknown_id_raises_with_a_suggestion() -> None:
         engine.apply("x")
     with pytest.raises(ValueError, match="Give each name separately"):
         engine.apply("multi_steps,zero_nans")
+
+
+@pytest.mark.parametrize("wrong", [None, 3, ("multi_steps",)])
+def test_what_is_no_text_is_an_unknown_id(wrong: Any) -> None:
+    engine = engine_of(patch("multi_steps"))
+    for verb in (engine.apply, engine.revert, engine.is_applied):
+        with pytest.raises(ValueError, match=r"Unknown patch .*'multi_steps'|Valid: multi_steps"):
+            verb(wrong)
