@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 _SCRIPT = """\
 import sys
 sys.path[:] = {path!r}
-import importlib
+import importlib, os
 module, _, name = sys.argv[1].partition(":")
 getattr(importlib.import_module(module), name)(*sys.argv[2:])
+os._exit(0)  # Python would wait for the threads that the user's program started.
 """
 
 STOCK_AND_PATCHED: Mapping[str, Mapping[str, str]] = {

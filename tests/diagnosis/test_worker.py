@@ -54,6 +54,22 @@ def test_it_finds_what_this_process_finds(
     }
 
 
+def test_it_does_not_wait_for_threads_of_the_user(
+    cwd: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (cwd / "user.py").open("a") as file:
+        file.write(
+            "    import threading, time\n"
+            "    late = lambda: (time.sleep(5), open('late', 'w'))\n"
+            "    threading.Thread(target=late).start()\n"
+        )
+    monkeypatch.setattr(sys, "path", [*sys.path, str(cwd)])
+    for name in SHADOWED:
+        (cwd / f"{name}.py").unlink(missing_ok=True)
+    assert run_workers("user:write", (), {"one": {"WAY": "1"}})["one"].code == 0
+    assert not (cwd / "late").exists()
+
+
 def test_in_isolated_mode_no_file_on_pythonpath_runs(cwd: Path, tmp_path: Path) -> None:
     script = """
         from optax_dtypefix._diagnosis.import_optax import NoOptaxError
