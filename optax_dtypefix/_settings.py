@@ -121,14 +121,16 @@ def _ids(
         raise OptaxDtypeFixError(
             f"{variable}={value!r} has an empty entry. Set it to patch ids separated by commas."
         )
-    if variable.endswith("_DISABLE") and "all" in words:
+    everything = ["all"] if variable.endswith("_DISABLE") else []
+    if everything and "all" in words:
         words = [*known_ids, *(word for word in words if word != "all")]
     nothing_left = variable.endswith("_ONLY") and not set(words) & set(known_ids)
     effect = "nothing is patched" if nothing_left else "ignored"
     consequence = "" if strict else f" ({effect})"
     for word in words:
         if word not in known_ids:
-            advice = suggest(word, known_ids, several="Separate patch ids with commas.")
+            valid = [*known_ids, *everything]
+            advice = suggest(word, valid, several="Separate patch ids with commas.")
             message = f"Unknown patch {word!r} in {variable}{consequence}. {advice}"
             warn_or_raise(message, strict=strict)
     return frozenset(words)

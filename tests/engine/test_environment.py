@@ -106,6 +106,14 @@ def test_an_unknown_id_warns_with_a_suggestion(name: str) -> None:
         read(**{f"{P}_{name}": "multistep", f"{P}_STRICT": "1"})
 
 
+@pytest.mark.parametrize("word", ["ALL", "All", "al"])
+def test_all_is_named_where_it_is_valid(word: str) -> None:
+    with pytest.warns(OptaxDtypeFixWarning, match=r"\ball\b"):
+        read(OPTAX_DTYPEFIX_DISABLE=word)
+    with pytest.warns(OptaxDtypeFixWarning, match=r"Valid: multi_steps, zero_nans, prodigy\b"):
+        read(OPTAX_DTYPEFIX_ENABLE=word)
+
+
 @pytest.mark.parametrize("several", ["prodigy multi_steps", "prodigy;multi_steps"])
 def test_ids_without_commas_warn(several: str) -> None:
     with pytest.warns(OptaxDtypeFixWarning, match="Separate patch ids with commas"):
