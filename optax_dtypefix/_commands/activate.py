@@ -28,18 +28,19 @@ _MARK = "# optax-dtypefix: every Python of this environment imports optax_dtypef
 _CODE = """\
 import os, sys, _thread
 class OptaxIsNotPatched:
-    searches = set()
+    searching = set()
     create_module = lambda self, spec: None
     def exec_module(self, module): raise RuntimeError(problem) from cause
     def find_spec(self, name, path=None, target=None):
-        search = _thread.get_ident()
-        if name != 'optax' or search in self.searches: return None
-        self.searches.add(search)
+        thread = _thread.get_ident()
+        if name != 'optax' or thread in self.searching: return None
+        self.searching.add(thread)
         try:
             others = sys.meta_path[sys.meta_path.index(self) + 1:]
-            found = (other.find_spec(name, path, target) for other in others)
+            searches = (getattr(other, 'find_spec', None) for other in others)
+            found = (search(name, path, target) for search in searches if search)
             spec = next(filter(None, found), None)
-        finally: self.searches.remove(search)
+        finally: self.searching.remove(thread)
         if spec and stops:
             spec.loader = self
             return spec

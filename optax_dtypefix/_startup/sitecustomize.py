@@ -5,9 +5,15 @@
 cannot be imported, that concerns only a process that imports optax.
 """
 
+from __future__ import annotations
+
 import os
 import sys
 from _thread import get_ident  # ``threading`` loads more modules.
+
+TYPE_CHECKING = False  # Python has not imported ``typing`` yet.
+if TYPE_CHECKING:
+    from typing import Any
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _STRICT = "OPTAX_DTYPEFIX_STRICT"
@@ -26,20 +32,21 @@ class OptaxIsNotPatched:
         # A malformed variable stops the program, as it does after ``import optax_dtypefix``.
         malformed = type(error).__name__ == "OptaxDtypeFixError"
         self.stops = malformed or bool(_given("_REQUIRE")) or (self.on and _given("_STRICT") == "1")
-        self.searches: set[int] = set()
+        self.searching: set[int] = set()
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> object:
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """Find optax with the finders that come after this one, and let its import raise."""
-        search = get_ident()
-        if name != "optax" or search in self.searches:  # A finder may ask all finders.
+        thread = get_ident()
+        if name != "optax" or thread in self.searching:  # A finder may ask all finders.
             return None
-        self.searches.add(search)
+        self.searching.add(thread)
         try:
-            others = sys.meta_path[sys.meta_path.index(self) + 1 :]  # type: ignore[arg-type]
-            found = (other.find_spec(name, path, target) for other in others)
+            others = sys.meta_path[sys.meta_path.index(self) + 1 :]
+            searches = (getattr(other, "find_spec", None) for other in others)
+            found = (search(name, path, target) for search in searches if search)
             spec = next(filter(None, found), None)
         finally:
-            self.searches.remove(search)
+            self.searching.remove(thread)
         if spec is None:
             return None
         if self.stops:
@@ -52,7 +59,7 @@ class OptaxIsNotPatched:
         return None
 
 
-def _refusal() -> object:
+def _refusal() -> Any:
     """Return a loader of a module that raises: a finder that raises shows frames of importlib."""
     from importlib.machinery import SourceFileLoader
 
@@ -76,7 +83,7 @@ except Exception as error:
         raise
     # Python reads the .pth files of a virtual environment twice.
     if not any(type(finder).__name__ == OptaxIsNotPatched.__name__ for finder in sys.meta_path):
-        sys.meta_path.insert(0, OptaxIsNotPatched(error))  # type: ignore[arg-type]
+        sys.meta_path.insert(0, OptaxIsNotPatched(error))
 finally:
     sys.path.pop()
     os.environ.pop(_STRICT, None)  # The program, and what it starts, have their own environment.
