@@ -9,6 +9,7 @@ All others are the user's, and are cast.
 from __future__ import annotations
 
 import itertools
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -30,7 +31,7 @@ from .modes import no_debugging
 from .wrong_arguments import refuse_traced, refuse_wrong
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
 
 class StateChange(NamedTuple):
@@ -78,15 +79,16 @@ def migrate_state(tx: Any, params: PyTree, state: PyTree) -> tuple[PyTree, tuple
     """
     refuse_wrong("migrate_state", tx, params)
     refuse_traced("migrate_state", state)
-    new = _new_state(tx, params)
+    new = _trace_init(tx, params)
     structure: Any = jax.tree_util.tree_structure(state)
+    old = _list_leaves(state)
     if structure != new.structure:
-        raise ValueError(_difference(state, new))
-    old = list(_walk(state))
+        raise ValueError(_describe_difference([leaf.where for leaf in old], new.paths))
     halves = _halves_by_group(old)
     with no_debugging():  # A NaN of the state is no error here.
         migrated = [
-            _migrated(leaf, new, (*dtypes_in(params), *halves.get(leaf.group, ()))) for leaf in old
+            _migrate(leaf, like, value, (*dtypes_in(params), *halves.get(leaf.group, ())))
+            for leaf, like, value in zip(old, new.shapes, new.values)
         ]
     changes = tuple(change for _, change in migrated if change)
     return structure.unflatten(result for result, _ in migrated), changes
@@ -114,60 +116,54 @@ class _Leaf(NamedTuple):
         return number and (self.hyperparam or np.ndim(self.value) == 0)
 
 
-def _walk(tree: PyTree, prefix: str = "state") -> Iterator[_Leaf]:
-    """Yield the leaves of a state, in the order of JAX."""
-    flat, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_injected)
-    for path, node in flat:
-        where = f"{prefix}{jax.tree_util.keystr(path)}"
-        if not _is_injected(node):
-            yield _Leaf(where, f"{prefix}{jax.tree_util.keystr(path[:-1])}", node)
-            continue
-        for field in node._fields:
-            yield from (
-                _hyperparams(node, f"{where}.{field}")
-                if field == "hyperparams"
-                else _walk(getattr(node, field), f"{where}.{field}")
-            )
+# Of ``inject_hyperparams``. From 0.1.5 on, those that a schedule sets have a state.
+_HYPERPARAM = re.compile(r"(.*\.hyperparams)(_states)?(\[.*?\])")
 
 
-def _is_injected(node: Any) -> bool:
-    """Check for the state of ``inject_hyperparams``."""
-    return isinstance(getattr(node, "hyperparams", None), dict) and hasattr(node, "_fields")
+def _list_leaves(state: PyTree) -> list[_Leaf]:
+    flat, _ = jax.tree_util.tree_flatten_with_path(state)
+    paths = [f"state{jax.tree_util.keystr(path)}" for path, _ in flat]
+    matches = list(map(_HYPERPARAM.match, paths))
+    scheduled = {match.group(1, 3) for match in matches if match and match[2]}
 
+    def described(where: str, match: Any, path: Any, value: Any) -> _Leaf:
+        if match and not match[2]:
+            return _Leaf(where, match[1], value, match.group(1, 3) not in scheduled)
+        return _Leaf(where, jax.tree_util.keystr(path[:-1]), value)
 
-def _hyperparams(node: Any, where: str) -> Iterator[_Leaf]:
-    scheduled = getattr(node, "hyperparams_states", {})  # From 0.1.5 on.
-    for name, value in sorted(node.hyperparams.items()):
-        for leaf in _walk(value, f"{where}[{name!r}]"):
-            yield leaf._replace(group=where, hyperparam=name not in scheduled)
+    return [described(*row, *leaf) for *row, leaf in zip(paths, matches, flat)]
 
 
 class _NewState(NamedTuple):
-    """A new state: the shapes of its arrays, and the values of those that may be constants."""
+    """A new state, leaf by leaf: the shapes of arrays, the values of those that may be constant."""
 
     structure: Any
     paths: list[str]
-    shapes: dict[str, Any]
-    values: dict[str, Any]
+    shapes: list[Any]
+    values: list[Any]
 
 
-def _new_state(tx: Any, params: PyTree) -> _NewState:
+def _trace_init(tx: Any, params: PyTree) -> _NewState:
     """Trace ``init``, and compute those leaves alone that may be constants."""
     inputs = jax.tree_util.tree_leaves(params)
     structure: Any = jax.tree_util.tree_structure(params)
-    traced: list[tuple[Any, list[str], dict[str, Any]]] = []
+    traced: list[tuple[Any, list[str], list[Any]]] = []
 
-    def init() -> dict[str, Any]:
+    def init() -> list[Any]:
         state = tx.init(structure.unflatten(map(_zeros, inputs)))
-        found = list(_walk(state))
-        arrays = [leaf for leaf in found if isinstance(leaf.value, jax.Array)]
+        found = _list_leaves(state)
         # No tracer may leave the trace: users look for leaks.
-        shapes = {
-            leaf.where: jax.ShapeDtypeStruct(leaf.value.shape, leaf.value.dtype) for leaf in arrays
-        }
-        paths = [leaf.where for leaf in found]
-        traced.append((jax.tree_util.tree_structure(state), paths, shapes))
-        return {leaf.where: leaf.value for leaf in arrays if leaf.may_be_constant}
+        shapes = [
+            jax.ShapeDtypeStruct(leaf.value.shape, leaf.value.dtype)
+            if isinstance(leaf.value, jax.Array)
+            else None
+            for leaf in found
+        ]
+        traced.append((jax.tree_util.tree_structure(state), [leaf.where for leaf in found], shapes))
+        return [
+            leaf.value if shape is not None and leaf.may_be_constant else None
+            for leaf, shape in zip(found, shapes)
+        ]
 
     try:
         values = jax.jit(init)()
@@ -196,16 +192,17 @@ def _halves_by_group(old: list[_Leaf]) -> dict[str, list[Any]]:
     }
 
 
-def _migrated(leaf: _Leaf, new: _NewState, dtypes: Iterable[Any]) -> tuple[Any, StateChange | None]:
+def _migrate(
+    leaf: _Leaf, like: Any, value: Any, dtypes: Iterable[Any]
+) -> tuple[Any, StateChange | None]:
     """Return the leaf to go on with, and what was done.
 
     Args:
       leaf: of the restored state.
-      new: a new state.
+      like: the shape and the dtype of the same leaf of a new state; None if that is no array.
+      value: of the same leaf, if that may be a constant.
       dtypes: those to which stock may have rounded a constant, besides its own.
     """
-    like: Any = new.shapes.get(leaf.where)
-    value: Any = new.values.get(leaf.where)
     if like is None or not is_number(leaf.value):
         return leaf.value, None
     was, now = dtype_of(leaf.value), like.dtype
@@ -273,10 +270,9 @@ def _text(value: Any) -> str:
     return f"{_array(value).item():.6g}" if np.ndim(value) == 0 else "an array"
 
 
-def _difference(state: PyTree, new: _NewState) -> str:
+def _describe_difference(old: list[str], new: list[str]) -> str:
     """Describe the first difference of the structures."""
-    pairs = itertools.zip_longest((leaf.where for leaf in _walk(state)), new.paths)
-    found = next((pair for pair in pairs if pair[0] != pair[1]), None)
+    found = next((pair for pair in itertools.zip_longest(old, new) if pair[0] != pair[1]), None)
     differs = "other types of nodes"
     if found:
         differs = "{}, not {}".format(*(path or "no more leaves" for path in found))
