@@ -136,7 +136,7 @@ class Target(NamedTuple):
 
     modules: tuple[str, ...]
     qualname: str
-    replacement: Replacement | str
+    replacement: Any
     releases: str = ""
     known_parameters: Mapping[str, str] | None = None
 

@@ -185,7 +185,7 @@ class InFloat32:
         One number tells all of them. To start the whole state in float32 would take four times the
         memory of stock.
         """
-        fields_of = roundings_of(type(state))
+        fields_of = roundings_of(state.__class__)
         one = tx.init(jnp.zeros((1,), jnp.float32))
 
         def rounded(leaf: Any, name: str) -> Any:
@@ -207,7 +207,7 @@ class InFloat32:
 
 
 def _moments_of(state: Any) -> list[PyTree]:
-    return [getattr(state, name, None) for name in second_moments(type(state))]
+    return [getattr(state, name, None) for name in second_moments(state.__class__)]
 
 
 def _widen(concerned: list[Widening], *trees: PyTree) -> Any:

@@ -27,7 +27,7 @@ def narrow_moments(optax: Any) -> str | None:
     wrapped = {target.name for target in load("float32_moments").targets}
     for function, tx in demo.available(optax, *sorted(wrapped - _WITH_ARGUMENTS)).items():
         state = jax.eval_shape(tx.init, params)
-        for name in second_moments(type(state)):
+        for name in second_moments(state.__class__):
             narrow = [leaf for leaf in leaves(getattr(state, name)) if is_half(leaf)]
             if narrow:
                 return f"{function} keeps {name} in {dtype_of(narrow[0])}"
