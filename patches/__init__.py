@@ -1,42 +1,30 @@
-"""The catalogue: one line a patch, in the order in which patches of one target are stacked.
+"""The patches: ``catalogue.py`` and ``wrapped.py`` list them; the other files have the functions.
 
-A new patch is a file here that defines ``PATCH``, its reproducers in ``_diagnosis/faults/``, and
-its line below.
+The tables are data: to read them imports neither JAX nor the file of a patch.
 """
 
 from __future__ import annotations
 
-import importlib
+import functools
 from typing import TYPE_CHECKING
+
+from .catalogue import PATCHES
 
 if TYPE_CHECKING:
     from .._engine.patch import Patch
 
-IDS = (
-    "every_transform",
-    "multi_steps",
-    "zero_nans",
-    "schedule_free",
-    "zoom_linesearch",
-    "prodigy",
-    "fromage",
-    "learning_rate",
-    "conditional",
-    "float32_moments",
-    "float32_averages",
-    "float16_eps",
-    "bfloat16_moments",
-    "promotion",
-    "inject_hyperparams",
-    "global_norm",
-    "distance_estimates",
-    "reduce_on_plateau",
-    "sums",
-    "stochastic_rounding",
-)
+IDS = tuple(PATCHES)
 
 
 def load(patch_id: str) -> Patch:
-    """Import one patch file, and JAX with it: call this only once optax is wanted."""
-    patch: Patch = importlib.import_module(f"{__name__}.{patch_id}").PATCH
-    return patch
+    """Return what the tables say of a patch."""
+    return _read_tables()[patch_id]
+
+
+@functools.cache
+def _read_tables() -> dict[str, Patch]:
+    # Not at the top: a program that never imports optax needs no more than the ids.
+    from .._engine.patch import read_patches
+    from .wrapped import MODULES, WRAPPED
+
+    return read_patches(PATCHES, WRAPPED, MODULES, folder=__name__)

@@ -15,23 +15,6 @@ does not. A ``mu_dtype`` that you ask for is rounded by stock, to nearest.
 
 from __future__ import annotations
 
-from .._engine.patch import Patch
-from ._support.in_float32 import MOMENT_TRANSFORMS, InFloat32, is_bfloat16
+from ._support.in_float32 import InFloat32, is_bfloat16
 
-PATCH = Patch(
-    "bfloat16_moments",
-    summary="moments in bfloat16 stall: updates of adam are 1.4 times too large with steady "
-    "gradients, and far too small after large ones",
-    allow_missing_targets=True,
-)
-PATCH.fault("stalled_moment", ">=0.1.2", issue=1552)
-PATCH.fault("stalled_decay", ">=0.1.2", issue=1552)
-PATCH.fault("stalled_factors", ">=0.2.4")
-PATCH.fault("stalled_ema", ">=0.1.2")
-PATCH.fault("stalled_sum", ">=0.1.2")
-PATCH.fault("stalled_trace", ">=0.1.2")
-PATCH.fault("stalled_without_counter", ">=0.1.2")
-
-
-for _transform in MOMENT_TRANSFORMS:
-    InFloat32(_transform, is_bfloat16).wrap_in(PATCH)
+replace = InFloat32(is_bfloat16)

@@ -26,30 +26,12 @@ from .._contract.kinds import promote_initial_state
 from .._contract.promotion import standard_promotion
 from .._contract.state import cast_back
 from .._contract.updates import cast_updates
-from .._engine.patch import Patch, Stock
-from ._support import modules
+from .._engine.patch import Stock
 from ._support.branches import fit, in_agreement
 from ._support.rebuild import call_of, rebuild
 
-PATCH = Patch(
-    "conditional",
-    summary="`apply_if_finite` and other conditional wrappers: `TypeError` if the inner optimizer "
-    "changes a dtype",
-    allow_missing_targets=True,
-)
-PATCH.fault("apply_if_finite", ">=0.1.2", issue=1207)
-PATCH.fault("maybe_update", "<0.2.5", issue=1207)
-PATCH.fault("conditionally_transform", ">=0.2.3", issue=1207)
-PATCH.fault("conditionally_mask", ">=0.2.3", issue=1207)
-PATCH.fault("mixed_precision", ">=0.1.2", issue=1207)
-PATCH.fault("periodic_update", ">=0.1.2")
 
-
-@PATCH.wraps("apply_if_finite", modules.CONDITIONALITY)
-@PATCH.wraps("maybe_update", modules.CONDITIONALITY, "<0.2.3")
-@PATCH.wraps("conditionally_transform", modules.CONDITIONALITY, ">=0.2.3")
-@PATCH.wraps("conditionally_mask", modules.CONDITIONALITY, ">=0.2.3")
-def _around(stock: Stock, inner: Any, *args: Any, **kwargs: Any) -> Any:
+def replace(stock: Stock, inner: Any, *args: Any, **kwargs: Any) -> Any:
     """Replace a function whose first argument is the inner transformation."""
     import optax
 
@@ -108,8 +90,7 @@ def _within_kind(inner: Any, common: Any) -> Any:
     return inner if kind_of(inner) == kind_of(common) else common
 
 
-@PATCH.wraps("periodic_update", modules.UPDATE)
-def _periodic_update(
+def periodic_update(
     stock: Stock, new_tensors: PyTree, old_tensors: PyTree, *args: Any, **kwargs: Any
 ) -> PyTree:
     """Cast the new tensors to the dtypes of the old ones."""

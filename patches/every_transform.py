@@ -20,22 +20,11 @@ from .._contract.dtypes import PyTree, strip_weak_type
 from .._contract.kinds import promote_initial_state
 from .._contract.state import cast_back
 from .._contract.updates import cast_updates
-from .._engine.patch import Patch, Stock
+from .._engine.patch import Stock
 from .._tally import current
-from ._support import modules
-
-PATCH = Patch(
-    "every_transform",
-    summary="any transformation, also a user-defined one, changes the dtypes of its state if "
-    "gradients are wider than params",
-    opt_in=True,
-)
-PATCH.fault("wider_gradients", ">=0.1.2", issue=1207)
-PATCH.fault("own_transformation", ">=0.1.2", issue=1207)
 
 
-@PATCH.wraps("GradientTransformation.__new__", modules.BASE)
-def _new(stock: Stock, cls: Any, *args: Any, **kwargs: Any) -> Any:
+def replace(stock: Stock, cls: Any, *args: Any, **kwargs: Any) -> Any:
     """Wrap ``init`` and ``update`` of each new transformation."""
     init, update = stock(cls, *args, **kwargs)
     return stock(cls, _Init(init, update), _Update(update))

@@ -20,25 +20,6 @@ This patch does not change norms of whole trees or the scalars of parameter-free
 
 from __future__ import annotations
 
-from .._engine.patch import Patch
-from ._support.in_float32 import MOMENT_TRANSFORMS, InFloat32, is_float16
+from ._support.in_float32 import InFloat32, is_float16
 
-PATCH = Patch(
-    "float16_eps",
-    summary="in float16 `eps` and small squares are 0, large squares are infinite: NaN or frozen "
-    "params in adam and twenty others",
-    allow_missing_targets=True,
-)
-PATCH.fault("zero_gradient", ">=0.1.2", issue=1754)
-PATCH.fault("rmsprop", ">=0.1.2", issue=1784)
-PATCH.fault("novograd", ">=0.1.4", issue=1789)
-PATCH.fault("adafactor", ">=0.1.2")
-PATCH.fault("contrib", ">=0.2.3")
-PATCH.fault("tiny_gradient", ">=0.1.2")
-PATCH.fault("lost_gradient", ">=0.1.2")
-PATCH.fault("overflow", ">=0.1.2")
-PATCH.fault("float16_arithmetic", ">=0.1.2", issue=1754)
-
-
-for _transform in MOMENT_TRANSFORMS:
-    InFloat32(_transform, is_float16).wrap_in(PATCH)
+replace = InFloat32(is_float16)

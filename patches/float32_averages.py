@@ -16,22 +16,10 @@ from __future__ import annotations
 from typing import Any
 
 from .._contract.dtypes import is_half_dtype
-from .._contract.moments import ROUNDINGS
+from .._contract.moments import moments
 from .._contract.updates import requested_dtypes
-from .._engine.patch import Patch, Stock
-from ._support.in_float32 import MOMENT_TRANSFORMS, InFloat32
-
-PATCH = Patch(
-    "float32_averages",
-    summary="`ema`, `trace` and `apply_every` round each step in half precision: in bfloat16, the "
-    "momentum of ones in `trace(0.99)` ends at 64",
-    opt_in=True,
-    allow_missing_targets=True,
-)
-PATCH.fault("narrow_averages", ">=0.1.2")
-PATCH.fault("stalled_ema", ">=0.1.2")
-PATCH.fault("stalled_sum", ">=0.1.2")
-PATCH.fault("stalled_trace", ">=0.1.2")
+from .._engine.patch import Stock
+from ._support.in_float32 import InFloat32
 
 
 class _UnlessRequested(InFloat32):
@@ -43,7 +31,4 @@ class _UnlessRequested(InFloat32):
         return stock(*args, **kwargs) if requested else super().__call__(stock, *args, **kwargs)
 
 
-for _transform in MOMENT_TRANSFORMS:
-    if _transform.name in ("ema", "trace", "apply_every"):
-        _fields = tuple(ROUNDINGS[_transform.state])
-        _UnlessRequested(_transform, is_half_dtype, _fields).wrap_in(PATCH)
+replace = _UnlessRequested(is_half_dtype, wide=moments)

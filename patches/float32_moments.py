@@ -15,24 +15,7 @@ pass no params and no other moment tells their dtype, the gradients stand in for
 from __future__ import annotations
 
 from .._contract.dtypes import is_half_dtype
-from .._engine.patch import Patch
-from ._support.in_float32 import MOMENT_TRANSFORMS, InFloat32
+from .._contract.moments import second_moments
+from ._support.in_float32 import InFloat32
 
-PATCH = Patch(
-    "float32_moments",
-    summary="second moments in half precision are rounded in each step: in bfloat16, the sum of "
-    "squares of adagrad stops growing",
-    opt_in=True,
-    allow_missing_targets=True,
-)
-PATCH.fault("narrow_moments", ">=0.1.2", issue=1552)
-PATCH.fault("stalled_moment", ">=0.1.2", issue=1552)
-PATCH.fault("stalled_decay", ">=0.1.2", issue=1552)
-PATCH.fault("stalled_factors", ">=0.2.4")
-PATCH.fault("stalled_sum", ">=0.1.2")
-
-WITH_MOMENTS = tuple(transform for transform in MOMENT_TRANSFORMS if transform.moments)
-
-
-for _transform in WITH_MOMENTS:
-    InFloat32(_transform, is_half_dtype, _transform.moments).wrap_in(PATCH)
+replace = InFloat32(is_half_dtype, wide=second_moments)

@@ -23,32 +23,18 @@ from .._contract.dtypes import (
 )
 from .._contract.updates import cast_updates
 from .._contract.widths import statistics_dtype
-from .._engine.patch import Patch, Stock
+from .._engine.patch import Stock
 from .._tally import count
-from ._support import modules
 from ._support.arguments import arguments_of
 from ._support.rebuild import call_of, rebuild
 
-_KNOWN = frozenset({"learning_rate", "min_norm"})
 
-PATCH = Patch(
-    "fromage",
-    summary="a schedule as learning rate raises `TypeError` before 0.2.6, and gives float32 "
-    "updates for half-precision params from 0.2.6 on",
-)
-PATCH.fault("schedule", "<0.2.6", issue=1323)
-PATCH.fault("promoted_updates", ">=0.1.2", issue=1323)
-PATCH.fault("frozen_decay", "==0.2.6", issue=1359)
-
-
-@PATCH.wraps("fromage", modules.ALIAS, ">=0.2.7", known_parameters=_KNOWN)
-def _with_stock(stock: Stock, *args: Any, **kwargs: Any) -> Any:
+def with_stock(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """From 0.2.7 on, run stock in float32 for half-precision leaves."""
     return _scheduled(stock, stock, args, kwargs)
 
 
-@PATCH.wraps("fromage", modules.ALIAS, "<0.2.7", known_parameters=_KNOWN)
-def _with_parts(stock: Stock, *args: Any, **kwargs: Any) -> Any:
+def with_parts(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Up to 0.2.6, build a scheduled fromage from stock's parts."""
     return _scheduled(stock, _from_parts, args, kwargs)
 

@@ -41,39 +41,13 @@ from .._contract.dtypes import (
 )
 from .._contract.updates import Step, bound_of, cast_to
 from .._contract.widths import compute_dtype, statistics_dtype
-from .._engine.patch import Patch, Stock
+from .._engine.patch import Stock
 from .._tally import count
-from ._support import modules
 from ._support.arguments import arguments_of
 from ._support.deprecated import deprecated_attribute
-from ._support.functions import in_float32, trees_in_float32
+from ._support.functions import in_float32, trees_in_float32  # noqa: F401  # For ``wrapped.py``.
 from ._support.rebuild import Promotes, call_of, rebuild
 from ._support.stock_dtypes import promotes_half
-
-PATCH = Patch(
-    "global_norm",
-    summary="float16 norms above 255 are infinite, so clipped updates are 0 or NaN; bfloat16 "
-    "norms of many leaves are too small; a norm of 0 gives NaN",
-    allow_missing_targets=True,
-)
-PATCH.fault("many_leaves", ">=0.1.2")
-PATCH.fault("overflow", ">=0.1.2")
-PATCH.fault("underflow", ">=0.1.2")
-PATCH.fault("tree_norms", ">=0.1.8")
-PATCH.fault("safe_norms", ">=0.1.2")
-PATCH.fault("unitwise_norm", ">=0.2.3")
-PATCH.fault("clip_by_global_norm", ">=0.1.2")
-PATCH.fault("clip_by_block_rms", ">=0.1.2")
-PATCH.fault("adaptive_grad_clip", ">=0.1.2")
-PATCH.fault("trust_ratio", ">=0.1.2")
-PATCH.fault("normalize_by_update_norm", ">=0.2.3")
-PATCH.fault("per_example", ">=0.1.3")
-PATCH.fault("projections", ">=0.2.4")
-PATCH.fault("mixed_tree", "<0.1.3")
-PATCH.fault("mixed_updates", ">=0.2.3")
-PATCH.fault("array_max_norm", ">=0.1.2")
-PATCH.fault("zero_limit", ">=0.1.2")
-PATCH.fault("normalize_zero", ">=0.1.8")
 
 
 @dataclasses.dataclass(eq=False, repr=False)  # Cheaper to import than a whole one.
@@ -123,20 +97,14 @@ class _DividingByNorm:
         return rebuild(tx, call, update_fn, also_in_float32=guarded, promotes=where)
 
 
-PATCH.wraps("clip_by_global_norm", modules.CLIPPING, ">=0.1.3")(_DividingByNorm("max_norm"))
-PATCH.wraps("clip_by_global_norm", modules.CLIPPING, "<0.1.3")(
-    _DividingByNorm("max_norm", in_widest=True)
-)
-PATCH.wraps("clip_by_block_rms", modules.CLIPPING)(_DividingByNorm("threshold", by_leaf=True))
-PATCH.wraps("normalize_by_update_norm", modules.TRANSFORM, ">=0.2.3")(
-    _DividingByNorm("eps", by_all=True)
-)
-PATCH.wraps("adaptive_grad_clip", modules.CLIPPING)(_DividingByNorm(by_params=True))
-PATCH.wraps("scale_by_trust_ratio", modules.TRANSFORM)(_DividingByNorm(by_params=True))
+clip_by_global_norm = _DividingByNorm("max_norm")
+clip_in_widest = _DividingByNorm("max_norm", in_widest=True)
+clip_by_block_rms = _DividingByNorm("threshold", by_leaf=True)
+normalize_by_update_norm = _DividingByNorm("eps", by_all=True)
+scale_by_params = _DividingByNorm(by_params=True)
 
 
-@PATCH.wraps("normalize", modules.contrib("sam"), ">=0.1.8")
-def _normalize(stock: Stock, *args: Any, **kwargs: Any) -> Any:
+def normalize(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace a transformation that divides by a norm, whatever it is."""
     import optax
 
@@ -180,31 +148,14 @@ def _in_widest(tree: PyTree) -> PyTree:
     )
 
 
-PATCH.wraps("global_norm", modules.LINEAR_ALGEBRA, "<0.2.7")(in_float32)
-PATCH.wraps("tree_l2_norm", modules.TREE_MATH, ">=0.1.8,<0.2.5")(in_float32)
-PATCH.wraps("tree_l1_norm", modules.TREE_MATH, ">=0.2.3,<0.2.5")(in_float32)
-PATCH.wraps("tree_norm", modules.TREE_MATH, ">=0.2.5")(in_float32)
-PATCH.wraps("safe_norm", modules.NUMERICS)(in_float32)
-PATCH.wraps("safe_root_mean_squares", modules.NUMERICS)(in_float32)
-PATCH.wraps("unitwise_norm", modules.CLIPPING, ">=0.2.3")(in_float32)
-PATCH.wraps("projection_l2_ball", modules.PROJECTIONS, ">=0.2.4")(trees_in_float32)
-PATCH.wraps("projection_l2_sphere", modules.PROJECTIONS, ">=0.2.4")(trees_in_float32)
-PATCH.wraps("projection_l1_ball", modules.PROJECTIONS, ">=0.2.4")(trees_in_float32)
-PATCH.wraps("per_example_global_norm_clip", modules.CLIPPING, ">=0.2.4")(trees_in_float32)
-PATCH.wraps("per_example_layer_norm_clip", modules.CLIPPING, ">=0.2.4")(trees_in_float32)
-
-
-@PATCH.wraps("per_example_global_norm_clip", modules.CLIPPING, ">=0.1.3,<0.2.4")
-@PATCH.wraps("per_example_layer_norm_clip", modules.CLIPPING, ">=0.1.8,<0.2.4")
-def _per_example(stock: Stock, grads: PyTree, *args: Any, **kwargs: Any) -> Any:
+def per_example(stock: Stock, grads: PyTree, *args: Any, **kwargs: Any) -> Any:
     """Up to 0.2.3, return a list for any sequence of gradients, as stock does."""
     return trees_in_float32(
         stock, list(grads) if isinstance(grads, tuple) else grads, *args, **kwargs
     )
 
 
-@PATCH.wraps("__getattr__", ("optax.tree_utils",), ">=0.2.5")
-def _deprecated_name(stock: Stock, name: str) -> Any:
+def deprecated_name(stock: Stock, name: str) -> Any:
     """Rebuild a deprecated name: from 0.2.5 on, a partial object of stock's ``tree_norm``."""
     import optax
 

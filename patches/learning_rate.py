@@ -24,26 +24,12 @@ from .._contract.signatures import parameters_of
 from .._contract.updates import requested_dtypes
 from .._contract.widths import compute_dtype
 from .._contract.x64 import is_x64
-from .._engine.patch import Patch, Stock
+from .._engine.patch import Stock
 from .._tally import count, counting
-from ._support import modules
 from ._support.arguments import arguments_of
 from ._support.keep_dtypes import KeepDtypes
 from ._support.rebuild import call_of, rebuild, rebuild_but_for_floats
 from ._support.stock_dtypes import promotes_half
-
-PATCH = Patch(
-    "learning_rate",
-    summary="an array as learning rate or weight decay promotes the updates; `sm3` and "
-    "`optimistic_adam` refuse schedules",
-    allow_missing_targets=True,
-)
-PATCH.fault("array", ">=0.1.2", issue=1405)
-PATCH.fault("numpy_scalar", ">=0.1.2", issue=1405)
-PATCH.fault("weight_decay", ">=0.1.2", issue=1405)
-PATCH.fault("schedule_of_sm3", ">=0.1.2")
-PATCH.fault("schedule_of_optimistic_adam", ">=0.2.4")
-
 
 _ACCEPTED = "schedule accepted"
 _FLOAT32 = jnp.dtype(jnp.float32)
@@ -125,8 +111,7 @@ class _OptimisticAdam(_Scaled):
         return self.wrap(tx, call, requested_dtypes(stock, args, kwargs))
 
 
-@PATCH.wraps("sm3", modules.ALIAS, known_parameters=frozenset({"learning_rate", "momentum"}))
-def _sm3(stock: Stock, *args: Any, **kwargs: Any) -> Any:
+def sm3(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace ``sm3`` by one that also accepts a schedule."""
     import optax
 
@@ -155,10 +140,6 @@ def _no_wider_than(tree: PyTree, rate: Any) -> Any:
     return cast(rate, widest) if wider and not jnp.iscomplexobj(rate) else rate
 
 
-_SCALED = _Scaled()
-
-
-PATCH.wraps("scale", modules.TRANSFORM)(_Scale())
-PATCH.wraps("add_decayed_weights", modules.ADDING)(_SCALED)
-PATCH.wraps("optimistic_adam", modules.ALIAS, ">=0.2.4")(_OptimisticAdam())
-PATCH.wraps("scale_by_madgrad", modules.contrib("madgrad"), ">=0.2.7")(_SCALED)
+fit_rate = _Scaled()
+scale = _Scale()
+optimistic_adam = _OptimisticAdam()

@@ -42,34 +42,12 @@ from .._contract.promotion import standard_promotion
 from .._contract.state import cast_back
 from .._contract.updates import cast_updates, kept_like
 from .._contract.widths import float_dtype, promoted
-from .._engine.patch import Patch, Stock
+from .._engine.patch import Stock
 from .._tally import count, counting
-from ._support import modules
 from ._support.branches import copy_of, fit, in_agreement
 
-PATCH = Patch(
-    "multi_steps",
-    summary="`MultiSteps` raises `TypeError` or changes dtypes if the inner optimizer changes a "
-    "dtype; up to 0.2.7 its sums of bfloat16 gradients stop growing; 0.2.8 loses imaginary parts "
-    "and float64 digits",
-)
-PATCH.fault("inner_drift", ">=0.1.2", issue=1207)
-PATCH.fault("adafactor", ">=0.1.3,<0.2.4", issue=377)
-PATCH.fault("schedule_free", "==0.2.3", issue=1038)
-PATCH.fault("mixed_precision", "<0.2.8", issue=1039)
-PATCH.fault("half_precision_sum", "<0.2.8")
-PATCH.fault("int64_schedule", ">=0.1.8")
-PATCH.fault("callable_extra_argument", "==0.2.4", issue=1122)
-PATCH.fault("required_extra_argument", ">=0.1.5,<0.1.8")
-PATCH.fault("complex_accumulator", ">=0.2.8", issue=1567)
-PATCH.fault("float64_accumulator", ">=0.2.8", issue=1567)
-PATCH.fault("accumulator_dtype_none", ">=0.2.8", issue=1567)
-PATCH.fault("strict_promotion", ">=0.1.2")
-PATCH.fault("integer_leaf", "<0.2.8")
 
-
-@PATCH.wraps("MultiSteps.init", modules.ACCUMULATION)
-def _init(stock: Stock, self: Any, params: PyTree) -> Any:
+def init(stock: Stock, self: Any, params: PyTree) -> Any:
     """Run stock without weak types, with accumulators that are wide enough for their gradients."""
     state = stock(self, params)
 
@@ -103,9 +81,7 @@ def _in_float(leaf: Any) -> Any:
     return cast(leaf, float_dtype(dtype_of(leaf)))
 
 
-@PATCH.wraps("MultiSteps.update", modules.ACCUMULATION, "<0.1.5")
-@PATCH.wraps("MultiSteps.update", modules.ACCUMULATION, ">=0.1.8,<0.2.8,!=0.2.4")
-def _update(
+def update(
     stock: Stock, self: Any, updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
 ) -> tuple[PyTree, Any]:
     """Up to 0.2.7, give stock one dtype for a gradient, its accumulator and its update."""
@@ -137,17 +113,14 @@ def _params_like(grads: PyTree, state: Any, params: PyTree) -> list[Any]:
     return next(iter(kept_like(state.inner_opt_state, grads)), doubles)
 
 
-@PATCH.wraps("MultiSteps.update", modules.ACCUMULATION, ">=0.1.5,<0.1.8")
-@PATCH.wraps("MultiSteps.update", modules.ACCUMULATION, "==0.2.4")
-def _update_with_arguments(stock: Stock, *args: Any, **kwargs: Any) -> tuple[PyTree, Any]:
-    """Do as :func:`_update` where stock loses extra arguments, or raises."""
-    known = inspect.signature(_update).parameters
+def update_with_arguments(stock: Stock, *args: Any, **kwargs: Any) -> tuple[PyTree, Any]:
+    """Do as :func:`update` where stock loses extra arguments, or raises."""
+    known = inspect.signature(update).parameters
     count("extra argument passed on", len(kwargs.keys() - known.keys()))
-    return _update(stock, *args, **kwargs)
+    return update(stock, *args, **kwargs)
 
 
-@PATCH.wraps("MultiSteps.update", modules.ACCUMULATION, ">=0.2.8")
-def _update_accumulator(
+def update_accumulator(
     stock: Stock, self: Any, updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
 ) -> tuple[PyTree, Any]:
     """From 0.2.8 on, accumulate in one dtype that loses nothing."""

@@ -39,26 +39,12 @@ from .._contract.state import cast_back
 from .._contract.updates import cast_updates
 from .._contract.widths import statistics_dtype
 from .._contract.x64 import is_x64
-from .._engine.patch import Patch, Stock
+from .._engine.patch import Stock
 from .._tally import count
-from ._support import modules
 from ._support.arguments import arguments_of
 from ._support.rebuild import call_of, rebuild
 from ._support.representation import Representation, average_dtype
 from ._support.stock_dtypes import StockPromotion, start_as_stock, without_user_code
-
-PATCH = Patch(
-    "prodigy",
-    summary="the distance estimate stalls in bfloat16 and is NaN after a zero gradient; float64 "
-    "updates in 64-bit mode up to 0.2.3",
-)
-PATCH.fault("float64", ">=0.1.8,<0.2.4", issue=1051)
-PATCH.fault("float64_params", ">=0.1.8,<0.2.4", issue=1051)
-PATCH.fault("promoted_updates", ">=0.1.8,<0.2.4", issue=1051)
-PATCH.fault("mixed_tree", ">=0.1.8", issue=1207)
-PATCH.fault("narrow_scalars", ">=0.2.4")
-PATCH.fault("complex_params", ">=0.1.8")
-PATCH.fault("zero_gradient", ">=0.1.8")
 
 _INSTEAD = "own arithmetic"
 _AVERAGES = ("exp_avg", "exp_avg_sq", "grad_sum")
@@ -74,11 +60,7 @@ _KNOWN = frozenset(
 )
 
 
-@PATCH.wraps(
-    "prodigy", modules.contrib("prodigy"), ">=0.2.3", known_parameters=_KNOWN | {"safeguard_warmup"}
-)
-@PATCH.wraps("prodigy", modules.contrib("prodigy"), "<0.2.3", known_parameters=_KNOWN)
-def _prodigy(stock: Stock, *args: Any, **kwargs: Any) -> Any:
+def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace ``optax.contrib.prodigy``, with the arguments of the installed release.
 
     The state is stock's ``ProdigyState``. Its averages have stock's dtypes after two steps, but no

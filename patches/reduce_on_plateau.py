@@ -38,32 +38,14 @@ from .._contract.state import cast_back
 from .._contract.updates import cast_updates
 from .._contract.widths import compute_dtype, statistics_dtype
 from .._contract.x64 import without_x64
-from .._engine.patch import Patch, Stock
+from .._engine.patch import Stock
 from .._tally import paused
-from ._support import modules
 from ._support.arguments import arguments_of, array_in
 from ._support.rebuild import call_of, rebuild
 from ._support.representation import stand_in_number
 
-PATCH = Patch(
-    "reduce_on_plateau",
-    summary="in bfloat16 a slowly falling loss counts as a plateau",
-)
-PATCH.fault("weak_types", ">=0.2.4,<0.2.7", issue=1440)
-PATCH.fault("promoted_updates", ">=0.1.8,<0.2.4")
-PATCH.fault("mixed_halves", ">=0.1.8")
-PATCH.fault("float64", ">=0.2.4,<0.2.7", issue=1440)
-PATCH.fault("float64_loss", ">=0.1.8,<0.2.7,!=0.2.3", issue=976)
-PATCH.fault("array_min_scale", ">=0.2.3", issue=1774)
-PATCH.fault("narrow_scalars", ">=0.2.4")
-PATCH.fault("integer_leaf", ">=0.2.4")
-PATCH.fault("complex_leaf", ">=0.2.7")
-PATCH.fault("no_plateau", ">=0.2.7")
-PATCH.fault("running_mean", ">=0.2.7")
 
-
-@PATCH.wraps("reduce_on_plateau", modules.contrib("reduce_on_plateau"))
-def _reduce_on_plateau(stock: Stock, *args: Any, **kwargs: Any) -> Any:
+def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace ``optax.contrib.reduce_on_plateau``, with the arguments of the installed release.
 
     The state is stock's ``ReduceLROnPlateauState``. From 0.2.4 on its values are float32, or

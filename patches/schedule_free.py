@@ -35,27 +35,14 @@ from .._contract.kinds import promote_initial_state
 from .._contract.state import cast_back
 from .._contract.updates import cast_updates, requested_dtypes, same_dtypes
 from .._contract.widths import compute_dtype, promoted, statistics_dtype
-from .._engine.patch import Patch, Stock
-from ._support import modules
+from .._engine.patch import Stock
 from ._support.arguments import arguments_of
 from ._support.rebuild import call_of, rebuild
-
-PATCH = Patch(
-    "schedule_free",
-    summary="in bfloat16 the sum of weights stops growing, so the averaged params are wrong",
-)
-PATCH.fault("promoted_updates", "==0.2.3", issue=1038)
-PATCH.fault("narrow_statistics", ">=0.2.4")
-PATCH.fault("integer_leaf", ">=0.2.4")
-PATCH.fault("mixed_halves", ">=0.2.3")
-PATCH.fault("array_learning_rate", ">=0.2.3")
-PATCH.fault("stalled_sum", ">=0.2.4")
 
 STATISTICS = ("b1", "weight_sum", "max_lr")
 
 
-@PATCH.wraps("schedule_free", modules.contrib("schedule_free"))
-def _schedule_free(stock: Stock, *args: Any, **kwargs: Any) -> Any:
+def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace ``optax.contrib.schedule_free``, with the arguments of the installed release.
 
     The state is stock's ``ScheduleFreeState``. ``b1``, ``weight_sum`` and ``max_lr`` are float32,
@@ -156,9 +143,7 @@ def _noting(dtypes: list[Any], rate: Any) -> Any:
     return noted
 
 
-@PATCH.wraps("schedule_free_sgd", modules.contrib("schedule_free"), "<0.2.4")
-@PATCH.wraps("schedule_free_adamw", modules.contrib("schedule_free"), "<0.2.4")
-def _unless_requested(stock: Stock, *args: Any, **kwargs: Any) -> Any:
+def pass_no_dtype(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Pass None for a ``state_dtype`` that the user did not give.
 
     ``schedule_free`` takes its default then, and can tell that the user did not ask for a dtype.
@@ -166,8 +151,7 @@ def _unless_requested(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     return stock(*args, **{"state_dtype": None, **kwargs})
 
 
-@PATCH.wraps("schedule_free_eval_params", modules.contrib("schedule_free"), ">=0.2.4")
-def _eval_params(stock: Stock, state: Any, params: PyTree) -> PyTree:
+def eval_params(stock: Stock, state: Any, params: PyTree) -> PyTree:
     """Evaluate in float32 arithmetic, then cast to stock's dtype: that of a param and its ``z``."""
 
     def stocks(leaf: Any, z: Any, param: Any) -> Any:
@@ -176,8 +160,7 @@ def _eval_params(stock: Stock, state: Any, params: PyTree) -> PyTree:
     return tree_map(stocks, _eval_in_float32(stock, state, params), state.z, params)
 
 
-@PATCH.wraps("schedule_free_eval_params", modules.contrib("schedule_free"), "<0.2.4")
-def _eval_params_like_params(stock: Stock, state: Any, params: PyTree) -> PyTree:
+def eval_params_like_params(stock: Stock, state: Any, params: PyTree) -> PyTree:
     """Cast average params to the dtypes of the params: up to 0.2.3 ``z`` is float32 unasked."""
     return _like_inexact(_eval_in_float32(stock, state, params), params)
 

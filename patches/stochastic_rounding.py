@@ -49,29 +49,20 @@ from .._contract.dtypes import (
     kind_of,
 )
 from .._contract.rounding import round_stochastically
-from .._engine.patch import Patch, Stock
+from .._engine.patch import Stock
 from .._tally import count
-from ._support import modules
-
-PATCH = Patch(
-    "stochastic_rounding",
-    summary="bfloat16 params do not move with a small rate: `apply_updates` and "
-    "`incremental_update` round to nearest, which loses what is below half a unit",
-    opt_in=True,
-)
-PATCH.fault("small_updates", ">=0.1.2")
-PATCH.fault("slow_average", ">=0.1.2")
 
 
-@PATCH.wraps("apply_updates", modules.UPDATE)
-def _apply_updates(stock: Stock, params: PyTree, updates: PyTree) -> PyTree:
+def apply_updates(stock: Stock, params: PyTree, updates: PyTree) -> PyTree:
+    """Round the sums of params in half precision and updates."""
     return _by_leaf(stock, _adds, _sum, params, updates)
 
 
-@PATCH.wraps("incremental_update", modules.UPDATE)
-def _incremental_update(
+def incremental_update(
     stock: Stock, new_tensors: PyTree, old_tensors: PyTree, step_size: Any
 ) -> PyTree:
+    """Round averages in half precision."""
+
     def averages(new: Any, old: Any) -> bool:
         # NumPy has promotion rules of its own.
         of_jax = isinstance(new, jax.Array) and isinstance(old, jax.Array)

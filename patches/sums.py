@@ -31,37 +31,12 @@ from .._contract.dtypes import (
 )
 from .._contract.promotion import standard_promotion
 from .._contract.widths import promoted
-from .._engine.patch import Patch, Stock
+from .._engine.patch import Stock
 from .._tally import counting
-from ._support import modules
-from ._support.functions import in_float32, trees_in_float32
-
-PATCH = Patch(
-    "sums",
-    summary="sums of half-precision numbers stop growing or overflow in `tree.sum`, `tree.vdot`, "
-    "`microbatch`, `skip_large_updates`, projections and `cosine_similarity`",
-    allow_missing_targets=True,
-)
-PATCH.fault("tree_sum", ">=0.1.8")
-PATCH.fault("skip_large_updates", ">=0.1.3")
-PATCH.fault("microbatch", ">=0.2.7")
-PATCH.fault("projection", ">=0.2.3")
-PATCH.fault("cosine_similarity", ">=0.1.2")
-PATCH.fault("hessian_diag", ">=0.1.2")
+from ._support.functions import in_float32, trees_in_float32  # noqa: F401  # For ``wrapped.py``.
 
 
-PATCH.wraps("cosine_similarity", modules.LOSSES)(in_float32)
-PATCH.wraps("tree_sum", modules.TREE_MATH, ">=0.1.8")(in_float32)
-PATCH.wraps("tree_vdot", modules.TREE_MATH, ">=0.1.8")(in_float32)
-PATCH.wraps("projection_simplex", modules.PROJECTIONS, ">=0.2.3")(trees_in_float32)
-PATCH.wraps("projection_l1_sphere", modules.PROJECTIONS, ">=0.2.4")(trees_in_float32)
-PATCH.wraps("projection_vector", modules.PROJECTIONS, ">=0.2.6")(trees_in_float32)
-PATCH.wraps("projection_hyperplane", modules.PROJECTIONS, ">=0.2.6")(trees_in_float32)
-PATCH.wraps("projection_halfspace", modules.PROJECTIONS, ">=0.2.6")(trees_in_float32)
-
-
-@PATCH.wraps("skip_large_updates", modules.ACCUMULATION, ">=0.1.3")
-def _skip_large_updates(stock: Stock, updates: PyTree, *args: Any, **kwargs: Any) -> Any:
+def skip_large_updates(stock: Stock, updates: PyTree, *args: Any, **kwargs: Any) -> Any:
     """Replace a function that decides by a norm; the norm that it returns keeps its dtype."""
     flat = leaves(updates)
     if not any(map(is_half, flat)):
@@ -76,10 +51,7 @@ def _cast_like(tree: PyTree, like: PyTree) -> PyTree:
     return unflatten_like(tree, map(cast, leaves(tree), map(dtype_of, leaves(like))))
 
 
-@PATCH.wraps("_sum", modules.MICROBATCHING, ">=0.2.7")
-@PATCH.wraps("_mean", modules.MICROBATCHING, ">=0.2.7")
-@PATCH.wraps("_running_mean", modules.MICROBATCHING, ">=0.2.7")
-def _accumulator(stock: Stock, *args: Any) -> Any:
+def accumulator(stock: Stock, *args: Any) -> Any:
     """Replace an accumulator of ``microbatch``: it carries a list, in float32 or wider."""
     accumulator = stock(*args)
     first: list[PyTree] = []
@@ -105,8 +77,7 @@ def _wide_leaves(tree: PyTree) -> list[Any]:
     return list(map(half_to_float32, leaves(tree)))
 
 
-@PATCH.wraps("hessian_diag", modules.SECOND_ORDER)
-def _hessian_diag(stock: Stock, loss: Any, params: PyTree, *args: Any, **kwargs: Any) -> Any:
+def hessian_diag(stock: Stock, loss: Any, params: PyTree, *args: Any, **kwargs: Any) -> Any:
     """Give stock params in the dtype of its unit vectors; the loss is called with the user's."""
     default = jnp.zeros(()).dtype
     if all(dtype_of(leaf) == default for leaf in leaves(params) if is_real(leaf)):

@@ -22,23 +22,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from .._contract.dtypes import PyTree, is_inexact, leaves, same_structure, tree_map
-from .._engine.patch import Patch, Stock
+from .._engine.patch import Stock
 from .._tally import count
-from ._support import modules
 from ._support.branches import copy_of
 
-PATCH = Patch(
-    "zero_nans",
-    summary="`zero_nans` inside `MultiSteps`: after one NaN or infinite micro-batch, every update "
-    "is zero",
-)
-PATCH.fault("bool_mask", ">=0.1.8,<0.2.0", issue=828)
-PATCH.fault("nan_forever", ">=0.1.8")
-PATCH.fault("inf_leak", ">=0.1.8")
 
-
-@PATCH.wraps("MultiSteps.update", modules.ACCUMULATION, ">=0.2.0")
-def _update(
+def update(
     stock: Stock, self: Any, updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
 ) -> tuple[PyTree, Any]:
     """Replace the products of updates and accumulator, from 0.2.0 on."""
@@ -59,11 +48,10 @@ def _zero_where_nan(leaf: Any, meant_to_be_zero: Any) -> Any:
     return lax.select(lax.ne(leaf, leaf), zeroed, leaf)  # isnan, also for integers.
 
 
-@PATCH.wraps("MultiSteps.update", modules.ACCUMULATION, ">=0.1.8,<0.2.0")
-def _update_selecting_state(
+def update_selecting_state(
     stock: Stock, self: Any, updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
 ) -> tuple[PyTree, Any]:
-    """Do as :func:`_update` on 0.1.8 and 0.1.9, and select the inner state."""
+    """Do as :func:`update` on 0.1.8 and 0.1.9, and select the inner state."""
     import optax
 
     inner = self._opt
@@ -82,7 +70,7 @@ def _update_selecting_state(
     patched_copy = copy_of(self)
     patched_copy._opt = optax.GradientTransformation(inner.init, inner_update)
     on_lists = state._replace(inner_opt_state=leaves(state.inner_opt_state))
-    new_updates, new_state = _update(stock, patched_copy, updates, on_lists, params, **extra_args)
+    new_updates, new_state = update(stock, patched_copy, updates, on_lists, params, **extra_args)
     vars(patched_copy).clear()  # As in multi_steps: a cache of jax keeps it.
     inner_state = structure.unflatten(new_state.inner_opt_state)
     return new_updates, new_state._replace(inner_opt_state=inner_state)

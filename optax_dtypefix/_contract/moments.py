@@ -88,9 +88,21 @@ ROUNDINGS: dict[str, dict[str, Rounding]] = {
 
 
 @functools.cache
-def second_moments(state: str) -> tuple[str, ...]:
+def roundings_of(state: type) -> dict[str, Rounding]:
+    """Return the row of a class of states, or of the class that a user derived it from; or none."""
+    names = (base.__name__ for base in state.__mro__)
+    return next((ROUNDINGS[name] for name in names if name in ROUNDINGS), {})
+
+
+def moments(state: type) -> tuple[str, ...]:
+    """List the fields of a class of states that are averages, sums or maxima."""
+    return tuple(roundings_of(state))
+
+
+@functools.cache
+def second_moments(state: type) -> tuple[str, ...]:
     """List the fields of a class of states by which updates are divided, and their inputs."""
-    fields = ROUNDINGS[state]
+    fields = roundings_of(state)
     if dither_above_zero not in fields.values():  # A maximum alone, as in cocob, is no moment.
         return ()
     return tuple(name for name, how in fields.items() if how is not dither)

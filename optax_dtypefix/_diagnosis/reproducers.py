@@ -8,15 +8,18 @@ faults, then one outcome a fault, then the report again.
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 from .._api import disabled, is_applied, status
-from .._engine.patch import Fault, Reproducer
 from .._engine.release import Release, installed
 from ..patches import IDS, load
 from ..patches.releases import TESTED
 from .counts import counts_so_far, patches_at_work
 from .import_optax import import_optax
 from .worker import lines_to
+
+if TYPE_CHECKING:
+    from .._engine.patch import Fault
 
 
 def write_outcomes(path: str, *ids: str) -> None:
@@ -32,7 +35,7 @@ def write_outcomes(path: str, *ids: str) -> None:
     faults = [
         (patch_id, fault)
         for patch_id in of
-        for fault in _faults(patch_id)
+        for fault in load(patch_id).faults
         if not ids or {patch_id, f"{patch_id}.{fault.id}"} & {*ids}
     ]
     in_release = [(patch_id, fault) for patch_id, fault in faults if _may_have(release, fault)]
@@ -59,15 +62,6 @@ def write_outcomes(path: str, *ids: str) -> None:
                 fixed_by = _fixed_by(fault, patches_at_work(before))
             write(patch=patch_id, fault=fault.id, outcome=outcome, fixed_by=fixed_by)
         write(report=status().as_dict())  # A reproducer may have imported a pending module.
-
-
-def _faults(patch_id: str) -> tuple[Fault, ...]:
-    try:
-        faults: tuple[Fault, ...] = load(patch_id).faults
-    except Exception:  # The report says that the patch failed, and why.
-        unknown = "the patch cannot be loaded, so its faults are unknown"
-        return (Fault("(all)", "", "", lambda: Reproducer(unknown, lambda _: unknown)),)
-    return faults
 
 
 def _may_have(release: Release, fault: Fault) -> bool:

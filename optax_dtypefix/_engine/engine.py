@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import sys
 from typing import TYPE_CHECKING, Any, Callable
@@ -276,7 +277,10 @@ class Engine:
         named = self._slots[patch_id].requested or self._settings.opted_in(patch_id)
         package, strict = sys.modules[self._package], self._settings.strict
         try:
-            return decide(self._load(patch_id), package, release, opted_in=named, strict=strict)
+            patch, failed = self._load(patch_id), functools.partial(self._not_loaded, patch_id)
+            targets = tuple(target.loaded_when_called(failed) for target in patch.targets)
+            patch = patch._replace(targets=targets)
+            return decide(patch, package, release, opted_in=named, strict=strict)
         except Exception as error:  # A broken patch must not break the others, or the import.
             LOGGER.debug("%s could not be decided", patch_id, exc_info=True)
             return _failure(error)
@@ -296,6 +300,21 @@ class Engine:
             self._points.detach(patch_id)
             return _failure(error)
         return decision
+
+    def _not_loaded(self, patch_id: str, error: Exception) -> None:
+        """Take out a patch whose file could not be imported when a function was called.
+
+        In strict mode the layers stay, and each call raises.
+        """
+        failure, slot, strict = _failure(error), self._slots[patch_id], self._settings.strict
+        with LOCK:
+            if slot.decision == failure and not strict:  # Another thread was first.
+                return
+            slot.decision = failure
+            if not strict:
+                self._points.detach(patch_id)
+                self._points.refresh(self._suspended())
+        self._report_problems({patch_id: failure}, again=strict)
 
     def _verify(self, patch_id: str) -> None:
         """Take out a patch that was chosen by probe and does not fix what the probe found."""

@@ -1,9 +1,9 @@
-"""Define a patch: its replacements, which a decorator registers, and the table of its faults.
+"""Read what the tables of ``patches/`` say: what each patch wraps, and which faults it fixes.
 
-A file in ``patches/`` makes one :class:`Patch`. That file knows optax's mathematics, and does not
-know how patches are applied. The engine applies patches, and does not know the mathematics. The
-file of the same name in ``_diagnosis/faults/`` reproduces the faults. A program that trains on a
-tested release does not load that file.
+A file of a patch knows optax's mathematics, and does not know how patches are applied. The engine
+applies patches, and does not know the mathematics. The file of the same name in
+``_diagnosis/faults/`` reproduces the faults. A program that trains on a tested release does not
+load that file.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import functools
 import importlib
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, TypeVar
 
+from .when_called import WhenCalled
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from .release import Release
 
@@ -39,7 +41,6 @@ Returns None if the contract holds, else a description of the fault. May raise i
 is an argument, not a global, because a program may delete the package and import it again.
 """
 
-_R = TypeVar("_R", bound=Replacement)
 _F = TypeVar("_F", bound=Reproduce)
 _ISSUES = "https://github.com/google-deepmind/optax/issues/"
 _FAULTS = f"{__name__.partition('.')[0]}._diagnosis.faults"
@@ -126,81 +127,39 @@ class Target(NamedTuple):
     Attributes:
       modules: modules that may define it, newest layout first; the first one that does counts.
       qualname: its name in the module, such as ``MultiSteps.update``.
-      replacement: the function to call instead.
+      replacement: the function to call instead, or where it is, as ``module:name``.
       releases: PEP 440 specifiers of the releases that this replacement is for; all if empty.
-      known_parameters: if given, the parameters that the replacement reads. On an untested release,
-        a function without one of them is left unpatched, and a call that gives another parameter
-        goes to the stock function.
+      known_parameters: if given, the parameters that the replacement reads, and on which releases.
+        On an untested release, a function without one of them is left unpatched, and a call that
+        gives another parameter goes to the stock function.
     """
 
     modules: tuple[str, ...]
     qualname: str
-    replacement: Replacement
+    replacement: Any
     releases: str = ""
-    known_parameters: frozenset[str] | None = None
+    known_parameters: Mapping[str, str] | None = None
 
     @property
     def name(self) -> str:
         """The last part of the qualified name."""
         return self.qualname.rpartition(".")[2]
 
+    def loaded_when_called(self, failed: Callable[[Exception], None]) -> Target:
+        """Put a function in place of where the replacement is. See :class:`WhenCalled`."""
+        where = self.replacement
+        return self._replace(replacement=WhenCalled(where, failed)) if type(where) is str else self
 
-class Patch:
-    """Everything about one patch.
 
-    Attributes:
-      id: the name that users type; it never changes.
-      summary: what stock optax does wrong, in a sentence of Markdown, for the table of patches.
-      faults: what stock optax does wrong, release by release. The faults are the table for tested
-        releases, the probes for untested ones, the rows of ``doctor`` and the cases of the tests.
-      targets: the functions to wrap.
-      opt_in: whether the patch is only applied if the user names it.
-      allow_missing_targets: whether the patch is applied on an untested release that lacks some of
-        the targets. Not by default: half of a patch may be worse than none.
-    """
+class Patch(NamedTuple):
+    """Everything about one patch. ``patches/catalogue.py`` says what its options mean."""
 
-    def __init__(
-        self,
-        id: str,  # noqa: A002  # The word that users read in every message.
-        summary: str,
-        *,
-        opt_in: bool = False,
-        allow_missing_targets: bool = False,
-    ) -> None:
-        self.id = id
-        self.summary = summary
-        self.opt_in = opt_in
-        self.allow_missing_targets = allow_missing_targets
-        self.faults: tuple[Fault, ...] = ()
-        self.targets: tuple[Target, ...] = ()
-
-    def wraps(
-        self,
-        qualname: str,
-        modules: tuple[str, ...],
-        releases: str = "",
-        *,
-        known_parameters: frozenset[str] | None = None,
-    ) -> Callable[[_R], _R]:
-        """Register a replacement. See :class:`Target` for the arguments."""
-
-        def register(replacement: _R) -> _R:
-            self.targets += (Target(modules, qualname, replacement, releases, known_parameters),)
-            return replacement
-
-        return register
-
-    def fault(self, id: str, releases: str, *, issue: int | None = None) -> None:  # noqa: A002
-        """Declare a fault, which ``_diagnosis/faults/`` reproduces.
-
-        Args:
-          id: see :class:`Fault`.
-          releases: see :class:`Fault`.
-          issue: number of the upstream issue or pull request, if there is one.
-        """
-        upstream = f"{_ISSUES}{issue}" if issue else ""
-        reproducer = functools.partial(_reproducer, self.id, id)
-        self.faults += (Fault(id, releases, upstream, reproducer),)
+    id: str
+    summary: str
+    faults: tuple[Fault, ...]
+    targets: tuple[Target, ...]
+    opt_in: bool = False
+    allow_missing_targets: bool = False
 
     @property
     def upstream(self) -> tuple[str, ...]:
@@ -219,6 +178,60 @@ class Patch:
         affected = [i for i, release in enumerate(tested) if self.faults_on(release)]
         after = tested[affected[-1] + 1 :] if affected else tested
         return str(after[0]) if after else ""
+
+
+def read_patches(
+    patches: Mapping[str, Mapping[str, Any]],
+    wrapped: Mapping[str, Mapping[str, tuple[str, ...]]],
+    modules: Mapping[str, tuple[str, ...]],
+    *,
+    folder: str,
+) -> dict[str, Patch]:
+    """Read the tables of ``patches/catalogue.py`` and ``patches/wrapped.py``.
+
+    Args:
+      patches: a row a patch.
+      wrapped: a row a function, by the place of its definition.
+      modules: the modules of each place.
+      folder: the package with the files of the patches.
+    """
+    targets: dict[str, list[Target]] = {patch_id: [] for patch_id in patches}
+    for place, functions in wrapped.items():
+        group, _, name = place.partition(".")
+        may_define = tuple(module + name for module in modules[group])
+        for function, layers in functions.items():
+            qualname, _, exists_in = function.partition(" ")
+            for layer in layers:
+                replacement, _, acts_on = layer.partition(" ")
+                file, _, attribute = replacement.partition(":")
+                patch_id = file.partition(".")[0]
+                releases = ",".join(filter(None, (exists_in, acts_on)))
+                known = patches[patch_id].get("known_parameters", {}).get(qualname)
+                where = f"{folder}.{file}:{attribute or 'replace'}"
+                target = Target(may_define, qualname, where, releases, known and _by_name(known))
+                targets[patch_id].append(target)
+    return {
+        patch_id: Patch(
+            patch_id,
+            row["summary"],
+            tuple(_read_fault(patch_id, *fault) for fault in row["faults"].items()),
+            tuple(targets[patch_id]),
+            row.get("opt_in", False),
+            row.get("allow_missing_targets", False),
+        )
+        for patch_id, row in patches.items()
+    }
+
+
+def _read_fault(patch_id: str, fault_id: str, text: str) -> Fault:
+    releases, _, issue = text.partition(" #")
+    reproducer = functools.partial(_reproducer, patch_id, fault_id)
+    return Fault(fault_id, releases, f"{_ISSUES}{issue}" if issue else "", reproducer)
+
+
+def _by_name(texts: Sequence[str]) -> dict[str, str]:
+    parts = (text.partition(" ") for text in texts)
+    return {name: releases for name, _, releases in parts}
 
 
 def _reproducer(patch_id: str, fault_id: str) -> Reproducer:

@@ -72,11 +72,11 @@ def decide(
     installed = f"{package.__name__} {release}"
     if not release.tested:
         untested = f"{installed} is not a tested release"
-        lacks = [name for target in targets for name in _lacks(target)]
+        lacks = [name for target in targets for name in _lacks(target, release)]
         if lacks:
             names = ", ".join(dict.fromkeys(lacks))
             return _unsupported(f"{untested}; it lacks parameters that the patch needs: {names}")
-        guarded = tuple(_guarded(target, strict=strict) for target in targets)
+        guarded = tuple(_guarded(target, release, strict=strict) for target in targets)
         # First those faults that such a release had last: to look for others takes time.
         likely = sorted(patch.faults, key=lambda fault: not release.within(fault.releases))
         return _by_probe(likely, package, untested, guarded)
@@ -123,19 +123,26 @@ def _by_probe(
     return Decision(State.NOT_NEEDED, f"{untested}; the probe found no fault")
 
 
-def _lacks(target: Target) -> list[str]:
-    known = target.known_parameters
+def _known(target: Target, release: Release) -> set[str]:
+    known = target.known_parameters or {}
+    return {name for name, releases in known.items() if release.within(releases)}
+
+
+def _lacks(target: Target, release: Release) -> list[str]:
+    known = _known(target, release)
     return sorted(known - set(parameters_of(target))) if known else []
 
 
-def _guarded(target: Target, *, strict: bool) -> Target:
+def _guarded(target: Target, release: Release, *, strict: bool) -> Target:
     """Hand calls on to stock that give a parameter which the replacement does not know."""
-    known = target.known_parameters
-    unknown = frozenset() if known is None else frozenset(parameters_of(target)) - known
+    if target.known_parameters is None:
+        return target
+    unknown = set(parameters_of(target)) - _known(target, release)
     if not unknown:
         return target
+    call: Any = target.replacement
 
-    @functools.wraps(target.replacement)
+    @functools.wraps(call)
     def replacement(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         signature = inspect.signature(stock)
         given = signature.bind(*args, **kwargs).arguments  # Or the TypeError of stock.
@@ -145,7 +152,7 @@ def _guarded(target: Target, *, strict: bool) -> Target:
             if given[name] is not signature.parameters[name].default
         ]
         if not strange:
-            return target.replacement(stock, *args, **kwargs)
+            return call(stock, *args, **kwargs)
         warn_or_raise(
             f"This call of {target.qualname} is not patched: the patch does not know these "
             f"arguments: {', '.join(strange)}. The stock function runs. Leave the arguments out, "

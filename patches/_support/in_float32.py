@@ -1,8 +1,8 @@
 """Run the transformations that divide by a moment of the gradients in float32.
 
-``float16_eps`` and ``float32_moments`` share this module: one row a transformation, and the
-adapter. Both stand before ``promotion`` in the catalogue, so they wrap it: ``promotion`` would
-round states to nearest.
+``float16_eps``, ``bfloat16_moments``, ``float32_moments`` and ``float32_averages`` share this
+module. All stand before ``promotion`` in the catalogue, so they wrap it: ``promotion`` would round
+states to nearest.
 """
 
 from __future__ import annotations
@@ -25,74 +25,18 @@ from ..._contract.dtypes import (
     tree_map,
     unflatten_like,
 )
-from ..._contract.moments import ROUNDINGS, second_moments, store
+from ..._contract.moments import roundings_of, second_moments, store
 from ..._contract.rounding import round_leaf
 from ..._contract.updates import Step, kept_like, requested_dtypes, update_dtypes
-from ..._engine.patch import Patch, Stock
+from ..._engine.patch import Stock
 from ..._tally import THREAD, Tally, counting, current
-from . import modules
 from .rebuild import Promotes, call_of, link_of, parts_of, rebuild
 from .stock_dtypes import Recorded, StockPromotion, promotes_half, start_as_stock
 
-
-class MomentTransform(NamedTuple):
-    """A transformation to run in float32.
-
-    Attributes:
-      name: of the function that builds it.
-      modules: that may define that function, newest layout first.
-      releases: PEP 440 specifiers of the releases that have it.
-      state: the name of the class of its state, whose fields :data:`ROUNDINGS` lists.
-      starts_at_zero: whether all its averages and sums do, whatever the arguments.
-    """
-
-    name: str
-    modules: tuple[str, ...]
-    releases: str
-    state: str = "ScaleByAdamState"
-    starts_at_zero: bool = True
-
-    @property
-    def moments(self) -> tuple[str, ...]:
-        """List the fields of its state that hold second moments, or their inputs."""
-        return second_moments(self.state)
-
-
-MOMENT_TRANSFORMS = (
-    MomentTransform("scale_by_adam", modules.TRANSFORM, ">=0.1.2"),
-    MomentTransform("scale_by_belief", modules.TRANSFORM, ">=0.1.2", "ScaleByBeliefState"),
-    MomentTransform("scale_by_yogi", modules.TRANSFORM, ">=0.1.2", starts_at_zero=False),
-    MomentTransform("scale_by_radam", modules.TRANSFORM, ">=0.1.2"),
-    MomentTransform("scale_by_rms", modules.TRANSFORM, ">=0.1.2", "ScaleByRmsState", False),
-    MomentTransform("scale_by_stddev", modules.TRANSFORM, ">=0.1.2", "ScaleByRStdDevState", False),
-    MomentTransform("scale_by_rss", modules.TRANSFORM, ">=0.1.2", "ScaleByRssState", False),
-    MomentTransform("scale_by_sm3", modules.TRANSFORM, ">=0.1.2", "ScaleBySM3State"),
-    MomentTransform("scale_by_factored_rms", modules.FACTORIZED, ">=0.1.2", "FactoredState"),
-    MomentTransform("scale_by_adamax", modules.TRANSFORM, ">=0.1.3"),
-    MomentTransform("scale_by_amsgrad", modules.TRANSFORM, ">=0.1.4", "ScaleByAmsgradState"),
-    MomentTransform("scale_by_novograd", modules.TRANSFORM, ">=0.1.4", "ScaleByNovogradState"),
-    MomentTransform("scale_by_adadelta", modules.TRANSFORM, ">=0.2.0", "ScaleByAdaDeltaState"),
-    MomentTransform("scale_by_adan", modules.TRANSFORM, ">=0.2.4", "ScaleByAdanState"),
-    MomentTransform("scale_by_acprop", modules.contrib("acprop"), ">=0.2.3"),
-    MomentTransform("scale_by_cocob", modules.contrib("cocob"), ">=0.2.3", "COCOBState", False),
-    MomentTransform(
-        "scale_by_ademamix", modules.contrib("ademamix"), ">=0.2.5", "ScaleByAdemamixState"
-    ),
-    MomentTransform(
-        "scale_by_simplified_ademamix",
-        modules.contrib("ademamix"),
-        ">=0.2.5",
-        "ScaleBySimplifiedAdEMAMixState",
-    ),
-    MomentTransform("scale_by_adopt", modules.contrib("adopt"), ">=0.2.5"),
-    MomentTransform("scale_by_muon", modules.contrib("muon"), ">=0.2.5", "MuonState"),
-    MomentTransform("scale_by_sophia", modules.contrib("sophia"), ">=0.2.5", "SophiaState"),
-    MomentTransform("scale_by_madgrad", modules.contrib("madgrad"), ">=0.2.7", "MadgradState"),
-    MomentTransform("scale_by_lion", modules.TRANSFORM, ">=0.1.5", "ScaleByLionState"),
-    MomentTransform("trace", modules.ACCUMULATION, ">=0.1.2", "TraceState"),
-    MomentTransform("ema", modules.ACCUMULATION, ">=0.1.2", "EmaState"),
-    MomentTransform("apply_every", modules.ACCUMULATION, ">=0.1.2", "ApplyEvery"),
+STARTS_ABOVE_ZERO = frozenset(
+    {"scale_by_yogi", "scale_by_rms", "scale_by_stddev", "scale_by_rss", "scale_by_cocob"}
 )
+"""Functions with an average or a sum that starts above zero, for some arguments at least."""
 
 
 @functools.cache
@@ -128,18 +72,12 @@ class InFloat32:
     unchanged. Patches that widen different dtypes of one function share one update.
 
     Attributes:
-      transform: the transformation to build.
       is_narrow: whether leaves of a dtype have to be widened.
-      wide: fields that a new state has in float32.
+      wide: if given, lists the fields that a new state of a class has in float32.
     """
 
-    transform: MomentTransform
     is_narrow: Callable[[Any], bool]
-    wide: tuple[str, ...] = ()
-
-    def wrap_in(self, patch: Patch) -> None:
-        """Register this replacement in a patch."""
-        patch.wraps(self.transform.name, self.transform.modules, self.transform.releases)(self)
+    wide: Callable[[type], tuple[str, ...]] | None = None
 
     def __call__(self, stock: Stock, *args: Any, **kwargs: Any) -> Any:  # noqa: PLR0915
         """Build stock's transformation, to be run in float32."""
@@ -155,10 +93,10 @@ class InFloat32:
         where: Promotes = "everywhere" if everywhere else "nowhere"
 
         def acting(state: Any, *trees: PyTree) -> list[Widening]:
-            dtypes = dtypes_in((self._moments_of(state), trees))
+            dtypes = dtypes_in((_moments_of(state), trees))
             return [widening for widening in widenings if any(map(widening.is_narrow, dtypes))]
 
-        promoted = StockPromotion(stock, args, kwargs)
+        promoted, name = StockPromotion(stock, args, kwargs), getattr(stock, "__name__", "")
 
         def with_functions(
             instead: Callable[[Callable[..., Any]], Callable[..., Any]],
@@ -183,7 +121,7 @@ class InFloat32:
                 state = start_as_stock(tx, state, params)
             if self.wide:
                 return self._with_wide_fields(tx, concerned, state, params)
-            if self.transform.starts_at_zero:
+            if name not in STARTS_ABOVE_ZERO:
                 return state
             return self._rounded_start(tx, concerned, state)
 
@@ -210,7 +148,7 @@ class InFloat32:
                 asked = requested
                 if kept is not None and not kept_like(kept, updates):
                     like = updates  # Nothing tells: gradients and moments stand in for the params.
-                    asked = (*requested, *dtypes_in(self._moments_of(kept)))
+                    asked = (*requested, *dtypes_in(_moments_of(kept)))
                 dtypes = update_dtypes(new_updates, updates, like, kept, asked)
                 if dtypes is not None and not everywhere:
                     rounded = map(round_leaf, leaves(new_updates), dtypes)
@@ -236,7 +174,8 @@ class InFloat32:
             (wide,) = _widen(concerned, params)
         except Exception:
             return state
-        fields = {name: half_to_float32(getattr(state, name)) for name in self.wide}
+        names = self.wide(type(state)) if self.wide else ()
+        fields = {name: half_to_float32(getattr(state, name)) for name in names}
         # An initial value may have no exact half.
         return store(tx.init(wide), state._replace(**fields))
 
@@ -246,7 +185,7 @@ class InFloat32:
         One number tells all of them. To start the whole state in float32 would take four times the
         memory of stock.
         """
-        fields_of = ROUNDINGS.get(type(state).__name__, {})  # A later release may rename a state.
+        fields_of = roundings_of(state.__class__)
         one = tx.init(jnp.zeros((1,), jnp.float32))
 
         def rounded(leaf: Any, name: str) -> Any:
@@ -261,13 +200,14 @@ class InFloat32:
         }
         return state._replace(**fields)
 
-    def _moments_of(self, state: Any) -> list[PyTree]:
-        return [getattr(state, name, None) for name in self.transform.moments]
-
     def _kept(self, state: Any) -> Any:
         """Return what tells the dtypes of the params, where the user passes in none."""
         # A moment that is wide by this patch alone tells nothing.
-        return state._replace(**dict.fromkeys(self.wide, ()))
+        return state._replace(**dict.fromkeys(self.wide(type(state)) if self.wide else (), ()))
+
+
+def _moments_of(state: Any) -> list[PyTree]:
+    return [getattr(state, name, None) for name in second_moments(state.__class__)]
 
 
 def _widen(concerned: list[Widening], *trees: PyTree) -> Any:

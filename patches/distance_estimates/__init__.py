@@ -49,35 +49,13 @@ from ..._contract.state import cast_back
 from ..._contract.updates import cast_updates, same_dtypes
 from ..._contract.widths import compute_dtype, statistics_dtype
 from ..._contract.x64 import without_x64
-from ..._engine.patch import Patch, Stock
+from ..._engine.patch import Stock
 from ..._tally import count
-from .._support import modules
 from .._support.arguments import arguments_of
 from .._support.rebuild import call_of, rebuild
 from .._support.representation import Representation, average_dtype
 from .._support.stock_dtypes import StockPromotion, start_as_stock, without_user_code
 from .hyperparameters import hyperparameters_for, in_32_bits, value_in
-
-PATCH = Patch(
-    "distance_estimates",
-    summary="`dadapt_adamw`, `dog`, `dowg`, `momo`, `momo_adam`, `mechanize`: scalar sums stall "
-    "in bfloat16 and are NaN in float16",
-    allow_missing_targets=True,
-)
-PATCH.fault("weak_types", "==0.2.3")
-PATCH.fault("promoted_updates", ">=0.1.7,<0.2.5", issue=1051)
-PATCH.fault("float64", ">=0.1.7,<0.2.4", issue=1051)
-PATCH.fault("float64_params", ">=0.1.7,<0.2.4", issue=1051)
-PATCH.fault("mixed_tree", ">=0.1.7", issue=1207)
-PATCH.fault("mixed_halves", ">=0.1.7")
-PATCH.fault("array_learning_rate", ">=0.1.8")
-PATCH.fault("narrow_scalars", ">=0.2.4")
-PATCH.fault("integer_leaf", ">=0.2.4")
-PATCH.fault("complex_params", ">=0.1.7")
-PATCH.fault("stalled_sum", ">=0.2.3")
-PATCH.fault("float16", ">=0.2.4")
-PATCH.fault("zero_gradient", ">=0.1.8")
-PATCH.fault("python_value", ">=0.2.5,<0.2.7", issue=1500)
 
 # Fields of stock's states with a leaf for each param; all others are scalars.
 _COPIES = frozenset({"init_params", "x0"})
@@ -85,11 +63,7 @@ _AVERAGES = frozenset({"exp_avg", "exp_avg_sq", "grad_sum"})
 _TREES = _COPIES | _AVERAGES
 
 
-@PATCH.wraps("dog", modules.contrib("dog"), ">=0.2.3")
-@PATCH.wraps("dowg", modules.contrib("dog"), ">=0.2.3")
-@PATCH.wraps("momo", modules.contrib("momo"), ">=0.2.3")
-@PATCH.wraps("momo_adam", modules.contrib("momo"), ">=0.2.3")
-def _estimator(stock: Stock, *args: Any, **kwargs: Any) -> Any:
+def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace a stock function, with the arguments of the installed release.
 
     The state is stock's. Its scalars are float32, or float64 if all params are. Its trees have
@@ -206,10 +180,9 @@ def _free(copies: PyTree, keep: PyTree) -> None:
             leaf.delete()
 
 
-@PATCH.wraps("dadapt_adamw", modules.contrib("dadapt_adamw"), ">=0.1.8")
-def _dadapt_adamw(stock: Stock, *args: Any, **kwargs: Any) -> Any:
-    """Do as :func:`_estimator`, and keep the distance while all gradients are 0."""
-    tx = _estimator(stock, *args, **kwargs)
+def dadapt_adamw(stock: Stock, *args: Any, **kwargs: Any) -> Any:
+    """Do as :func:`replace`, and keep the distance while all gradients are 0."""
+    tx = replace(stock, *args, **kwargs)
     beta2 = arguments_of(stock, args, kwargs)["betas"][1]
 
     def update_fn(
@@ -226,9 +199,8 @@ def _dadapt_adamw(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     return rebuild(tx, call_of(stock, args, kwargs), update_fn, also_in_float32=True)
 
 
-@PATCH.wraps("mechanize", modules.contrib("mechanic"))
-def _mechanize(stock: Stock, *args: Any, **kwargs: Any) -> Any:
-    """Do as :func:`_estimator`, around a base optimizer that sees its usual inputs."""
+def mechanize(stock: Stock, *args: Any, **kwargs: Any) -> Any:
+    """Do as :func:`replace`, around a base optimizer that sees its usual inputs."""
     import optax
 
     built = stock(*args, **kwargs)
@@ -275,8 +247,7 @@ def _returning(updates: Callable[[], PyTree]) -> Any:
     return optax.GradientTransformation(lambda _: (), lambda *_: (updates(), ()))
 
 
-@PATCH.wraps("_tree_norm", modules.contrib("mechanic"), "==0.1.7")
-def _tree_norm(stock: Stock, tree: PyTree) -> Any:
+def tree_norm(stock: Stock, tree: PyTree) -> Any:
     """Replace the norm of ``mechanize`` in 0.1.7, which newer jax cannot run."""
     try:
         return stock(tree)

@@ -53,9 +53,8 @@ from ..._contract.kinds import promote_initial_state
 from ..._contract.signatures import Parameters
 from ..._contract.state import cast_back
 from ..._contract.updates import cast_updates, kept_like, same_dtypes
-from ..._engine.patch import Patch, Stock
+from ..._engine.patch import Stock
 from ..._tally import count, paused
-from .._support import modules
 from .._support.arguments import arguments_of
 from .._support.rebuild import Call, call_of, in_place_of, rebuild
 from .._support.stock_dtypes import start_as_stock
@@ -65,27 +64,8 @@ from .inner import Factory, Inner
 if TYPE_CHECKING:
     from .hyperparameters import Widths
 
-PATCH = Patch(
-    "inject_hyperparams",
-    summary="hyperparameters are rounded to the dtype of the params: in bfloat16 `b2=0.999` is 1, "
-    "and adam gives NaN at once",
-)
-PATCH.fault("not_a_number", ">=0.1.2", issue=1414)
-PATCH.fault("narrow_hyperparams", ">=0.1.2", issue=1414)
-PATCH.fault("integer_leaf", "<0.2.8")
-PATCH.fault("hyperparam_dtype", ">=0.1.4", issue=1207)
-PATCH.fault("strong_array", ">=0.2.8")
-PATCH.fault("float64_schedule", ">=0.2.8")
-PATCH.fault("numpy_scalar", ">=0.1.5")
-PATCH.fault("wide_gradients", "<0.2.8")
-PATCH.fault("mixed_tree", ">=0.1.2", issue=1207)
-PATCH.fault("mixed_halves", ">=0.1.2")
-PATCH.fault("complex_leaf", ">=0.1.2")
 
-
-@PATCH.wraps("inject_hyperparams", modules.SCHEDULES)
-@PATCH.wraps("inject_stateful_hyperparams", modules.SCHEDULES, "==0.1.8")
-def _inject_hyperparams(stock: Stock, *args: Any, **kwargs: Any) -> Any:
+def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace ``inject_hyperparams``, with the arguments of the installed release.
 
     The state is stock's. Only where stock raises for the dtypes of the params, or keeps no floats,

@@ -32,40 +32,20 @@ from ..._contract.promotion import in_the_present_mode, standard_promotion
 from ..._contract.state import cast_back
 from ..._contract.updates import cast_updates
 from ..._contract.widths import compute_dtype, float_dtype, real_dtype, statistics_dtype
-from ..._engine.patch import Patch, Stock
-from .._support import modules
+from ..._engine.patch import Stock
 from .._support.rebuild import Call, call_of, in_place_of, rebuild
 from .._support.representation import Representation
-from . import lbfgs
-
-PATCH = Patch(
-    "zoom_linesearch",
-    summary="L-BFGS and line searches: `TypeError` or changing dtypes in bfloat16 and 64-bit "
-    "mode; the step compiles twice",
-)
-PATCH.fault("weak_types", ">=0.2.3", issue=1108)
-PATCH.fault("weak_types_backtracking", ">=0.2.0", issue=1171)
-PATCH.fault("float32_in_64_bit_mode", ">=0.2.3", issue=1210)
-PATCH.fault("float64", ">=0.2.3,<0.2.5", issue=1210)
-PATCH.fault("bfloat16", ">=0.2.3", issue=1108)
-PATCH.fault("complex", ">=0.2.3", issue=1141)
-PATCH.fault("mixed_tree", ">=0.2.3", issue=1207)
-PATCH.fault("mixed_precision", ">=0.2.3", issue=1207)
-PATCH.fault("bfloat16_backtracking", ">=0.2.0", issue=1171)
-PATCH.fault("stored_gradient", ">=0.2.0")
 
 _ARRAYS = ("params", "updates", "grad", "safe_grad")
 """Fields of the search's state that are trees like the params; all others are scalars."""
 
 
-@PATCH.wraps("zoom_linesearch", modules.LINESEARCH, ">=0.2.3,<0.2.5")
-def _zoom_strict(stock: Stock, *args: Any, **kwargs: Any) -> Any:
+def zoom_strict(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """On 0.2.3 and 0.2.4, start every scalar in the dtype in which the steps compute it."""
     return _zoom(stock, args, kwargs, lambda _, params: real_dtype(params))
 
 
-@PATCH.wraps("zoom_linesearch", modules.LINESEARCH, ">=0.2.5")
-def _zoom_wide(stock: Stock, *args: Any, **kwargs: Any) -> Any:
+def zoom_wide(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """From 0.2.5 on, where steps keep dtypes, narrow only a float64 that no input has."""
 
     def dtype(scalar: Any, params: PyTree) -> Any:
@@ -100,24 +80,23 @@ def _steady(scalar: Any, dtype: Any) -> Any:
     return cast(scalar, jnp.int32 if is_count else dtype_of(scalar))
 
 
-# Up to 0.2.4 stock compares complex slopes, so complex leaves become pairs of real ones.
-@PATCH.wraps("scale_by_zoom_linesearch", modules.LINESEARCH, ">=0.2.3,<0.2.5")
-def _scale_by_zoom_split(stock: Stock, *args: Any, **kwargs: Any) -> Any:
+def scale_by_zoom_split(stock: Stock, *args: Any, **kwargs: Any) -> Any:
+    """Up to 0.2.4, make pairs of real leaves of complex ones: stock compares complex slopes."""
     return _scale_by_linesearch(stock(*args, **kwargs), call_of(stock, args, kwargs), split=True)
 
 
-@PATCH.wraps("scale_by_zoom_linesearch", modules.LINESEARCH, ">=0.2.5")
-def _scale_by_zoom(stock: Stock, *args: Any, **kwargs: Any) -> Any:
+def scale_by_zoom(stock: Stock, *args: Any, **kwargs: Any) -> Any:
+    """From 0.2.5 on, leave complex leaves as they are."""
     return _scale_by_linesearch(stock(*args, **kwargs), call_of(stock, args, kwargs), split=False)
 
 
-@PATCH.wraps("scale_by_backtracking_linesearch", modules.LINESEARCH, ">=0.2.0,<0.2.5")
-def _scale_by_backtracking_split(stock: Stock, *args: Any, **kwargs: Any) -> Any:
+def scale_by_backtracking_split(stock: Stock, *args: Any, **kwargs: Any) -> Any:
+    """Do as :func:`scale_by_zoom_split`."""
     return _backtracking(stock, args, kwargs, split=True)
 
 
-@PATCH.wraps("scale_by_backtracking_linesearch", modules.LINESEARCH, ">=0.2.5")
-def _scale_by_backtracking(stock: Stock, *args: Any, **kwargs: Any) -> Any:
+def scale_by_backtracking(stock: Stock, *args: Any, **kwargs: Any) -> Any:
+    """Do as :func:`scale_by_zoom`."""
     return _backtracking(stock, args, kwargs, split=False)
 
 
@@ -209,8 +188,7 @@ def _giving(dtype: Any, value_fn: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-@PATCH.wraps("value_and_grad_from_state", modules.LINESEARCH, ">=0.2.0")
-def _value_and_grad_from_state(stock: Stock, value_fn: Callable[..., Any]) -> Callable[..., Any]:
+def value_and_grad_from_state(stock: Stock, value_fn: Callable[..., Any]) -> Callable[..., Any]:
     """Run stock, also if the value in the state has another dtype than the function."""
 
     def value_and_grad(params: PyTree, *args: Any, state: Any, **kwargs: Any) -> Any:
@@ -233,12 +211,3 @@ def _value_dtype(state: Any) -> Any:
         if is_search(node):
             return dtype_of(node.value)
     return None
-
-
-PATCH.wraps("scale_by_lbfgs", modules.TRANSFORM, ">=0.2.3,<0.2.5")(
-    functools.partial(lbfgs.scale_by_lbfgs, split=True)
-)
-PATCH.wraps("scale_by_lbfgs", modules.TRANSFORM, ">=0.2.5")(
-    functools.partial(lbfgs.scale_by_lbfgs, split=False)
-)
-PATCH.wraps("lbfgs", modules.ALIAS, ">=0.2.3")(lbfgs.lbfgs)

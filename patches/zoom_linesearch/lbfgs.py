@@ -34,11 +34,19 @@ _TREES = ("params", "updates", "diff_params_memory", "diff_updates_memory")
 """Fields of the state that are trees like the params; the memories have one axis more."""
 
 
-def scale_by_lbfgs(stock: Stock, *args: Any, split: bool, **kwargs: Any) -> Any:
-    """Compute directions in one dtype; 64-bit mode alone does not make the weights float64.
+def scale_by_lbfgs(stock: Stock, *args: Any, **kwargs: Any) -> Any:
+    """Compute directions in one dtype; 64-bit mode alone does not make the weights float64."""
+    return _scale_by_lbfgs(stock, args, kwargs, split=False)
 
-    With ``split``, complex leaves become pairs of real ones.
-    """
+
+def scale_by_lbfgs_split(stock: Stock, *args: Any, **kwargs: Any) -> Any:
+    """Do as :func:`scale_by_lbfgs`, with complex leaves as pairs of real ones, up to 0.2.4."""
+    return _scale_by_lbfgs(stock, args, kwargs, split=True)
+
+
+def _scale_by_lbfgs(
+    stock: Stock, args: tuple[Any, ...], kwargs: dict[str, Any], *, split: bool
+) -> Any:
     tx = stock(*args, **kwargs)
 
     def init_fn(params: PyTree) -> Any:

@@ -144,9 +144,12 @@ def test_only_states_verdicts_and_counts_are_coloured(
 BROKEN = """
     import wrapt
 
-    @wrapt.when_imported("optax_dtypefix.patches.multi_steps")
-    def break_it(module):
-        del module.PATCH
+    @wrapt.when_imported("optax_dtypefix.patches")
+    def break_it(patches):
+        def load(patch_id):
+            raise AttributeError(patch_id)
+
+        patches.load = load
 """
 
 

@@ -9,21 +9,27 @@ import pytest
 from optax_dtypefix._diagnosis import doctor as _doctor
 from optax_dtypefix._diagnosis.doctor import FaultResult
 from optax_dtypefix._diagnosis.worker import Written
-from optax_dtypefix.patches import fromage
+from optax_dtypefix.patches import load
 from support.processes import Python
 
 # All reproducers would take too long here; tests/patches/test_faults.py runs them.
 FEW = """
     import wrapt
 
+    changed = {}
+
     @wrapt.when_imported("optax_dtypefix.patches")
     def leave_out_the_others(patches):
         patches.IDS = ("multi_steps", "fromage")
+        read = patches.load
 
-    @wrapt.when_imported("optax_dtypefix.patches.multi_steps")
-    def leave_out_most_faults(module):
-        faults = module.PATCH.faults
-        module.PATCH.faults = tuple(fault for fault in faults if fault.id == "inner_drift")
+        def load(patch_id):
+            patch = read(patch_id)
+            if patch_id == "multi_steps":
+                patch = patch._replace(faults=(patch.faults[0],))  # inner_drift
+            return changed.get(patch_id, lambda patch: patch)(patch)
+
+        patches.load = load
 """
 OPTAX = importlib.metadata.version("optax")
 
@@ -63,10 +69,8 @@ TAMPERED = f"""
 {FEW}
     import os
 
-    @wrapt.when_imported("optax_dtypefix.patches.multi_steps")
-    def tamper(module):
-        patch = module.PATCH
-        inner_drift = next(fault for fault in patch.faults if fault.id == "inner_drift")
+    def tamper(patch):
+        (inner_drift,) = patch.faults
 
         def does_nothing(stock, *args, **kwargs):
             return stock(*args, **kwargs)
@@ -82,15 +86,16 @@ TAMPERED = f"""
             found = Reproducer(name, reproduce)
             return inner_drift._replace(id=name, reproducer=lambda: found, releases=releases)
 
-        patch.faults = (
+        faults = (
             inner_drift,
             fault("of_another_release", die, "<0.1"),
             fault("never_there", lambda optax: None),
             fault("deadly", die),
         )
-        patch.targets = tuple(
-            target._replace(replacement=does_nothing) for target in patch.targets
-        )
+        targets = tuple(target._replace(replacement=does_nothing) for target in patch.targets)
+        return patch._replace(faults=faults, targets=targets)
+
+    changed["multi_steps"] = tamper
 """
 
 
@@ -137,7 +142,7 @@ def test_on_an_untested_release_every_fault_is_tried(command: Python) -> None:
     assert record["optax_version"] == "9.0.0.dev1"
     assert record["tested_release"] is False
     rows = {row["fault"]: row for row in record["faults"]}
-    assert set(rows) == {fault.id for fault in fromage.PATCH.faults}
+    assert set(rows) == {fault.id for fault in load("fromage").faults}
     assert {row["verdict"] for row in rows.values()} <= {"disabled", "not shown"}
     assert {row["reason"] for row in rows.values()} == {"switched off by OPTAX_DTYPEFIX=off"}
 
@@ -289,28 +294,24 @@ def test_a_patch_has_one_line(rows: list[FaultResult], summary: str) -> None:
     assert max(map(len, diagnosis(*rows).as_text(50).splitlines()[:5])) <= 50
 
 
-OTHERS = """
-    import wrapt
-
-    @wrapt.when_imported("optax_dtypefix.patches.multi_steps")
-    def tamper(module):
+OTHERS = f"""
+{FEW}
+    def tamper(patch):
+        import optax
         from optax_dtypefix._engine.patch import Reproducer
         from optax_dtypefix._engine.release import Release
-        from optax_dtypefix.patches import fromage
+        from optax_dtypefix.patches import load
 
-        inner_drift = module.PATCH.faults[0]
-
-        def reproduce_another(optax):
-            return fromage.PATCH.faults_on(Release(optax.__version__))[0].reproduce(optax)
+        of_fromage = load("fromage").faults_on(Release(optax.__version__))[0]
 
         def fault(name, reproduce):
             found = Reproducer(name, reproduce)
-            return inner_drift._replace(id=name, reproducer=lambda: found, releases="")
+            return patch.faults[0]._replace(id=name, reproducer=lambda: found, releases="")
 
-        module.PATCH.faults = (
-            fault("of_fromage", reproduce_another),
-            fault("of_none", lambda optax: "wrong"),
-        )
+        faults = fault("of_fromage", of_fromage.reproduce), fault("of_none", lambda optax: "wrong")
+        return patch._replace(faults=faults)
+
+    changed["multi_steps"] = tamper
 """
 
 
@@ -350,18 +351,17 @@ def test_one_fault_in_detail(command: Python) -> None:
 
 BROKEN = f"""
 {FEW}
-
     @wrapt.when_imported("optax_dtypefix.patches.multi_steps")
     def break_it(module):
-        del module.PATCH
+        raise ImportError("broken")
 """
 
 
-def test_a_patch_that_cannot_be_loaded_is_a_failure(command: Python) -> None:
+def test_a_patch_whose_file_cannot_be_imported_is_a_failure(command: Python) -> None:
     run = command("doctor", "multi_steps", PYTHONPATH=command.at_start(BROKEN))
     assert (run.returncode, run.stderr) == (1, "")
-    assert run.stdout.startswith("multi_steps, (all): still fails\n")
-    assert "the patch is failed: AttributeError" in run.stdout
+    assert run.stdout.startswith("multi_steps, inner_drift: still fails\n")
+    assert "the patch is failed: ImportError: broken" in run.stdout
 
 
 @pytest.mark.parametrize("width", [60, 300])

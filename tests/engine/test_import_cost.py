@@ -25,6 +25,7 @@ OURS = {
     "optax_dtypefix._engine.lock",
     "optax_dtypefix._text",
     "optax_dtypefix.patches",
+    "optax_dtypefix.patches.catalogue",
 }
 
 STANDARD = {"__future__", "contextlib", "importlib", "os", "sys", "threading", "typing", "warnings"}
@@ -60,18 +61,40 @@ def test_heavy_modules_load_on_demand(tmp_path: Path) -> None:
     assert run(tmp_path, script, OPTAX_DTYPEFIX_ONLY="multi_steps") == "\n\n"
 
 
-def test_patches_load_nothing_but_themselves(tmp_path: Path) -> None:
-    """Neither reports, checks nor reproducers; nor packaging: 2 % of the import of optax."""
+def test_the_import_loads_tables_and_no_patch(tmp_path: Path) -> None:
+    """Nor reports, checks, reproducers; nor packaging: 2 % of the import of optax."""
     script = """
         import jax, optax, wrapt
         before = set(sys.modules)
         import optax_dtypefix
         loaded = set(sys.modules) - before
         print(*sorted(name for name in loaded if not name.startswith("optax_dtypefix")))
-        lazy = {"_commands", "_contract.migrate", "_diagnosis", "_engine.report", "_multihost"}
+        print(*sorted(name for name in loaded if name.startswith("optax_dtypefix.patches.")))
+        lazy = {"_commands", "_contract", "_diagnosis", "_engine.report", "_multihost"}
         print(*sorted(loaded & {f"optax_dtypefix.{name}" for name in lazy}))
         """
-    assert run(tmp_path, script) == "\n\n"
+    tables = [f"optax_dtypefix.patches.{name}" for name in ("catalogue", "releases", "wrapped")]
+    assert run(tmp_path, script).splitlines() == ["", " ".join(tables), ""]
+
+
+def test_a_call_loads_the_patches_of_its_function(tmp_path: Path) -> None:
+    script = """
+        import optax_dtypefix, optax, jax.numpy as jnp
+        from optax_dtypefix.patches import IDS
+        def loaded():
+            return [i for i in IDS if f"optax_dtypefix.patches.{i}" in sys.modules]
+        grads = jnp.ones(3)
+        optax.sgd(0.1).update(grads, optax.sgd(0.1).init(grads))
+        print(*loaded())
+        optax.global_norm(grads)
+        print(*loaded())
+        optax_dtypefix.status(), repr(optax.adam), optax.adam.__doc__
+        print(*loaded())
+        """
+    by_sgd, by_norm, by_status = map(str.split, run(tmp_path, script).splitlines())
+    assert by_sgd == ["learning_rate", "promotion"]
+    assert "global_norm" in by_norm
+    assert by_status == by_norm
 
 
 def test_a_report_costs_nothing_until_optax_is_imported(tmp_path: Path) -> None:
@@ -198,7 +221,7 @@ def test_the_engine_imports_neither_jax_nor_optax(tmp_path: Path) -> None:
         patches = {name for name in sys.modules if name.startswith("optax_dtypefix.patches.")}
         print(*sorted({"jax", "jaxlib", "numpy", "optax"} & set(sys.modules) | patches))
         """
-    assert run(tmp_path, script) == "\n"
+    assert run(tmp_path, script) == "optax_dtypefix.patches.catalogue\n"
 
 
 def imports_of(file: Path, parts: tuple[str, ...]) -> Iterator[str]:

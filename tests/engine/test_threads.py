@@ -6,7 +6,6 @@ import os
 import sys
 import textwrap
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable
 
 import pytest
@@ -20,19 +19,11 @@ from support.fakepackage import (
     add_hundred,
     engine_of,
     fault,
+    in_threads,
     on,
     patch,
     start,
 )
-
-
-def in_threads(*calls: Callable[[], Any]) -> list[Any]:
-    pool = ThreadPoolExecutor(len(calls))
-    try:
-        futures = [pool.submit(call) for call in calls]
-        return [future.result(PATIENCE) for future in futures]
-    finally:
-        pool.shutdown(wait=False)
 
 
 def test_apply_revert_and_calls_race(package: FakePackage) -> None:

@@ -12,7 +12,9 @@ from packaging.version import Version
 
 import optax_dtypefix
 from optax_dtypefix._contract.dtypes import is_half_dtype
+from optax_dtypefix._contract.moments import second_moments
 from optax_dtypefix._contract.x64 import x64
+from optax_dtypefix.patches import load
 from support import moments
 from support.contract import assert_keeps_the_contract, float64_in
 from support.patch_cases import FuzzCase, Program
@@ -21,8 +23,8 @@ from support.trees import dtypes_of, in_float64, leaves, tree_map, tree_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from optax_dtypefix.patches._support.in_float32 import MomentTransform
     from support.fuzzing import Draw
+    from support.moments import MomentTransform
 
 
 # Old releases call deprecated functions of JAX.
@@ -43,7 +45,8 @@ PROGRAMS = {  # Their moments are float32 on stock; a half-precision momentum is
     "adafactor": Program(lambda: optax.adafactor(1e-2, min_dim_size_to_factor=2)),
 }
 
-by_transform = moments.parametrize([t for t in moments.SIMPLE if t.moments])
+WRAPPED = {target.name for target in load("float32_moments").targets}
+by_transform = moments.parametrize([t for t in moments.SIMPLE if t.name in WRAPPED])
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -154,6 +157,10 @@ def test_adafactor_follows_float64(dtype: Any, precision: float) -> None:
     np.testing.assert_allclose(updates[-1], gradients[-1] / np.sqrt(moment), rtol=2 * precision)
 
 
+def test_it_wraps_what_has_second_moments() -> None:
+    assert [t.name for t in moments.SIMPLE if bool(t.moments) != (t.name in WRAPPED)] == []
+
+
 @by_transform
 def test_keeps_the_contract_with_moments_in_float32(transform: MomentTransform) -> None:
     tx, params = moments.build(transform), tree_of(jnp.bfloat16, jnp.float16)
@@ -167,7 +174,7 @@ def test_keeps_the_contract_with_moments_in_float32(transform: MomentTransform) 
 @by_transform
 def test_the_state_has_the_structure_and_shapes_of_stock(transform: MomentTransform) -> None:
     params = tree_of(jnp.bfloat16)
-    stock, _ = moments.stock_and_patched(transform, is_half_dtype, *transform.moments)
+    stock, _ = moments.stock_and_patched(transform, is_half_dtype, second_moments)
     expected, got = stock.init(params), moments.build(transform).init(params)
     assert jax.tree_util.tree_structure(got) == jax.tree_util.tree_structure(expected)
     assert list(map(jnp.shape, leaves(got))) == list(map(jnp.shape, leaves(expected)))
@@ -176,7 +183,7 @@ def test_the_state_has_the_structure_and_shapes_of_stock(transform: MomentTransf
 @by_transform
 def test_float32_params_have_the_program_of_stock(transform: MomentTransform) -> None:
     params = tree_of(jnp.float32)
-    both = moments.stock_and_patched(transform, is_half_dtype, *transform.moments)
+    both = moments.stock_and_patched(transform, is_half_dtype, second_moments)
     stock, patched = (moments.program(tx, params) for tx in both)
     assert patched == stock
 

@@ -7,6 +7,7 @@ import importlib.util
 import sys
 import textwrap
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Callable
 
 from optax_dtypefix._engine.engine import Engine
@@ -112,6 +113,16 @@ class FakePackage(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             del sys.modules[name]
 
 
+def in_threads(*calls: Callable[[], Any]) -> list[Any]:
+    """Make calls at the same time, and return their results."""
+    pool = ThreadPoolExecutor(len(calls))
+    try:
+        futures = [pool.submit(call) for call in calls]
+        return [future.result(PATIENCE) for future in futures]
+    finally:
+        pool.shutdown(wait=False)
+
+
 def negate(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return -stock(*args, **kwargs)
 
@@ -120,8 +131,10 @@ def add_hundred(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return stock(*args, **kwargs) + 100
 
 
-def on(qualname: str, replacement: Callable[..., Any] = negate, **more: Any) -> Target:
+def on(qualname: str, replacement: Callable[..., Any] | str = negate, **more: Any) -> Target:
     modules = more.pop("modules", (f"{NAME}.core",))
+    if "known_parameters" in more:
+        more["known_parameters"] = dict.fromkeys(more["known_parameters"], "")
     return Target(modules, qualname, replacement, **more)
 
 
@@ -146,9 +159,7 @@ def traced(reproduce: Callable[[Any], str | None]) -> Fault:
 
 
 def patch(name: str, *targets: Target, faults: Sequence[Fault] = (), **more: Any) -> Patch:
-    made = Patch(name, "a patch", **more)
-    made.faults, made.targets = tuple(faults) or (fault(),), targets
-    return made
+    return Patch(name, "a patch", tuple(faults) or (fault(),), targets, **more)
 
 
 def engine_of(*patches: Patch, settings: Settings | None = None) -> Engine:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 import jax
 import numpy as np
@@ -10,8 +10,14 @@ import optax
 import pytest
 
 import optax_dtypefix
-from optax_dtypefix._engine.locate import find
-from optax_dtypefix.patches._support.in_float32 import MOMENT_TRANSFORMS, InFloat32, MomentTransform
+from optax_dtypefix._contract.moments import second_moments
+from optax_dtypefix._engine.locate import defining_module, find
+from optax_dtypefix._engine.release import Release
+from optax_dtypefix.patches import load
+from optax_dtypefix.patches._support.in_float32 import STARTS_ABOVE_ZERO, InFloat32
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _ARGUMENTS = {
     "scale_by_madgrad": {"learning_rate": 0.1},
@@ -25,16 +31,35 @@ _LEFT_OUT = ("scale_by_muon", "scale_by_sophia")
 _BROKEN = ("scale_by_adamax",) if optax.__version__ == "0.1.3" else ()
 
 
-def _function(transform: MomentTransform) -> Any:
-    found = (find(module, transform.name) for module in transform.modules)
-    return next(filter(None, found), None)
+class MomentTransform(NamedTuple):
+    """A transformation with averages or sums of gradients.
+
+    Attributes:
+      name: of the function that builds it.
+      function: that function.
+    """
+
+    name: str
+    function: Any
+
+    @property
+    def starts_at_zero(self) -> bool:
+        return self.name not in STARTS_ABOVE_ZERO
+
+    @property
+    def moments(self) -> tuple[str, ...]:
+        """List the fields of its state that hold second moments, or their inputs."""
+        return second_moments(type(jax.eval_shape(build(self).init, np.zeros((2, 3)))))
 
 
-SIMPLE = [
-    transform
-    for transform in MOMENT_TRANSFORMS
-    if _function(transform) is not None and transform.name not in _LEFT_OUT + _BROKEN
-]
+def _transforms() -> Iterator[MomentTransform]:
+    for target in load("float16_eps").targets:
+        if Release(optax.__version__).within(target.releases):
+            function = find(defining_module(target) or "", target.qualname)
+            yield MomentTransform(target.name, function)
+
+
+SIMPLE = [t for t in _transforms() if t.name not in _LEFT_OUT + _BROKEN]
 
 
 def parametrize(transforms: list[MomentTransform]) -> Any:
@@ -45,16 +70,18 @@ def parametrize(transforms: list[MomentTransform]) -> Any:
 
 def build(transform: MomentTransform) -> Any:
     """Build a transformation."""
-    return _function(transform)(**_ARGUMENTS.get(transform.name, {}))
+    return transform.function(**_ARGUMENTS.get(transform.name, {}))
 
 
 def stock_and_patched(
-    transform: MomentTransform, is_narrow: Callable[[Any], bool], *wide: str
+    transform: MomentTransform,
+    is_narrow: Callable[[Any], bool],
+    wide: Callable[[type], tuple[str, ...]] | None = None,
 ) -> tuple[Any, Any]:
     """Build a transformation as stock does, and with one patch alone."""
-    stock = optax_dtypefix.original(_function(transform))
+    stock = optax_dtypefix.original(transform.function)
     arguments = _ARGUMENTS.get(transform.name, {})
-    patched = InFloat32(transform, is_narrow, wide)
+    patched = InFloat32(is_narrow, wide)
     return stock(**arguments), patched(stock, **arguments)
 
 

@@ -95,10 +95,10 @@ def pickled(tx: Any, pickler: Any = cloudpickle) -> bytes:
 
 def patched_functions() -> dict[str, list[str]]:
     """Return the signature of every function and method that a patch may replace."""
-    targets = {target for patch_id in IDS for target in load(patch_id).targets}
     return {
         f"{module}:{target.qualname}": signature(find(module, target.qualname))
-        for target in targets
+        for patch_id in IDS
+        for target in load(patch_id).targets
         for module in [defining_module(target)]
         if module is not None and target.name not in {"__getattr__", "__new__"}
     }

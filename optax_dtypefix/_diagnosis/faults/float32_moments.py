@@ -8,29 +8,29 @@ import jax
 import jax.numpy as jnp
 
 from ..._contract.dtypes import dtype_of, is_half, leaves
+from ..._contract.moments import second_moments
 from ..._engine.patch import Reproducers
-from ...patches.float32_moments import WITH_MOMENTS
+from ...patches import load
 from . import (
     _reproduce as demo,
     _stalls as stalls,
 )
 
 FAULTS = Reproducers()
-_WITH_ARGUMENTS = ("scale_by_madgrad",)
+_WITH_ARGUMENTS = {"scale_by_madgrad"}
 
 
 @FAULTS.traced
 def narrow_moments(optax: Any) -> str | None:
     """Second moments of half-precision params are kept in half precision."""
     params = jax.ShapeDtypeStruct((3, 4), jnp.bfloat16)
-    for transform in WITH_MOMENTS:
-        names = () if transform.name in _WITH_ARGUMENTS else (transform.name,)
-        for tx in demo.available(optax, *names).values():
-            state = jax.eval_shape(tx.init, params)
-            for name in transform.moments:
-                narrow = [leaf for leaf in leaves(getattr(state, name)) if is_half(leaf)]
-                if narrow:
-                    return f"{transform.name} keeps {name} in {dtype_of(narrow[0])}"
+    wrapped = {target.name for target in load("float32_moments").targets}
+    for function, tx in demo.available(optax, *sorted(wrapped - _WITH_ARGUMENTS)).items():
+        state = jax.eval_shape(tx.init, params)
+        for name in second_moments(state.__class__):
+            narrow = [leaf for leaf in leaves(getattr(state, name)) if is_half(leaf)]
+            if narrow:
+                return f"{function} keeps {name} in {dtype_of(narrow[0])}"
     return None
 
 

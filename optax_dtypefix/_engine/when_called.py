@@ -1,0 +1,61 @@
+"""Import the file of a patch when a function that the patch wraps is called for the first time."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any, Callable
+
+from .lock import LOADING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_PACKAGE = sys.modules[__name__.partition(".")[0]]
+
+
+class WhenCalled:
+    """Stand for a replacement, and import it at the first call.
+
+    If that fails, stock or the next layer runs, and the next call tries again.
+
+    Args:
+      where: the replacement, as ``module:name``.
+      failed: called with the error of an import, in the thread that calls. What it raises reaches
+        the caller.
+    """
+
+    def __init__(self, where: str, failed: Callable[[Exception], None]) -> None:
+        self._where, self._failed = where, failed
+        self._replacement: Callable[..., Any] | None = None
+
+    def __call__(self, stock: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        return (self._replacement or self._load())(stock, *args, **kwargs)
+
+    def _load(self) -> Callable[..., Any]:
+        module, _, name = self._where.partition(":")
+        try:
+            with LOADING, _package_in_place():
+                replacement: Callable[..., Any] = getattr(importlib.import_module(module), name)
+        except Exception as error:
+            self._failed(error)
+            return _call_stock
+        self._replacement = replacement
+        return replacement
+
+
+@contextlib.contextmanager
+def _package_in_place() -> Iterator[None]:
+    """Let modules of this package be imported, also where strict mode refused its own import."""
+    refused = _PACKAGE.__name__ not in sys.modules
+    sys.modules.setdefault(_PACKAGE.__name__, _PACKAGE)
+    try:
+        yield
+    finally:
+        if refused:
+            del sys.modules[_PACKAGE.__name__]
+
+
+def _call_stock(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return stock(*args, **kwargs)

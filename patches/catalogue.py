@@ -1,0 +1,359 @@
+"""List the patches and the faults that they fix: a row a patch, as ``ast.literal_eval`` reads it.
+
+The order of the rows is the order of the layers where two patches wrap one function: the first is
+the outermost. ``wrapped.py`` lists the functions. A row has these entries:
+
+- ``summary``: what stock optax does wrong, in a sentence of Markdown, for the page of the patch.
+- ``opt_in``: the patch is only applied if the user names it.
+- ``allow_missing_targets``: the patch is applied on an untested release that lacks some of its
+  functions. Not by default: half of a patch may be worse than none.
+- ``known_parameters``: by function, the parameters that the replacement reads. On an untested
+  release, a function without one of them is left unpatched, and a call that gives another parameter
+  goes to the stock function.
+- ``faults``: by id, the affected releases among the tested ones, in PEP 440 specifiers, and the
+  upstream issue if there is one. The faults are the table for tested releases, the probes for
+  untested ones, the rows of ``doctor`` and the cases of the tests.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+PATCHES: dict[str, dict[str, Any]] = {
+    "every_transform": {
+        "summary": (
+            "any transformation, also a user-defined one, changes the dtypes of its state if "
+            "gradients are wider than params"
+        ),
+        "opt_in": True,
+        "faults": {
+            "wider_gradients": ">=0.1.2 #1207",
+            "own_transformation": ">=0.1.2 #1207",
+        },
+    },
+    "multi_steps": {
+        "summary": (
+            "`MultiSteps` raises `TypeError` or changes dtypes if the inner optimizer changes a "
+            "dtype; up to 0.2.7 its sums of bfloat16 gradients stop growing; 0.2.8 loses "
+            "imaginary parts and float64 digits"
+        ),
+        "faults": {
+            "inner_drift": ">=0.1.2 #1207",
+            "adafactor": ">=0.1.3,<0.2.4 #377",
+            "schedule_free": "==0.2.3 #1038",
+            "mixed_precision": "<0.2.8 #1039",
+            "half_precision_sum": "<0.2.8",
+            "int64_schedule": ">=0.1.8",
+            "callable_extra_argument": "==0.2.4 #1122",
+            "required_extra_argument": ">=0.1.5,<0.1.8",
+            "complex_accumulator": ">=0.2.8 #1567",
+            "float64_accumulator": ">=0.2.8 #1567",
+            "accumulator_dtype_none": ">=0.2.8 #1567",
+            "strict_promotion": ">=0.1.2",
+            "integer_leaf": "<0.2.8",
+        },
+    },
+    "zero_nans": {
+        "summary": (
+            "`zero_nans` inside `MultiSteps`: after one NaN or infinite micro-batch, every update "
+            "is zero"
+        ),
+        "faults": {
+            "bool_mask": ">=0.1.8,<0.2.0 #828",
+            "nan_forever": ">=0.1.8",
+            "inf_leak": ">=0.1.8",
+        },
+    },
+    "schedule_free": {
+        "summary": "in bfloat16 the sum of weights stops growing, so the averaged params are wrong",
+        "faults": {
+            "promoted_updates": "==0.2.3 #1038",
+            "narrow_statistics": ">=0.2.4",
+            "integer_leaf": ">=0.2.4",
+            "mixed_halves": ">=0.2.3",
+            "array_learning_rate": ">=0.2.3",
+            "stalled_sum": ">=0.2.4",
+        },
+    },
+    "zoom_linesearch": {
+        "summary": (
+            "L-BFGS and line searches: `TypeError` or changing dtypes in bfloat16 and 64-bit "
+            "mode; the step compiles twice"
+        ),
+        "faults": {
+            "weak_types": ">=0.2.3 #1108",
+            "weak_types_backtracking": ">=0.2.0 #1171",
+            "float32_in_64_bit_mode": ">=0.2.3 #1210",
+            "float64": ">=0.2.3,<0.2.5 #1210",
+            "bfloat16": ">=0.2.3 #1108",
+            "complex": ">=0.2.3 #1141",
+            "mixed_tree": ">=0.2.3 #1207",
+            "mixed_precision": ">=0.2.3 #1207",
+            "bfloat16_backtracking": ">=0.2.0 #1171",
+            "stored_gradient": ">=0.2.0",
+        },
+    },
+    "prodigy": {
+        "summary": (
+            "the distance estimate stalls in bfloat16 and is NaN after a zero gradient; float64 "
+            "updates in 64-bit mode up to 0.2.3"
+        ),
+        "known_parameters": {
+            "prodigy": (
+                "learning_rate",
+                "betas",
+                "beta3",
+                "eps",
+                "estim_lr0",
+                "estim_lr_coef",
+                "weight_decay",
+                "safeguard_warmup >=0.2.3",
+            )
+        },
+        "faults": {
+            "float64": ">=0.1.8,<0.2.4 #1051",
+            "float64_params": ">=0.1.8,<0.2.4 #1051",
+            "promoted_updates": ">=0.1.8,<0.2.4 #1051",
+            "mixed_tree": ">=0.1.8 #1207",
+            "narrow_scalars": ">=0.2.4",
+            "complex_params": ">=0.1.8",
+            "zero_gradient": ">=0.1.8",
+        },
+    },
+    "fromage": {
+        "summary": (
+            "a schedule as learning rate raises `TypeError` before 0.2.6, and gives float32 "
+            "updates for half-precision params from 0.2.6 on"
+        ),
+        "known_parameters": {"fromage": ("learning_rate", "min_norm")},
+        "faults": {
+            "schedule": "<0.2.6 #1323",
+            "promoted_updates": ">=0.1.2 #1323",
+            "frozen_decay": "==0.2.6 #1359",
+        },
+    },
+    "learning_rate": {
+        "summary": (
+            "an array as learning rate or weight decay promotes the updates; `sm3` and "
+            "`optimistic_adam` refuse schedules"
+        ),
+        "allow_missing_targets": True,
+        "known_parameters": {"sm3": ("learning_rate", "momentum")},
+        "faults": {
+            "array": ">=0.1.2 #1405",
+            "numpy_scalar": ">=0.1.2 #1405",
+            "weight_decay": ">=0.1.2 #1405",
+            "schedule_of_sm3": ">=0.1.2",
+            "schedule_of_optimistic_adam": ">=0.2.4",
+        },
+    },
+    "conditional": {
+        "summary": (
+            "`apply_if_finite` and other conditional wrappers: `TypeError` if the inner optimizer "
+            "changes a dtype"
+        ),
+        "allow_missing_targets": True,
+        "faults": {
+            "apply_if_finite": ">=0.1.2 #1207",
+            "maybe_update": "<0.2.5 #1207",
+            "conditionally_transform": ">=0.2.3 #1207",
+            "conditionally_mask": ">=0.2.3 #1207",
+            "mixed_precision": ">=0.1.2 #1207",
+            "periodic_update": ">=0.1.2",
+        },
+    },
+    "float32_moments": {
+        "summary": (
+            "second moments in half precision are rounded in each step: in bfloat16, the sum of "
+            "squares of adagrad stops growing"
+        ),
+        "opt_in": True,
+        "allow_missing_targets": True,
+        "faults": {
+            "narrow_moments": ">=0.1.2 #1552",
+            "stalled_moment": ">=0.1.2 #1552",
+            "stalled_decay": ">=0.1.2 #1552",
+            "stalled_factors": ">=0.2.4",
+            "stalled_sum": ">=0.1.2",
+        },
+    },
+    "float32_averages": {
+        "summary": (
+            "`ema`, `trace` and `apply_every` round each step in half precision: in bfloat16, the "
+            "momentum of ones in `trace(0.99)` ends at 64"
+        ),
+        "opt_in": True,
+        "allow_missing_targets": True,
+        "faults": {
+            "narrow_averages": ">=0.1.2",
+            "stalled_ema": ">=0.1.2",
+            "stalled_sum": ">=0.1.2",
+            "stalled_trace": ">=0.1.2",
+        },
+    },
+    "float16_eps": {
+        "summary": (
+            "in float16 `eps` and small squares are 0, large squares are infinite: NaN or frozen "
+            "params in adam and twenty others"
+        ),
+        "allow_missing_targets": True,
+        "faults": {
+            "zero_gradient": ">=0.1.2 #1754",
+            "rmsprop": ">=0.1.2 #1784",
+            "novograd": ">=0.1.4 #1789",
+            "adafactor": ">=0.1.2",
+            "contrib": ">=0.2.3",
+            "tiny_gradient": ">=0.1.2",
+            "lost_gradient": ">=0.1.2",
+            "overflow": ">=0.1.2",
+            "float16_arithmetic": ">=0.1.2 #1754",
+        },
+    },
+    "bfloat16_moments": {
+        "summary": (
+            "moments in bfloat16 stall: updates of adam are 1.4 times too large with steady "
+            "gradients, and far too small after large ones"
+        ),
+        "allow_missing_targets": True,
+        "faults": {
+            "stalled_moment": ">=0.1.2 #1552",
+            "stalled_decay": ">=0.1.2 #1552",
+            "stalled_factors": ">=0.2.4",
+            "stalled_ema": ">=0.1.2",
+            "stalled_sum": ">=0.1.2",
+            "stalled_trace": ">=0.1.2",
+            "stalled_without_counter": ">=0.1.2",
+        },
+    },
+    "promotion": {
+        "summary": (
+            "some 50 transformations promote integer leaves and mixed trees, or raise in strict "
+            "promotion mode"
+        ),
+        "allow_missing_targets": True,
+        "faults": {
+            "integer_leaf": ">=0.1.2 #1207",
+            "integer_chain": ">=0.1.4 #1207",
+            "integer_gradients": ">=0.1.2",
+            "mixed_leaves": ">=0.1.2 #1207",
+            "promoted_bfloat16": "<0.2.4 #1207",
+            "default_momentum": ">=0.1.2",
+            "strict_promotion": ">=0.1.2",
+            "strict_schedule": ">=0.1.2",
+            "float64_inside": "<0.2.4 #1207",
+            "long_counter": ">=0.2.5,<0.2.7 #1207",
+            "integer_nesterov": ">=0.1.9",
+        },
+    },
+    "inject_hyperparams": {
+        "summary": (
+            "hyperparameters are rounded to the dtype of the params: in bfloat16 `b2=0.999` is 1, "
+            "and adam gives NaN at once"
+        ),
+        "faults": {
+            "not_a_number": ">=0.1.2 #1414",
+            "narrow_hyperparams": ">=0.1.2 #1414",
+            "integer_leaf": "<0.2.8",
+            "hyperparam_dtype": ">=0.1.4 #1207",
+            "strong_array": ">=0.2.8",
+            "float64_schedule": ">=0.2.8",
+            "numpy_scalar": ">=0.1.5",
+            "wide_gradients": "<0.2.8",
+            "mixed_tree": ">=0.1.2 #1207",
+            "mixed_halves": ">=0.1.2",
+            "complex_leaf": ">=0.1.2",
+        },
+    },
+    "global_norm": {
+        "summary": (
+            "float16 norms above 255 are infinite, so clipped updates are 0 or NaN; bfloat16 "
+            "norms of many leaves are too small; a norm of 0 gives NaN"
+        ),
+        "allow_missing_targets": True,
+        "faults": {
+            "many_leaves": ">=0.1.2",
+            "overflow": ">=0.1.2",
+            "underflow": ">=0.1.2",
+            "tree_norms": ">=0.1.8",
+            "safe_norms": ">=0.1.2",
+            "unitwise_norm": ">=0.2.3",
+            "clip_by_global_norm": ">=0.1.2",
+            "clip_by_block_rms": ">=0.1.2",
+            "adaptive_grad_clip": ">=0.1.2",
+            "trust_ratio": ">=0.1.2",
+            "normalize_by_update_norm": ">=0.2.3",
+            "per_example": ">=0.1.3",
+            "projections": ">=0.2.4",
+            "mixed_tree": "<0.1.3",
+            "mixed_updates": ">=0.2.3",
+            "array_max_norm": ">=0.1.2",
+            "zero_limit": ">=0.1.2",
+            "normalize_zero": ">=0.1.8",
+        },
+    },
+    "distance_estimates": {
+        "summary": (
+            "`dadapt_adamw`, `dog`, `dowg`, `momo`, `momo_adam`, `mechanize`: scalar sums stall "
+            "in bfloat16 and are NaN in float16"
+        ),
+        "allow_missing_targets": True,
+        "faults": {
+            "weak_types": "==0.2.3",
+            "promoted_updates": ">=0.1.7,<0.2.5 #1051",
+            "float64": ">=0.1.7,<0.2.4 #1051",
+            "float64_params": ">=0.1.7,<0.2.4 #1051",
+            "mixed_tree": ">=0.1.7 #1207",
+            "mixed_halves": ">=0.1.7",
+            "array_learning_rate": ">=0.1.8",
+            "narrow_scalars": ">=0.2.4",
+            "integer_leaf": ">=0.2.4",
+            "complex_params": ">=0.1.7",
+            "stalled_sum": ">=0.2.3",
+            "float16": ">=0.2.4",
+            "zero_gradient": ">=0.1.8",
+            "python_value": ">=0.2.5,<0.2.7 #1500",
+        },
+    },
+    "reduce_on_plateau": {
+        "summary": "in bfloat16 a slowly falling loss counts as a plateau",
+        "faults": {
+            "weak_types": ">=0.2.4,<0.2.7 #1440",
+            "promoted_updates": ">=0.1.8,<0.2.4",
+            "mixed_halves": ">=0.1.8",
+            "float64": ">=0.2.4,<0.2.7 #1440",
+            "float64_loss": ">=0.1.8,<0.2.7,!=0.2.3 #976",
+            "array_min_scale": ">=0.2.3 #1774",
+            "narrow_scalars": ">=0.2.4",
+            "integer_leaf": ">=0.2.4",
+            "complex_leaf": ">=0.2.7",
+            "no_plateau": ">=0.2.7",
+            "running_mean": ">=0.2.7",
+        },
+    },
+    "sums": {
+        "summary": (
+            "sums of half-precision numbers stop growing or overflow in `tree.sum`, `tree.vdot`, "
+            "`microbatch`, `skip_large_updates`, projections and `cosine_similarity`"
+        ),
+        "allow_missing_targets": True,
+        "faults": {
+            "tree_sum": ">=0.1.8",
+            "skip_large_updates": ">=0.1.3",
+            "microbatch": ">=0.2.7",
+            "projection": ">=0.2.3",
+            "cosine_similarity": ">=0.1.2",
+            "hessian_diag": ">=0.1.2",
+        },
+    },
+    "stochastic_rounding": {
+        "summary": (
+            "bfloat16 params do not move with a small rate: `apply_updates` and "
+            "`incremental_update` round to nearest, which loses what is below half a unit"
+        ),
+        "opt_in": True,
+        "faults": {
+            "small_updates": ">=0.1.2",
+            "slow_average": ">=0.1.2",
+        },
+    },
+}

@@ -1,0 +1,312 @@
+"""List the functions that the patches wrap: a row a function, as ``ast.literal_eval`` reads it.
+
+A row names the function, the releases that have it unless all do, and its layers, the outermost
+first. The innermost one calls stock. The same order holds in each row: that of ``catalogue.py``.
+
+A layer is written ``patch:name releases``. That is the function ``name`` of ``patch.py`` in this
+folder, on these releases only, in PEP 440 specifiers. ``patch`` alone stands for ``patch:replace``.
+``patch.part:name`` is in the folder ``patch``. So on 0.2.3, ``scale_by_radam`` calls
+``float16_eps.replace``, which calls ``bfloat16_moments.replace``, which calls
+``promotion.in_one_dtype``, which calls stock. ``float32_moments`` is opt-in.
+
+The file of a patch is imported when one of its layers is called for the first time.
+"""
+
+from __future__ import annotations
+
+# fmt: off
+MODULES: dict[str, tuple[str, ...]] = {
+    "accumulation": (
+        "optax.transforms._accumulation", "optax._src.wrappers", "optax._src.transform",
+    ),
+    "adding": ("optax.transforms._adding", "optax._src.transform"),
+    "alias": ("optax._src.alias",),
+    "base": ("optax._src.base",),
+    "clipping": ("optax.transforms._clipping", "optax._src.clipping"),
+    "combining": ("optax.transforms._combining", "optax._src.combine"),
+    "conditionality": ("optax.transforms._conditionality", "optax._src.wrappers"),
+    "contrib": ("optax.contrib._", "optax.contrib.", "optax._src.contrib.", "optax._src."),
+    "factorized": ("optax._src.factorized",),
+    "layouts": ("optax.transforms._layouts", "optax._src.wrappers"),
+    "linear_algebra": ("optax._src.linear_algebra",),
+    "linesearch": ("optax._src.linesearch", "optax._src.utils"),
+    "lookahead": ("optax._src.lookahead",),
+    "losses": ("optax.losses._regression", "optax._src.loss"),
+    "masking": ("optax.transforms._masking", "optax._src.wrappers"),
+    "microbatching": ("optax.microbatching._microbatching",),
+    "monitoring": ("optax.transforms._monitoring",),
+    "numerics": ("optax._src.numerics",),
+    "package": ("optax",),
+    "projections": ("optax.projections._projections",),
+    "schedules": (
+        "optax.schedules._schedule", "optax.schedules._join", "optax.schedules._inject",
+        "optax.schedules._stateful", "optax._src.schedule",
+    ),
+    "second_order": (
+        "optax.second_order._deprecated", "optax.second_order._hessian", "optax._src.second_order",
+    ),
+    "transform": ("optax._src.transform",),
+    "tree_math": ("optax.tree_utils._tree_math",),
+    "tree_utils": ("optax.tree_utils",),
+    "update": ("optax._src.update",),
+}
+"""Where functions are defined, newest layout of optax first: the first module that has one counts.
+
+``contrib.dog`` in the table below is each module of ``contrib`` with ``dog`` at its end.
+"""
+
+WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
+    "accumulation": {
+        "MultiSteps.init": ("multi_steps:init",),
+        "MultiSteps.update": (
+            "multi_steps:update <0.1.5",
+            "multi_steps:update_with_arguments >=0.1.5,<0.1.8",
+            "multi_steps:update >=0.1.8,<0.2.8,!=0.2.4",
+            "multi_steps:update_with_arguments ==0.2.4",
+            "multi_steps:update_accumulator >=0.2.8",
+            "zero_nans:update_selecting_state >=0.1.8,<0.2.0",
+            "zero_nans:update >=0.2.0",
+        ),
+        "ema": ("float32_averages", "float16_eps", "bfloat16_moments", "promotion"),
+        "skip_large_updates >=0.1.3": ("sums:skip_large_updates",),
+        "trace": ("float32_averages", "float16_eps", "bfloat16_moments", "promotion"),
+    },
+    "adding": {
+        "add_decayed_weights": ("learning_rate:fit_rate",),
+        "add_noise": ("promotion:no_integers !=0.2.3", "promotion:no_integers_in_32_bits ==0.2.3"),
+    },
+    "alias": {
+        "adafactor": ("promotion:adafactor",),
+        "fromage": ("fromage:with_parts <0.2.7", "fromage:with_stock >=0.2.7"),
+        "lbfgs >=0.2.3": ("zoom_linesearch.lbfgs:lbfgs",),
+        "optimistic_adam >=0.2.4": ("learning_rate:optimistic_adam",),
+        "sm3": ("learning_rate:sm3",),
+    },
+    "base": {"GradientTransformation.__new__": ("every_transform",)},
+    "clipping": {
+        "adaptive_grad_clip": ("promotion", "global_norm:scale_by_params"),
+        "clip": ("promotion",),
+        "clip_by_block_rms": ("promotion", "global_norm:clip_by_block_rms"),
+        "clip_by_global_norm": (
+            "promotion:no_integers",
+            "global_norm:clip_in_widest <0.1.3",
+            "global_norm:clip_by_global_norm >=0.1.3",
+        ),
+        "per_example_global_norm_clip >=0.1.3": (
+            "global_norm:per_example <0.2.4",
+            "global_norm:trees_in_float32 >=0.2.4",
+        ),
+        "per_example_layer_norm_clip >=0.1.8": (
+            "global_norm:per_example <0.2.4",
+            "global_norm:trees_in_float32 >=0.2.4",
+        ),
+        "unitwise_norm >=0.2.3": ("global_norm:in_float32",),
+    },
+    "combining": {
+        "chain": ("promotion:combine",),
+        "multi_transform <0.2.3": ("promotion:combine",),
+        "named_chain >=0.1.8": ("promotion:combine",),
+        "partition >=0.2.3": ("promotion:combine",),
+    },
+    "conditionality": {
+        "apply_if_finite": ("conditional",),
+        "conditionally_mask >=0.2.3": ("conditional",),
+        "conditionally_transform >=0.2.3": ("conditional",),
+        "maybe_update <0.2.3": ("conditional",),
+    },
+    "contrib.acprop": {
+        "scale_by_acprop >=0.2.3": (
+            "float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
+    },
+    "contrib.ademamix": {
+        "scale_by_ademamix >=0.2.5": (
+            "float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
+        "scale_by_simplified_ademamix >=0.2.5": (
+            "float32_moments", "float16_eps", "bfloat16_moments",
+            "promotion:count_in_int32 <0.2.7",
+            "promotion >=0.2.7",
+        ),
+    },
+    "contrib.adopt": {
+        "scale_by_adopt >=0.2.5": (
+            "float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
+    },
+    "contrib.cocob": {
+        "cocob >=0.1.8,<0.2.3": ("promotion:no_integers_in_one_dtype",),
+        "scale_by_cocob >=0.2.3": (
+            "float16_eps", "bfloat16_moments",
+            "promotion:no_integers_in_one_dtype ==0.2.3",
+            "promotion:no_integers >=0.2.4",
+        ),
+    },
+    "contrib.complex_valued": {"split_real_and_imaginary >=0.1.8": ("promotion:around_another",)},
+    "contrib.dadapt_adamw": {"dadapt_adamw >=0.1.8": ("distance_estimates:dadapt_adamw",)},
+    "contrib.dog": {
+        "dog >=0.2.3": ("distance_estimates",),
+        "dowg >=0.2.3": ("distance_estimates",),
+    },
+    "contrib.galore": {"scale_by_galore >=0.2.7": ("promotion:any_gradients",)},
+    "contrib.madgrad": {
+        "scale_by_madgrad >=0.2.7": (
+            "learning_rate:fit_rate",
+            "float32_moments", "float16_eps", "bfloat16_moments", "promotion",
+        ),
+    },
+    "contrib.mechanic": {
+        "_tree_norm ==0.1.7": ("distance_estimates:tree_norm",),
+        "mechanize": ("distance_estimates:mechanize",),
+    },
+    "contrib.momo": {
+        "momo >=0.2.3": ("distance_estimates",),
+        "momo_adam >=0.2.3": ("distance_estimates",),
+    },
+    "contrib.muon": {
+        "scale_by_muon >=0.2.5": ("float16_eps", "bfloat16_moments", "promotion:in_32_bits"),
+        "scale_by_shape >=0.2.7": ("promotion",),
+    },
+    "contrib.privacy": {"differentially_private_aggregate": ("promotion",)},
+    "contrib.prodigy": {"prodigy": ("prodigy",)},
+    "contrib.reduce_on_plateau": {"reduce_on_plateau": ("reduce_on_plateau",)},
+    "contrib.sam": {
+        "normalize >=0.1.8": ("promotion", "global_norm:normalize"),
+        "sam >=0.1.8": ("promotion:around_another",),
+    },
+    "contrib.schedule_free": {
+        "schedule_free": ("schedule_free",),
+        "schedule_free_adamw <0.2.4": ("schedule_free:pass_no_dtype",),
+        "schedule_free_eval_params": (
+            "schedule_free:eval_params_like_params <0.2.4",
+            "schedule_free:eval_params >=0.2.4",
+        ),
+        "schedule_free_sgd <0.2.4": ("schedule_free:pass_no_dtype",),
+    },
+    "contrib.sophia": {
+        "hutchinson_estimator_diag_hessian >=0.2.5": ("promotion:hessian",),
+        "scale_by_sophia >=0.2.5": (
+            "float32_moments", "float16_eps", "bfloat16_moments", "promotion:sophia"),
+    },
+    "factorized": {
+        "scale_by_factored_rms": (
+            "float32_moments", "float16_eps", "bfloat16_moments",
+            "promotion:in_one_dtype <0.2.4",
+            "promotion >=0.2.4",
+        ),
+    },
+    "layouts": {"flatten": ("promotion:flatten",)},
+    "linear_algebra": {"global_norm <0.2.7": ("global_norm:in_float32",)},
+    "linesearch": {
+        "scale_by_backtracking_linesearch >=0.2.0": (
+            "zoom_linesearch:scale_by_backtracking_split <0.2.5",
+            "zoom_linesearch:scale_by_backtracking >=0.2.5",
+        ),
+        "scale_by_zoom_linesearch >=0.2.3": (
+            "zoom_linesearch:scale_by_zoom_split <0.2.5",
+            "zoom_linesearch:scale_by_zoom >=0.2.5",
+        ),
+        "value_and_grad_from_state >=0.2.0": ("zoom_linesearch:value_and_grad_from_state",),
+        "zoom_linesearch >=0.2.3": (
+            "zoom_linesearch:zoom_strict <0.2.5",
+            "zoom_linesearch:zoom_wide >=0.2.5",
+        ),
+    },
+    "lookahead": {"lookahead": ("promotion:lookahead",)},
+    "losses": {"cosine_similarity": ("sums:in_float32",)},
+    "masking": {"masked": ("promotion:combine",)},
+    "microbatching": {
+        "_mean >=0.2.7": ("sums:accumulator",),
+        "_running_mean >=0.2.7": ("sums:accumulator",),
+        "_sum >=0.2.7": ("sums:accumulator",),
+    },
+    "monitoring": {"measure_with_ema >=0.2.7": ("promotion",)},
+    "numerics": {
+        "safe_norm": ("global_norm:in_float32",),
+        "safe_root_mean_squares": ("global_norm:in_float32",),
+    },
+    "package": {"__getattr__ >=0.2.3": ("promotion:deprecated_name",)},
+    "tree_utils": {"__getattr__ >=0.2.5": ("global_norm:deprecated_name",)},
+    "projections": {
+        "projection_halfspace >=0.2.6": ("sums:trees_in_float32",),
+        "projection_hyperplane >=0.2.6": ("sums:trees_in_float32",),
+        "projection_l1_ball >=0.2.4": ("global_norm:trees_in_float32",),
+        "projection_l1_sphere >=0.2.4": ("sums:trees_in_float32",),
+        "projection_l2_ball >=0.2.4": ("global_norm:trees_in_float32",),
+        "projection_l2_sphere >=0.2.4": ("global_norm:trees_in_float32",),
+        "projection_simplex >=0.2.3": ("sums:trees_in_float32",),
+        "projection_vector >=0.2.6": ("sums:trees_in_float32",),
+    },
+    "schedules": {
+        "cosine_decay_schedule": ("promotion:schedule",),
+        "exponential_decay": ("promotion:schedule",),
+        "inject_hyperparams": ("inject_hyperparams",),
+        "inject_stateful_hyperparams ==0.1.8": ("inject_hyperparams",),
+        "join_schedules": ("promotion:schedule",),
+        "piecewise_constant_schedule": ("promotion:schedule",),
+        "piecewise_interpolate_schedule": ("promotion:schedule",),
+        "polynomial_schedule": ("promotion:schedule",),
+    },
+    "second_order": {"hessian_diag": ("sums:hessian_diag",)},
+    "transform": {
+        "apply_every": ("float32_averages", "float16_eps", "bfloat16_moments", "promotion"),
+        "bias_correction >=0.1.9,<0.2.3": ("promotion:bias_correction",),
+        "centralize": ("promotion",),
+        "normalize_by_update_norm >=0.2.3": ("promotion", "global_norm:normalize_by_update_norm"),
+        "scale": ("learning_rate:scale",),
+        "scale_by_adadelta >=0.2.0": (
+            "float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
+        "scale_by_adam": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
+        "scale_by_adamax >=0.1.3": (
+            "float32_moments", "float16_eps", "bfloat16_moments",
+            "promotion >=0.1.4",
+        ),
+        "scale_by_adan >=0.2.4": (
+            "float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
+        "scale_by_amsgrad >=0.1.4": (
+            "float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
+        "scale_by_belief": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
+        "scale_by_distance_over_gradients >=0.1.8": ("promotion:in_one_dtype",),
+        "scale_by_lbfgs >=0.2.3": (
+            "zoom_linesearch.lbfgs:scale_by_lbfgs_split <0.2.5",
+            "zoom_linesearch.lbfgs:scale_by_lbfgs >=0.2.5",
+        ),
+        "scale_by_lion >=0.1.5": ("float16_eps", "bfloat16_moments", "promotion"),
+        "scale_by_novograd >=0.1.4": (
+            "float32_moments", "float16_eps", "bfloat16_moments",
+            "promotion:any_gradients_in_32_bits <0.2.4",
+            "promotion:any_gradients_in_one_dtype >=0.2.4",
+        ),
+        "scale_by_optimistic_gradient >=0.1.4": ("promotion:no_integers",),
+        "scale_by_param_block_norm": ("promotion",),
+        "scale_by_param_block_rms": ("promotion",),
+        "scale_by_polyak >=0.2.2": ("promotion",),
+        "scale_by_radam": (
+            "float32_moments", "float16_eps", "bfloat16_moments",
+            "promotion:in_one_dtype <0.2.4",
+            "promotion >=0.2.4",
+        ),
+        "scale_by_rms": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
+        "scale_by_rprop >=0.2.0": ("promotion:in_32_bits",),
+        "scale_by_rss": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
+        "scale_by_schedule": ("promotion:no_integers",),
+        "scale_by_sm3": (
+            "float16_eps", "bfloat16_moments",
+            "promotion:in_one_dtype <0.2.4",
+            "promotion >=0.2.4",
+        ),
+        "scale_by_stddev": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
+        "scale_by_trust_ratio": ("promotion", "global_norm:scale_by_params"),
+        "scale_by_yogi": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
+    },
+    "tree_math": {
+        "tree_bias_correction >=0.2.3": ("promotion:bias_correction",),
+        "tree_l1_norm >=0.2.3,<0.2.5": ("global_norm:in_float32",),
+        "tree_l2_norm >=0.1.8,<0.2.5": ("global_norm:in_float32",),
+        "tree_norm >=0.2.5": ("global_norm:in_float32",),
+        "tree_sum >=0.1.8": ("sums:in_float32",),
+        "tree_vdot >=0.1.8": ("sums:in_float32",),
+    },
+    "update": {
+        "apply_updates": ("stochastic_rounding:apply_updates",),
+        "incremental_update": ("stochastic_rounding:incremental_update",),
+        "periodic_update": ("conditional:periodic_update",),
+    },
+}
