@@ -50,7 +50,7 @@ from ..._contract.updates import cast_updates, same_dtypes
 from ..._contract.widths import compute_dtype, statistics_dtype
 from ..._contract.x64 import is_x64, without_x64
 from ..._engine.patch import Stock
-from ..._tally import count
+from ..._tally import count, counting
 from .._support.arguments import arguments_of, array_in
 from .._support.rebuild import call_of, rebuild
 from .._support.representation import Representation, average_dtype
@@ -139,7 +139,7 @@ def _step(
         extra_args = {**extra_args, "value": value}
     hyperparameters = _convert_arguments(arguments, problem.dtype, updates, state)
     if base is not None:
-        if is_x64() and problem.dtype == jnp.float32:
+        if _is_in_32_bits(problem.dtype):
             base()  # In the user's mode, before stock runs in 32-bit mode.
         hyperparameters["base_optimizer"] = _returning(lambda: problem.to_list(base()))
 
@@ -282,7 +282,7 @@ def _convert_arguments(
 
     Args:
       arguments: with arrays, masks and schedules as the user gave them.
-      dtype: of arrays and, for a state, of the values of schedules, which run in the user's mode.
+      dtype: of arrays and, for a state, of the values of schedules.
       tree: what a mask is made for: params in ``init``, then gradients.
       state: before the step.
     """
@@ -291,9 +291,21 @@ def _convert_arguments(
         found["mask"] = _list_mask(arguments["mask"], tree)
     for name in ("learning_rate", "weight_decay"):
         if state is not None and callable(arguments.get(name)):
-            value = array_in(arguments[name](_find_count(name, state)), dtype)
-            found[name] = lambda _, value=value: value
+            found[name] = _fit_schedule(arguments[name], dtype, _find_count(name, state))
     return found
+
+
+def _fit_schedule(schedule: Callable[[Any], Any], dtype: Any, count: Any) -> Callable[[Any], Any]:
+    """Cast the values of a schedule to at most ``dtype``; run it in the user's mode."""
+    if not _is_in_32_bits(dtype):
+        return counting(lambda count: array_in(schedule(count), dtype))
+    rate = array_in(schedule(count), dtype)
+    return lambda _: rate
+
+
+def _is_in_32_bits(dtype: Any) -> bool:
+    """Check whether stock computes in ``dtype`` in another mode than the user's."""
+    return is_x64() and bool(dtype == jnp.float32)
 
 
 def _list_mask(mask: Any, tree: PyTree) -> list[Any]:

@@ -128,8 +128,8 @@ class _Injected:
         inner_state = strip_weak_type(inner.build().init(params))
         inner_state = promote_initial_state(inner.update, inner_state, params)
         # Integers stay weakly typed: int64, in 64-bit mode, would turn counters into int64.
-        state = strip_weak_type(state._replace(hyperparams={}, inner_state=inner_state))
-        state = state._replace(hyperparams=kept)
+        state = strip_weak_type(state._replace(hyperparams={}, inner_state=()))
+        state = state._replace(hyperparams=kept, inner_state=inner_state)
         # In a mixed tree stock has hyperparameters in one of its dtypes.
         return start_as_stock(self.stock, state, params) if widths.mixed else state
 
