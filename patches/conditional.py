@@ -36,11 +36,9 @@ def replace(stock: Stock, inner: Any, *args: Any, **kwargs: Any) -> Any:
     import optax
 
     call = call_of(stock, (inner, *args), kwargs)
-    if hasattr(optax, "GradientTransformationExtraArgs"):  # From 0.1.5 on.
-        kind: Any = optax.GradientTransformationExtraArgs
-        inner = optax.with_extra_args_support(inner)
-    else:
-        kind = optax.GradientTransformation
+    # There are extra arguments from 0.1.5 on.
+    kind = getattr(optax, "GradientTransformationExtraArgs", optax.GradientTransformation)
+    inner = getattr(optax, "with_extra_args_support", lambda tx: tx)(inner)
 
     def inner_init(params: PyTree) -> PyTree:
         return strip_weak_type(promote_initial_state(inner.update, inner.init(params), params))

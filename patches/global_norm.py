@@ -21,9 +21,8 @@ No upstream issue was found about the sums, nor about 0/0.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from typing import Any
+from typing import Any, Callable
 
 import jax.numpy as jnp
 import numpy as np
@@ -50,58 +49,66 @@ from ._support.rebuild import Promotes, call_of, rebuild
 from ._support.stock_dtypes import promotes_half
 
 
-@dataclasses.dataclass(eq=False, repr=False)  # Cheaper to import than a whole one.
-class _DividingByNorm:
-    """Replace a transformation that divides by a norm of the gradients.
+def _divide_by_norm(  # noqa: PLR0913
+    stock: Stock,
+    /,
+    *args: Any,
+    limited_by: str = "",
+    by_leaf: bool = False,
+    by_all: bool = False,
+    by_params: bool = False,
+    widen: Callable[[PyTree], PyTree] = half_to_float32,
+    **kwargs: Any,
+) -> Any:
+    """Replace a transformation that divides by a norm of the gradients: it runs on float32 copies.
 
-    Attributes:
-      limit: name of the argument that prevents 0/0 if it is positive.
+    Args:
+      stock: the function that builds it.
+      *args: of stock, as ``**kwargs``.
+      limited_by: name of the argument that prevents 0/0 if it is positive.
       by_leaf: whether each leaf has a norm of its own.
       by_all: whether each leaf is divided by the norm of all, so that the widest promotes.
       by_params: whether stock also multiplies by a norm of the params.
-      in_widest: whether stock raises on leaves of different dtypes.
+      widen: makes the copies.
+      **kwargs: see ``*args``.
     """
+    tx, hyperparameters = stock(*args, **kwargs), (args, kwargs)
+    promotes = any(map(promotes_half, leaves(hyperparameters)))
+    limit = arguments_of(stock, args, kwargs)[limited_by] if limited_by else 1
+    guarded = not _is_positive(limit)
 
-    limit: str = ""
-    by_leaf: bool = False
-    by_all: bool = False
-    by_params: bool = False
-    in_widest: bool = False
+    def update_fn(updates: PyTree, state: Any, params: PyTree = None) -> Step:
+        cast_number = functools.partial(cast_hyperparameter, dtype=statistics_dtype(updates))
+        args, kwargs = tree_map(cast_number, hyperparameters)
+        wide = widen(updates)
+        new_updates, new_state = stock(*args, **kwargs).update(wide, state, widen(params))
+        if guarded:
+            new_updates = _zero_if_norm_is(new_updates, wide, by_leaf=by_leaf)
+        # Stock gives an update the dtype of its gradient, unless an array or the params promote it.
+        like = params if params is not None and (by_params or promotes) else updates
+        bound = bound_of(new_updates, updates, like, None)
+        if not (promotes or (by_all and len(dtypes_in(updates)) > 1)):
+            new_updates = cast_to(new_updates, bound)
+        return Step(new_updates, new_state, bound)
 
-    def __call__(self, stock: Stock, *args: Any, **kwargs: Any) -> Any:
-        """Build stock's transformation, to be run on float32 copies."""
-        tx, hyperparameters = stock(*args, **kwargs), (args, kwargs)
-        promotes = any(map(promotes_half, leaves(hyperparameters)))
-        limit = arguments_of(stock, args, kwargs)[self.limit] if self.limit else 1
-        guarded = not _is_positive(limit)
-        widen = _in_widest if self.in_widest else half_to_float32
-
-        def update_fn(updates: PyTree, state: Any, params: PyTree = None) -> Step:
-            cast_number = functools.partial(cast_hyperparameter, dtype=statistics_dtype(updates))
-            args, kwargs = tree_map(cast_number, hyperparameters)
-            wide = widen(updates)
-            new_updates, new_state = stock(*args, **kwargs).update(wide, state, widen(params))
-            if guarded:
-                new_updates = _zero_if_norm_is(new_updates, wide, by_leaf=self.by_leaf)
-            # Stock gives an update the dtype of its gradient, unless an array or the params
-            # promote it.
-            like = params if params is not None and (self.by_params or promotes) else updates
-            bound = bound_of(new_updates, updates, like, None)
-            if not (promotes or (self.by_all and len(dtypes_in(updates)) > 1)):
-                new_updates = cast_to(new_updates, bound)
-            return Step(new_updates, new_state, bound)
-
-        call = call_of(stock, args, kwargs)
-        where: Promotes = "in mixed trees" if self.by_all else "nowhere"
-        where = "everywhere" if promotes else where
-        return rebuild(tx, call, update_fn, also_in_float32=guarded, promotes=where)
+    where: Promotes = "everywhere" if promotes else "in mixed trees" if by_all else "nowhere"
+    call = call_of(stock, args, kwargs)
+    return rebuild(tx, call, update_fn, also_in_float32=guarded, promotes=where)
 
 
-clip_by_global_norm = _DividingByNorm("max_norm")
-clip_in_widest = _DividingByNorm("max_norm", in_widest=True)
-clip_by_block_rms = _DividingByNorm("threshold", by_leaf=True)
-normalize_by_update_norm = _DividingByNorm("eps", by_all=True)
-scale_by_params = _DividingByNorm(by_params=True)
+def _in_widest(tree: PyTree) -> PyTree:
+    """Cast every leaf to the widest dtype among them, float32 or wider."""
+    widest = compute_dtype(tree)
+    return tree_map(
+        lambda leaf: cast(leaf, jnp.result_type(leaf, widest)) if is_inexact(leaf) else leaf, tree
+    )
+
+
+clip_by_global_norm = functools.partial(_divide_by_norm, limited_by="max_norm")
+clip_in_widest = functools.partial(_divide_by_norm, limited_by="max_norm", widen=_in_widest)
+clip_by_block_rms = functools.partial(_divide_by_norm, limited_by="threshold", by_leaf=True)
+normalize_by_update_norm = functools.partial(_divide_by_norm, limited_by="eps", by_all=True)
+scale_by_params = functools.partial(_divide_by_norm, by_params=True)
 
 
 def normalize(stock: Stock, *args: Any, **kwargs: Any) -> Any:
@@ -137,14 +144,6 @@ def _zero_if_norm_is(updates: PyTree, grads: PyTree, *, by_leaf: bool = False) -
     return unflatten_like(
         updates,
         [jnp.where(no_norm & ~jnp.isfinite(u), jnp.zeros_like(u), u) for u, no_norm in flat],
-    )
-
-
-def _in_widest(tree: PyTree) -> PyTree:
-    """Cast every leaf to the widest dtype among them, float32 or wider."""
-    widest = compute_dtype(tree)
-    return tree_map(
-        lambda leaf: cast(leaf, jnp.result_type(leaf, widest)) if is_inexact(leaf) else leaf, tree
     )
 
 

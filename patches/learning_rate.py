@@ -14,7 +14,7 @@ is built from stock in each step with the rate of that step, so its state is sto
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable
 
 import jax.numpy as jnp
 import numpy as np
@@ -28,87 +28,75 @@ from .._engine.patch import Stock
 from .._tally import count, counting
 from ._support.arguments import arguments_of
 from ._support.keep_dtypes import KeepDtypes
-from ._support.rebuild import call_of, rebuild, rebuild_but_for_floats
+from ._support.rebuild import Promotes, call_of, rebuild, rebuild_but_for_floats
 from ._support.stock_dtypes import promotes_half
 
 _ACCEPTED = "schedule accepted"
 _FLOAT32 = jnp.dtype(jnp.float32)
+_KEEP_DTYPES = KeepDtypes()
 
 
-class _Scaled(KeepDtypes):
+def fit_rate(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Fit the first argument of stock's function to the leaves."""
-
-    def __call__(self, stock: Stock, *args: Any, **kwargs: Any) -> Any:
-        tx, requested = stock(*args, **kwargs), requested_dtypes(stock, args, kwargs)
-        call = call_of(stock, args, kwargs)
-        name, *_ = parameters_of(stock).positional
-        rate = args[0] if args else kwargs.get(name)
-        if not (callable(rate) or hasattr(rate, "dtype")):
-            return self.wrap(tx, call, requested)
-        arguments = arguments_of(stock, args, kwargs)
-        if name == "weight_decay" and isinstance(rate, float) and rate == 0:
-            # NumPy's float64 is a Python float. Stock skips such a decay, and 0 * inf is nan.
-            return self.wrap(stock(**{**arguments, name: float(rate)}), call, requested)
-
-        def update_fn(
-            updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
-        ) -> tuple[PyTree, PyTree]:
-            fitted = stock(**{**arguments, name: _no_wider_than((updates, params), rate)})
-            result: tuple[PyTree, PyTree] = fitted.update(updates, state, params, **extra_args)
-            return result
-
-        everywhere = callable(rate) or promotes_half(rate)
-        tx = rebuild(tx, call, update_fn, promotes="everywhere" if everywhere else "nowhere")
-        return self.wrap(tx, call, requested)
+    name, *_ = parameters_of(stock).positional
+    rate = args[0] if args else kwargs.get(name)
+    if not (callable(rate) or hasattr(rate, "dtype")):
+        return _KEEP_DTYPES(stock, *args, **kwargs)
+    arguments = arguments_of(stock, args, kwargs)
+    where: Promotes = "everywhere" if callable(rate) or promotes_half(rate) else "nowhere"
+    update = _fit_in_each_step(stock, arguments, name, lambda _: rate)
+    tx = rebuild(stock(*args, **kwargs), call_of(stock, args, kwargs), update, promotes=where)
+    return _keep_dtypes(tx, stock, args, kwargs)
 
 
-class _Scale(_Scaled):
+def scale(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Let stock multiply floats by a Python number, which keeps their dtypes."""
+    given = (*args, *kwargs.values())
+    # NumPy's float64 is a Python float.
+    if len(given) != 1 or type(given[0]) not in (int, float):
+        return fit_rate(stock, *args, **kwargs)
+    tx, call = stock(*given), call_of(stock, args, kwargs)
 
-    def __call__(self, stock: Stock, *args: Any, **kwargs: Any) -> Any:
-        given = (*args, *kwargs.values())
-        # NumPy's float64 is a Python float.
-        if len(given) != 1 or type(given[0]) not in (int, float):
-            return super().__call__(stock, *args, **kwargs)
-        tx, call = stock(*given), call_of(stock, args, kwargs)
+    def update_fn(updates: PyTree, *args: Any, **kwargs: Any) -> Any:
+        if set(array_dtypes(updates) or ()) != {_FLOAT32}:
+            return _KEEP_DTYPES.wrap(tx, call).update(updates, *args, **kwargs)
+        # Weakly typed. To multiply by an array is faster than to cast each product.
+        count("weak float32 to float32", sum(map(is_weak, leaves(updates))))
+        return stock(np.float32(*given)).update(updates, *args, **kwargs)
 
-        def update_fn(
-            updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
-        ) -> tuple[PyTree, PyTree]:
-            dtypes = array_dtypes(updates)
-            if dtypes is None or dtypes.count(_FLOAT32) < len(dtypes):
-                scaled = self.wrap(tx, call)
-            else:  # Weakly typed. To multiply by an array is faster than to cast each product.
-                count("weak float32 to float32", sum(map(is_weak, leaves(updates))))
-                scaled = stock(np.float32(*given))
-            result: tuple[PyTree, PyTree] = scaled.update(updates, state, params, **extra_args)
-            return result
-
-        return rebuild_but_for_floats(tx, call, update_fn)
+    return rebuild_but_for_floats(tx, call, update_fn)
 
 
-class _OptimisticAdam(_Scaled):
+def optimistic_adam(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Accept a schedule, too."""
+    arguments = arguments_of(stock, args, kwargs)
+    schedule = arguments["learning_rate"]
+    if not callable(schedule):
+        return fit_rate(stock, *args, **kwargs)
+    count(_ACCEPTED)
+    update = _fit_in_each_step(
+        stock, arguments, "learning_rate", lambda state: schedule(state[0].count)
+    )
+    tx = stock(**{**arguments, "learning_rate": 0.0})
+    tx = rebuild(tx, call_of(stock, args, kwargs), update, also_in_float32=True)
+    return _keep_dtypes(tx, stock, args, kwargs)
 
-    def __call__(self, stock: Stock, *args: Any, **kwargs: Any) -> Any:
-        arguments = arguments_of(stock, args, kwargs)
-        schedule = arguments["learning_rate"]
-        if not callable(schedule):
-            return super().__call__(stock, *args, **kwargs)
-        count(_ACCEPTED)
-        tx = stock(**{**arguments, "learning_rate": 0.0})
 
-        def update_fn(
-            updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
-        ) -> tuple[PyTree, PyTree]:
-            rate = _no_wider_than((updates, params), schedule(state[0].count))
-            fitted = stock(**{**arguments, "learning_rate": rate})
-            result: tuple[PyTree, PyTree] = fitted.update(updates, state, params, **extra_args)
-            return result
+def _keep_dtypes(tx: Any, stock: Stock, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    requested = requested_dtypes(stock, args, kwargs)
+    return _KEEP_DTYPES.wrap(tx, call_of(stock, args, kwargs), requested)
 
-        call = call_of(stock, args, kwargs)
-        tx = rebuild(tx, call, update_fn, also_in_float32=True)
-        return self.wrap(tx, call, requested_dtypes(stock, args, kwargs))
+
+def _fit_in_each_step(
+    stock: Stock, arguments: dict[str, Any], name: str, rate_of: Callable[[Any], Any]
+) -> Callable[..., Any]:
+    """Return an update that builds stock's transformation with the rate for these leaves."""
+
+    def update_fn(updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any) -> Any:
+        rate = _no_wider_than((updates, params), rate_of(state))
+        return stock(**{**arguments, name: rate}).update(updates, state, params, **extra_args)
+
+    return update_fn
 
 
 def sm3(stock: Stock, *args: Any, **kwargs: Any) -> Any:
@@ -133,13 +121,10 @@ def _no_wider_than(tree: PyTree, rate: Any) -> Any:
     """
     if callable(rate):
         return counting(lambda count: _no_wider_than(tree, rate(count)))
+    if isinstance(rate, float) and rate == 0:
+        return float(rate)  # NumPy's float64 is one. Stock skips such a decay, and 0 * inf is nan.
     if is_weak(rate) or not (is_inexact(rate) and is_x64()):
         return rate
     widest = compute_dtype(tree)
     wider = jnp.finfo(rate.dtype).bits > jnp.finfo(widest).bits
     return cast(rate, widest) if wider and not jnp.iscomplexobj(rate) else rate
-
-
-fit_rate = _Scaled()
-scale = _Scale()
-optimistic_adam = _OptimisticAdam()

@@ -17,7 +17,6 @@ user-defined pytree node need not accept.
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from typing import Any, Callable
 
@@ -36,6 +35,7 @@ from .._contract.dtypes import (
     same_structure,
     strip_weak_type,
     tree_map,
+    unflatten_like,
 )
 from .._contract.kinds import promote_initial_state
 from .._contract.promotion import standard_promotion
@@ -94,8 +94,18 @@ def update(
     stored = _stored(state, accumulated)
 
     def run(dtypes: list[Any]) -> tuple[PyTree, Any]:
-        step = _Step(self, updates, state, params, extra_args, shown, stored, dtypes)
-        return step.run(stock, copy_of(self), dtypes)
+        given, copied = (updates, state, params), copy_of(self)
+        return _take_step(
+            stock,
+            self,
+            copied,
+            given,
+            extra_args,
+            shown=shown,
+            stored=stored,
+            held=dtypes,
+            agrees=True,
+        )
 
     with standard_promotion():
         return run_in_agreement(run, list(map(promoted, shown, accumulated)))
@@ -131,7 +141,6 @@ def update_accumulator(
     pairs = zip(map(dtype_of, leaves(updates)), accumulated)
     shown = [grad if kind_of(grad) >= REAL else wide for grad, wide in pairs]
     stored = _stored(state, accumulated)
-    step = _Step(self, updates, state, params, extra_args, shown, stored)
     common = promoted(*stored) if stored else jnp.dtype(jnp.float32)
     if self._accumulator_dtype is None:
         count("accumulator_dtype=None accepted")
@@ -139,8 +148,19 @@ def update_accumulator(
     copied._accumulator_dtype = common
     if kind_of(common) == COMPLEX:
         copied._acc_update = _of_the_same_kind(self._acc_update)
+    given, held = (updates, state, params), [common] * len(shown)
     with standard_promotion():
-        return step.run(stock, copied, [common] * len(shown))
+        return _take_step(
+            stock,
+            self,
+            copied,
+            given,
+            extra_args,
+            shown=shown,
+            stored=stored,
+            held=held,
+            agrees=False,
+        )
 
 
 def _accumulated(grads: PyTree, accumulators: list[Any]) -> list[Any]:
@@ -155,103 +175,82 @@ def _stored(state: Any, accumulated: list[Any]) -> list[Any]:
     return [acc if kind_of(acc) == kind_of(wide) else wide for acc, wide in pairs]
 
 
-@dataclasses.dataclass(eq=False)
-class _Step:
-    """One step of stock on lists of leaves; the user's inner transformation gets trees again.
+def _take_step(  # noqa: PLR0913
+    stock: Stock,
+    multi_steps: Any,
+    copied: Any,
+    given: tuple[PyTree, Any, PyTree],
+    extra_args: dict[str, Any],
+    *,
+    shown: list[Any],
+    stored: list[Any],
+    held: list[Any],
+    agrees: bool,
+) -> tuple[PyTree, Any]:
+    """Take a step of stock on lists of leaves; the user's inner transformation gets trees again.
 
-    Attributes:
+    Args:
+      stock: ``MultiSteps.update``.
       multi_steps: the user's.
-      grads: in the structure of ``state.acc_grads``.
-      state: before the step.
-      params: may be None.
+      copied: a MultiSteps for this call alone. Nothing may keep it, or be in a cycle with it: it
+        holds the arrays of the step.
+      given: gradients, in the structure of the accumulators; state; params, which may be None.
       extra_args: for the inner transformation.
       shown: the dtypes in which the inner transformation sees the accumulated gradients.
       stored: the dtypes of the accumulators after the step.
-      other: the dtypes of stock's other branch, or None if stock takes them from the inner
-        transformation.
+      held: the dtypes of the accumulators that stock is given.
+      agrees: whether stock has another branch, where gradients and updates have those dtypes too.
     """
+    import optax
 
-    multi_steps: Any
-    grads: PyTree
-    state: Any
-    params: PyTree
-    extra_args: dict[str, Any]
-    shown: list[Any]
-    stored: list[Any]
-    other: list[Any] | None = None
+    grads, state, users_params = given
+    # Of the updates. Without jit, stock may skip the inner transformation.
+    structure: Any = jax.tree_util.tree_structure(grads)
+    dtypes = shown
 
-    def __post_init__(self) -> None:
-        self.outer: Any = jax.tree_util.tree_structure(self.grads)
-        self.inner: Any = jax.tree_util.tree_structure(self.state.inner_opt_state)
-        self.outer_params: Any = jax.tree_util.tree_structure(self.params)
-        # Of the updates. Without jit, stock may skip the inner transformation.
-        self.structure: Any = self.outer
-        self.dtypes = self.shown
-
-    def run(self, stock: Stock, copied: Any, acc_dtypes: list[Any]) -> tuple[PyTree, Any]:
-        """Run stock with accumulators of these dtypes.
-
-        ``copied`` is a MultiSteps for this call alone. Nothing may keep it, or be in a cycle with
-        it: it holds the arrays of the step.
-        """
-        import optax
-
-        init = self.multi_steps._opt.init
-        copied._opt = optax.GradientTransformation(init, counting(self._inner_update))
-        copied._every_k_schedule = counting(self._every_k)
-        if hasattr(self.multi_steps, "_should_skip_update_fn"):  # From 0.1.3 on.
-            copied._should_skip_update_fn = counting(self._should_skip)
-        accumulators = leaves(self.state.acc_grads)
-        state = self.state._replace(
-            inner_opt_state=leaves(self.state.inner_opt_state),
-            acc_grads=list(map(cast, accumulators, acc_dtypes)),
-        )
-        grads = list(map(cast, leaves(self.grads), self.other or self.shown))
-        updates, state = stock(copied, grads, state, leaves(self.params))
-        vars(copied).clear()  # jax 0.4 caches the branches of ``cond``, and they refer to it.
-        return (
-            self.structure.unflatten(map(cast, updates, self.dtypes)),
-            state._replace(
-                inner_opt_state=self.inner.unflatten(state.inner_opt_state),
-                acc_grads=self.outer.unflatten(map(cast, state.acc_grads, self.stored)),
-            ),
-        )
-
-    def _inner_update(
-        self, acc_grads: list[Any], inner_state: list[Any], params: list[Any]
+    def inner_update(
+        acc_grads: list[Any], inner_state: list[Any], params: list[Any]
     ) -> tuple[list[Any], PyTree]:
+        nonlocal structure, dtypes
         # Extra arguments are bound here, because stock passes callables to eval_shape (0.2.4,
         # https://github.com/google-deepmind/optax/pull/1122) or drops all of them (0.1.5, 0.1.7).
-        grads = self.outer.unflatten(map(cast, acc_grads, self.shown))
-        before = self.inner.unflatten(inner_state)
-        given = self.outer_params.unflatten(params)
-        updates, after = self.multi_steps._opt.update(grads, before, given, **self.extra_args)
-        held = cast_back(after, before, "MultiSteps: state of the inner transformation")
+        shown_grads = unflatten_like(grads, map(cast, acc_grads, shown))
+        before = unflatten_like(state.inner_opt_state, inner_state)
+        like = unflatten_like(users_params, params)
+        updates, after = multi_steps._opt.update(shown_grads, before, like, **extra_args)
+        after = cast_back(after, before, "MultiSteps: state of the inner transformation")
         # From 0.2.8 on (no other branch), the gradients may be narrower than the accumulators.
-        like = self.grads if self.other is None else grads
-        bounded = cast_updates(updates, like, given, before)
-        flat, self.structure = jax.tree_util.tree_flatten(bounded)
-        self.dtypes = list(map(dtype_of, flat))
-        return (
-            flat if self.other is None else fit(flat, self.other),
-            leaves(held) if same_structure(held, before) else held,
-        )
+        bounded = cast_updates(updates, shown_grads if agrees else grads, like, before)
+        flat, structure = jax.tree_util.tree_flatten(bounded)
+        dtypes = list(map(dtype_of, flat))
+        after = leaves(after) if same_structure(after, before) else after
+        return fit(flat, held) if agrees else flat, after
 
-    def _every_k(self, step: Any) -> Any:
-        return _like_the_counter(self.multi_steps._every_k_schedule(step))
+    def should_skip(_: Any, step: Any, __: Any) -> tuple[Any, PyTree]:
+        skip, skip_state = multi_steps._should_skip_update_fn(grads, step, users_params)
+        return skip, cast_back(skip_state, state.skip_state, "MultiSteps: skip_state")
 
-    def _should_skip(self, _: Any, step: Any, __: Any) -> tuple[Any, PyTree]:
-        """Show the user's function the user's trees."""
-        should_skip = self.multi_steps._should_skip_update_fn
-        skip, state = should_skip(self.grads, step, self.params)
-        return skip, cast_back(state, self.state.skip_state, "MultiSteps: skip_state")
+    def every_k(step: Any) -> Any:
+        k_steps = multi_steps._every_k_schedule(step)
+        strong = not is_weak(k_steps) and jnp.issubdtype(k_steps.dtype, jnp.integer)
+        # A strong int64 would make the mini-step counter int64.
+        return cast(k_steps, jnp.int32) if strong else k_steps
 
-
-def _like_the_counter(k_steps: Any) -> Any:
-    """Cast a strong int64 schedule to int32, so that the mini-step counter stays int32."""
-    if not is_weak(k_steps) and jnp.issubdtype(k_steps.dtype, jnp.integer):
-        return cast(k_steps, jnp.int32)
-    return k_steps
+    copied._opt = optax.GradientTransformation(multi_steps._opt.init, counting(inner_update))
+    copied._every_k_schedule = counting(every_k)
+    if hasattr(multi_steps, "_should_skip_update_fn"):  # From 0.1.3 on. It sees the user's trees.
+        copied._should_skip_update_fn = counting(should_skip)
+    on_lists = state._replace(
+        inner_opt_state=leaves(state.inner_opt_state),
+        acc_grads=list(map(cast, leaves(state.acc_grads), held)),
+    )
+    flat = list(map(cast, leaves(grads), held if agrees else shown))
+    updates, new_state = stock(copied, flat, on_lists, leaves(users_params))
+    vars(copied).clear()  # jax 0.4 caches the branches of ``cond``, and they refer to it.
+    return structure.unflatten(map(cast, updates, dtypes)), new_state._replace(
+        inner_opt_state=unflatten_like(state.inner_opt_state, new_state.inner_opt_state),
+        acc_grads=unflatten_like(grads, map(cast, new_state.acc_grads, stored)),
+    )
 
 
 def _of_the_same_kind(accumulate: Callable[..., Any]) -> Callable[..., Any]:

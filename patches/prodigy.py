@@ -17,6 +17,7 @@ changed in ``status()``.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Callable
 
 import jax.numpy as jnp
@@ -25,7 +26,6 @@ from .._contract.dtypes import (
     PyTree,
     cast,
     cast_hyperparameter,
-    dtype_of,
     half_to_float32,
     is_half,
     leaves,
@@ -52,14 +52,6 @@ _TREES = (*_AVERAGES, "params0")
 _SCALARS = ("estim_lr", "numerator_weighted")
 
 
-_KNOWN = frozenset(
-    {
-        *("learning_rate", "betas", "beta3", "eps"),
-        *("estim_lr0", "estim_lr_coef", "weight_decay"),
-    }
-)
-
-
 def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace ``optax.contrib.prodigy``, with the arguments of the installed release.
 
@@ -76,16 +68,15 @@ def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     def init_fn(params: PyTree) -> Any:
         import optax.contrib
 
-        def zeros() -> PyTree:
-            return tree_map(lambda p: jnp.zeros_like(p, dtype=average_dtype(p)), params)
-
         count(_INSTEAD)
-        dtype = statistics_dtype(params)
         state = optax.contrib.ProdigyState(
-            **{name: zeros() for name in _AVERAGES},
+            **{
+                name: tree_map(lambda p: jnp.zeros_like(p, dtype=average_dtype(p)), params)
+                for name in _AVERAGES
+            },
             params0=strip_weak_type(params, numbers_too=True),
-            estim_lr=jnp.asarray(arguments["estim_lr0"], dtype),
-            numerator_weighted=jnp.zeros((), dtype),
+            estim_lr=jnp.asarray(arguments["estim_lr0"], statistics_dtype(params)),
+            numerator_weighted=jnp.zeros((), statistics_dtype(params)),
             count=jnp.zeros((), jnp.int32),
         )
         return start_as_stock(known.build(), state, params)
@@ -94,7 +85,7 @@ def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, Any]:
         trees = {name: getattr(state, name) for name in _TREES}
-        kept = _with_gradients(params, updates)
+        kept = _leave_out_frozen(params, updates)
         if params is None or not same_structure(updates, kept, *trees.values()):
             return built.update(updates, state, params)  # type: ignore[no-any-return]  # It raises.
         import optax
@@ -123,16 +114,14 @@ def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     return rebuild(built, call_of(stock, args, kwargs), update_fn, init_fn, also_in_float32=True)
 
 
-def _with_gradients(params: PyTree, grads: PyTree) -> PyTree:
+def _leave_out_frozen(params: PyTree, grads: PyTree) -> PyTree:
     """Leave out the params whose gradient is None, as stock does up to 0.2.3."""
     try:
-        return tree_map(lambda g, p: g if g is None else p, grads, params, is_leaf=_is_none)
+        return tree_map(
+            lambda g, p: g if g is None else p, grads, params, is_leaf=lambda leaf: leaf is None
+        )
     except ValueError:  # The structures differ elsewhere too.
         return params
-
-
-def _is_none(leaf: Any) -> bool:
-    return leaf is None
 
 
 def _widened_vdot(left: PyTree, right: PyTree) -> Any:
@@ -154,14 +143,11 @@ def _step(
     """Take one step of the paper's algorithm, in the dtypes of its arguments."""
     import optax
 
-    def scalar(value: Any) -> Any:
-        return cast_hyperparameter(value, dtype_of(state.estim_lr))
-
-    d, weight_decay = state.estim_lr, scalar(arguments["weight_decay"])
+    d, scalar = state.estim_lr, functools.partial(cast_hyperparameter, dtype=state.estim_lr.dtype)
     beta1, beta2 = map(scalar, arguments["betas"])
     beta3 = beta2**0.5 if arguments["beta3"] is None else scalar(arguments["beta3"])
-    d0, eps, d_coef = (scalar(arguments[name]) for name in ("estim_lr0", "eps", "estim_lr_coef"))
-    rate = scalar(arguments["learning_rate"])
+    names = ("learning_rate", "estim_lr0", "estim_lr_coef", "eps", "weight_decay")
+    rate, d0, d_coef, eps, weight_decay = (scalar(arguments[name]) for name in names)
     if callable(rate):
         rate = rate(state.count)
 

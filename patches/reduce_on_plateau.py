@@ -20,6 +20,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .._contract.dtypes import (
     HALVES,
@@ -42,7 +43,6 @@ from .._engine.patch import Stock
 from .._tally import paused
 from ._support.arguments import arguments_of, array_in
 from ._support.rebuild import call_of, rebuild
-from ._support.representation import stand_in_number
 
 
 def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
@@ -59,8 +59,8 @@ def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
 
     def init_fn(params: PyTree) -> Any:
         # Stock looks only at the dtypes of the params.
-        stand_in = stand_in_number(params, statistics_dtype(params))
-        state = strip_weak_type(without_x64(built.init, stand_in))
+        number = np.zeros((), statistics_dtype(params))  # A probe must not create JAX arrays.
+        state = strip_weak_type(without_x64(built.init, number))
         field = _scale_field(state)
         narrow = _dtype_of_scale(built, params, arguments["factor"])
         return state._replace(**{field: cast(getattr(state, field), narrow)}) if narrow else state
@@ -89,11 +89,10 @@ def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
             new_state = without_x64(step, wide_state, cast(value, dtype))
             new_scale = getattr(new_state, field)
             scaled = tree_map(lambda g: new_scale * half_to_float32(g), updates)
-        new_state = cast_back(new_state, state)
-        if params is not None:
-            return cast_updates(scaled, updates, params), new_state
-        requested = () if dtype_of(scale) == jnp.float32 else (dtype_of(scale),)
-        return cast_updates(scaled, updates, updates, requested=requested), new_state
+        like = updates if params is None else params
+        tells = params is None and dtype_of(scale) != jnp.float32
+        requested = (dtype_of(scale),) if tells else ()
+        return cast_updates(scaled, updates, like, requested=requested), cast_back(new_state, state)
 
     return rebuild(built, call_of(stock, args, kwargs), update_fn, init_fn, also_in_float32=True)
 

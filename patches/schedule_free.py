@@ -64,6 +64,7 @@ def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     if arguments["state_dtype"] is None:
         arguments["state_dtype"] = default
     base = optax.with_extra_args_support(arguments["base_optimizer"])
+    rate = arguments["learning_rate"]
 
     def stock_around(
         init: Callable[..., Any], update: Callable[..., Any], rate: Any, dtype: Any
@@ -83,7 +84,6 @@ def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         wide = tree_map(
             lambda p: p if is_inexact(p) else cast(p, statistics), half_to_float32(params)
         )
-        rate = arguments["learning_rate"]
         state = stock_around(lambda _: base_init(params), base.update, rate, statistics).init(wide)
         if arguments["state_dtype"] is None:
             state = state._replace(z=_like_inexact(state.z, params))
@@ -104,18 +104,22 @@ def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
                 after = cast_back(after, before, "schedule_free: state of the base optimizer")
             return half_to_float32(updates), after
 
+        of_rate: list[Any] = []
+
+        def noting_rate(count: Any) -> Any:
+            value = rate(count)
+            of_rate.extend(_strong(value))
+            return value
+
         wide_state = state._replace(
             weight_sum=half_to_float32(state.weight_sum),
             max_lr=half_to_float32(state.max_lr),
             z=_z_for(state, params),
         )
-        of_rate: list[Any] = []
-        rate = arguments["learning_rate"]
-        if in_old_release:
-            rate = _noting(of_rate, rate)
         # A float64 rate makes updates float64, where gradients are.
         dtype = promoted(dtype_of(wide_state.max_lr), compute_dtype(grads))
-        tx = stock_around(base.init, base_update, rate, dtype)
+        noted = noting_rate if in_old_release and callable(rate) else rate
+        tx = stock_around(base.init, base_update, noted, dtype)
         updates, new_state = tx.update(grads, wide_state, half_to_float32(params), **extra_args)
         as_stocks = cast_updates(updates, state.z, params, requested=(*scalars, *of_rate))
         bounded = cast_updates(as_stocks, grads, params, requested=requested)
@@ -128,19 +132,6 @@ def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
 def _strong(*values: Any) -> tuple[Any, ...]:
     """List the dtypes of those values that promote what they meet."""
     return tuple(dtype_of(v) for v in values if is_array(v) and not is_weak(v))
-
-
-def _noting(dtypes: list[Any], rate: Any) -> Any:
-    """Note the dtype of a schedule's value when stock asks for the value."""
-    if not callable(rate):
-        return rate
-
-    def noted(count: Any) -> Any:
-        value = rate(count)
-        dtypes.extend(_strong(value))
-        return value
-
-    return noted
 
 
 def pass_no_dtype(stock: Stock, *args: Any, **kwargs: Any) -> Any:

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from .._contract.dtypes import (
     PyTree,
     cast,
+    cast_like,
     dtype_of,
     half_to_float32,
     is_half,
@@ -47,10 +48,6 @@ def skip_large_updates(stock: Stock, updates: PyTree, *args: Any, **kwargs: Any)
     return skip, {**state, "norm_squared": cast(state["norm_squared"], dtype)}
 
 
-def _cast_like(tree: PyTree, like: PyTree) -> PyTree:
-    return unflatten_like(tree, map(cast, leaves(tree), map(dtype_of, leaves(like))))
-
-
 def accumulator(stock: Stock, *args: Any) -> Any:
     """Replace an accumulator of ``microbatch``: it carries a list, in float32 or wider."""
     accumulator = stock(*args)
@@ -59,22 +56,18 @@ def accumulator(stock: Stock, *args: Any) -> Any:
     @counting
     def init(value: PyTree) -> PyTree:
         first[:] = [value]  # A value up to 0.2.7, then its shapes and dtypes.
-        return accumulator.init(_wide_leaves(value))
+        return accumulator.init(half_to_float32(leaves(value)))
 
     @counting
     def update(carry: PyTree, value: PyTree, index: Any) -> PyTree:
-        return accumulator.update(carry, _wide_leaves(value), index)
+        return accumulator.update(carry, half_to_float32(leaves(value)), index)
 
     @counting
     def finalize(carry: PyTree) -> PyTree:
         (like,) = first
-        return unflatten_like(like, _cast_like(accumulator.finalize(carry), leaves(like)))
+        return unflatten_like(like, cast_like(accumulator.finalize(carry), leaves(like)))
 
     return dataclasses.replace(accumulator, init=init, update=update, finalize=finalize)
-
-
-def _wide_leaves(tree: PyTree) -> list[Any]:
-    return list(map(half_to_float32, leaves(tree)))
 
 
 def hessian_diag(stock: Stock, loss: Any, params: PyTree, *args: Any, **kwargs: Any) -> Any:
@@ -86,7 +79,7 @@ def hessian_diag(stock: Stock, loss: Any, params: PyTree, *args: Any, **kwargs: 
 
     @counting
     def loss_of_wide(params_: PyTree, *args: Any) -> Any:
-        return cast(loss(_cast_like(params_, params), *args), default)
+        return cast(loss(cast_like(params_, params), *args), default)
 
     diagonal = stock(loss_of_wide, wide, *args, **kwargs)
     return cast(diagonal, promoted(*map(dtype_of, leaves(params))))

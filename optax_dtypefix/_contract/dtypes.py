@@ -250,7 +250,7 @@ def numbers(tree: PyTree) -> list[Any]:
 def same_structure(*trees: PyTree) -> bool:
     """Check whether all trees have their leaves in the same places."""
     structures: list[Any] = list(map(jax.tree_util.tree_structure, trees))
-    return all(structure == structures[0] for structure in structures)
+    return structures == structures[:1] * len(structures)  # One call, not one a tree.
 
 
 def have_same_dtypes(new: PyTree, old: PyTree) -> bool:

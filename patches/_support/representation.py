@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from ..._contract.dtypes import (
+    COMPLEX,
     PyTree,
+    all_dtypes,
     cast,
-    count_cast,
     dtype_of,
     is_complex,
     is_inexact,
@@ -27,22 +27,11 @@ from ..._contract.dtypes import (
     tree_map,
     unflatten_like,
 )
-from ..._contract.widths import compute_dtype, promoted
+from ..._contract.widths import promoted, widest_real
 from ..._tally import count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-
-def stand_in_number(tree: PyTree, dtype: Any) -> Any:
-    """Return one number for stock to see in place of a tree, of which it needs only the dtype.
-
-    NumPy, because a probe must not create JAX arrays.
-    """
-    for leaf in leaves(tree):
-        if kind_of(dtype_of(leaf)) >= 0 and dtype_of(leaf) != dtype:
-            count_cast(leaf, dtype)
-    return np.zeros((), dtype)
 
 
 def average_dtype(param: Any, *, squares: bool = True) -> Any:
@@ -79,8 +68,8 @@ class Representation(NamedTuple):
           *trees: where a leaf of one is complex, those of all are split.
           split: whether complex leaves become pairs.
         """
-        rows = zip(*map(leaves, trees))
-        return cls(dtype, [split and any(map(is_complex, row)) for row in rows])
+        rows = zip(*map(all_dtypes, trees))
+        return cls(dtype, [split and COMPLEX in map(kind_of, row) for row in rows])
 
     def to_list(self, tree: PyTree) -> list[Any]:
         """List the leaves of a tree, with a pair at each place that is split."""
@@ -115,8 +104,9 @@ class Representation(NamedTuple):
         return self._cast(jnp.real(leaf)), self._cast(jnp.imag(leaf))
 
     def _cast(self, leaf: Any) -> Any:
-        dtype = compute_dtype(leaf) if self.dtype is None else self.dtype
-        return cast(leaf, promoted(dtype, jnp.complex64) if is_complex(leaf) else dtype)
+        given = dtype_of(leaf)
+        dtype = self.dtype or widest_real(jnp.dtype(jnp.float32), given)
+        return cast(leaf, promoted(dtype, jnp.complex64) if kind_of(given) == COMPLEX else dtype)
 
 
 def _join(real: Any, imaginary: Any) -> Any:

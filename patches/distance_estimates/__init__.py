@@ -29,13 +29,13 @@ from typing import Any, Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ..._contract.dtypes import (
     PyTree,
     cast,
     cast_like,
     dtype_of,
-    half_to_float32,
     is_inexact,
     leaves,
     same_structure,
@@ -48,14 +48,13 @@ from ..._contract.promotion import standard_promotion
 from ..._contract.state import cast_back
 from ..._contract.updates import cast_updates, same_dtypes
 from ..._contract.widths import compute_dtype, statistics_dtype
-from ..._contract.x64 import without_x64
+from ..._contract.x64 import is_x64, without_x64
 from ..._engine.patch import Stock
-from ..._tally import count
-from .._support.arguments import arguments_of
+from ..._tally import count, counting
+from .._support.arguments import arguments_of, array_in
 from .._support.rebuild import call_of, rebuild
 from .._support.representation import Representation, average_dtype
 from .._support.stock_dtypes import StockCall, replace_user_code, start_as_stock
-from .hyperparameters import hyperparameters_for, in_32_bits, value_in
 
 # Fields of stock's states with a leaf for each param; all others are scalars.
 _COPIES = frozenset({"init_params", "x0"})
@@ -93,7 +92,7 @@ def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
 def _start(stock: Stock, arguments: dict[str, Any], params: PyTree) -> Any:
     """Start a state in its final dtypes."""
     problem = Representation.of(compute_dtype(params), params)
-    tx = stock(**hyperparameters_for(arguments, problem.dtype, params))
+    tx = stock(**_convert_arguments(arguments, problem.dtype, params))
     with standard_promotion():
         state = without_x64(tx.init, problem.to_list(params))
     scalars_in = statistics_dtype(params)
@@ -133,11 +132,13 @@ def _step(
     """
     updates, state, params = given
     problem = Representation.of(compute_dtype(given), updates, params, *_trees(state))
-    if extra_args.get("value") is not None:
-        extra_args = {**extra_args, "value": value_in(extra_args["value"], problem.dtype)}
-    hyperparameters = hyperparameters_for(arguments, problem.dtype, updates, state)
+    value = extra_args.get("value")
+    if value is not None:  # 0.2.5 and 0.2.6 need a NumPy method, which Python numbers lack.
+        value = array_in(value, problem.dtype) if hasattr(value, "dtype") else np.float64(value)
+        extra_args = {**extra_args, "value": value}
+    hyperparameters = _convert_arguments(arguments, problem.dtype, updates, state)
     if base is not None:
-        if in_32_bits(problem.dtype):
+        if _is_in_32_bits(problem.dtype):
             base()  # In the user's mode, before stock runs in 32-bit mode.
         hyperparameters["base_optimizer"] = _returning(lambda: problem.to_list(base()))
 
@@ -182,17 +183,14 @@ def _free(copies: PyTree, keep: PyTree) -> None:
 def dadapt_adamw(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Do as :func:`replace`, and keep the distance while all gradients are 0."""
     tx = replace(stock, *args, **kwargs)
-    beta2 = arguments_of(stock, args, kwargs)["betas"][1]
 
     def update_fn(
         updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, Any]:
         new_updates, new_state = tx.update(updates, state, params, **extra_args)
         count("guard against 0/0")
-        sums = [jnp.sum(jnp.abs(half_to_float32(leaf))) for leaf in leaves(new_state.grad_sum)]
-        divisor = jnp.asarray(sum(sums))
-        divisor *= 1 - cast(beta2, divisor.dtype) ** 0.5
-        distance = jnp.where(divisor == 0, state.estim_lr, new_state.estim_lr)
+        is_known = jnp.isfinite(new_state.estim_lr)
+        distance = jnp.where(is_known, new_state.estim_lr, state.estim_lr)
         return new_updates, new_state._replace(estim_lr=distance)
 
     return rebuild(tx, call_of(stock, args, kwargs), update_fn, also_in_float32=True)
@@ -274,3 +272,51 @@ def _map_fields(function: Callable[..., Any], state: Any, *others: Any) -> Any:
         return type(part)(*map(function, part._fields, part, *others))
 
     return tree_map(replace, state, *others, is_leaf=_has_trees)
+
+
+def _convert_arguments(
+    arguments: dict[str, Any], dtype: Any, tree: PyTree, state: Any = None
+) -> dict[str, Any]:
+    """Convert the arguments to those for a list of leaves in one dtype.
+
+    Args:
+      arguments: with arrays, masks and schedules as the user gave them.
+      dtype: of arrays and, for a state, of the values of schedules.
+      tree: what a mask is made for: params in ``init``, then gradients.
+      state: before the step.
+    """
+    found: dict[str, Any] = tree_map(lambda leaf: array_in(leaf, dtype), dict(arguments))
+    if arguments.get("mask") is not None:
+        found["mask"] = _list_mask(arguments["mask"], tree)
+    for name in ("learning_rate", "weight_decay"):
+        if state is not None and callable(arguments.get(name)):
+            found[name] = _fit_schedule(arguments[name], dtype, _find_count(name, state))
+    return found
+
+
+def _fit_schedule(schedule: Callable[[Any], Any], dtype: Any, count: Any) -> Callable[[Any], Any]:
+    """Cast the values of a schedule to at most ``dtype``; run it in the user's mode."""
+    if not _is_in_32_bits(dtype):
+        return counting(lambda count: array_in(schedule(count), dtype))
+    rate = array_in(schedule(count), dtype)
+    return lambda _: rate
+
+
+def _is_in_32_bits(dtype: Any) -> bool:
+    """Check whether stock computes in ``dtype`` in another mode than the user's."""
+    return is_x64() and bool(dtype == jnp.float32)
+
+
+def _list_mask(mask: Any, tree: PyTree) -> list[Any]:
+    """List the entry of a mask for each leaf of a tree; the mask may be a prefix, or a function."""
+    made = mask(tree) if all(map(callable, leaves(mask))) and callable(mask) else mask
+    structure: Any = jax.tree_util.tree_structure(made)
+    below = map(leaves, structure.flatten_up_to(tree))
+    return [entry for entry, flat in zip(leaves(made), below) for _ in flat]
+
+
+def _find_count(name: str, state: Any) -> Any:
+    """Return the count that a schedule is called with; in a chain, weight decay comes first."""
+    if "count" in getattr(state, "_fields", ()):
+        return state.count
+    return leaves(state[0 if name == "weight_decay" else -1])[0]

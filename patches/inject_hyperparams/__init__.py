@@ -30,39 +30,34 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ..._contract.dtypes import (
-    REAL,
     PyTree,
     all_dtypes,
     cast,
     dtype_of,
     is_real,
-    kind_of,
     leaves,
     strip_weak_type,
+    tree_map,
     unflatten_like,
 )
 from ..._contract.kinds import promote_initial_state
 from ..._contract.signatures import Parameters
 from ..._contract.state import cast_back
 from ..._contract.updates import cast_updates, kept_like, same_dtypes
+from ..._contract.widths import widest_real
 from ..._engine.patch import Stock
-from ..._tally import count, paused
+from ..._tally import count
 from .._support.arguments import arguments_of
-from .._support.rebuild import Call, call_of, in_place_of, rebuild
+from .._support.rebuild import Call, call_of, in_place_of, parts_of, rebuild
 from .._support.stock_dtypes import start_as_stock
-from .hyperparameters import Given, strong_names, widths_of
-from .inner import Factory, Inner
-
-if TYPE_CHECKING:
-    from .hyperparameters import Widths
+from .hyperparameters import Factory, Widths, find_widths
 
 
 def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
@@ -73,10 +68,9 @@ def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     gives an array, or a schedule returns one.
     """
     arguments = arguments_of(stock, args, kwargs)
-    static = arguments["static_args"] = _names(arguments["static_args"])
-    inner_factory, requested = arguments["inner_factory"], arguments.get("hyperparam_dtype")
-    if requested is not None:
-        requested = jax.dtypes.canonicalize_dtype(requested)
+    names = arguments["static_args"]  # An iterator can be read only once, and a set has no hash.
+    arguments["static_args"] = frozenset([names] if isinstance(names, str) else names)
+    inner_factory = arguments["inner_factory"]
     parameters = Parameters(inner_factory)
 
     def remember(**hyperparams: Any) -> Any:
@@ -93,17 +87,8 @@ def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
 
     def wrapped_transform(*args: Any, **kwargs: Any) -> Any:
         tx = built(*args, **kwargs)  # Checks the arguments, and has the right type.
-        bound = parameters.signature.bind(*args, **kwargs)
-        defaults = frozenset(parameters.of_dtypes) - frozenset(bound.arguments)
-        bound.apply_defaults()
-        given = dict(bound.arguments)
-        for name, parameter in parameters.signature.parameters.items():
-            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-                given.update(given.pop(name))
-        factory = Factory(inner_factory, static, defaults, strong_names(given, requested))
-        numbers = Given(stock, given, requested)
-        hyperparams = hyperparams_of(*args, **kwargs)
-        injected = _Injected(stock, tx, hyperparams, factory, numbers, requested)
+        factory = Factory(stock, arguments, parameters, parameters.signature.bind(*args, **kwargs))
+        injected = _Injected(tx, hyperparams_of(*args, **kwargs), factory)
         again = Call(in_place, *args, **kwargs)
         return rebuild(tx, again, injected.update, injected.init)
 
@@ -111,109 +96,146 @@ def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     return in_place
 
 
-def _names(static_args: Any) -> frozenset[str]:
-    """List the names: an iterator can be read only once, and a set has no hash."""
-    return frozenset([static_args] if isinstance(static_args, str) else static_args)
-
-
 @dataclasses.dataclass(eq=False, repr=False)  # By identity: equinox hashes what a closure holds.
 class _Injected:
     """A transformation whose hyperparameters are in its state.
 
     Attributes:
-      inject: stock's function.
       stock: stock's transformation.
       hyperparams: stock's transformation, around one that has the hyperparameters for its state.
       factory: builds the inner transformation.
-      given: the numbers that the user gave.
-      requested: the user's ``hyperparam_dtype``, if any; an argument from 0.1.4 on.
-      asked_for: shapes and dtypes of the inner state, by those of the params.
     """
 
-    inject: Stock
     stock: Any
     hyperparams: Any
     factory: Factory
-    given: Given
-    requested: Any
-    asked_for: dict[Any, PyTree] = dataclasses.field(default_factory=dict)
 
-    def _widths(self, params: PyTree) -> Widths:
+    def _find_widths(self, params: PyTree) -> Widths:
         dtypes = tuple(dict.fromkeys(all_dtypes(params)))
-        widths = widths_of(self.inject, dtypes, self.requested)
+        widths = find_widths(self.factory.stock, dtypes, self.factory.requested)
         if not widths.is_stocks:
             count(f"hyperparameters to {widths.stock}")
         return widths
 
     def init(self, params: PyTree) -> Any:
-        widths = self._widths(params)
+        widths = self._find_widths(params)
         same = (leaf for leaf in leaves(params) if getattr(leaf, "dtype", None) == widths.stock)
         # NumPy: a probe must not create JAX arrays. To make one of that may compile a program.
         state = self.hyperparams.init(next(same, np.zeros((), widths.stock)))
-        kept, used = self.given.settle(state.hyperparams, widths)
-        inner = Inner(self.factory, state.inner_state(), used, widths)
+        kept, used = self.factory.settle(state.hyperparams, widths)
+        inner = _Inner(self.factory, state.inner_state(), used, widths)
         inner_state = strip_weak_type(inner.build().init(params))
         inner_state = promote_initial_state(inner.update, inner_state, params)
         # Integers stay weakly typed: int64, in 64-bit mode, would turn counters into int64.
         state = strip_weak_type(state._replace(hyperparams={}, inner_state=()))
         state = state._replace(hyperparams=kept, inner_state=inner_state)
-        if widths.mixed:  # Stock has hyperparameters in one of these.
-            inner_state = start_as_stock(self.stock, state, params).inner_state
-        return state._replace(inner_state=inner_state)
+        # In a mixed tree stock has hyperparameters in one of its dtypes.
+        return start_as_stock(self.stock, state, params) if widths.mixed else state
 
     def update(
         self, updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, Any]:
-        before = state.inner_state
-        like = _params_like(updates, before) if params is None else params
-        widths = self._widths(like)
+        before, like = state.inner_state, params
+        if params is None:  # Moments have the dtypes of the params.
+            like = next(iter(kept_like(before, updates)), updates)
+        widths, same = self._find_widths(like), same_dtypes(updates, like)
         number = np.zeros((), widths.step)
         _, new_state = self.hyperparams.update(
             number, state._replace(inner_state=()), number, **extra_args
         )
-        kept, used = self.given.settle(new_state.hyperparams, widths, state.hyperparams)
-        inner = Inner(self.factory, new_state.inner_state(), used, widths)
-        same = same_dtypes(updates, like)
-        wide = _as_wide_as(like, updates) if widths.promotes and not same else updates
-        new_updates, inner_state = inner.update(wide, before, params, **extra_args)
-        if same:
-            whose = "inject_hyperparams: state of the inner transformation"
-            inner_state = cast_back(inner_state, before, whose)
-        # Moments may be wide though nobody asked.
-        asks = self._as_asked_for(inner, like, before) if widths.mixed else before
-        # The rest is the count and the states of the user's schedules.
-        none: dict[str, Any] = {"hyperparams": {}, "inner_state": ()}
-        rest = cast_back(new_state._replace(**none), state._replace(**none))
-        new_state = rest._replace(hyperparams=kept, inner_state=inner_state)
-        return cast_updates(new_updates, updates, params, asks), new_state
+        kept, used = self.factory.settle(new_state.hyperparams, widths, state.hyperparams)
+        inner = _Inner(self.factory, new_state.inner_state(), used, widths)
+        grads = _widen(updates, like) if widths.promotes and not same else updates
+        new_updates, inner_state = inner.update(grads, before, params, **extra_args)
+        new_state = new_state._replace(hyperparams=kept, inner_state=inner_state)
+        held = state._replace(hyperparams=kept, inner_state=before if same else inner_state)
+        whose = "inject_hyperparams: state of the inner transformation"
+        return new_updates, cast_back(new_state, held, whose)
 
-    def _as_asked_for(self, inner: Inner, like: PyTree, before: PyTree) -> PyTree:
-        """Return a new inner state, abstractly: its dtypes are those that the user asked for."""
-        structure: Any = jax.tree_util.tree_structure(like)
-        key = structure, tuple((np.shape(leaf), dtype_of(leaf)) for leaf in leaves(like))
+
+class _Inner(NamedTuple):
+    """The inner transformation of one step.
+
+    Attributes:
+      factory: builds it.
+      arguments: of the factory, with hyperparameters of stock.
+      used: the real hyperparameters as the step uses them.
+      widths: of this step.
+    """
+
+    factory: Factory
+    arguments: dict[str, Any]
+    used: dict[str, Any]
+    widths: Widths
+
+    def build(self, dtype: Any = None) -> Any:
+        """Build it, with all hyperparameters weakly typed and of ``dtype``, if that is given."""
+        given = {**self.arguments, **self.used}
+        if self.widths.promotes:
+            keeps_strong = self.widths.keeps_strong and dtype is None
+            as_given = self.factory.static | (self.factory.strong if keeps_strong else frozenset())
+            for name, value in self.arguments.items():
+                if isinstance(value, np.generic) and name not in as_given and is_real(value):
+                    given[name] = float(value)
+            arrays = {name: x for name, x in self.used.items() if name not in as_given}
+            count("hyperparameter to a weak type", len(arrays))
+            given.update(_make_weak(arrays, dtype) if arrays else {})
+        for name in self.factory.defaults:  # No dtypes that nobody asked for.
+            given.pop(name, None)
+        return self.factory.build(**given)
+
+    def update(
+        self, grads: PyTree, state: PyTree, params: PyTree, /, **extra_args: Any
+    ) -> tuple[PyTree, PyTree]:
+        """Take a step, with updates no wider than the user asks for.
+
+        Functions of ``jax.lax`` do not promote. Stock gives them hyperparameters in the dtype of
+        the params, and so does a second try where JAX refuses float32 for that reason.
+        """
+        import optax
+
+        # From 0.1.5 on.
+        accept_extra_args = getattr(optax, "with_extra_args_support", lambda tx: tx)
+
+        def step(dtype: Any = None) -> tuple[PyTree, PyTree]:
+            tx = self.build(dtype)
+            updates, after = accept_extra_args(tx).update(grads, state, params, **extra_args)
+            if parts_of(tx) is None:  # In a mixed tree moments may be wide though nobody asked.
+                updates = cast_updates(updates, grads, params, None if self.widths.mixed else state)
+            return updates, after
+
         try:
-            if key not in self.asked_for:  # Once: to trace takes longer than an eager step.
-                with paused():
-                    self.asked_for[key] = jax.eval_shape(inner.build().init, like)
-            return self.asked_for[key]
-        except Exception:  # An ``init`` may need numbers.
-            return before
+            return step()
+        except (TypeError, ValueError) as error:  # ValueError comes from XLA, with old jax.
+            unlike = any(text in str(error) for text in _UNLIKE)
+            if not (self.widths.promotes and unlike and type(error) in (TypeError, ValueError)):
+                raise
+        return step(self.widths.narrowest)
 
 
-def _params_like(grads: PyTree, state: PyTree) -> PyTree:
-    """Find a tree with the dtypes of the params: without params, the moments if there are any."""
-    return next(iter(kept_like(state, grads)), grads)
+_UNLIKE = (
+    *("same dtype", "accept dtype", "dtypes should", "dtypes must"),
+    *("equal types", "equal output types", "identical types", "compatible types"),
+)
+"""What JAX says of operands and branches whose dtypes differ, from 0.4.13 to 0.10."""
 
 
-def _as_wide_as(params: PyTree, grads: PyTree) -> PyTree:
-    """Widen each real gradient that is narrower than its param."""
-    flat, others = leaves(grads), leaves(params)
-    if list(map(np.shape, flat)) != list(map(np.shape, others)):
+def _widen(grads: PyTree, params: PyTree) -> PyTree:
+    """Cast each real gradient that is narrower than its param to the dtype of the param."""
+    flat, like = leaves(grads), leaves(params)
+    if list(map(np.shape, flat)) != list(map(np.shape, like)):
         return grads
-    return unflatten_like(grads, map(_as_wide_as_leaf, others, flat))
+    rows = ((grad, widest_real(dtype_of(grad), dtype_of(p))) for grad, p in zip(flat, like))
+    return unflatten_like(
+        grads, [cast(grad, dtype) if is_real(grad) else grad for grad, dtype in rows]
+    )
 
 
-def _as_wide_as_leaf(param: Any, grad: Any) -> Any:
-    if kind_of(dtype_of(param)) < REAL or not is_real(grad):
-        return grad
-    return cast(grad, jnp.promote_types(dtype_of(grad), jnp.finfo(dtype_of(param)).dtype))
+@functools.partial(jax.jit, static_argnums=1, inline=True)
+def _make_weak(arrays: PyTree, dtype: Any = None) -> PyTree:
+    """Give arrays of floats a weak type, and perhaps another dtype."""
+    scalar = jax.ShapeDtypeStruct((), jnp.float32)
+    # Later versions of jax give a cast one parameter more.
+    (equation,) = jax.make_jaxpr(lambda x: x.astype(jnp.bfloat16))(scalar).eqns
+    bind = functools.partial(jax.lax.convert_element_type_p.bind, **equation.params)
+    return tree_map(lambda x: bind(x, new_dtype=dtype or x.dtype, weak_type=True), arrays)

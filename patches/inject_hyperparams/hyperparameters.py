@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, NamedTuple
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,14 +24,21 @@ from ..._contract.widths import promoted, widest_real
 from ..._tally import count, paused
 from .._support.stock_dtypes import promotes_half
 
+if TYPE_CHECKING:
+    import inspect
+
+    from ..._contract.signatures import Parameters
+
 
 class Widths(NamedTuple):
     """What the dtypes of the params mean for the hyperparameters of a step.
 
     Attributes:
+      params: the dtypes of the params.
       stock: the dtype in which stock keeps a number in its state; float32, or float64 if a param
         is, where stock raises or makes a float something else.
       is_stocks: whether it is stock's.
+      keeps_arrays: whether stock rounds numbers alone, and not arrays: from 0.2.8 on.
       step: the dtype in which the step uses a number.
       narrowest: the narrowest dtype of floats among the params.
       promotes: whether stock's strongly typed hyperparameters would promote a leaf.
@@ -39,8 +46,10 @@ class Widths(NamedTuple):
       keeps_strong: whether all half precision promotes; JAX promotes float8 with nothing else.
     """
 
+    params: tuple[Any, ...]
     stock: Any
     is_stocks: bool
+    keeps_arrays: bool
     step: Any
     narrowest: Any
     promotes: bool
@@ -49,7 +58,7 @@ class Widths(NamedTuple):
 
 
 @functools.cache
-def widths_of(stock: Callable[..., Any], dtypes: tuple[Any, ...], requested: Any) -> Widths:
+def find_widths(stock: Callable[..., Any], dtypes: tuple[Any, ...], requested: Any) -> Widths:
     """Settle the widths of hyperparameters.
 
     Args:
@@ -57,25 +66,31 @@ def widths_of(stock: Callable[..., Any], dtypes: tuple[Any, ...], requested: Any
       dtypes: of the params, each once, in the order of the leaves.
       requested: the user's ``hyperparam_dtype``, if any.
     """
-    float32 = jnp.dtype(jnp.float32)
-    found = dtypes[0] if dtypes else None
-    if len(dtypes) > 1:
+    import optax
+
+    def start(value: Any, params: Any) -> Any:
+        return stock(optax.scale)(value).init(params).hyperparams["step_size"]
+
+    shapes = [jax.ShapeDtypeStruct((), dtype) for dtype in dtypes]
+    array, half = (jax.ShapeDtypeStruct((), dtype) for dtype in (jnp.float32, jnp.bfloat16))
+    with paused():
+        keeps_arrays = jax.eval_shape(start, array, half).dtype == array.dtype
         try:
-            found = _dtype_in_state(
-                stock, 1.0, [jax.ShapeDtypeStruct((), dtype) for dtype in dtypes]
-            )
+            found = jax.eval_shape(start, 1.0, shapes).dtype
         except Exception:  # Of bfloat16 and float16, none is the highest.
             found = None
-    is_stocks = found is not None and kind_of(found) == REAL
-    widest = widest_real(float32, *dtypes)
-    step = widest if requested is None else promoted(requested, float32)
+    wide = widest_real(array.dtype, *dtypes)
+    is_stocks = found in dtypes and kind_of(found) == REAL
+    step = wide if requested is None else promoted(requested, array.dtype)
     floats = [dtype for dtype in dtypes if kind_of(dtype) >= REAL]
     narrowest = min(floats, key=lambda dtype: jnp.finfo(dtype).bits, default=step)
-    promotes = bool(floats) and jnp.finfo(narrowest).bits < jnp.finfo(step).bits
+    promotes = jnp.finfo(narrowest).bits < jnp.finfo(step).bits
     halves = set(filter(is_half_dtype, dtypes))
     return Widths(
-        requested or (found if is_stocks else widest),
+        dtypes,
+        requested or (found if is_stocks else wide),
         is_stocks,
+        keeps_arrays,
         step,
         narrowest,
         promotes,
@@ -84,112 +99,77 @@ def widths_of(stock: Callable[..., Any], dtypes: tuple[Any, ...], requested: Any
     )
 
 
-@functools.cache
-def keeps_arrays(stock: Callable[..., Any]) -> bool:
-    """Check whether stock leaves arrays as they are, and rounds numbers alone: from 0.2.8 on."""
-    value, param = (jax.ShapeDtypeStruct((), dtype) for dtype in (jnp.float32, jnp.bfloat16))
-    return bool(_dtype_in_state(stock, value, param) == jnp.float32)
+class Factory:
+    """The user's function that builds the inner transformation, and what it was given.
 
-
-def _dtype_in_state(stock: Callable[..., Any], value: Any, params: Any) -> Any:
-    import optax
-
-    def build(number: Any) -> Any:
-        del number
-        return optax.identity()
-
-    def start(value: Any, params: Any) -> Any:
-        return stock(build)(value).init(params).hyperparams["number"]
-
-    with paused():
-        return jax.eval_shape(start, value, params).dtype
-
-
-def strong_names(arguments: dict[str, Any], requested: Any) -> frozenset[str]:
-    """Name the hyperparameters that are arrays or schedules; all with ``hyperparam_dtype``.
-
-    Without the wrapper an array promotes half precision, and a Python number does not. So stock's
-    moments are float32 and right, from 0.2.8 on; before, with ``hyperparam_dtype``.
-    """
-    if requested is not None and not is_half_dtype(requested):
-        return frozenset(arguments)
-    return frozenset(n for n, value in arguments.items() if callable(value) or promotes_half(value))
-
-
-class Given:
-    """The numbers that a factory was given, and the hyperparameters that stand for them.
-
-    Concrete arrays are copied to the host: the user may donate them, or keep the state on other
-    devices than theirs.
+    Attributes:
+      stock: ``inject_hyperparams``.
+      build: the user's function.
+      requested: the user's ``hyperparam_dtype``, if any; an argument from 0.1.4 on.
+      static: names of the arguments that are passed on unchanged.
+      defaults: names of the dtypes that the user left to the function, as ``dtype_momentum``.
+      strong: names of the hyperparameters that are arrays or schedules; all with
+        ``hyperparam_dtype``. Without the wrapper an array promotes half precision, and a Python
+        number does not. So stock's moments are float32 and right, from 0.2.8 on; before, with
+        ``hyperparam_dtype``.
     """
 
-    def __init__(self, stock: Callable[..., Any], arguments: dict[str, Any], requested: Any):
-        from optax._src import base
-
-        self._stock, self._requested = stock, requested
+    def __init__(
+        self,
+        stock: Callable[..., Any],
+        arguments: dict[str, Any],
+        parameters: Parameters,
+        bound: inspect.BoundArguments,
+    ) -> None:
+        self.stock, self.build = stock, arguments["inner_factory"]
+        self.static: frozenset[str] = arguments["static_args"]
+        self.defaults = frozenset(parameters.of_dtypes) - frozenset(bound.arguments)
+        bound.apply_defaults()
+        given, requested = bound.arguments, arguments.get("hyperparam_dtype")
+        self.requested = requested and jax.dtypes.canonicalize_dtype(requested)
+        numbers = {name: x for name, x in given.items() if isinstance(x, float) or is_array(x)}
         self._numbers = {
-            name: _on_host(value)
-            for name, value in arguments.items()
-            # A requested rounding stands.
-            if requested is None
-            and (isinstance(value, float) or is_array(value))
-            and is_real(value)
+            name: _copy_to_host(x)
+            for name, x in numbers.items()
+            if is_real(x) and requested is None  # A requested rounding stands.
         }
-        stateful: Any = getattr(base, "StatefulSchedule", ())  # From 0.1.8 on.
-        self._stateful = {n for n, value in arguments.items() if isinstance(value, stateful)}
-        self._pairs: dict[Any, tuple[Any, Any] | None] = {}
+        all_strong = requested is not None and not is_half_dtype(self.requested)
+        strong = (n for n, x in given.items() if all_strong or callable(x) or promotes_half(x))
+        self.strong = frozenset(strong)
 
     def settle(
-        self, hyperparams: dict[str, Any], widths: Widths, before: dict[str, Any] | None = None
+        self, stocks: dict[str, Any], widths: Widths, before: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the hyperparameters as the state keeps them, and the real ones as used.
 
         Args:
-          hyperparams: of stock: in ``init`` rounded, in ``update`` wide.
+          stocks: hyperparameters of stock: in ``init`` rounded, in ``update`` wide.
           widths: of this step.
           before: the hyperparameters before this step; None in ``init``.
         """
-        step = widths.step
-        unrounded = self._unrounded(hyperparams if before is None else before, step)
+        widest = self.requested or widths.step
+        unrounded = self._find_unrounded(stocks if before is None else before, widths.step)
         kept, used = {}, {}
-        for name, value in hyperparams.items():
+        for name, value in stocks.items():
             # From 0.2.8 on, an integer may be a Python number.
-            new = exact = value if isinstance(value, jax.Array) else jnp.asarray(value)
-            if kind_of(new.dtype) == REAL:
-                if self._requested is not None:
-                    new = cast(new, self._requested)
-                elif new.dtype.itemsize > step.itemsize:
-                    new = cast(new, step)
-                exact = unrounded.get(name, new)
-                used[name] = exact if exact.dtype == step else cast(exact, step)
-            kept[name] = new
-            if before is not None and name in before:
-                leaf = before[name]
-                if name in unrounded and leaf.dtype == widths.stock and isinstance(leaf, jax.Array):
-                    kept[name] = leaf
-                else:
-                    kept[name] = self._fit(name, exact, leaf, widths)
-            elif before is not None and name in used:
-                kept[name] = cast(exact, widths.stock)
+            kept[name] = new = value if isinstance(value, jax.Array) else jnp.asarray(value)
+            if kind_of(new.dtype) != REAL:
+                continue
+            if new.dtype.itemsize > widest.itemsize:
+                kept[name] = new = cast(new, widest)
+            used[name] = unrounded[name] if name in unrounded else cast(new, widths.step)
+            if before is not None:
+                leaf: Any = before.get(name)
+                given = name in unrounded
+                stays = given and isinstance(leaf, jax.Array) and leaf.dtype == widths.stock
+                kept[name] = (
+                    leaf
+                    if stays
+                    else cast(used[name], _find_dtype_after(leaf, widths, grows=given))
+                )
         return kept, used
 
-    def _fit(self, name: str, value: Any, leaf: Any, widths: Widths) -> Any:
-        """Cast a hyperparameter to the dtype that it has in stock's state after ``leaf``.
-
-        Stock up to 0.2.7 has integers or complex numbers where it computes floats. A stateful
-        schedule may start with an integer and go on with floats: they are left alone.
-        """
-        if is_real(value) and (is_weak(leaf) or is_real(leaf)):
-            dtype = widths.stock
-            if keeps_arrays(self._stock) and isinstance(leaf, jax.Array) and not is_weak(leaf):
-                dtype = max(leaf.dtype, dtype, key=_size)
-            return cast(value, min(dtype, value.dtype, key=_size))
-        starts_as_integer = is_real(value) and name in self._stateful
-        if is_weak(leaf) or (starts_as_integer and jnp.issubdtype(leaf.dtype, jnp.integer)):
-            return value
-        return cast(value, leaf.dtype)
-
-    def _unrounded(self, hyperparams: dict[str, Any], widest: Any) -> dict[str, Any]:
+    def _find_unrounded(self, hyperparams: dict[str, Any], widest: Any) -> dict[str, Any]:
         """Return the number that was given, in ``widest``, for each array that is its rounding.
 
         An array of any other value, or NaN, is returned as it is, as wide.
@@ -197,44 +177,42 @@ class Given:
         rows = {}
         for name, value in self._numbers.items():
             leaf: Any = hyperparams.get(name)
-            if not hasattr(leaf, "dtype") or getattr(leaf, "weak_type", False):
+            dtype = getattr(leaf, "dtype", value.dtype)
+            narrow = kind_of(dtype) == REAL and dtype.itemsize < widest.itemsize
+            if not narrow or dtype == value.dtype or getattr(leaf, "weak_type", False):
                 continue
-            if kind_of(leaf.dtype) == REAL and np.shape(value) in ((), leaf.shape):
-                key = name, leaf.dtype, widest
-                pair = self._pairs[key] if key in self._pairs else self._pair(*key)
-                if pair is not None:
-                    rows[name] = leaf, *pair
-        if not rows:
-            return {}
+            if np.shape(value) in ((), np.shape(leaf)):
+                with np.errstate(over="ignore"):  # Stock has warned, or not.
+                    rows[name] = leaf, value.astype(dtype), value.astype(widest)
         count("rounded hyperparameter to what was given", len(rows))
-        return dict(zip(rows, _unrounded(list(rows.values()))))
-
-    def _pair(self, name: str, narrow: Any, wide: Any) -> tuple[Any, Any] | None:
-        """Return what was given, rounded and not; None if it is no wider than the leaf."""
-        value, pair = self._numbers[name], None
-        if narrow.itemsize < wide.itemsize and narrow != dtype_of(value):
-            if isinstance(value, jax.Array):  # Not kept: no tracer may outlive its trace.
-                return cast(value, narrow), cast(value, wide)
-            with np.errstate(over="ignore"):  # Stock has warned, or not.
-                pair = np.asarray(value).astype(narrow), np.asarray(value).astype(wide)
-        self._pairs[name, narrow, wide] = pair
-        return pair
+        return _choose_all(rows) if rows else {}
 
 
-def _size(dtype: Any) -> int:
-    return int(dtype.itemsize)
+def _find_dtype_after(leaf: Any, widths: Widths, *, grows: bool) -> Any:
+    """Find the dtype that a float has in stock's state after a leaf.
+
+    With ``grows``, a leaf that is narrower than in a new state gets the dtype of that one.
+    """
+    dtype = dtype_of(leaf)
+    if not is_real(leaf):
+        # Up to 0.2.7, from an integer or complex param. A stateful schedule may start so, too.
+        return dtype if dtype in widths.params else widths.stock
+    grows = grows and dtype.itemsize < widths.stock.itemsize
+    strong = isinstance(leaf, jax.Array) and not is_weak(leaf)
+    return dtype if widths.keeps_arrays and strong and not grows else widths.stock
 
 
-def _on_host(value: Any) -> Any:
-    if isinstance(value, jax.core.Tracer) or not isinstance(value, jax.Array):
+def _copy_to_host(value: Any) -> Any:
+    """Copy an array: the user may donate it, or keep the state on other devices."""
+    try:
+        return np.asarray(value)
+    except Exception:  # A tracer, or on other hosts.
         return value
-    readable = value.is_fully_addressable or value.is_fully_replicated
-    return jax.device_get(value) if readable else value
 
 
 @functools.partial(jax.jit, inline=True)
-def _unrounded(rows: list[tuple[Any, Any, Any]]) -> list[Any]:
-    return [_choose(*row) for row in rows]
+def _choose_all(rows: dict[str, tuple[Any, Any, Any]]) -> dict[str, Any]:
+    return {name: _choose(*row) for name, row in rows.items()}
 
 
 @jax.custom_jvp

@@ -12,7 +12,6 @@ float64 scalar. State and updates are right.
 from __future__ import annotations
 
 import functools
-import inspect
 import operator
 from typing import Any, Callable
 
@@ -33,6 +32,7 @@ from ..._contract.state import cast_back
 from ..._contract.updates import cast_updates
 from ..._contract.widths import compute_dtype, float_dtype, real_dtype, statistics_dtype
 from ..._engine.patch import Stock
+from .._support.arguments import arguments_of
 from .._support.rebuild import Call, call_of, in_place_of, rebuild
 from .._support.representation import Representation
 
@@ -103,8 +103,7 @@ def scale_by_backtracking(stock: Stock, *args: Any, **kwargs: Any) -> Any:
 def _backtracking(
     stock: Stock, args: tuple[Any, ...], kwargs: dict[str, Any], *, split: bool
 ) -> Any:
-    bound = inspect.signature(stock).bind(*args, **kwargs)
-    stores_grad = bool(bound.arguments.get("store_grad", False))
+    stores_grad = bool(arguments_of(stock, args, kwargs).get("store_grad"))
     # This search takes JAX's gradient, zoom takes its conjugate.
     tx, call = stock(*args, **kwargs), call_of(stock, args, kwargs)
     return _scale_by_linesearch(tx, call, split=split, raw_grad=True, transposes=stores_grad)
@@ -207,7 +206,5 @@ def _value_dtype(state: Any) -> Any:
     def is_search(node: Any) -> bool:
         return hasattr(node, "_fields") and {"value", "grad"} <= set(node._fields)
 
-    for node in jax.tree_util.tree_leaves(state, is_leaf=is_search):
-        if is_search(node):
-            return dtype_of(node.value)
-    return None
+    searches = filter(is_search, jax.tree_util.tree_leaves(state, is_leaf=is_search))
+    return next((dtype_of(search.value) for search in searches), None)

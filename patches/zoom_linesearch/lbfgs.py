@@ -5,9 +5,6 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-
 from ..._contract.dtypes import (
     PyTree,
     cast,
@@ -23,6 +20,7 @@ from ..._contract.promotion import standard_promotion
 from ..._contract.state import cast_back, cast_leaf_back
 from ..._contract.updates import cast_updates
 from ..._contract.widths import compute_dtype, promoted
+from ..._contract.x64 import without_x64
 from ..._engine.patch import Stock
 from ..._errors import warn_or_raise
 from ..._settings import SETTINGS
@@ -50,15 +48,11 @@ def _scale_by_lbfgs(
     tx = stock(*args, **kwargs)
 
     def init_fn(params: PyTree) -> Any:
-        shapes, dtype = jax.eval_shape(tx.init, leaves(params)), compute_dtype(params)
-        weights = shapes.weights_memory
-        if weights.dtype == dtype:
-            return promote_initial_state(update_fn, tx.init(params), params)
-        # In 64-bit mode stock's weights are float64. At first all is 0, so stock need not run.
-        shapes = shapes._replace(weights_memory=jax.ShapeDtypeStruct(weights.shape, dtype))
-        state = tree_map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        trees = {name: unflatten_like(params, getattr(state, name)) for name in _TREES}
-        return promote_initial_state(update_fn, state._replace(**trees), params)
+        # In 64-bit mode stock's weights are float64.
+        state = without_x64(tx.init, leaves(params))
+        fields = {name: unflatten_like(params, getattr(state, name)) for name in _TREES}
+        fields["weights_memory"] = cast(state.weights_memory, compute_dtype(params))
+        return promote_initial_state(update_fn, state._replace(**fields), params)
 
     def update_fn(updates: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:
         trees = {name: getattr(state, name) for name in _TREES}
@@ -98,10 +92,10 @@ def lbfgs(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     import optax
 
     signature = inspect.signature(stock)
-    if "linesearch" in signature.bind(*args, **kwargs).arguments:
-        return stock(*args, **kwargs)
     default = getattr(signature.parameters.get("linesearch"), "default", None)
-    if isinstance(default, tuple) and not _is_stock(default):  # The optax module was reloaded.
+    given = "linesearch" in signature.bind(*args, **kwargs).arguments
+    # Our own default is there if the optax module was reloaded.
+    if given or (isinstance(default, tuple) and not _is_stock(default)):
         return stock(*args, **kwargs)
     arguments = arguments_of(default)
     if arguments is not None:
@@ -128,19 +122,14 @@ def arguments_of(linesearch: Any) -> dict[str, Any] | None:
     import optax
 
     found: dict[str, Any] = {}
-    functions = [getattr(linesearch, "update", None)]
+    functions: list[Any] = [getattr(linesearch, "update", None)]
     while functions:
-        function: Any = functions.pop()
-        code = getattr(function, "__code__", None)
-        for name, cell in zip(code.co_freevars if code else (), function.__closure__ or ()):
-            value = cell.cell_contents
-            if name not in found:
-                found[name] = value
-                if inspect.isfunction(value):
-                    functions.append(value)
+        closure = inspect.getclosurevars(functions.pop()).nonlocals
+        new = {name: value for name, value in closure.items() if name not in found}
+        found.update(new)
+        functions += filter(inspect.isfunction, new.values())
     renamed = {"max_learning_rate": "max_stepsize", "stepsize_precision": "interval_threshold"}
     names = inspect.signature(optax.scale_by_zoom_linesearch).parameters
     cells = {name: renamed.get(name, name) for name in names}
-    if not found.keys() >= set(cells.values()):
-        return None
-    return {name: found[cell] for name, cell in cells.items()}
+    known = found.keys() >= set(cells.values())
+    return {name: found[cell] for name, cell in cells.items()} if known else None
