@@ -241,6 +241,7 @@ _ROUNDED: dict[str, str | bool] = {"xla_allow_excess_precision": False}
 # To compile takes longer than to run. Older compilers lack these options.
 _QUICKLY: dict[str, str | bool] = {
     "xla_backend_optimization_level": "0",
+    "xla_cpu_parallel_codegen_split_count": "1",
     "xla_cpu_use_fusion_emitters": False,
 }
 
