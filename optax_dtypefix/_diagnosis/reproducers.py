@@ -8,10 +8,11 @@ faults, then one outcome a fault, then the report again.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from .._api import disabled, is_applied, status
+from .._api import disabled, status
 from .._engine.release import Release, installed
+from .._engine.state import State
 from ..patches import IDS, load
 from ..patches.releases import TESTED
 from .counts import counts_so_far, patches_at_work
@@ -39,9 +40,12 @@ def write_outcomes(path: str, *ids: str) -> None:
         if not ids or {patch_id, f"{patch_id}.{fault.id}"} & {*ids}
     ]
     in_release = [(patch_id, fault) for patch_id, fault in faults if _may_have(release, fault)]
+    report = status()
+    applied = {patch.id for patch in report if patch.state is State.APPLIED}
+    known: dict[Any, str | None] = {}  # Some faults stand in the tables of two patches.
     with lines_to(path) as write:
         write(
-            report=status().as_dict(),
+            report=report.as_dict(),
             tested=release.tested,
             faults=[
                 {
@@ -55,9 +59,11 @@ def write_outcomes(path: str, *ids: str) -> None:
             ],
         )
         for patch_id, fault in in_release:
-            before = None if is_applied(patch_id) else counts_so_far()
-            outcome = _outcome(fault)
-            fixed_by = [patch_id]
+            before = None if patch_id in applied else counts_so_far()
+            run = fault.reproducer().run
+            if before is not None or run not in known:
+                known[run] = _outcome(fault)
+            outcome, fixed_by = known[run], [patch_id]
             if outcome is None and before is not None:
                 fixed_by = _fixed_by(fault, patches_at_work(before))
             write(patch=patch_id, fault=fault.id, outcome=outcome, fixed_by=fixed_by)

@@ -111,11 +111,16 @@ def test_only_these_functions_are_changed(kind: str, expected: dict[str, list[st
 
 
 def mentioned(function: Any, seen: set[Any]) -> Iterator[str]:
-    """Yield the words in the code of a function, and in the helpers of its module."""
+    """Yield the words in the code of a function, its closure, and the helpers of its module."""
     function = inspect.unwrap(function)
     if function in seen:
         return
     seen.add(function)
+    for cell in function.__closure__ or ():
+        if inspect.isfunction(cell.cell_contents):
+            yield from mentioned(cell.cell_contents, seen)
+        else:
+            yield from re.findall(r"\w+", repr(cell.cell_contents))
     waiting = [function.__code__]
     for code in waiting:
         yield from code.co_names

@@ -15,11 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..._contract.dtypes import is_half, leaves, tree_map
-from ..._engine.patch import NotInReleaseError
+from ..._contract.x64 import x64
+from ..._engine.patch import NotInReleaseError, Reproducer
 from ..jaxpr import equations
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 PyTree = Any
 
@@ -74,8 +75,15 @@ def initial(tx: Any, *dtypes: Any) -> Any:
     return jax.eval_shape(tx.init, shapes(*dtypes))
 
 
-def first_not_float32(state: Any, names: Iterable[str]) -> str | None:
-    """Describe the first of some fields of a state, or of its parts, that is not float32."""
+def first_not_float32(tx: Any, dtypes: Sequence[Any], names: Sequence[str]) -> str | None:
+    """Describe the first of some fields of the first state, or of its parts, that is not float32.
+
+    Args:
+      tx: the transformation.
+      dtypes: of the params, for :func:`shapes`.
+      names: of the fields; if there are none, no state is made.
+    """
+    state = initial(tx, *dtypes) if names else ()
     for part in (state, *state):
         for name in names:
             leaf = getattr(part, name, None)
@@ -106,6 +114,7 @@ def one_step(
     grads: Any = None,
     inside: bool = False,
     state_asks: bool = False,
+    loss: Callable[[PyTree], Any] | None = None,
     **extra_args: Any,
 ) -> str | None:
     """Trace ``init`` and one ``update``, and describe the first leaf that breaks the contract.
@@ -116,6 +125,7 @@ def one_step(
       grads: dtype of the gradients, if not those of the params.
       inside: whether float64 arithmetic inside counts too, if no input is float64.
       state_asks: whether an update may be as wide as the state that is kept for its param.
+      loss: of the params, for a line search: it is passed to ``update``, with value and gradient.
       **extra_args: passed to ``update``, abstractly where they are arrays or shapes.
 
     Returns:
@@ -125,9 +135,91 @@ def one_step(
 
     params = shapes(*dtypes)
     given = params if grads is None else shapes(grads)
+    if loss is not None:
+        value = jax.eval_shape(loss, params)
+        extra_args = {"value": value, "grad": given, "value_fn": loss}
     problem = TracedStep(tx, params, given, extra_args, state_asks=state_asks)
     found = (str(v) for v in problem.step() if inside or v.kind != "float64")
     return next(found, None)
+
+
+def step(
+    summary: str,
+    build: Callable[[Any], Any],
+    *dtypes: Any,
+    in_x64: bool = False,
+    strict: bool = False,
+    float32_fields: Sequence[str] = (),
+    **how: Any,
+) -> Reproducer:
+    """Reproduce a fault that one abstract step shows: most faults are a row of this kind.
+
+    Args:
+      summary: what a user sees, in one line.
+      build: makes the transformation of a package, or a dictionary of several.
+      *dtypes: of the params, for :func:`shapes`.
+      in_x64: in 64-bit mode.
+      strict: in strict promotion mode.
+      float32_fields: fields of the state that must start in float32.
+      **how: see :func:`one_step`.
+    """
+
+    def run(optax: Any) -> str | None:
+        with x64(in_x64), jax.numpy_dtype_promotion("strict" if strict else "standard"):
+            return first_built(
+                optax,
+                build,
+                lambda tx: (
+                    first_not_float32(tx, dtypes, float32_fields) or one_step(tx, *dtypes, **how)
+                ),
+            )
+
+    return Reproducer(summary, run, run)
+
+
+def narrow_fields(
+    summary: str, build: Callable[[Any], Any], *dtypes: Any, names: Sequence[str]
+) -> Reproducer:
+    """Reproduce a fault of the first state: one of some fields is not float32."""
+
+    def run(optax: Any) -> str | None:
+        return first_built(optax, build, lambda tx: first_not_float32(tx, dtypes, names))
+
+    return Reproducer(summary, run, run)
+
+
+def first_built(
+    optax: Any, build: Callable[[Any], Any], reproduce: Callable[[Any], str | None]
+) -> str | None:
+    """Describe the fault of the first transformation that is built, and has it."""
+    with no_warnings():
+        built = build(optax)
+        return first_named(reproduce, built if isinstance(built, dict) else {"": built})
+
+
+def number(
+    summary: str,
+    text: str,
+    compute: Callable[[Any], Any],
+    exact: float,
+    *,
+    rtol: float = 0.01,
+) -> Reproducer:
+    """Reproduce a fault that a wrong number shows.
+
+    Args:
+      summary: what a user sees, in one line.
+      text: see :func:`wrong`.
+      compute: returns an array, of which the last number counts, for a package.
+      exact: the exact number.
+      rtol: the relative error that is allowed.
+    """
+
+    def run(optax: Any) -> str | None:
+        with no_warnings():
+            return wrong(text, compute(optax), exact, rtol)
+
+    return Reproducer(summary, run)
 
 
 def operations(function: Callable[..., Any], *args: Any) -> Iterator[Any]:
@@ -149,6 +241,7 @@ _ROUNDED: dict[str, str | bool] = {"xla_allow_excess_precision": False}
 # To compile takes longer than to run. Older compilers lack these options.
 _QUICKLY: dict[str, str | bool] = {
     "xla_backend_optimization_level": "0",
+    "xla_cpu_parallel_codegen_split_count": "1",
     "xla_cpu_use_fusion_emitters": False,
 }
 
@@ -208,7 +301,7 @@ def first(outcomes: Iterable[str | None]) -> str | None:
 def first_named(reproduce: Callable[[Any], str | None], cases: Mapping[str, Any]) -> str | None:
     """Describe the fault of the first case that has it, after the name of the case."""
     found = ((name, reproduce(case)) for name, case in cases.items())
-    return first(f"{name}: {fault}" if fault else None for name, fault in found)
+    return first(f"{name}: {fault}" if name and fault else fault for name, fault in found)
 
 
 def wrong(text: str, got: Any, exact: float, rtol: float = 0.01) -> str | None:

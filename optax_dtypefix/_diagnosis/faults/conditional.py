@@ -7,50 +7,34 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..._engine.patch import Reproducers
+from ..._engine.patch import Reproducer, Reproducers
 from . import _reproduce as demo
 
-FAULTS = Reproducers()
+
+def _conditional(name: str) -> Reproducer:
+    return demo.step(
+        f"{name} around an optimizer that changes a dtype: TypeError from cond",
+        lambda optax: demo.public(optax, name)(demo.drifting(optax), lambda step: step % 2 == 0),
+        jnp.bfloat16,
+    )
 
 
-def _every_other(step: Any) -> Any:
-    return step % 2 == 0
-
-
-@FAULTS.traced
-def apply_if_finite(optax: Any) -> str | None:
-    """apply_if_finite around an optimizer that changes a dtype: TypeError from cond."""
-    return demo.one_step(optax.apply_if_finite(demo.drifting(optax), 3), jnp.bfloat16)
-
-
-@FAULTS.traced
-def maybe_update(optax: Any) -> str | None:
-    """maybe_update around an optimizer that changes a dtype: TypeError from cond."""
-    return _show_conditional(optax, "maybe_update")
-
-
-@FAULTS.traced
-def conditionally_transform(optax: Any) -> str | None:
-    """conditionally_transform around an optimizer that changes a dtype: TypeError from cond."""
-    return _show_conditional(optax, "conditionally_transform")
-
-
-@FAULTS.traced
-def conditionally_mask(optax: Any) -> str | None:
-    """conditionally_mask around an optimizer that changes a dtype: TypeError from cond."""
-    return _show_conditional(optax, "conditionally_mask")
-
-
-def _show_conditional(optax: Any, name: str) -> str | None:
-    build = demo.public(optax, name)
-    return demo.one_step(build(demo.drifting(optax), _every_other), jnp.bfloat16)
-
-
-@FAULTS.traced
-def mixed_precision(optax: Any) -> str | None:
-    """apply_if_finite with float32 gradients and bfloat16 params: TypeError from cond."""
-    tx = optax.apply_if_finite(optax.trace(0.9), 3)
-    return demo.one_step(tx, jnp.bfloat16, grads=jnp.float32)
+FAULTS = Reproducers(
+    apply_if_finite=demo.step(
+        "apply_if_finite around an optimizer that changes a dtype: TypeError from cond",
+        lambda optax: optax.apply_if_finite(demo.drifting(optax), 3),
+        jnp.bfloat16,
+    ),
+    maybe_update=_conditional("maybe_update"),
+    conditionally_transform=_conditional("conditionally_transform"),
+    conditionally_mask=_conditional("conditionally_mask"),
+    mixed_precision=demo.step(
+        "apply_if_finite with float32 gradients and bfloat16 params: TypeError from cond",
+        lambda optax: optax.apply_if_finite(optax.trace(0.9), 3),
+        jnp.bfloat16,
+        grads=jnp.float32,
+    ),
+)
 
 
 @FAULTS.traced

@@ -2,40 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..._contract.dtypes import (
-    PyTree,
-)
-from ..._contract.x64 import x64
+from ..._contract.dtypes import PyTree
 from ..._engine.patch import Reproducers
 from . import _reproduce as demo
 
-FAULTS = Reproducers()
-
-
 _NAMES = ("dadapt_adamw", "dog", "dowg", "momo", "momo_adam", "mechanize")
+_SCALARS = ("estim_lr", "estim_dist", "max_dist", "estim_sq_dist", "barf", "s")
+_VALUE = jax.ShapeDtypeStruct((), jnp.float32)
 
 
-def _optimizers(optax: Any, names: tuple[str, ...] = _NAMES, **arguments: Any) -> dict[str, Any]:
-    """Build each optimizer of the release; its update ignores a value that it does not need."""
-    bases = {"mechanize": (optax.sgd(0.1),)}
-    found = demo.all_public(optax, *(f"contrib.{name}" for name in names))
-    return {
-        name: optax.with_extra_args_support(build(*bases.get(name, ()), **arguments))
-        for name, build in found.items()
-    }
+def _optimizers(*names: str, **arguments: Any) -> Callable[[Any], dict[str, Any]]:
+    """Return a function that builds each optimizer of the package.
+
+    Their updates ignore a value that they do not need.
+    """
+
+    def build(optax: Any) -> dict[str, Any]:
+        bases = {"mechanize": (optax.sgd(0.1),)}
+        found = demo.all_public(optax, *(f"contrib.{name}" for name in names))
+        return {
+            name: optax.with_extra_args_support(build(*bases.get(name, ()), **arguments))
+            for name, build in found.items()
+        }
+
+    return build
 
 
-def _show(optimizers: dict[str, Any], *dtypes: Any, inside: bool = False) -> str | None:
-    value = jax.ShapeDtypeStruct((), jnp.float32)
-    return demo.first_named(
-        lambda tx: demo.one_step(tx, *dtypes, inside=inside, value=value), optimizers
-    )
+_ALL = _optimizers(*_NAMES)
 
 
 def _probe_zero_gradient(optax: Any) -> str | None:
@@ -55,81 +54,71 @@ def _probe_zero_gradient(optax: Any) -> str | None:
     return None
 
 
-@FAULTS.traced
-def weak_types(optax: Any) -> str | None:
-    """Types in the state change in the first step of dog and dowg: the step compiles twice."""
-    return _show(_optimizers(optax, ("dog", "dowg")), jnp.float32)
-
-
-@FAULTS.traced
-def promoted_updates(optax: Any) -> str | None:
-    """float32 updates or state for bfloat16 params."""
-    return _show(_optimizers(optax), jnp.bfloat16)
-
-
-@FAULTS.traced
-@x64()
-def float64(optax: Any) -> str | None:
-    """float32 params in 64-bit mode: float64 in state, updates or arithmetic."""
-    return _show(_optimizers(optax), jnp.float32, inside=True)
-
-
-@FAULTS.traced
-@x64()
-def float64_params(optax: Any) -> str | None:
-    """float64 params: the state changes from float32 to float64, or lax.clamp raises."""
-    return _show(_optimizers(optax), jnp.float64)
-
-
-@FAULTS.traced
-def mixed_tree(optax: Any) -> str | None:
-    """Leaves of different dtypes: the state changes dtype, or updates are promoted."""
-    optimizers, dtypes = _optimizers(optax), (jnp.bfloat16, jnp.float32)
-    return _narrow(optimizers, *dtypes) or _show(optimizers, *dtypes)
-
-
-@FAULTS.traced
-def mixed_halves(optax: Any) -> str | None:
-    """bfloat16 and float16 leaves in one tree: ValueError, or float32 updates."""
-    return _show(_optimizers(optax), jnp.bfloat16, jnp.float16)
-
-
-@FAULTS.traced
-def array_learning_rate(optax: Any) -> str | None:
-    """float32 number as learning rate: float32 updates for bfloat16 params."""
-    rate = np.asarray(0.1, np.float32)
-    return _show(_optimizers(optax, _NAMES[:-1], learning_rate=rate), jnp.bfloat16)
-
-
-@FAULTS.traced
-def narrow_scalars(optax: Any) -> str | None:
-    """Distances, sums and averages are kept in the lowest dtype of the params."""
-    return _narrow(_optimizers(optax), jnp.bfloat16)
-
-
-@FAULTS.traced
-def integer_leaf(optax: Any) -> str | None:
-    """Integer leaves in the params make the scalars integers."""
-    return _narrow(_optimizers(optax), jnp.float32, jnp.int32)
-
-
-@FAULTS.traced
-def complex_params(optax: Any) -> str | None:
-    """Complex params make the scalars complex: dadapt_adamw hardly moves, mechanize raises.
-
-    JAX compares complex numbers by their real parts first; lax.clamp takes no complex numbers.
-    """
-    optimizers = _optimizers(optax)
-    return _show(optimizers, jnp.complex64) or _narrow(optimizers, jnp.complex64)
-
-
-_SCALARS = ("estim_lr", "estim_dist", "max_dist", "estim_sq_dist", "barf", "s")
-
-
-def _narrow(optimizers: dict[str, Any], *dtypes: Any) -> str | None:
-    return demo.first_named(
-        lambda tx: demo.first_not_float32(demo.initial(tx, *dtypes), _SCALARS), optimizers
-    )
+FAULTS = Reproducers(
+    weak_types=demo.step(
+        "Types in the state change in the first step of dog and dowg: the step compiles twice",
+        _optimizers("dog", "dowg"),
+        jnp.float32,
+        value=_VALUE,
+    ),
+    promoted_updates=demo.step(
+        "float32 updates or state for bfloat16 params", _ALL, jnp.bfloat16, value=_VALUE
+    ),
+    float64=demo.step(
+        "float32 params in 64-bit mode: float64 in state, updates or arithmetic",
+        _ALL,
+        jnp.float32,
+        in_x64=True,
+        inside=True,
+        value=_VALUE,
+    ),
+    float64_params=demo.step(
+        "float64 params: the state changes from float32 to float64, or lax.clamp raises",
+        _ALL,
+        jnp.float64,
+        in_x64=True,
+        value=_VALUE,
+    ),
+    mixed_tree=demo.step(
+        "Leaves of different dtypes: the state changes dtype, or updates are promoted",
+        _ALL,
+        *(jnp.bfloat16, jnp.float32),
+        float32_fields=_SCALARS,
+        value=_VALUE,
+    ),
+    mixed_halves=demo.step(
+        "bfloat16 and float16 leaves in one tree: ValueError, or float32 updates",
+        _ALL,
+        *(jnp.bfloat16, jnp.float16),
+        value=_VALUE,
+    ),
+    array_learning_rate=demo.step(
+        "float32 number as learning rate: float32 updates for bfloat16 params",
+        _optimizers(*_NAMES[:-1], learning_rate=np.asarray(0.1, np.float32)),
+        jnp.bfloat16,
+        value=_VALUE,
+    ),
+    narrow_scalars=demo.narrow_fields(
+        "Distances, sums and averages are kept in the lowest dtype of the params",
+        _ALL,
+        jnp.bfloat16,
+        names=_SCALARS,
+    ),
+    integer_leaf=demo.narrow_fields(
+        "Integer leaves in the params make the scalars integers",
+        _ALL,
+        *(jnp.float32, jnp.int32),
+        names=_SCALARS,
+    ),
+    # JAX compares complex numbers by their real parts first; lax.clamp takes no complex numbers.
+    complex_params=demo.step(
+        "Complex params make the scalars complex: dadapt_adamw hardly moves, mechanize raises",
+        _ALL,
+        jnp.complex64,
+        float32_fields=_SCALARS,
+        value=_VALUE,
+    ),
+)
 
 
 @FAULTS.computed()
@@ -173,7 +162,7 @@ def _not_finite(optax: Any, dtype: Any, gradient: float) -> str | None:
 def python_value(optax: Any) -> str | None:
     """Python numbers as value of momo: AttributeError."""
     params = demo.shapes(jnp.float32)
-    for name, tx in _optimizers(optax, ("momo", "momo_adam")).items():
+    for name, tx in _optimizers("momo", "momo_adam")(optax).items():
         try:
             jax.eval_shape(lambda p, tx=tx: tx.update(p, tx.init(p), p, value=1.0), params)
         except AttributeError as error:

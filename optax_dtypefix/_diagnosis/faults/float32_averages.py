@@ -12,7 +12,9 @@ from . import (
     _stalls as stalls,
 )
 
-FAULTS = Reproducers()
+FAULTS = Reproducers(
+    {name: stalls.STALLS[name] for name in ("stalled_ema", "stalled_sum", "stalled_trace")}
+)
 
 
 @FAULTS.traced
@@ -20,8 +22,3 @@ def narrow_averages(optax: Any) -> str | None:
     """Averages of half-precision gradients are kept in half precision."""
     state = demo.initial(optax.ema(0.999), jnp.bfloat16)
     return demo.wrong_dtype("it is kept in {}", state.ema["w"])
-
-
-FAULTS.computed()(stalls.stalled_ema)
-FAULTS.computed()(stalls.stalled_sum)
-FAULTS.computed()(stalls.stalled_trace)

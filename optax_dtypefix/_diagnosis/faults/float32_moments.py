@@ -16,7 +16,16 @@ from . import (
     _stalls as stalls,
 )
 
-FAULTS = Reproducers()
+FAULTS = Reproducers(
+    {name: stalls.STALLS[name] for name in ("stalled_moment", "stalled_decay", "stalled_factors")},
+    # The numbers above 256 are 2 apart: 256 + 1 is 256.
+    stalled_sum=demo.number(
+        "In bfloat16 the sum of squares of adagrad stops growing",
+        "after 1000 gradients of 1 the update is {:.3g}, not {:.3g}",
+        lambda optax: stalls.last_update(optax.scale_by_rss(), [1.0] * 1000),
+        1000.1**-0.5,
+    ),
+)
 _WITH_ARGUMENTS = {"scale_by_madgrad"}
 
 
@@ -32,19 +41,3 @@ def narrow_moments(optax: Any) -> str | None:
             if narrow:
                 return f"{function} keeps {name} in {dtype_of(narrow[0])}"
     return None
-
-
-FAULTS.computed()(stalls.stalled_moment)
-FAULTS.computed()(stalls.stalled_decay)
-FAULTS.computed()(stalls.stalled_factors)
-
-
-@FAULTS.computed()
-def stalled_sum(optax: Any) -> str | None:
-    """In bfloat16 the sum of squares of adagrad stops growing.
-
-    The numbers above 256 are 2 apart: 256 + 1 is 256.
-    """
-    got = stalls.last_update(optax.scale_by_rss(), [1.0] * 1000)
-    text = "after 1000 gradients of 1 the update is {:.3g}, not {:.3g}"
-    return demo.wrong(text, got, 1000.1**-0.5)

@@ -9,19 +9,19 @@ import jax.numpy as jnp
 from ..._engine.patch import Reproducers
 from . import _reproduce as demo
 
-FAULTS = Reproducers()
+
+def _with_schedule(optax: Any) -> Any:
+    return optax.fromage(demo.warm_up)
 
 
-@FAULTS.traced
-def schedule(optax: Any) -> str | None:
-    """Schedules as learning rate: TypeError."""
-    return demo.one_step(optax.fromage(demo.warm_up), jnp.float32)
-
-
-@FAULTS.traced
-def promoted_updates(optax: Any) -> str | None:
-    """With a schedule, bfloat16 and float16 params get float32 updates, or a TypeError."""
-    return demo.one_step(optax.fromage(demo.warm_up), jnp.bfloat16)
+FAULTS = Reproducers(
+    schedule=demo.step("Schedules as learning rate: TypeError", _with_schedule, jnp.float32),
+    promoted_updates=demo.step(
+        "With a schedule, bfloat16 and float16 params get float32 updates, or a TypeError",
+        _with_schedule,
+        jnp.bfloat16,
+    ),
+)
 
 
 @FAULTS.computed()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable
 
 import jax.numpy as jnp
 import numpy as np
 
-from ..._engine.patch import Reproducers
+from ..._engine.patch import Reproducer, Reproducers
 from . import _reproduce as demo
 
-FAULTS = Reproducers()
+# 4 elements of 400: the norm is 800, and one square, 160000, is more than 65504 already.
+_LARGE = {"b": np.full(4, 400, np.float16)}
+_NO_GRADIENTS = {"b": np.zeros(4, np.float32)}
+_THOUSAND = 1000**0.5
 
 
 @demo.no_warnings()  # global_norm is deprecated from 0.2.7 on, tree_l2_norm from 0.2.5 on.
@@ -24,46 +27,97 @@ def _tree_norms(optax: Any) -> dict[str, Any]:
     return demo.all_public(optax, *(f"tree_utils.{name}" for name in names))
 
 
-# 4 elements of 400: the norm is 800, and one square, 160000, is more than 65504 already.
-_LARGE = {"b": np.full(4, 400, np.float16)}
-
-
 def _probe_tree_norms(optax: Any) -> str | None:
     params = demo.shapes(jnp.bfloat16)
     return demo.first_named(lambda norm: demo.in_half(norm, params), _tree_norms(optax))
 
 
-@FAULTS.computed(probe=_probe_sum)
-@demo.no_warnings()
-def many_leaves(optax: Any) -> str | None:
-    """Norms of many bfloat16 leaves are too small, so clipped updates are too large.
-
-    256 + 1 == 256 in bfloat16: the sum of 1,000 ones stops at 256, the norm at 16.
-    """
-    return demo.wrong(
-        "the norm of 1,000 leaves of 1", optax.global_norm(demo.thousand_ones()), 1000**0.5
-    )
+def _norm(summary: str, compute: Callable[[Any], Any], exact: float) -> Reproducer:
+    return demo.number(summary, "the norm", compute, exact)
 
 
-@FAULTS.computed(probe=_probe_sum)
-@demo.no_warnings()
-def overflow(optax: Any) -> str | None:
-    """float16 norms above 255 are infinite.
+def _update(summary: str, build: Callable[[Any], Any], exact: float) -> Reproducer:
+    """Reproduce a wrong update for the large gradients."""
 
-    400^2 = 160000 is more than 65504, the largest float16 number.
-    """
-    return demo.wrong("the norm", demo.compiled(optax.global_norm, _LARGE), 800)
+    def compute(optax: Any) -> Any:
+        return demo.first_updates(build(optax), _LARGE)["b"]
+
+    return demo.number(summary, "an update", compute, exact)
 
 
-@FAULTS.computed(probe=_probe_sum)
-@demo.no_warnings()
-def underflow(optax: Any) -> str | None:
-    """float16 norms of small numbers are 0.
+def _normalize(optax: Any) -> Any:
+    return demo.public(optax, "normalize_by_update_norm")()
 
-    1e-4^2 = 1e-8 is less than half of 6e-8, the smallest float16 number.
-    """
-    small = np.full(4, 1e-4, np.float16)
-    return demo.wrong("the norm", demo.compiled(optax.global_norm, small), 2e-4)
+
+FAULTS = Reproducers(
+    # 256 + 1 == 256 in bfloat16: the sum of 1,000 ones stops at 256, the norm at 16.
+    many_leaves=demo.number(
+        "Norms of many bfloat16 leaves are too small, so clipped updates are too large",
+        "the norm of 1,000 leaves of 1",
+        lambda optax: optax.global_norm(demo.thousand_ones()),
+        _THOUSAND,
+    )._replace(probe=_probe_sum),
+    # 400^2 = 160000 is more than 65504, the largest float16 number.
+    overflow=_norm(
+        "float16 norms above 255 are infinite",
+        lambda optax: demo.compiled(optax.global_norm, _LARGE),
+        800,
+    )._replace(probe=_probe_sum),
+    # 1e-4^2 = 1e-8 is less than half of 6e-8, the smallest float16 number.
+    underflow=_norm(
+        "float16 norms of small numbers are 0",
+        lambda optax: demo.compiled(optax.global_norm, np.full(4, 1e-4, np.float16)),
+        2e-4,
+    )._replace(probe=_probe_sum),
+    unitwise_norm=_norm(
+        "unitwise_norm of float16 arrays is infinite",
+        lambda optax: demo.compiled(demo.public(optax, "transforms.unitwise_norm"), _LARGE["b"]),
+        800,
+    ),
+    clip_by_global_norm=_update(
+        "clip_by_global_norm clips float16 gradients of a norm above 255 to zero",
+        lambda optax: optax.clip_by_global_norm(1.0),
+        0.5,
+    ),
+    clip_by_block_rms=_update(
+        "clip_by_block_rms clips float16 gradients above 255 to zero",
+        lambda optax: optax.clip_by_block_rms(1.0),
+        1,
+    ),
+    adaptive_grad_clip=_update(
+        "adaptive_grad_clip clips float16 gradients of a norm above 255 to zero or NaN",
+        lambda optax: optax.adaptive_grad_clip(0.5),
+        200,
+    ),
+    trust_ratio=_update(
+        "scale_by_trust_ratio, lamb and lars give NaN for float16 norms above 255",
+        lambda optax: optax.scale_by_trust_ratio(),
+        400,
+    ),
+    normalize_by_update_norm=_update(
+        "normalize_by_update_norm scales float16 gradients of a norm above 255 to zero",
+        _normalize,
+        0.5,
+    ),
+    # t / norm has the wider dtype of the two, and ``lax.select`` takes one dtype only.
+    mixed_tree=demo.step(
+        "clip_by_global_norm on leaves of different dtypes: TypeError",
+        lambda optax: optax.clip_by_global_norm(1.0),
+        *(jnp.bfloat16, jnp.float32),
+    ),
+    # A bfloat16 leaf is divided by the norm of the whole tree, which is float32 if one leaf is.
+    mixed_updates=demo.step(
+        "normalize_by_update_norm on mixed trees: float32 updates for bfloat16 gradients",
+        _normalize,
+        *(jnp.bfloat16, jnp.float32),
+    ),
+    # (t / norm) * max_norm is float32, and ``lax.select`` takes one dtype only.
+    array_max_norm=demo.step(
+        "clip_by_global_norm with a float32 max_norm on half-precision gradients: TypeError",
+        lambda optax: optax.clip_by_global_norm(np.float32(1)),
+        jnp.bfloat16,
+    ),
+)
 
 
 @FAULTS.computed(probe=_probe_tree_norms)
@@ -76,7 +130,7 @@ def tree_norms(optax: Any) -> str | None:
         demo.wrong(
             f"{name} of 1,000 leaves of 1",
             norm(demo.thousand_ones()),
-            1000 if "l1" in name else 1000**0.5,
+            1000 if "l1" in name else _THOUSAND,
         )
         for name, norm in _tree_norms(optax).items()
     )
@@ -92,51 +146,6 @@ def safe_norms(optax: Any) -> str | None:
     return demo.wrong("safe_norm", demo.compiled(optax.safe_norm, x, 0.0), 800) or demo.wrong(
         "safe_root_mean_squares", demo.compiled(optax.safe_root_mean_squares, x, 0.0), 400
     )
-
-
-@FAULTS.computed()
-def unitwise_norm(optax: Any) -> str | None:
-    """unitwise_norm of float16 arrays is infinite."""
-    norm = demo.public(optax, "transforms.unitwise_norm")
-    return demo.wrong("the norm", demo.compiled(norm, _LARGE["b"]), 800)
-
-
-@FAULTS.computed()
-def clip_by_global_norm(optax: Any) -> str | None:
-    """clip_by_global_norm clips float16 gradients of a norm above 255 to zero."""
-    return _wrong_update(optax.clip_by_global_norm(1.0), 0.5)
-
-
-@FAULTS.computed()
-def clip_by_block_rms(optax: Any) -> str | None:
-    """clip_by_block_rms clips float16 gradients above 255 to zero."""
-    return _wrong_update(optax.clip_by_block_rms(1.0), 1)
-
-
-@FAULTS.computed()
-def adaptive_grad_clip(optax: Any) -> str | None:
-    """adaptive_grad_clip clips float16 gradients of a norm above 255 to zero or NaN."""
-    return _wrong_update(optax.adaptive_grad_clip(0.5), 200)
-
-
-@FAULTS.computed()
-def trust_ratio(optax: Any) -> str | None:
-    """scale_by_trust_ratio, lamb and lars give NaN for float16 norms above 255."""
-    return _wrong_update(optax.scale_by_trust_ratio(), 400)
-
-
-@FAULTS.computed()
-def normalize_by_update_norm(optax: Any) -> str | None:
-    """normalize_by_update_norm scales float16 gradients of a norm above 255 to zero."""
-    return _wrong_update(_normalize(optax), 0.5)
-
-
-def _wrong_update(tx: Any, expected: float) -> str | None:
-    return demo.wrong("an update", demo.first_updates(tx, _LARGE)["b"], expected)
-
-
-def _normalize(optax: Any) -> Any:
-    return demo.public(optax, "normalize_by_update_norm")()
 
 
 @FAULTS.computed()
@@ -162,36 +171,6 @@ def projections(optax: Any) -> str | None:
     )
 
 
-@FAULTS.traced
-def mixed_tree(optax: Any) -> str | None:
-    """clip_by_global_norm on leaves of different dtypes: TypeError.
-
-    t / norm has the wider dtype of the two, and ``lax.select`` takes one dtype only.
-    """
-    return demo.one_step(optax.clip_by_global_norm(1.0), jnp.bfloat16, jnp.float32)
-
-
-@FAULTS.traced
-def mixed_updates(optax: Any) -> str | None:
-    """normalize_by_update_norm on mixed trees: float32 updates for bfloat16 gradients.
-
-    A bfloat16 leaf is divided by the norm of the whole tree, which is float32 if one leaf is.
-    """
-    return demo.one_step(_normalize(optax), jnp.bfloat16, jnp.float32)
-
-
-@FAULTS.traced
-def array_max_norm(optax: Any) -> str | None:
-    """clip_by_global_norm with a float32 max_norm on half-precision gradients: TypeError.
-
-    (t / norm) * max_norm is float32, and ``lax.select`` takes one dtype only.
-    """
-    return demo.one_step(optax.clip_by_global_norm(np.float32(1)), jnp.bfloat16)
-
-
-_NO_GRADIENTS = {"b": np.zeros(4, np.float32)}
-
-
 @FAULTS.computed()
 def zero_limit(optax: Any) -> str | None:
     """clip_by_global_norm(0) and clip_by_block_rms(0) give NaN for gradients of 0.
@@ -200,7 +179,9 @@ def zero_limit(optax: Any) -> str | None:
     """
     names = ("clip_by_global_norm", "clip_by_block_rms")
     return demo.first_named(
-        lambda clip: demo.not_finite("the update is NaN", _first(clip(0.0))),
+        lambda clip: demo.not_finite(
+            "the update is NaN", demo.first_updates(clip(0.0), _NO_GRADIENTS)
+        ),
         demo.all_public(optax, *names),
     )
 
@@ -209,8 +190,4 @@ def zero_limit(optax: Any) -> str | None:
 def normalize_zero(optax: Any) -> str | None:
     """contrib.normalize gives NaN for gradients of 0, and so does SAM."""
     tx = demo.public(optax, "contrib.normalize")()
-    return demo.not_finite("the update is NaN", _first(tx))
-
-
-def _first(tx: Any) -> Any:
-    return demo.first_updates(tx, _NO_GRADIENTS)
+    return demo.not_finite("the update is NaN", demo.first_updates(tx, _NO_GRADIENTS))

@@ -8,43 +8,104 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..._contract.dtypes import (
-    PyTree,
-    tree_map,
-)
+from ..._contract.dtypes import PyTree, tree_map
 from ..._contract.x64 import x64
 from ..._engine.patch import Reproducers
 from . import _reproduce as demo
 
-FAULTS = Reproducers()
+
+def _around(inner: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a function that builds ``MultiSteps`` around a transformation of a package."""
+    return lambda optax: optax.MultiSteps(inner(optax), 2)
 
 
-@FAULTS.traced
-def inner_drift(optax: Any) -> str | None:
-    """MultiSteps around a transformation that changes a dtype: TypeError, or a changing state."""
-    return demo.one_step(optax.MultiSteps(demo.drifting(optax), 2), jnp.bfloat16)
+def _sgd(optax: Any) -> Any:
+    return optax.sgd(0.1)
 
 
-@FAULTS.traced
-def adafactor(optax: Any) -> str | None:
-    """MultiSteps(adafactor) on bfloat16 params: TypeError from cond."""
-    tx = optax.MultiSteps(optax.adafactor(1e-3), 2)
+def _schedule_free(optax: Any) -> Any:
+    return demo.public(optax, "contrib.schedule_free")(optax.sgd(0.1), learning_rate=0.1)
+
+
+def _with_extra_argument(update: Callable[..., Any]) -> Callable[[Any], Any]:
+    def build(optax: Any) -> Any:
+        made = demo.public(optax, "GradientTransformationExtraArgs")
+        return made(lambda _: optax.EmptyState(), update)
+
+    return _around(build)
+
+
+def _ignoring(
+    grads: PyTree, state: PyTree, params: PyTree = None, *, value_fn: Any = None
+) -> tuple[PyTree, PyTree]:
+    del params, value_fn
+    return grads, state
+
+
+def _scaled(
+    grads: PyTree, state: PyTree, params: PyTree = None, *, scale: Any
+) -> tuple[PyTree, PyTree]:
+    del params
+    return tree_map(lambda g: g * scale, grads), state
+
+
+FAULTS = Reproducers(
+    inner_drift=demo.step(
+        "MultiSteps around a transformation that changes a dtype: TypeError, or a changing state",
+        _around(demo.drifting),
+        jnp.bfloat16,
+    ),
     # Updates of adafactor are float32 there, like its state: ``promotion`` fixes that.
-    return demo.one_step(tx, jnp.bfloat16, state_asks=True)
-
-
-@FAULTS.traced
-def schedule_free(optax: Any) -> str | None:
-    """MultiSteps(schedule_free) on bfloat16 params: TypeError from cond."""
-    tx = demo.public(optax, "contrib.schedule_free")(optax.sgd(0.1), learning_rate=0.1)
-    return demo.one_step(optax.MultiSteps(tx, 2), jnp.bfloat16, state_asks=True)
-
-
-@FAULTS.traced
-def mixed_precision(optax: Any) -> str | None:
-    """float32 gradients on bfloat16 params: TypeError from cond, or the state changes."""
-    tx = optax.MultiSteps(optax.adam(1e-3), 2)
-    return demo.one_step(tx, jnp.bfloat16, grads=jnp.float32)
+    adafactor=demo.step(
+        "MultiSteps(adafactor) on bfloat16 params: TypeError from cond",
+        _around(lambda optax: optax.adafactor(1e-3)),
+        jnp.bfloat16,
+        state_asks=True,
+    ),
+    schedule_free=demo.step(
+        "MultiSteps(schedule_free) on bfloat16 params: TypeError from cond",
+        _around(_schedule_free),
+        jnp.bfloat16,
+        state_asks=True,
+    ),
+    mixed_precision=demo.step(
+        "float32 gradients on bfloat16 params: TypeError from cond, or the state changes",
+        _around(lambda optax: optax.adam(1e-3)),
+        jnp.bfloat16,
+        grads=jnp.float32,
+    ),
+    int64_schedule=demo.step(
+        "int64 every_k_schedule in 64-bit mode: TypeError from cond",
+        lambda optax: optax.MultiSteps(
+            _sgd(optax), lambda step: jnp.asarray([2, 3], jnp.int64)[step % 2]
+        ),
+        jnp.float32,
+        in_x64=True,
+    ),
+    callable_extra_argument=demo.step(
+        "Extra arguments that are functions: TypeError",
+        _with_extra_argument(_ignoring),
+        jnp.float32,
+        value_fn=lambda params: params,
+    ),
+    required_extra_argument=demo.step(
+        "Extra arguments that the inner transformation requires: TypeError",
+        _with_extra_argument(_scaled),
+        jnp.float32,
+        scale=jax.ShapeDtypeStruct((), jnp.float32),
+    ),
+    strict_promotion=demo.step(
+        "Strict dtype promotion raises TypePromotionError inside MultiSteps",
+        _around(_sgd),
+        jnp.float32,
+        strict=True,
+    ),
+    integer_leaf=demo.step(
+        "Integer leaves change the state to float32, or raise TypeError",
+        _around(lambda optax: optax.sgd(1.0)),
+        *(jnp.float32, jnp.int32),
+    ),
+)
 
 
 @FAULTS.computed()
@@ -53,46 +114,6 @@ def half_precision_sum(optax: Any) -> str | None:
     tx, gradients = optax.MultiSteps(optax.sgd(1.0), 1000), np.linspace(0.5, 1.5, 1000)
     updates, _ = demo.steps(tx, np.zeros((), jnp.bfloat16), gradients)
     return demo.wrong("the mean of 1,000 gradients from 0.5 to 1.5 is {}", -updates, 1.0)
-
-
-@FAULTS.traced
-@x64()
-def int64_schedule(optax: Any) -> str | None:
-    """int64 every_k_schedule in 64-bit mode: TypeError from cond."""
-    tx = optax.MultiSteps(optax.sgd(0.1), lambda step: jnp.asarray([2, 3], jnp.int64)[step % 2])
-    return demo.one_step(tx, jnp.float32)
-
-
-@FAULTS.traced
-def callable_extra_argument(optax: Any) -> str | None:
-    """Extra arguments that are functions: TypeError."""
-
-    def update(
-        grads: PyTree, state: PyTree, params: PyTree = None, *, value_fn: Any = None
-    ) -> tuple[PyTree, PyTree]:
-        del params, value_fn
-        return grads, state
-
-    return _show_extra_argument(optax, update, value_fn=lambda params: params)
-
-
-@FAULTS.traced
-def required_extra_argument(optax: Any) -> str | None:
-    """Extra arguments that the inner transformation requires: TypeError."""
-
-    def update(
-        grads: PyTree, state: PyTree, params: PyTree = None, *, scale: Any
-    ) -> tuple[PyTree, PyTree]:
-        del params
-        return tree_map(lambda g: g * scale, grads), state
-
-    return _show_extra_argument(optax, update, scale=jax.ShapeDtypeStruct((), jnp.float32))
-
-
-def _show_extra_argument(optax: Any, update: Callable[..., Any], **extra_args: Any) -> str | None:
-    build = demo.public(optax, "GradientTransformationExtraArgs")
-    inner = build(lambda _: optax.EmptyState(), update)
-    return demo.one_step(optax.MultiSteps(inner, 2), jnp.float32, **extra_args)
 
 
 @FAULTS.traced
@@ -109,7 +130,7 @@ def float64_accumulator(optax: Any) -> str | None:
 
 
 def _narrow_accumulator(optax: Any, dtype: Any) -> str | None:
-    state = demo.initial(optax.MultiSteps(optax.sgd(0.1), 2), dtype)
+    state = demo.initial(_around(_sgd)(optax), dtype)
     text = f"{np.dtype(dtype)} gradients are accumulated in {{}}"
     return demo.wrong_dtype(text, state.acc_grads["w"], dtype)
 
@@ -120,16 +141,3 @@ def accumulator_dtype_none(optax: Any) -> str | None:
     demo.public(optax, "MultiSteps", parameter="accumulator_dtype")
     tx = optax.MultiSteps(optax.sgd(0.1), 2, accumulator_dtype=None)
     return demo.one_step(tx, jnp.bfloat16)
-
-
-@FAULTS.traced
-def strict_promotion(optax: Any) -> str | None:
-    """Strict dtype promotion raises TypePromotionError inside MultiSteps."""
-    with jax.numpy_dtype_promotion("strict"):
-        return demo.one_step(optax.MultiSteps(optax.sgd(0.1), 2), jnp.float32)
-
-
-@FAULTS.traced
-def integer_leaf(optax: Any) -> str | None:
-    """Integer leaves change the state to float32, or raise TypeError."""
-    return demo.one_step(optax.MultiSteps(optax.sgd(1.0), 2), jnp.float32, jnp.int32)

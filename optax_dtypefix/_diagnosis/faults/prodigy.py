@@ -6,19 +6,12 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ..._contract.x64 import x64
 from ..._engine.patch import Reproducers
 from . import _reproduce as demo
-
-FAULTS = Reproducers()
 
 
 def _build(optax: Any) -> Any:
     return demo.public(optax, "contrib.prodigy")()
-
-
-def _show(optax: Any, *dtypes: Any, inside: bool = False) -> str | None:
-    return demo.one_step(_build(optax), *dtypes, inside=inside)
 
 
 def _probe_zero_gradient(optax: Any) -> str | None:
@@ -34,47 +27,42 @@ def _probe_zero_gradient(optax: Any) -> str | None:
     return None
 
 
-@FAULTS.traced
-@x64()
-def float64(optax: Any) -> str | None:
-    """float32 params in 64-bit mode: float64 in state and updates."""
-    return _show(optax, jnp.float32, inside=True)
-
-
-@FAULTS.traced
-@x64()
-def float64_params(optax: Any) -> str | None:
-    """float64 params: the state changes from float32 to float64."""
-    return _show(optax, jnp.float64)
-
-
-@FAULTS.traced
-def promoted_updates(optax: Any) -> str | None:
-    """float32 updates for bfloat16 params."""
-    return _show(optax, jnp.bfloat16)
-
-
-@FAULTS.traced
-def mixed_tree(optax: Any) -> str | None:
-    """Leaves of different dtypes: the state changes dtype, or updates are promoted."""
-    return _narrow(optax, jnp.bfloat16, jnp.float32) or _show(optax, jnp.bfloat16, jnp.float32)
+FAULTS = Reproducers(
+    float64=demo.step(
+        "float32 params in 64-bit mode: float64 in state and updates",
+        _build,
+        jnp.float32,
+        in_x64=True,
+        inside=True,
+    ),
+    float64_params=demo.step(
+        "float64 params: the state changes from float32 to float64",
+        _build,
+        jnp.float64,
+        in_x64=True,
+    ),
+    promoted_updates=demo.step("float32 updates for bfloat16 params", _build, jnp.bfloat16),
+    mixed_tree=demo.step(
+        "Leaves of different dtypes: the state changes dtype, or updates are promoted",
+        _build,
+        *(jnp.bfloat16, jnp.float32),
+        float32_fields=("estim_lr",),
+    ),
+    complex_params=demo.step(
+        "Complex params make the distance estimate complex, and it hardly grows",
+        _build,
+        jnp.complex64,
+        float32_fields=("estim_lr",),
+    ),
+)
 
 
 @FAULTS.traced
 def narrow_scalars(optax: Any) -> str | None:
     """Distance estimates are kept in the lowest dtype of the params."""
-    return _narrow(optax, jnp.bfloat16) or _narrow(optax, jnp.float32, jnp.int32)
-
-
-def _narrow(optax: Any, *dtypes: Any) -> str | None:
-    state = demo.initial(_build(optax), *dtypes)
-    return demo.wrong_dtype("estim_lr is {}", state.estim_lr)
-
-
-@FAULTS.traced
-def complex_params(optax: Any) -> str | None:
-    """Complex params make the distance estimate complex, and it hardly grows."""
-    return _show(optax, jnp.complex64) or _narrow(optax, jnp.complex64)
+    every = ((jnp.bfloat16,), (jnp.float32, jnp.int32))
+    tx = _build(optax)
+    return demo.first(demo.first_not_float32(tx, dtypes, ("estim_lr",)) for dtypes in every)
 
 
 @FAULTS.computed(probe=_probe_zero_gradient)

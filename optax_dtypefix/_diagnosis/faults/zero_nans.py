@@ -10,8 +10,6 @@ import jax.numpy as jnp
 from ..._engine.patch import Reproducers
 from . import _reproduce as demo
 
-FAULTS = Reproducers()
-
 
 def _probe_product(optax: Any) -> str | None:
     """Trace a product over a whole leaf, where neither a sum nor the identity needs one."""
@@ -23,10 +21,13 @@ def _probe_product(optax: Any) -> str | None:
     return None
 
 
-@FAULTS.traced
-def bool_mask(optax: Any) -> str | None:
-    """zero_nans inside MultiSteps has a bool mask: TypeError from cond."""
-    return demo.one_step(optax.MultiSteps(optax.zero_nans(), 2), jnp.float32)
+FAULTS = Reproducers(
+    bool_mask=demo.step(
+        "zero_nans inside MultiSteps has a bool mask: TypeError from cond",
+        lambda optax: optax.MultiSteps(optax.zero_nans(), 2),
+        jnp.float32,
+    )
+)
 
 
 @FAULTS.computed(probe=_probe_product)

@@ -7,34 +7,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..._contract.dtypes import (
-    PyTree,
-    is_inexact,
-    is_weak,
-    leaves,
-)
+from ..._contract.dtypes import PyTree, is_inexact, is_weak, leaves
 from ..._contract.widths import real_dtype
 from ..._contract.x64 import x64
 from ..._engine.patch import Reproducers
 from . import _reproduce as demo
-
-FAULTS = Reproducers()
 
 
 def _loss(params: PyTree) -> Any:
     """Compute a quadratic, real also for complex params, in the dtype of the first leaf."""
     found = [leaf for leaf in leaves(params) if is_inexact(leaf)]
     return sum(jnp.sum(jnp.real(leaf * jnp.conj(leaf))).astype(real_dtype(found)) for leaf in found)
-
-
-def _one_step(tx: Any, *dtypes: Any, grads: Any = None, inside: bool = False) -> str | None:
-    params = demo.shapes(*dtypes)
-    extra = {
-        "value": jax.eval_shape(_loss, params),
-        "grad": demo.shapes(grads) if grads else params,
-        "value_fn": _loss,
-    }
-    return demo.one_step(tx, *dtypes, grads=grads, inside=inside, **extra)
 
 
 def _build_lbfgs(optax: Any) -> Any:
@@ -46,6 +29,58 @@ def _build_backtracking(optax: Any, *, store_grad: bool = False) -> Any:
     return build(max_backtracking_steps=3, store_grad=store_grad)
 
 
+FAULTS = Reproducers(
+    weak_types_backtracking=demo.step(
+        "State of the backtracking search is weakly typed until the first step: two traces",
+        _build_backtracking,
+        jnp.float32,
+        loss=_loss,
+    ),
+    float32_in_64_bit_mode=demo.step(
+        "float32 params in 64-bit mode: TypeError from cond, later float64 in state and inside",
+        _build_lbfgs,
+        jnp.float32,
+        in_x64=True,
+        inside=True,
+        loss=_loss,
+    ),
+    bfloat16=demo.step(
+        "bfloat16 params: TypeError from cond, later a changing state",
+        _build_lbfgs,
+        jnp.bfloat16,
+        loss=_loss,
+    ),
+    complex=demo.step(
+        "Complex params: TypeError, later two traces", _build_lbfgs, jnp.complex64, loss=_loss
+    ),
+    mixed_tree=demo.step(
+        "Leaves of different dtypes: TypeError, or updates of the wrong dtype",
+        _build_lbfgs,
+        *(jnp.bfloat16, jnp.float32),
+        loss=_loss,
+    ),
+    mixed_precision=demo.step(
+        "float32 gradients on bfloat16 params: TypeError, or the state changes dtype",
+        _build_lbfgs,
+        jnp.bfloat16,
+        grads=jnp.float32,
+        loss=_loss,
+    ),
+    bfloat16_backtracking=demo.step(
+        "bfloat16 params: the state of the backtracking search changes",
+        _build_backtracking,
+        jnp.bfloat16,
+        loss=_loss,
+    ),
+    stored_gradient=demo.step(
+        "store_grad=True on bfloat16 params: TypeError about a cotangent",
+        lambda optax: _build_backtracking(optax, store_grad=True),
+        jnp.bfloat16,
+        loss=_loss,
+    ),
+)
+
+
 @FAULTS.traced
 def weak_types(optax: Any) -> str | None:
     """State of L-BFGS is weakly typed until the first step: two traces."""
@@ -53,20 +88,7 @@ def weak_types(optax: Any) -> str | None:
     # This is enough to know, and to trace a search takes long.
     if any(map(is_weak, leaves(demo.initial(tx, jnp.float32)))):
         return "the state is weakly typed before the first step, and not after it"
-    return _one_step(tx, jnp.float32)
-
-
-@FAULTS.traced
-def weak_types_backtracking(optax: Any) -> str | None:
-    """State of the backtracking search is weakly typed until the first step: two traces."""
-    return _one_step(_build_backtracking(optax), jnp.float32)
-
-
-@FAULTS.traced
-@x64()
-def float32_in_64_bit_mode(optax: Any) -> str | None:
-    """float32 params in 64-bit mode: TypeError from cond, later float64 in state and inside."""
-    return _one_step(_build_lbfgs(optax), jnp.float32, inside=True)
+    return demo.one_step(tx, jnp.float32, loss=_loss)
 
 
 @FAULTS.traced
@@ -88,39 +110,3 @@ def float64(optax: Any) -> str | None:
 
     jax.eval_shape(maybe_step, jax.ShapeDtypeStruct((), jnp.bool_), demo.shapes(jnp.float64))
     return None
-
-
-@FAULTS.traced
-def bfloat16(optax: Any) -> str | None:
-    """bfloat16 params: TypeError from cond, later a changing state."""
-    return _one_step(_build_lbfgs(optax), jnp.bfloat16)
-
-
-@FAULTS.traced
-def complex_(optax: Any) -> str | None:
-    """Complex params: TypeError, later two traces."""
-    return _one_step(_build_lbfgs(optax), jnp.complex64)
-
-
-@FAULTS.traced
-def mixed_tree(optax: Any) -> str | None:
-    """Leaves of different dtypes: TypeError, or updates of the wrong dtype."""
-    return _one_step(_build_lbfgs(optax), jnp.bfloat16, jnp.float32)
-
-
-@FAULTS.traced
-def mixed_precision(optax: Any) -> str | None:
-    """float32 gradients on bfloat16 params: TypeError, or the state changes dtype."""
-    return _one_step(_build_lbfgs(optax), jnp.bfloat16, grads=jnp.float32)
-
-
-@FAULTS.traced
-def bfloat16_backtracking(optax: Any) -> str | None:
-    """bfloat16 params: the state of the backtracking search changes."""
-    return _one_step(_build_backtracking(optax), jnp.bfloat16)
-
-
-@FAULTS.traced
-def stored_gradient(optax: Any) -> str | None:
-    """store_grad=True on bfloat16 params: TypeError about a cotangent."""
-    return _one_step(_build_backtracking(optax, store_grad=True), jnp.bfloat16)
