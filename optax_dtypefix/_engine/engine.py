@@ -17,7 +17,6 @@ from .lock import LOCK
 from .patch_points import PatchPoints
 from .selection import Decision, decide, verify_fix
 from .state import NOT_IMPORTED, State
-from .still_stock import StillStock
 from .wrapper import stock_only
 
 if TYPE_CHECKING:
@@ -74,7 +73,6 @@ class Engine:
         self._settings = settings
         self._tested = tuple(tested)
         self._probing = probing
-        self._still_stock = StillStock(package)
         self._points = PatchPoints(package, self._ids)
         self._slots = {patch_id: _Slot() for patch_id in self._ids}
         self._blocks: list[tuple[str, ...]] = []  # The ids of each open ``disabled`` block.
@@ -85,7 +83,7 @@ class Engine:
             waiting = [i for i in self._ids if self._is_waiting(self._decision(i))]
         self._apply(waiting, importing=module.__name__ == self._package)
         with LOCK:
-            self._still_stock.skip(self._points.stock())
+            self._points.mark_in_time()
 
     def _is_waiting(self, decision: Decision) -> bool:
         # In strict mode a failed patch aborts the import, so decide again on retry. A function may
@@ -147,7 +145,9 @@ class Engine:
 
     def built_before(self, value: Any) -> list[str]:
         """Return the functions that built parts of a value before they were patched."""
-        return self._still_stock.built_before(value)
+        from .still_stock import list_built_before  # Few programs ask.
+
+        return list_built_before(value, self._points.wrappers())
 
     def is_applied(self, patch_id: str) -> bool:
         """Return whether calls reach this patch right now."""
@@ -158,6 +158,7 @@ class Engine:
     def status(self) -> Report:
         """Report the state of every patch."""
         from .report import PatchStatus, Report  # Few programs ask.
+        from .still_stock import list_holders
 
         package = loaded_module(self._package)
         # Loading a patch imports JAX, which a pending package does not justify.
@@ -171,7 +172,9 @@ class Engine:
                     decision.reason,
                     self._points.paths(patch_id),
                     *declared[patch_id],
-                    held=tuple(self._still_stock.held(self._points.stock((patch_id,)))),
+                    held=tuple(
+                        text for w in self._points.wrappers((patch_id,)) for text in list_holders(w)
+                    ),
                     reached=self._slots[patch_id].tally.reached,
                     changed=self._slots[patch_id].tally.changed.copy(),
                 )
@@ -329,10 +332,13 @@ class Engine:
             )
 
     def _report_still_stock(self) -> None:
+        from .still_stock import find_still_stock  # Only a late import needs it.
+
+        points, strict = self._points, self._settings.strict
         try:
             with LOCK:
-                names = self._still_stock.search(
-                    self._points.stock(), self._points.holders(), again=self._settings.strict
+                names = find_still_stock(
+                    points.wrappers(points.order), points.holders(), self._package, again=strict
                 )
         except Exception:  # The patches are applied: only the warning is lost.
             LOGGER.debug("could not search for what is still stock", exc_info=True)
@@ -342,7 +348,7 @@ class Engine:
             warn_or_raise(
                 f"Built before the patches were applied, and still stock: {', '.join(names[:6])}"
                 f"{more}. Build these objects again, or import optax_dtypefix earlier.",
-                strict=self._settings.strict,
+                strict=strict,
             )
 
     def _suspended(self) -> set[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
 from .locate import defining_module, find, owner_of
@@ -65,7 +64,7 @@ class PatchPoints:
 
     def __init__(self, package: str, order: Sequence[str]) -> None:
         self._package = package
-        self._order = order
+        self.order = order
         self._points: dict[str, PatchPoint] = {}
         self._ledger: list[Rebinding] = []
 
@@ -112,23 +111,22 @@ class PatchPoints:
         names = stale_names(_swaps(points), self._package)
         return f"{', '.join(names)} was set back to the stock function" if names else ""
 
-    def stock(self, ids: Collection[str] = ()) -> list[Any]:
-        """List the stock functions that some patches, or any, have patched now."""
-        return [w._self_stock for _, w in _swaps(self._with_layers(ids or self._order))]
+    def wrappers(self, ids: Collection[str] = ()) -> list[PatchedFunction]:
+        """List our wrappers: all of them, or those in which some patches have a layer now."""
+        points = self._with_layers(ids) if ids else self._points.values()
+        return [wrapper for point in points for wrapper in point.wrappers]
+
+    def mark_in_time(self) -> None:
+        """Note that nobody had a function before it was patched."""
+        for wrapper in self.wrappers(self.order):
+            wrapper._self_held = wrapper._self_held or {}
 
     def holders(self) -> Iterator[Any]:
-        """Yield our wrappers, and the entries of the ledger with what was rebound.
+        """Yield the entries of the ledger, and what was rebound.
 
         Not the owners of names: the dicts and lists among them are the program's.
         """
-        for point in self._points.values():
-            yield from point.wrappers
-        for entry in self._ledger:
-            value = entry.before
-            yield from (entry, value)
-            while type(value) in (functools.partial, staticmethod):
-                value = getattr(value, "func", None) or value.__func__
-                yield value
+        return (value for entry in self._ledger for value in (entry, entry.before))
 
     def stack(self, suspended: Collection[str]) -> bool:
         """Set the layers of every wrapper, without those of suspended patches.
@@ -136,7 +134,7 @@ class PatchPoints:
         Returns:
           Whether a function changed that was called before: traces of JAX may hold the old one.
         """
-        acting = [patch_id for patch_id in self._order if patch_id not in suspended]
+        acting = [patch_id for patch_id in self.order if patch_id not in suspended]
         changed = [
             wrapper._self_set_layers(point.layers[i] for i in acting if i in point.layers)
             for point in self._points.values()
@@ -157,7 +155,7 @@ class PatchPoints:
           Whether traces of JAX may hold a function that changed, and the names that were not
           restored because other code wrapped them.
         """
-        points = self._with_layers(self._order)
+        points = self._with_layers(self.order)
         bound = [entry for point in points if (entry := point.bind())]
         changed = self.stack(suspended)
         swaps = _swaps(points)
@@ -169,7 +167,7 @@ class PatchPoints:
 
     def _restore(self) -> list[str]:
         """Restore the names of the wrappers without layers. Return those of foreign wrappers."""
-        in_use = {id(wrapper) for _, wrapper in _swaps(self._with_layers(self._order))}
+        in_use = {id(wrapper) for _, wrapper in _swaps(self._with_layers(self.order))}
         leaving = [entry for entry in self._ledger if id(entry.wrapper) not in in_use]
         self._ledger = [entry for entry in self._ledger if id(entry.wrapper) in in_use]
         foreign = []

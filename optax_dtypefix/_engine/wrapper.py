@@ -13,6 +13,7 @@ import functools
 import operator
 import threading
 import types
+import weakref
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
 import wrapt
@@ -69,6 +70,10 @@ class PatchedFunction(_FunctionWrapper):
         self._self_call = self._self_stock
         self._self_layers: tuple[Replacement, ...] = ()
         self._self_called = False
+        # What came before the patch, as ``still_stock`` finds it: what the stock function built,
+        # and kinds of what holds it, by id. None: not searched for.
+        self._self_built: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._self_held: dict[int, str] | None = None
 
     def _self_set_layers(self, replacements: Iterable[Replacement]) -> bool:
         """Stack the replacements on the stock function, the first one outermost.
