@@ -13,8 +13,7 @@ import stat
 import sys
 from typing import TYPE_CHECKING, Any, Callable
 
-from ._errors import OptaxDtypeFixError, warn_or_raise
-from ._text import summarize
+from ._errors import OptaxDtypeFixError, summarize, warn_or_raise
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -112,7 +111,7 @@ class Record:
             **self._applied,
             "jaxlib_version": version_of("jaxlib"),
             "python_version": ".".join(map(str, sys.version_info[:3])),
-            "settings": self._settings.variables(),
+            "settings": _list_variables(self._settings),
             "finished": finished,
         }
         try:
@@ -158,6 +157,23 @@ def read_record(path: str) -> Mapping[str, Any]:
         f"record with OPTAX_DTYPEFIX_REPORT (--report), or with `python -m optax_dtypefix status "
         f"--json > FILE`."
     )
+
+
+def _list_variables(settings: Settings) -> dict[str, str]:
+    """Return the variables that are not at their defaults, and their effective values."""
+    values = {
+        "": None if settings.enabled else "off",
+        "_DISABLE": ",".join(sorted(settings.disable)) or None,
+        "_ONLY": None if settings.only is None else ",".join(sorted(settings.only)),
+        "_ENABLE": ",".join(sorted(settings.enable)) or None,
+        "_STRICT": "1" if settings.strict else None,
+        "_LOG": settings.log_level and settings.log_level.lower(),
+        "_REPORT": settings.report,
+        "_REQUIRE": settings.require,
+    }
+    return {
+        f"OPTAX_DTYPEFIX{suffix}": value for suffix, value in values.items() if value is not None
+    }
 
 
 def _version_and_rest(applied: list[str]) -> tuple[str, set[str]]:

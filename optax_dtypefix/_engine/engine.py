@@ -7,10 +7,9 @@ import logging
 import sys
 from typing import TYPE_CHECKING, Any, Callable
 
-from .._errors import warn_or_raise
+from .._errors import summarize, warn_or_raise
 from .._logging import LOGGER
 from .._tally import Tally, paused
-from .._text import suggest, summarize
 from . import release as _release
 from .import_hook import after_import, is_imported, loaded_module
 from .lock import LOCK
@@ -373,6 +372,8 @@ class Engine:
     def _check(self, ids: Iterable[str]) -> None:
         for patch_id in ids:
             if patch_id not in self._ids:
+                from .._text import suggest  # Only an error needs it.
+
                 raise ValueError(f"Unknown patch {patch_id!r}. {suggest(patch_id, self._ids)}")
 
 

@@ -13,8 +13,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, Callable
 
-from .._errors import OptaxDtypeFixError, warn_or_raise
-from .._text import summarize
+from .._errors import OptaxDtypeFixError, summarize, warn_or_raise
 from .lock import LOCK
 
 if TYPE_CHECKING:

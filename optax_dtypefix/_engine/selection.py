@@ -6,8 +6,7 @@ import functools
 import inspect
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .._errors import warn_or_raise
-from .._text import summarize
+from .._errors import summarize, warn_or_raise
 from .locate import defining_module, module_elsewhere, parameters_of, unloaded_module
 from .patch import NotInReleaseError
 from .state import NOT_IMPORTED, State
