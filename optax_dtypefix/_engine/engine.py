@@ -11,8 +11,9 @@ from .._errors import summarize, warn_or_raise
 from .._logging import LOGGER
 from .._tally import Tally, paused
 from . import release as _release
-from .import_hook import after_import, is_imported, loaded_module
+from .import_hook import after_import
 from .lock import LOCK
+from .modules import is_imported, loaded_module
 from .patch_points import PatchPoints
 from .selection import Decision, decide, verify_fix
 from .state import NOT_IMPORTED, State
