@@ -33,7 +33,8 @@ def patch_when_imported(package: str, engine: Callable[[], Any], settings: Setti
         from .modules import is_imported
 
         if is_imported(package):
-            return engine().apply()
+            engine().apply()
+            return
     after_import(package, lambda module: engine().on_import(module), strict=settings.strict)
 
 
@@ -65,7 +66,7 @@ def after_import(module: str, hook: Callable[[Any], None], *, strict: bool = Fal
             elif is_imported(module):
                 _call_back(module)
             elif is_being_imported(sys.modules.get(module)):  # By this thread.
-                watch(sys.modules[module].__spec__, _call_back)
+                watch(sys.modules[module], _call_back)
     finally:
         _busy.remove(module)
 

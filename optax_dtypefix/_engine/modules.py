@@ -49,7 +49,7 @@ def is_being_imported(module: ModuleType | None) -> bool:
     return getattr(getattr(module, "__spec__", None), "_initializing", False) is True
 
 
-def watch(spec: ModuleSpec, call_back: Callable[[str], None]) -> None:
+def watch(module: ModuleType, call_back: Callable[[str], None]) -> None:
     """Call back with the name of a module when its import ends; another loader executes it.
 
     A fork of optax may import us in its first line. Python sets the attribute at the end.
@@ -71,5 +71,5 @@ def watch(spec: ModuleSpec, call_back: Callable[[str], None]) -> None:
                 self.__class__ = ModuleSpec  # type: ignore[assignment]
                 self._initializing = value
 
-    if type(spec) is ModuleSpec:
-        spec.__class__ = WatchedSpec
+    if type(module.__spec__) is ModuleSpec:
+        module.__spec__.__class__ = WatchedSpec

@@ -269,7 +269,7 @@ def test_in_strict_mode_it_stays_an_error_until_the_objects_are_gone(core: Any) 
     mine.build = core.build
     after = core.build(1)
     also = Closed()
-    also.build = found._points.wrappers()[0].__wrapped__  # As a patched function may hold it.
+    also.build = found.points.wrappers()[0].__wrapped__  # As a patched function may hold it.
     found.apply()
     assert found.built_before(after) == []
 
@@ -307,7 +307,7 @@ def test_it_keeps_nothing_alive(core: Any) -> None:
     built = Pair(*core.build(1))
     with pytest.warns(OptaxDtypeFixWarning):
         found.apply()
-    (wrapper,) = found._points.wrappers()
+    (wrapper,) = found.points.wrappers()
     assert len(wrapper._self_built) == 2
     del built
     assert len(wrapper._self_built) == 0
