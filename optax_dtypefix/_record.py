@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 # As root, we could replace /dev/null by a report.
 _NO_FILES = ("/dev", "/dev/fd", "/proc/self/fd")
 
-_LEFT_OVER = 2.0
-"""Seconds after which a temporary file is that of a killed process: writing takes milliseconds."""
-
 
 class Record:
     """The record that this process writes, and the one that it requires.
@@ -115,10 +112,7 @@ class Record:
             "finished": finished,
         }
         try:
-            file = _follow_own_links(_filled_in(path))
-            _replace(file, json.dumps(content, indent=2) + "\n")
-            if finished:
-                _remove_left_over(file, os.path.basename(path))
+            _replace(_follow_own_links(_filled_in(path)), json.dumps(content, indent=2) + "\n")
         except OSError as error:
             strict = self._settings.strict and not finished  # At exit there is nothing to stop.
             self._give_up(error.strerror or str(error), strict=strict)
@@ -258,22 +252,3 @@ def _copy_owner_and_mode(wanted: os.stat_result, file: int) -> None:
     except PermissionError as error:
         owner = f"uid {wanted.st_uid}, gid {wanted.st_gid}"
         raise PermissionError(0, f"it belongs to another user ({owner})") from error
-
-
-def _remove_left_over(file: str, name: str) -> None:
-    """Remove what killed processes left of this report.
-
-    Args:
-      file: the report, just written.
-      name: its name, perhaps with ``%p`` in it: then other processes had other names.
-    """
-    import re  # Not at the top: see ``json``.
-
-    any_process = r"\d+".join(re.escape(_filled_in(part)) for part in name.split("%p"))
-    names = f"({any_process}|{re.escape(os.path.basename(file))})"
-    temporary = re.compile(rf"{names}\.[0-9a-f]{{8}}\.tmp")
-    now = os.stat(file).st_mtime  # By the clock of the file system.
-    with contextlib.suppress(OSError), os.scandir(os.path.dirname(file)) as entries:
-        for entry in filter(lambda entry: temporary.fullmatch(entry.name), entries):
-            if now - entry.stat(follow_symlinks=False).st_mtime > _LEFT_OVER:
-                os.remove(entry.path)
