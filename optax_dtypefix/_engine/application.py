@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from .._settings import Settings
-    from .patch import Patch
+    from .patch import Patch, Target
     from .release import Release
 
 
@@ -155,12 +155,20 @@ class Application:
     def _decide_on(self, patch_id: str, release: Release) -> Decision:
         patches = self._patches
         named = patches.slots[patch_id].requested or patches.settings.opted_in(patch_id)
-        package, strict = sys.modules[patches.package], patches.settings.strict
         try:
-            return decide(patches.load(patch_id), package, release, opted_in=named, strict=strict)
+            return decide(patches.load(patch_id), release, opted_in=named, judge=self._judge)
         except Exception as error:  # A broken patch must not break the others, or the import.
             LOGGER.debug("%s could not be decided", patch_id, exc_info=True)
             return describe_failure(error)
+
+    def _judge(self, patch: Patch, targets: tuple[Target, ...], release: Release) -> Decision:
+        """Decide by the table of the faults."""
+        faults = patch.faults_on(release)
+        installed = f"{self._patches.package} {release}"
+        if not faults:
+            return Decision(State.NOT_NEEDED, f"{installed} has none of the faults of this patch")
+        names = ", ".join(fault.id for fault in faults)
+        return Decision(State.APPLIED, f"{installed} has: {names}", targets)
 
     def _record(self, decisions: dict[str, Decision]) -> None:
         """Apply what was decided, and record it, in one step for other threads."""
