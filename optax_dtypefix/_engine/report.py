@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import TYPE_CHECKING, Any
 
 from .. import __version__
@@ -271,7 +272,7 @@ def make_report(patches: Patches) -> Report:
         optax_version=str(_release.installed(package or patches.package, patches.tested)),
         jax_version=_release.version_of("jax"),
         patches=rows,
-        optax_location=_release.location_of(package) if package else "",
+        optax_location=os.path.dirname(getattr(package, "__file__", None) or ""),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Callable, NamedTuple
 
-from .locate import defining_module, module_elsewhere, unloaded_module
+from .locate import defining_module, unloaded_module
 from .state import NOT_IMPORTED, State
 
 if TYPE_CHECKING:
@@ -63,9 +63,6 @@ def _absent(targets: list[Target], *, wanted: bool) -> Decision:
         module = unloaded_module(target)
         if module is not None:
             return Decision(State.PENDING, f"{module} {NOT_IMPORTED}", waits_for=module)
-    found = [(target, module_elsewhere(target)) for target in targets]
-    gone = dict.fromkeys(target.qualname for target, module in found if module is None)
-    has = [f"no {', '.join(gone)}"] if gone else []
-    has += [f"{t.qualname} in {m}, not in {' or '.join(t.modules)}" for t, m in found if m]
-    absent = "; ".join(dict.fromkeys(has)) or "none of the functions of this patch"
+    gone = ", ".join(dict.fromkeys(target.qualname for target in targets))
+    absent = f"no {gone}" if gone else "none of the functions of this patch"
     return Decision(State.MISSING, f"this release has {absent}", warn=wanted)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import operator
 import threading
 import types
@@ -143,16 +144,11 @@ class PatchedFunction(_FunctionWrapper):
 
 def patched_in(function: Any) -> PatchedFunction | None:
     """Find our wrapper in a chain of ``__wrapped__``, inside any wrappers of other code."""
-    seen = 0
-    while function is not None and seen < 100:  # A chain that long is a cycle.
-        if isinstance(function, PatchedFunction):
-            return function
-        try:
-            function = getattr(function, "__wrapped__", None)
-        except Exception:  # A foreign wrapper whose attribute access fails.
-            return None
-        seen += 1
-    return None
+    try:
+        found = inspect.unwrap(function, stop=lambda inside: type(inside) is PatchedFunction)
+    except Exception:  # A foreign wrapper whose attribute access fails, or a cycle.
+        return None
+    return found if type(found) is PatchedFunction else None
 
 
 def stock_of(function: Callable[..., Any]) -> Callable[..., Any]:
