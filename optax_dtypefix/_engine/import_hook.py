@@ -57,13 +57,9 @@ def after_import(module: str, hook: Callable[[Any], None], *, strict: bool = Fal
             if _FINDER not in sys.meta_path:
                 sys.meta_path.insert(0, _FINDER)
         if module in sys.modules:
-            from .modules import is_being_imported, is_imported, lazy_spec_of, watch
+            from .modules import is_being_imported, is_imported, watch
 
-            spec = lazy_spec_of(sys.modules[module])
-            if spec is not None:
-                if not isinstance(spec.loader, _Loader):
-                    spec.loader = _Loader(spec)  # Nobody will ask a finder for it again.
-            elif is_imported(module):
+            if is_imported(module):
                 _call_back(module)
             elif is_being_imported(sys.modules.get(module)):  # By this thread.
                 watch(sys.modules[module], _call_back)

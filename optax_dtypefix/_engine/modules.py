@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from importlib.machinery import ModuleSpec
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Callable
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -14,10 +14,8 @@ if TYPE_CHECKING:
 def is_imported(module: str) -> bool:
     """Return whether a module is imported. If another thread is importing it, wait for that.
 
-    Not while this thread imports it. A lazy module counts from its first use on; this is none.
+    Not while this thread imports it. A lazy module is loaded by the question.
     """
-    if lazy_spec_of(sys.modules.get(module)) is not None:
-        return False
     if is_being_imported(sys.modules.get(module)):
         try:
             importlib.import_module(module)
@@ -27,25 +25,16 @@ def is_imported(module: str) -> bool:
 
 
 def loaded_module(name: str) -> ModuleType | None:
-    """Return a module, also while it is being imported; None for a lazy one that nobody used.
+    """Return a module, also while it is being imported.
 
     A mock in its place, or None, which blocks the import, has no name and is no module.
     """
     module = sys.modules.get(name)
-    if lazy_spec_of(module) is not None:
-        return None
     return module if isinstance(getattr(module, "__name__", None), str) else None
 
 
-def lazy_spec_of(module: ModuleType | None) -> Any:
-    """Return the spec of a module that loads at its first use, without loading it; else None."""
-    util: Any = sys.modules.get("importlib.util")
-    if util is None or not issubclass(type(module), util._LazyModule):
-        return None
-    return vars(type(sys))["__getattribute__"](module, "__spec__")  # That of the lazy class loads.
-
-
 def is_being_imported(module: ModuleType | None) -> bool:
+    """Return whether a module is being executed, in any thread."""
     return getattr(getattr(module, "__spec__", None), "_initializing", False) is True
 
 
