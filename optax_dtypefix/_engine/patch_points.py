@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 from .locate import defining_module, find, owner_of
-from .rebinding import Rebinding, rebind_aliases, stale_names
+from .rebinding import Rebinding, names_around, rebind_aliases, stale_names, swap
 from .wrapper import PatchedFunction, patched_in
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ class PatchPoint:
     """A module or class attribute that patches replace, each by a layer of one wrapper.
 
     Attributes:
+      bound: whether names may hold a wrapper.
       where: the module and the qualified name of the stock function.
       path: the same as text, ``module:qualname``.
       layers: the replacements, by the id of their patch.
@@ -30,6 +32,7 @@ class PatchPoint:
         self.layers: dict[str, Replacement] = {}
         self.wrappers: list[PatchedFunction] = []
         self.where = (module, qualname)
+        self.bound = False
 
     @property
     def lost(self) -> bool:
@@ -40,18 +43,18 @@ class PatchPoint:
         current = find(*self.where)
         return current is None or (patched_in(current) is None and self._is_stock(current))
 
-    def bind(self) -> Rebinding | None:
+    def bind(self) -> bool:
         """Put a wrapper in place, unless there is one, perhaps inside a foreign wrapper."""
+        self.bound = True
         current = find(*self.where)
         if current is None or (self.wrappers and not self.lost):
-            return None
+            return False
         wrapper = next((w for w in self.wrappers if w.__wrapped__ is current), None)
         if wrapper is None:
             wrapper = PatchedFunction(current)
             self.wrappers.append(wrapper)
-        rebinding = Rebinding(*owner_of(*self.where), current, wrapper)
-        rebinding.bind()
-        return rebinding
+        Rebinding(*owner_of(*self.where), current, wrapper).bind()
+        return True
 
     def _is_stock(self, current: Any) -> bool:
         stock = self.wrappers[-1].__wrapped__
@@ -66,7 +69,7 @@ class PatchPoints:
         self._package = package
         self.order = order
         self._points: dict[str, PatchPoint] = {}
-        self._ledger: list[Rebinding] = []
+        self._replaced: list[tuple[Any, Any]] = []  # Partials and static methods, old and new.
 
     def attach(self, patch_id: str, target: Target) -> None:
         """Add a layer, which acts from the next :meth:`refresh` on.
@@ -122,11 +125,8 @@ class PatchPoints:
             wrapper._self_held = wrapper._self_held or {}
 
     def holders(self) -> Iterator[Any]:
-        """Yield the entries of the ledger, and what was rebound.
-
-        Not the owners of names: the dicts and lists among them are the program's.
-        """
-        return (value for entry in self._ledger for value in (entry, entry.before))
+        """Yield the partials and static methods with a stock function that were rebound."""
+        return (before for before, _ in self._replaced)
 
     def stack(self, suspended: Collection[str]) -> bool:
         """Set the layers of every wrapper, without those of suspended patches.
@@ -156,29 +156,30 @@ class PatchPoints:
           restored because other code wrapped them.
         """
         points = self._with_layers(self.order)
-        bound = [entry for point in points if (entry := point.bind())]
+        bound = [point for point in points if point.bind()]
         changed = self.stack(suspended)
         swaps = _swaps(points)
+        rebound = []
         if bound or stale_names(swaps, self._package):
-            bound += rebind_aliases(swaps, self._package if importing else None)
-        self._ledger += [entry for entry in bound if entry.wrapper is not None]
+            rebound = rebind_aliases(swaps, self._package if importing else None)
+        kinds = (functools.partial, staticmethod)
+        self._replaced += [(r.before, r.after) for r in rebound if type(r.before) in kinds]
         # Nobody saw the calls of a name before it was bound.
-        return changed or bool(bound and not importing), self._restore()
+        return changed or bool((bound or rebound) and not importing), self._restore()
 
     def _restore(self) -> list[str]:
         """Restore the names of the wrappers without layers. Return those of foreign wrappers."""
-        in_use = {id(wrapper) for _, wrapper in _swaps(self._with_layers(self.order))}
-        leaving = [entry for entry in self._ledger if id(entry.wrapper) not in in_use]
-        self._ledger = [entry for entry in self._ledger if id(entry.wrapper) in in_use]
-        foreign = []
-        for entry in leaving:
-            layer = entry.restore()
-            if layer is not None:
-                foreign.append(layer)
-                self._ledger.append(entry)  # The next revert tries again.
-        # Copies of the wrapper, and tuples, are in no ledger.
-        left = [entry.wrapper for entry in leaving if entry.wrapper is not None]
-        rebind_aliases((wrapper, wrapper.__wrapped__) for wrapper in left)
+        leaving = [point for point in self._points.values() if point.bound and not point.layers]
+        if not leaving:
+            return []
+        swaps = [(wrapper, stock) for stock, wrapper in _swaps(leaving)]
+        stock_of = {id(wrapper): stock for wrapper, stock in swaps}
+        own = [pair for pair in self._replaced if swap(pair[1], stock_of) is not pair[1]]
+        self._replaced = [pair for pair in self._replaced if pair not in own]
+        rebind_aliases([*swaps, *((after, before) for before, after in own)])
+        foreign = names_around([wrapper for wrapper, _ in swaps], self._package)
+        for point in leaving:
+            point.bound = bool(foreign)  # The next revert tries again.
         return foreign
 
     def _with_layers(self, ids: Collection[str]) -> list[PatchPoint]:
