@@ -56,9 +56,9 @@ def apply(*ids: str) -> None:
 def revert(*ids: str) -> None:
     """Remove the named patches, or all, and restore every name that was rebound.
 
-    Other code may have wrapped a patched function since. That wrapper stays and calls the stock
-    function. If the wrapper has ``__wrapped__``, a warning names the wrapper: remove it, and call
-    ``revert`` again to restore the name.
+    Other code may have wrapped a patched function in optax since. That wrapper stays and calls the
+    stock function. If the wrapper has ``__wrapped__``, a warning names the wrapper: remove it, and
+    call ``revert`` again to restore the name.
 
     Raises:
       ValueError: unknown patch id; the message names the nearest one.

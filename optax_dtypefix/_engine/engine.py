@@ -1,6 +1,7 @@
 """Apply and revert the patches of one package, without knowing what they do.
 
-The verbs stand here. What few programs need is imported by the verb that needs it.
+The verbs stand here. What few programs need is imported by the verb that needs it, while no
+thread can fork: in the child the import would never end.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from .._logging import LOGGER
 from . import release as _release
 from .application import Application, Patches, forget_traces
 from .import_hook import after_import
-from .lock import LOCK
+from .lock import LOADING, LOCK
 from .state import State
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ class Engine(Patches):
 
     def apply(self, *ids: str) -> None:
         """Apply the named patches, or all that the settings want. Idempotent."""
-        from .modules import is_imported
+        with LOADING:
+            from .modules import is_imported
 
         chosen = self.choose(ids)
         with LOCK:
@@ -98,13 +100,15 @@ class Engine(Patches):
 
     def built_before(self, value: Any) -> list[str]:
         """Return the functions that built parts of a value before they were patched."""
-        from .still_stock import list_built_before
+        with LOADING:
+            from .still_stock import list_built_before
 
         return list_built_before(value, self.points.wrappers())
 
     def is_applied(self, patch_id: str) -> bool:
         """Return whether calls reach this patch right now."""
-        from .report import decision_now
+        with LOADING:
+            from .report import decision_now
 
         self.choose((patch_id,))
         with LOCK:
@@ -112,7 +116,8 @@ class Engine(Patches):
 
     def status(self) -> Report:
         """Report the state of every patch."""
-        from .report import make_report
+        with LOADING:
+            from .report import make_report
 
         return make_report(self)
 
@@ -121,7 +126,8 @@ class Engine(Patches):
         release = _release.installed(sys.modules[self.package], self.tested)
         application = Application(self, release, importing=importing)
         if not release.tested:
-            from .untested import ProbedApplication
+            with LOADING:
+                from .untested import ProbedApplication
 
             application = ProbedApplication(self, release, importing=importing)
         application.apply(ids)
@@ -137,7 +143,8 @@ class Engine(Patches):
         self.report_problems(outcome, again=again)  # Last: in strict mode it may raise.
 
     def _report_still_stock(self) -> None:
-        from .still_stock import find_still_stock
+        with LOADING:
+            from .still_stock import find_still_stock
 
         points, strict = self.points, self.settings.strict
         try:

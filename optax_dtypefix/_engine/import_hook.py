@@ -13,7 +13,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Callable
 
 from .._errors import OptaxDtypeFixError, summarize, warn_or_raise
-from .lock import LOCK
+from .lock import LOADING, LOCK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +30,8 @@ def patch_when_imported(package: str, engine: Callable[[], Any], settings: Setti
     if not settings.enabled:
         return
     if package in sys.modules:
-        from .modules import is_imported
+        with LOADING:
+            from .modules import is_imported
 
         if is_imported(package):
             engine().apply()
@@ -57,7 +58,8 @@ def after_import(module: str, hook: Callable[[Any], None], *, strict: bool = Fal
             if _FINDER not in sys.meta_path:
                 sys.meta_path.insert(0, _FINDER)
         if module in sys.modules:
-            from .modules import is_being_imported, is_imported, watch
+            with LOADING:
+                from .modules import is_being_imported, is_imported, watch
 
             if is_imported(module):
                 _call_back(module)

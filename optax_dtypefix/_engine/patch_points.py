@@ -6,7 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from .locate import defining_module, find, owner_of
-from .rebinding import Rebinding, names_around, rebind_aliases, stale_names, swap
+from .rebinding import Rebinding, dict_of, loaded_modules, rebind_aliases, stale_names, swap
 from .wrapper import PatchedFunction, patched_in
 
 if TYPE_CHECKING:
@@ -55,6 +55,17 @@ class PatchPoint:
             self.wrappers.append(wrapper)
         Rebinding(*owner_of(*self.where), current, wrapper).bind()
         return True
+
+    def wrapped_by_others(self, package: str) -> dict[int, str]:
+        """Describe the wrappers that other code put around ours in the package, by their ids."""
+        qualname = self.where[1]
+        names = [str(dict_of(module).get("__name__")) for module in loaded_modules(package)]
+        found = ((name, find(name, qualname)) for name in names)
+        return {
+            id(current): f"{name}.{qualname}, now {current!r}"
+            for name, current in found
+            if patched_in(current) in self.wrappers
+        }
 
     def _is_stock(self, current: Any) -> bool:
         stock = self.wrappers[-1].__wrapped__
@@ -177,10 +188,12 @@ class PatchPoints:
         own = [pair for pair in self._replaced if swap(pair[1], stock_of) is not pair[1]]
         self._replaced = [pair for pair in self._replaced if pair not in own]
         rebind_aliases([*swaps, *((after, before) for before, after in own)])
-        foreign = names_around([wrapper for wrapper, _ in swaps], self._package)
+        foreign: dict[int, str] = {}
         for point in leaving:
-            point.bound = bool(foreign)  # The next revert tries again.
-        return foreign
+            around = point.wrapped_by_others(self._package)
+            point.bound = bool(around)  # The next revert tries again.
+            foreign.update(around)
+        return [*foreign.values()]
 
     def _with_layers(self, ids: Collection[str]) -> list[PatchPoint]:
         return [p for p in self._points.values() if not p.layers.keys().isdisjoint(ids)]

@@ -15,10 +15,8 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .wrapper import patched_in
-
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 
 class Rebinding(NamedTuple):
@@ -61,16 +59,6 @@ def rebind_aliases(swaps: Iterable[tuple[Any, Any]], package: str | None = None)
             rebinding.bind()
             done.append(rebinding)
     return done
-
-
-def names_around(functions: Collection[Any], package: str) -> list[str]:
-    """Describe the names in a package that hold a wrapper of other code around one of ours."""
-    return [
-        f"{_name_of(owner)}.{name}, now {value!r}"
-        for owner, names in _names(package)
-        for name, value in names.items()
-        if patched_in(value) in functions
-    ]
 
 
 def stale_names(swaps: Iterable[tuple[Any, Any]], package: str) -> list[str]:
