@@ -13,18 +13,11 @@ __version__ = "1.1.0"
 
 # An installation has ``patches`` inside this folder, a clone beside it. Look there before anywhere
 # else: with an editable installation of another clone, Python would find the patches of that one.
-try:
-    __path__.append(os.path.dirname(__path__[0]))
-    from .patches import __path__ as _found
+__path__.append(os.path.dirname(__path__[0]))
+from . import patches as _patches  # noqa: E402, F401
 
-    if os.path.dirname(_found[0]) not in __path__:
-        raise ImportError(
-            f"optax_dtypefix was imported from {__path__[0]}, which has no patches, and would run "
-            f"those in {_found[0]}. Take {__path__[1]} off the path, or install it again."
-        )
-finally:
-    __path__.pop()
-from ._errors import (
+__path__.pop()
+from ._errors import (  # noqa: E402
     OptaxDtypeFixError as OptaxDtypeFixError,
     OptaxDtypeFixWarning as OptaxDtypeFixWarning,
 )
@@ -38,8 +31,11 @@ try:
         revert as revert,
         status as status,
     )
-except OptaxDtypeFixError as error:  # A typo in a variable: our frames would hide the message.
-    raise error.with_traceback(None) from None
+except OptaxDtypeFixError as error:  # A typo in a variable, for example.
+    from ._commands.exit import exit_if_command
+
+    exit_if_command(error)
+    raise error.with_traceback(None) from None  # Our frames would hide the message.
 
 if TYPE_CHECKING:
     from ._contract.master_weights import (
@@ -69,63 +65,45 @@ if TYPE_CHECKING:
     from ._multihost import (
         assert_same_on_all_processes as assert_same_on_all_processes,
     )
-else:
-    # Imported on first use: some of these import jax, and few programs use them.
-    _LATER = {
-        "check": "_diagnosis.check",
-        **dict.fromkeys(("Check", "ValueCheck", "ValueProblem", "Violation"), "_diagnosis.result"),
-        **dict.fromkeys(
-            (
-                "MasterWeightsState",
-                "RoundingByTurnsState",
-                "StochasticRoundingState",
-                "master_weights",
-            ),
-            "_contract.master_weights",
-        ),
-        **dict.fromkeys(("StateChange", "migrate_state"), "_contract.migrate"),
-        "preserve_dtypes": "_contract.preserve",
-        "check_values": "_diagnosis.values",
-        "assert_same_on_all_processes": "_multihost",
-        **dict.fromkeys(("PatchStatus", "Report"), "_engine.report"),
-        "State": "_engine.state",
-    }
 
-    def __getattr__(name):
-        if name not in _LATER:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        import importlib
-
-        return getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
-
-    def __dir__():
-        return sorted({*globals(), *_LATER})
-
-
-__all__ = (
-    "Check",
-    "MasterWeightsState",
+# Imported on first use: some of these import jax, and few programs use them.
+_LATER = {
+    "_diagnosis.check": ("check",),
+    "_contract.master_weights": (
+        "MasterWeightsState",
+        "RoundingByTurnsState",
+        "StochasticRoundingState",
+        "master_weights",
+    ),
+    "_contract.migrate": ("StateChange", "migrate_state"),
+    "_contract.preserve": ("preserve_dtypes",),
+    "_diagnosis.result": ("Check", "ValueCheck", "ValueProblem", "Violation"),
+    "_diagnosis.values": ("check_values",),
+    "_engine.report": ("PatchStatus", "Report"),
+    "_engine.state": ("State",),
+    "_multihost": ("assert_same_on_all_processes",),
+}
+__all__ = (  # noqa: PLE0604  # Each of them is a string.
     "OptaxDtypeFixError",
     "OptaxDtypeFixWarning",
-    "PatchStatus",
-    "Report",
-    "RoundingByTurnsState",
-    "State",
-    "StateChange",
-    "StochasticRoundingState",
-    "ValueCheck",
-    "ValueProblem",
-    "Violation",
     "apply",
-    "assert_same_on_all_processes",
-    "check",
-    "check_values",
     "disabled",
     "is_applied",
-    "master_weights",
-    "migrate_state",
     "original",
-    "preserve_dtypes",
     "revert",
     "status",
+    *(name for names in _LATER.values() for name in names),
 )
+
+if not TYPE_CHECKING:  # Type checkers would accept any name.
+
+    def __getattr__(name):
+        for module, names in _LATER.items():
+            if name in names:
+                import importlib
+
+                return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__():
+        return sorted({*globals(), *__all__})

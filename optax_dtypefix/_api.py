@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Callable
 
 from ._engine.import_hook import after_import, patch_when_imported
-from ._errors import OptaxDtypeFixError, raise_or_exit
 from ._settings import SETTINGS
 
 if TYPE_CHECKING:
@@ -57,9 +56,9 @@ def apply(*ids: str) -> None:
 def revert(*ids: str) -> None:
     """Remove the named patches, or all, and restore every name that was rebound.
 
-    Other code may have wrapped a patched function since. That wrapper stays and calls the stock
-    function. If the wrapper has ``__wrapped__``, a warning names the wrapper: remove it, and call
-    ``revert`` again to restore the name.
+    Other code may have wrapped a patched function in optax since. That wrapper stays and calls the
+    stock function. If the wrapper has ``__wrapped__``, a warning names the wrapper: remove it, and
+    call ``revert`` again to restore the name.
 
     Raises:
       ValueError: unknown patch id; the message names the nearest one.
@@ -114,11 +113,7 @@ def _start() -> Record | None:
     if SETTINGS.report or SETTINGS.require:
         from ._record import Record
 
-        # First: if the required record cannot be read, nothing is patched.
-        try:
-            record = Record(SETTINGS, status)
-        except OptaxDtypeFixError as error:
-            raise_or_exit(error)
+        record = Record(SETTINGS, status)  # First: if it cannot be read, nothing is patched.
     patch_when_imported("optax", _engine, SETTINGS)
     if record:
         after_import("optax", lambda _: record.start())

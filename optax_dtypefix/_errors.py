@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from types import FrameType
+
 
 CHECK_FAILED = 3
 """Exit code of ``check`` and ``scan`` if they have no verdict; the verdicts are 0, 1 and 2."""
@@ -50,7 +50,7 @@ def warn_the_user(warning: Warning) -> None:
     Raises:
       Warning: the given one, if the user's filters turn it into an error.
     """
-    frame = _frame_of_the_user()
+    frame = frame_of_the_user()
     warnings.warn_explicit(
         warning,
         type(warning),
@@ -61,37 +61,24 @@ def warn_the_user(warning: Warning) -> None:
     )
 
 
-def raise_or_exit(error: OptaxDtypeFixError) -> NoReturn:
-    """Raise while a program imports us; in our own command, print the message and exit.
-
-    Raises:
-      OptaxDtypeFixError: the given one.
-      SystemExit: with 2, for wrong usage; ``check`` and ``scan`` exit with 3.
-    """
-    if not _imported_by_our_command():
-        raise error
-    if sys.stderr is not None:  # Closed, as in ``2>&-``: ``print`` would take stdout.
-        print(f"optax-dtypefix: {error}", file=sys.stderr)
-    raise SystemExit(CHECK_FAILED if sys.argv[1:2] in (["check"], ["scan"]) else 2)
+def summarize(error: Exception) -> str:
+    """Return the type and first line of an error: JAX's errors go on for pages."""
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
-def _imported_by_our_command() -> bool:
-    script = os.path.basename(sys.argv[0]).partition(".")[0] == "optax-dtypefix"
-    return script or _package_of(_frame_of_the_user()) == "runpy"  # ``python -m optax_dtypefix``.
-
-
-def _frame_of_the_user() -> FrameType:
+def frame_of_the_user() -> FrameType:
     """Return the frame of the user's line that led here, often an ``import``.
 
     Without one, under ``python -m optax_dtypefix``, return the outermost frame: that of ``runpy``.
     """
     frame = sys._getframe(1)
     while frame.f_back is not None:
-        if _package_of(frame) not in ("optax_dtypefix", "importlib", "contextlib", "runpy"):
+        if package_of(frame) not in ("optax_dtypefix", "importlib", "contextlib", "runpy"):
             break
         frame = frame.f_back
     return frame
 
 
-def _package_of(frame: FrameType) -> str:
+def package_of(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__")).partition(".")[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 
 LOGGER = logging.getLogger("optax_dtypefix")
 
@@ -18,20 +17,9 @@ def set_up_logging(level: str | None) -> None:
         return
     LOGGER.setLevel(level)
     if level != "WARNING" and not LOGGER.hasHandlers():
-        LOGGER.addHandler(_UntilConfigured())
-
-
-class _UntilConfigured(logging.Handler):
-    """Write to stderr as long as no other handler would."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.setFormatter(logging.Formatter("%(name)s %(levelname)s: %(message)s"))
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if logging.getLogger().handlers or LOGGER.handlers != [self] or sys.stderr is None:
-            return
-        try:
-            print(self.format(record), file=sys.stderr)
-        except Exception:
-            self.handleError(record)
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(name)s %(levelname)s: %(message)s"))
+        handler.addFilter(
+            lambda _: LOGGER.handlers == [handler] and not logging.getLogger().handlers
+        )
+        LOGGER.addHandler(handler)

@@ -13,8 +13,7 @@ import stat
 import sys
 from typing import TYPE_CHECKING, Any, Callable
 
-from ._errors import OptaxDtypeFixError, warn_or_raise
-from ._text import summarize
+from ._errors import OptaxDtypeFixError, summarize, warn_or_raise
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
 
 # As root, we could replace /dev/null by a report.
 _NO_FILES = ("/dev", "/dev/fd", "/proc/self/fd")
-
-_LEFT_OVER = 2.0
-"""Seconds after which a temporary file is that of a killed process: writing takes milliseconds."""
 
 
 class Record:
@@ -112,14 +108,11 @@ class Record:
             **self._applied,
             "jaxlib_version": version_of("jaxlib"),
             "python_version": ".".join(map(str, sys.version_info[:3])),
-            "settings": self._settings.variables(),
+            "settings": _list_variables(self._settings),
             "finished": finished,
         }
         try:
-            file = _follow_own_links(_filled_in(path))
-            _replace(file, json.dumps(content, indent=2) + "\n")
-            if finished:
-                _remove_left_over(file, os.path.basename(path))
+            _replace(_follow_own_links(_filled_in(path)), json.dumps(content, indent=2) + "\n")
         except OSError as error:
             strict = self._settings.strict and not finished  # At exit there is nothing to stop.
             self._give_up(error.strerror or str(error), strict=strict)
@@ -158,6 +151,23 @@ def read_record(path: str) -> Mapping[str, Any]:
         f"record with OPTAX_DTYPEFIX_REPORT (--report), or with `python -m optax_dtypefix status "
         f"--json > FILE`."
     )
+
+
+def _list_variables(settings: Settings) -> dict[str, str]:
+    """Return the variables that are not at their defaults, and their effective values."""
+    values = {
+        "": None if settings.enabled else "off",
+        "_DISABLE": ",".join(sorted(settings.disable)) or None,
+        "_ONLY": None if settings.only is None else ",".join(sorted(settings.only)),
+        "_ENABLE": ",".join(sorted(settings.enable)) or None,
+        "_STRICT": "1" if settings.strict else None,
+        "_LOG": settings.log_level and settings.log_level.lower(),
+        "_REPORT": settings.report,
+        "_REQUIRE": settings.require,
+    }
+    return {
+        f"OPTAX_DTYPEFIX{suffix}": value for suffix, value in values.items() if value is not None
+    }
 
 
 def _version_and_rest(applied: list[str]) -> tuple[str, set[str]]:
@@ -242,22 +252,3 @@ def _copy_owner_and_mode(wanted: os.stat_result, file: int) -> None:
     except PermissionError as error:
         owner = f"uid {wanted.st_uid}, gid {wanted.st_gid}"
         raise PermissionError(0, f"it belongs to another user ({owner})") from error
-
-
-def _remove_left_over(file: str, name: str) -> None:
-    """Remove what killed processes left of this report.
-
-    Args:
-      file: the report, just written.
-      name: its name, perhaps with ``%p`` in it: then other processes had other names.
-    """
-    import re  # Not at the top: see ``json``.
-
-    any_process = r"\d+".join(re.escape(_filled_in(part)) for part in name.split("%p"))
-    names = f"({any_process}|{re.escape(os.path.basename(file))})"
-    temporary = re.compile(rf"{names}\.[0-9a-f]{{8}}\.tmp")
-    now = os.stat(file).st_mtime  # By the clock of the file system.
-    with contextlib.suppress(OSError), os.scandir(os.path.dirname(file)) as entries:
-        for entry in filter(lambda entry: temporary.fullmatch(entry.name), entries):
-            if now - entry.stat(follow_symlinks=False).st_mtime > _LEFT_OVER:
-                os.remove(entry.path)

@@ -32,12 +32,6 @@ def closest(word: str, known: Sequence[str], *, cutoff: float) -> str | None:
     return next(iter(difflib.get_close_matches(word, known, n=1, cutoff=cutoff)), None)
 
 
-def summarize(error: Exception) -> str:
-    """Return the type and first line of an error: JAX's errors go on for pages."""
-    lines = str(error).splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-
-
 def cut(text: str, limit: int) -> str:
     """Shorten a text to ``limit`` characters; the last one shows that some are missing."""
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -11,7 +11,7 @@ from .._api import built_before
 from .._contract.dtypes import REAL, PyTree, dtype_of, is_weak, kind_of, leaves
 from .._contract.updates import update_dtypes
 from .._contract.wrong_arguments import refuse_wrong
-from .._text import summarize
+from .._errors import summarize
 from .advice import advice_on, raised_by_user
 from .jaxpr import DOUBLE, float64_inside
 from .result import Check, Violation

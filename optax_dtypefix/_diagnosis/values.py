@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from .._api import built_before
 from .._contract.modes import no_debugging
 from .._contract.wrong_arguments import refuse_traced, refuse_wrong
-from .._text import summarize
+from .._errors import summarize
 from .advice import advice_on, raised_by_user
 from .compare import find_violations
 from .random_problem import RandomProblem

@@ -1,8 +1,10 @@
 """Apply and revert the patches of one package; import neither JAX nor optax.
 
-``patch`` defines a patch. ``selection`` decides which patches an installed ``release`` needs.
-``engine`` applies and reverts patches, and keeps what ``report`` shows. It uses ``patch_points``
-(the wrapped functions), ``locate`` (finds them), ``wrapper`` (wraps them), ``rebinding`` (finds
-other references to them), ``still_stock`` (finds what came before the patch) and ``import_hook``
-(waits for the package). The package is optax; the tests have a small one of their own.
+``patch`` defines a patch, and ``engine`` has the verbs. ``import_hook`` waits for the package. An
+``application`` decides on patches (``selection``, by the ``release``) and adds them to
+``patch_points`` (the wrapped functions), with ``locate`` (finds them), ``wrapper`` (wraps them) and
+``rebinding`` (finds other names of them). The package is optax; the tests have a small one.
+
+A program on a tested release loads no more. ``untested`` applies patches by probes, ``modules`` and
+``still_stock`` serve a late import, and ``report`` is what ``status()`` shows.
 """

@@ -8,23 +8,18 @@ tools.
 
 from __future__ import annotations
 
-import importlib
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, Callable
 
-from .._errors import OptaxDtypeFixError, warn_or_raise
-from .._text import summarize
-from .lock import LOCK
+from .._errors import OptaxDtypeFixError, summarize, warn_or_raise
+from .lock import LOADING, LOCK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from importlib.machinery import ModuleSpec as _ModuleSpec
     from types import ModuleType
 
     from .._settings import Settings
-else:
-    _ModuleSpec = type(sys.__spec__)  # ``importlib.machinery`` loads more modules.
 
 _awaited: list[tuple[str, Callable[[Any], None], bool]] = []  # Module, hook, strict.
 _busy: list[str] = []  # Modules that our loader is executing, or whose hooks are running.
@@ -34,10 +29,14 @@ def patch_when_imported(package: str, engine: Callable[[], Any], settings: Setti
     """Patch a package now if it is imported, else as soon as it is. Get the engine only then."""
     if not settings.enabled:
         return
-    if is_imported(package):
-        engine().apply()
-    else:
-        after_import(package, lambda module: engine().on_import(module), strict=settings.strict)
+    if package in sys.modules:
+        with LOADING:
+            from .modules import is_imported
+
+        if is_imported(package):
+            engine().apply()
+            return
+    after_import(package, lambda module: engine().on_import(module), strict=settings.strict)
 
 
 def after_import(module: str, hook: Callable[[Any], None], *, strict: bool = False) -> None:
@@ -58,77 +57,16 @@ def after_import(module: str, hook: Callable[[Any], None], *, strict: bool = Fal
                 _awaited.append(entry)
             if _FINDER not in sys.meta_path:
                 sys.meta_path.insert(0, _FINDER)
-        spec: Any = _spec_if_lazy(sys.modules.get(module))
-        if spec is not None:
-            if not isinstance(spec.loader, _Loader):
-                spec.loader = _Loader(spec)  # Nobody will ask a finder for it again.
-        elif is_imported(module):
-            _call_back(module)
-        elif _is_being_imported(sys.modules.get(module)):  # By this thread.
-            spec = sys.modules[module].__spec__
-            spec.__class__ = _WatchedSpec if type(spec) is _ModuleSpec else type(spec)
+        if module in sys.modules:
+            with LOADING:
+                from .modules import is_being_imported, is_imported, watch
+
+            if is_imported(module):
+                _call_back(module)
+            elif is_being_imported(sys.modules.get(module)):  # By this thread.
+                watch(sys.modules[module], _call_back)
     finally:
         _busy.remove(module)
-
-
-def is_imported(module: str) -> bool:
-    """Return whether a module is imported. If another thread is importing it, wait for that.
-
-    Not while this thread imports it. A lazy module counts from its first use on; this is none.
-    """
-    if _spec_if_lazy(sys.modules.get(module)) is not None:
-        return False
-    if _is_being_imported(sys.modules.get(module)):
-        try:
-            importlib.import_module(module)
-        except Exception:  # The import failed in the other thread.
-            return False
-    return loaded_module(module) is not None and not _is_being_imported(sys.modules.get(module))
-
-
-def loaded_module(name: str) -> ModuleType | None:
-    """Return a module, also while it is being imported; None for a lazy one that nobody used.
-
-    A mock in its place, or None, which blocks the import, has no name and is no module.
-    """
-    module = sys.modules.get(name)
-    if _spec_if_lazy(module) is not None:
-        return None
-    return module if isinstance(getattr(module, "__name__", None), str) else None
-
-
-def _spec_if_lazy(module: ModuleType | None) -> Any:
-    """Return the spec of a module that loads at its first use, without loading it; else None."""
-    util: Any = sys.modules.get("importlib.util")
-    if util is None or not issubclass(type(module), util._LazyModule):
-        return None
-    return vars(type(sys))["__getattribute__"](module, "__spec__")  # That of the lazy class loads.
-
-
-def _is_being_imported(module: ModuleType | None) -> bool:
-    return getattr(getattr(module, "__spec__", None), "_initializing", False) is True
-
-
-class _WatchedSpec(_ModuleSpec):
-    """The spec of a module that another loader executes: the end of the import calls back.
-
-    A fork of optax may import us in its first line. Python sets this attribute at the end.
-    """
-
-    @property
-    def _initializing(self) -> bool:
-        return True
-
-    @_initializing.setter
-    def _initializing(self, value: bool) -> None:
-        try:
-            _call_back(self.name)
-        except BaseException:
-            sys.modules.pop(self.name, None)  # As if the module had raised.
-            raise
-        finally:
-            self.__class__ = _ModuleSpec  # type: ignore[assignment]
-            self._initializing = value
 
 
 def _warn_missed_imports() -> None:
@@ -139,7 +77,7 @@ def _warn_missed_imports() -> None:
             continue
         module = sys.modules.get(name)
         # A lazy module has a class of its own, and attribute access would load it.
-        if type(module) is not type(sys) or _is_being_imported(module):
+        if type(module) is not type(sys) or getattr(module.__spec__, "_initializing", False):
             continue
         _forget(entry)
         warn_or_raise(

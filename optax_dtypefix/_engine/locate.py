@@ -34,14 +34,6 @@ def defining_module(target: Target) -> str | None:
     return next((m for m in target.modules if find(m, target.qualname) is not None), None)
 
 
-def module_elsewhere(target: Target) -> str | None:
-    """Return a loaded module of the package that defines a target which its modules lack."""
-    package = target.modules[0].partition(".")[0]
-    inside = [n for n in sorted(sys.modules) if n == package or n.startswith(f"{package}.")]
-    found = ((name, find(name, target.qualname)) for name in inside)
-    return next((n for n, value in found if getattr(value, "__module__", None) == n), None)
-
-
 def unloaded_module(target: Target) -> str | None:
     """Return the outermost module on the path to the target that exists but is not imported."""
     for module in target.modules:

@@ -6,7 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from .locate import defining_module, find, owner_of
-from .rebinding import Rebinding, rebind_aliases, stale_names
+from .rebinding import Rebinding, dict_of, loaded_modules, rebind_aliases, stale_names, swap
 from .wrapper import PatchedFunction, patched_in
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ class PatchPoint:
     """A module or class attribute that patches replace, each by a layer of one wrapper.
 
     Attributes:
+      bound: whether names may hold a wrapper.
       where: the module and the qualified name of the stock function.
       path: the same as text, ``module:qualname``.
       layers: the replacements, by the id of their patch.
@@ -31,6 +32,7 @@ class PatchPoint:
         self.layers: dict[str, Replacement] = {}
         self.wrappers: list[PatchedFunction] = []
         self.where = (module, qualname)
+        self.bound = False
 
     @property
     def lost(self) -> bool:
@@ -41,18 +43,29 @@ class PatchPoint:
         current = find(*self.where)
         return current is None or (patched_in(current) is None and self._is_stock(current))
 
-    def bind(self) -> Rebinding | None:
+    def bind(self) -> bool:
         """Put a wrapper in place, unless there is one, perhaps inside a foreign wrapper."""
+        self.bound = True
         current = find(*self.where)
         if current is None or (self.wrappers and not self.lost):
-            return None
+            return False
         wrapper = next((w for w in self.wrappers if w.__wrapped__ is current), None)
         if wrapper is None:
             wrapper = PatchedFunction(current)
             self.wrappers.append(wrapper)
-        rebinding = Rebinding(*owner_of(*self.where), current, wrapper)
-        rebinding.bind()
-        return rebinding
+        Rebinding(*owner_of(*self.where), current, wrapper).bind()
+        return True
+
+    def wrapped_by_others(self, package: str) -> dict[int, str]:
+        """Describe the wrappers that other code put around ours in the package, by their ids."""
+        qualname = self.where[1]
+        names = [str(dict_of(module).get("__name__")) for module in loaded_modules(package)]
+        found = ((name, find(name, qualname)) for name in names)
+        return {
+            id(current): f"{name}.{qualname}, now {current!r}"
+            for name, current in found
+            if patched_in(current) in self.wrappers
+        }
 
     def _is_stock(self, current: Any) -> bool:
         stock = self.wrappers[-1].__wrapped__
@@ -65,9 +78,9 @@ class PatchPoints:
 
     def __init__(self, package: str, order: Sequence[str]) -> None:
         self._package = package
-        self._order = order
+        self.order = order
         self._points: dict[str, PatchPoint] = {}
-        self._ledger: list[Rebinding] = []
+        self._replaced: list[tuple[Any, Any]] = []  # Partials and static methods, old and new.
 
     def attach(self, patch_id: str, target: Target) -> None:
         """Add a layer, which acts from the next :meth:`refresh` on.
@@ -112,23 +125,19 @@ class PatchPoints:
         names = stale_names(_swaps(points), self._package)
         return f"{', '.join(names)} was set back to the stock function" if names else ""
 
-    def stock(self, ids: Collection[str] = ()) -> list[Any]:
-        """List the stock functions that some patches, or any, have patched now."""
-        return [w._self_stock for _, w in _swaps(self._with_layers(ids or self._order))]
+    def wrappers(self, ids: Collection[str] = ()) -> list[PatchedFunction]:
+        """List our wrappers: all of them, or those in which some patches have a layer now."""
+        points = self._with_layers(ids) if ids else self._points.values()
+        return [wrapper for point in points for wrapper in point.wrappers]
+
+    def mark_in_time(self) -> None:
+        """Note that nobody had a function before it was patched."""
+        for wrapper in self.wrappers(self.order):
+            wrapper._self_held = wrapper._self_held or {}
 
     def holders(self) -> Iterator[Any]:
-        """Yield our wrappers, and the entries of the ledger with what was rebound.
-
-        Not the owners of names: the dicts and lists among them are the program's.
-        """
-        for point in self._points.values():
-            yield from point.wrappers
-        for entry in self._ledger:
-            value = entry.before
-            yield from (entry, value)
-            while type(value) in (functools.partial, staticmethod):
-                value = getattr(value, "func", None) or value.__func__
-                yield value
+        """Yield the partials and static methods with a stock function that were rebound."""
+        return (before for before, _ in self._replaced)
 
     def stack(self, suspended: Collection[str]) -> bool:
         """Set the layers of every wrapper, without those of suspended patches.
@@ -136,7 +145,7 @@ class PatchPoints:
         Returns:
           Whether a function changed that was called before: traces of JAX may hold the old one.
         """
-        acting = [patch_id for patch_id in self._order if patch_id not in suspended]
+        acting = [patch_id for patch_id in self.order if patch_id not in suspended]
         changed = [
             wrapper._self_set_layers(point.layers[i] for i in acting if i in point.layers)
             for point in self._points.values()
@@ -157,31 +166,34 @@ class PatchPoints:
           Whether traces of JAX may hold a function that changed, and the names that were not
           restored because other code wrapped them.
         """
-        points = self._with_layers(self._order)
-        bound = [entry for point in points if (entry := point.bind())]
+        points = self._with_layers(self.order)
+        bound = [point for point in points if point.bind()]
         changed = self.stack(suspended)
         swaps = _swaps(points)
+        rebound = []
         if bound or stale_names(swaps, self._package):
-            bound += rebind_aliases(swaps, self._package if importing else None)
-        self._ledger += [entry for entry in bound if entry.wrapper is not None]
+            rebound = rebind_aliases(swaps, self._package if importing else None)
+        kinds = (functools.partial, staticmethod)
+        self._replaced += [(r.before, r.after) for r in rebound if type(r.before) in kinds]
         # Nobody saw the calls of a name before it was bound.
-        return changed or bool(bound and not importing), self._restore()
+        return changed or bool((bound or rebound) and not importing), self._restore()
 
     def _restore(self) -> list[str]:
         """Restore the names of the wrappers without layers. Return those of foreign wrappers."""
-        in_use = {id(wrapper) for _, wrapper in _swaps(self._with_layers(self._order))}
-        leaving = [entry for entry in self._ledger if id(entry.wrapper) not in in_use]
-        self._ledger = [entry for entry in self._ledger if id(entry.wrapper) in in_use]
-        foreign = []
-        for entry in leaving:
-            layer = entry.restore()
-            if layer is not None:
-                foreign.append(layer)
-                self._ledger.append(entry)  # The next revert tries again.
-        # Copies of the wrapper, and tuples, are in no ledger.
-        left = [entry.wrapper for entry in leaving if entry.wrapper is not None]
-        rebind_aliases((wrapper, wrapper.__wrapped__) for wrapper in left)
-        return foreign
+        leaving = [point for point in self._points.values() if point.bound and not point.layers]
+        if not leaving:
+            return []
+        swaps = [(wrapper, stock) for stock, wrapper in _swaps(leaving)]
+        stock_of = {id(wrapper): stock for wrapper, stock in swaps}
+        own = [pair for pair in self._replaced if swap(pair[1], stock_of) is not pair[1]]
+        self._replaced = [pair for pair in self._replaced if pair not in own]
+        rebind_aliases([*swaps, *((after, before) for before, after in own)])
+        foreign: dict[int, str] = {}
+        for point in leaving:
+            around = point.wrapped_by_others(self._package)
+            point.bound = bool(around)  # The next revert tries again.
+            foreign.update(around)
+        return [*foreign.values()]
 
     def _with_layers(self, ids: Collection[str]) -> list[PatchPoint]:
         return [p for p in self._points.values() if not p.layers.keys().isdisjoint(ids)]

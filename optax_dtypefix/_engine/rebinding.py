@@ -1,4 +1,4 @@
-"""Rebind every copy of a function, remember each rebinding, and restore it later.
+"""Rebind every copy of a function.
 
 ``from optax import lbfgs`` copies a reference: replacing the function in the module that defines it
 leaves the copy stale. The rule: names in modules and classes, and dicts, lists and tuples that a
@@ -15,12 +15,8 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .wrapper import patched_in
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-
-    from .wrapper import PatchedFunction
 
 
 class Rebinding(NamedTuple):
@@ -31,32 +27,10 @@ class Rebinding(NamedTuple):
     before: Any
     after: Any
 
-    @property
-    def wrapper(self) -> PatchedFunction | None:
-        """The function that we set, without a ``functools.partial`` around it; None in a tuple."""
-        function = self.after
-        while type(function) in (functools.partial, staticmethod):
-            function = getattr(function, "func", None) or function.__func__
-        return None if type(function) is tuple else function
-
     def bind(self) -> None:
         """Set the new value, unless another thread moved the old one."""
         if self._current() is self.before:
             self._put(self.after)
-
-    def restore(self) -> str | None:
-        """Put the old value back, unless other code rebound the name since.
-
-        Returns:
-          A description of the wrapper that other code put around ours, None if there is none.
-        """
-        current = self._current()
-        if current is self.after:
-            self._put(self.before)
-            return None
-        if current is None or patched_in(current) is not self.wrapper:
-            return None
-        return f"{_name_of(self.owner)}.{self.name}, now {current!r}"
 
     def _current(self) -> Any:
         if type(self.owner) is list:
@@ -114,7 +88,7 @@ def _stale(swaps: Iterable[tuple[Any, Any]], package: str | None) -> Iterator[Re
         kinds = (functools.partial, staticmethod, *((tuple,) if in_module else ()))
         for name, value in names.items():  # Tens of thousands: call nothing for most of them.
             if id(value) in new or type(value) in kinds:
-                after = _swapped(value, new)
+                after = swap(value, new)
                 if after is not value:
                     yield Rebinding(owner, name, value, after)
 
@@ -138,17 +112,17 @@ def _names(package: str | None) -> Iterator[tuple[Any, dict[Any, Any]]]:
                 yield value, (held or {}).copy()
 
 
-def _swapped(value: Any, new: Mapping[int, Any]) -> Any:
-    """Return what takes the place of a value: the value itself if it holds no function of ours."""
+def swap(value: Any, new: Mapping[int, Any]) -> Any:
+    """Return what takes the place of a value: the value itself if it holds no such function."""
     if type(value) is tuple:
         held = tuple(new.get(id(entry), entry) for entry in value)
         return value if all(map(operator.is_, held, value)) else held
     if type(value) is staticmethod:
-        function = _swapped(value.__func__, new)
+        function = swap(value.__func__, new)
         return value if function is value.__func__ else staticmethod(function)
     if type(value) is not functools.partial or id(value) in new:
         return new.get(id(value), value)
-    function = _swapped(value.func, new)
+    function = swap(value.func, new)
     if function is value.func:
         return value
     after = functools.partial(function, *value.args, **value.keywords)

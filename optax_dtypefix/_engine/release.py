@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import operator
-import os
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 if TYPE_CHECKING:
@@ -98,23 +97,13 @@ def installed(package: ModuleType | str, tested: Sequence[str]) -> Release:
     """
     name = package if isinstance(package, str) else package.__name__
     version = getattr(package, "__version__", None)
-    text = version if isinstance(version, str) else _metadata_version(name)
+    text = version if isinstance(version, str) else version_of(name, missing="")
     return Release(text, tested=text in tested)
 
 
-def version_of(package: str) -> str:
+def version_of(package: str, *, missing: str = "not installed") -> str:
     """Return the version of an installed distribution as text, for reports."""
-    return _metadata_version(package) or "not installed"
-
-
-def _metadata_version(package: str) -> str:
     try:
-        return importlib.metadata.version(package) or ""  # Broken metadata has none.
+        return importlib.metadata.version(package) or missing  # Broken metadata has none.
     except importlib.metadata.PackageNotFoundError:
-        return ""
-
-
-def location_of(module: ModuleType) -> str:
-    """Return the folder a package was imported from, for reports; empty if it has no file."""
-    file = getattr(module, "__file__", None)
-    return os.path.dirname(file) if isinstance(file, str) else ""
+        return missing

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from .._text import cut, html_table, suggest, table
+from . import release as _release
+from .lock import LOCK
+from .modules import loaded_module
+from .selection import Decision
 from .state import NOT_IMPORTED, State
+from .still_stock import list_holders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+
+    from .application import Patches
+
+
+REVERTED = "reverted by the program"
+SUSPENDED = "inside a disabled() block"
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -230,3 +242,66 @@ class Report:
         if not any(patch.has_work for patch in self.patches):
             lines += ["", "This optax needs no patches; you can remove `import optax_dtypefix`."]
         return "\n".join(lines)
+
+
+def make_report(patches: Patches) -> Report:
+    """Report the state of every patch."""
+    package = loaded_module(patches.package)
+    # Loading a patch imports JAX, which a pending package does not justify.
+    declared = {i: _declared(patches, i) if package else ((), "", False) for i in patches.ids}
+    with LOCK:
+        decisions = {patch_id: decision_now(patches, patch_id) for patch_id in patches.ids}
+        rows = tuple(
+            PatchStatus(
+                patch_id,
+                decision.state,
+                decision.reason,
+                patches.points.paths(patch_id),
+                *declared[patch_id],
+                held=tuple(
+                    holder
+                    for wrapper in patches.points.wrappers((patch_id,))
+                    for holder in list_holders(wrapper)
+                ),
+                reached=patches.slots[patch_id].tally.reached,
+                changed=patches.slots[patch_id].tally.changed.copy(),
+            )
+            for patch_id, decision in decisions.items()
+        )
+    return Report(
+        optax_version=str(_release.installed(package or patches.package, patches.tested)),
+        jax_version=_release.version_of("jax"),
+        patches=rows,
+        optax_location=os.path.dirname(getattr(package, "__file__", None) or ""),
+    )
+
+
+def decision_now(patches: Patches, patch_id: str) -> Decision:
+    """Return the current decision on a patch, also if it was never decided."""
+    slot = patches.slots[patch_id]
+    disabled_reason = patches.settings.disabled_reason(patch_id)
+    if disabled_reason is not None:
+        return Decision(State.DISABLED, disabled_reason)
+    if slot.reverted:
+        return Decision(State.DISABLED, REVERTED)
+    if slot.decision is None:
+        if loaded_module(patches.package) is None:
+            return Decision(State.PENDING, f"{patches.package} {NOT_IMPORTED}")
+        missed = f"{patches.package} was imported without triggering the import hook"
+        return Decision(State.PENDING, f"{missed}; call optax_dtypefix.apply()")
+    if slot.is_applied and patch_id in patches.suspended():
+        return Decision(State.DISABLED, SUSPENDED)
+    lost = patches.points.lost(patch_id) if slot.is_applied else ""
+    if lost:
+        return Decision(State.FAILED, f"{lost}; call optax_dtypefix.apply() to patch it again")
+    return slot.decision
+
+
+def _declared(patches: Patches, patch_id: str) -> tuple[tuple[str, ...], str, bool]:
+    """Return a patch's links, the release that fixes it, and whether it is opt-in."""
+    try:
+        patch = patches.load(patch_id)
+        tested = [_release.Release(text, tested=True) for text in patches.tested]
+        return patch.upstream, patch.fixed_in(tested), patch.opt_in
+    except Exception:  # Its state says why it failed.
+        return (), "", False

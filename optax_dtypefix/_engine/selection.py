@@ -1,23 +1,17 @@
-"""Decide whether a patch is applied: by its table on a tested release, else by its probes."""
+"""Decide whether a patch is applied."""
 
 from __future__ import annotations
 
-import functools
-import inspect
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Callable, NamedTuple
 
-from .._errors import warn_or_raise
-from .._text import summarize
-from .locate import defining_module, module_elsewhere, parameters_of, unloaded_module
-from .patch import NotInReleaseError
+from .locate import defining_module, unloaded_module
 from .state import NOT_IMPORTED, State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from types import ModuleType
-
-    from .patch import Fault, Patch, Stock, Target
+    from .patch import Fault, Patch, Target
     from .release import Release
+
+    Judge = Callable[[Patch, tuple[Target, ...], Release], "Decision"]
 
 
 NOT_OPTED_IN = "opt-in: add it to OPTAX_DTYPEFIX_ENABLE"
@@ -44,22 +38,14 @@ class Decision(NamedTuple):
     probed: tuple[Fault, ...] = ()
 
 
-def decide(
-    patch: Patch,
-    package: ModuleType,
-    release: Release,
-    *,
-    opted_in: bool,
-    strict: bool,
-) -> Decision:
+def decide(patch: Patch, release: Release, *, opted_in: bool, judge: Judge) -> Decision:
     """Decide on one patch that is not disabled.
 
     Args:
       patch: the patch.
-      package: the package that the patch is for, imported.
-      release: the installed release of the package.
+      release: the installed release of the package, which is imported.
       opted_in: whether the user named the patch, in the environment or in ``apply``.
-      strict: whether a call that a replacement cannot serve raises.
+      judge: decides on a patch whose targets are there.
     """
     if patch.opt_in and not opted_in:
         return Decision(State.DISABLED, NOT_OPTED_IN)
@@ -69,22 +55,7 @@ def decide(
         targets, absent = tuple(target for target in targets if target not in absent), []
     if absent or not targets:
         return _absent(absent, wanted=release.tested and bool(patch.faults_on(release)))
-    installed = f"{package.__name__} {release}"
-    if not release.tested:
-        untested = f"{installed} is not a tested release"
-        lacks = [name for target in targets for name in _lacks(target, release)]
-        if lacks:
-            names = ", ".join(dict.fromkeys(lacks))
-            return _unsupported(f"{untested}; it lacks parameters that the patch needs: {names}")
-        guarded = tuple(_guarded(target, release, strict=strict) for target in targets)
-        # First those faults that such a release had last: to look for others takes time.
-        likely = sorted(patch.faults, key=lambda fault: not release.within(fault.releases))
-        return _by_probe(likely, package, untested, guarded)
-    faults = patch.faults_on(release)
-    if not faults:
-        return Decision(State.NOT_NEEDED, f"{installed} has none of the faults of this patch")
-    names = ", ".join(fault.id for fault in faults)
-    return Decision(State.APPLIED, f"{installed} has: {names}", targets)
+    return judge(patch, targets, release)
 
 
 def _absent(targets: list[Target], *, wanted: bool) -> Decision:
@@ -92,92 +63,6 @@ def _absent(targets: list[Target], *, wanted: bool) -> Decision:
         module = unloaded_module(target)
         if module is not None:
             return Decision(State.PENDING, f"{module} {NOT_IMPORTED}", waits_for=module)
-    found = [(target, module_elsewhere(target)) for target in targets]
-    gone = dict.fromkeys(target.qualname for target, module in found if module is None)
-    has = [f"no {', '.join(gone)}"] if gone else []
-    has += [f"{t.qualname} in {m}, not in {' or '.join(t.modules)}" for t, m in found if m]
-    absent = "; ".join(dict.fromkeys(has)) or "none of the functions of this patch"
+    gone = ", ".join(dict.fromkeys(target.qualname for target in targets))
+    absent = f"no {gone}" if gone else "none of the functions of this patch"
     return Decision(State.MISSING, f"this release has {absent}", warn=wanted)
-
-
-def _by_probe(
-    faults: Iterable[Fault], package: ModuleType, untested: str, targets: tuple[Target, ...]
-) -> Decision:
-    probed: list[Fault] = []
-    for fault in faults:
-        reproducer = fault.reproducer()
-        probed += [fault] if reproducer.traces_only else []
-        if reproducer.probe is None:
-            continue
-        try:
-            shows = reproducer.probe(package) is not None
-        except NotInReleaseError:
-            shows = False
-        except (AttributeError, ImportError) as error:  # The probe does not know this release.
-            return _unsupported(f"{untested}; the probe could not run: {summarize(error)}")
-        except Exception:  # Many faults show by raising.
-            shows = True
-        if shows:  # One fault is enough to know: tracing them all would hold up the import.
-            reason = f"{untested}; the probe found: {fault.id}"
-            return Decision(State.APPLIED, reason, targets, probed=tuple(probed))
-    return Decision(State.NOT_NEEDED, f"{untested}; the probe found no fault")
-
-
-def _known(target: Target, release: Release) -> set[str]:
-    known = target.known_parameters or {}
-    return {name for name, releases in known.items() if release.within(releases)}
-
-
-def _lacks(target: Target, release: Release) -> list[str]:
-    known = _known(target, release)
-    return sorted(known - set(parameters_of(target))) if known else []
-
-
-def _guarded(target: Target, release: Release, *, strict: bool) -> Target:
-    """Hand calls on to stock that give a parameter which the replacement does not know."""
-    if target.known_parameters is None:
-        return target
-    unknown = set(parameters_of(target)) - _known(target, release)
-    if not unknown:
-        return target
-    call: Any = target.replacement
-
-    @functools.wraps(call)
-    def replacement(stock: Stock, *args: Any, **kwargs: Any) -> Any:
-        signature = inspect.signature(stock)
-        given = signature.bind(*args, **kwargs).arguments  # Or the TypeError of stock.
-        strange = [
-            name
-            for name in sorted(unknown & given.keys())
-            if given[name] is not signature.parameters[name].default
-        ]
-        if not strange:
-            return call(stock, *args, **kwargs)
-        warn_or_raise(
-            f"This call of {target.qualname} is not patched: the patch does not know these "
-            f"arguments: {', '.join(strange)}. The stock function runs. Leave the arguments out, "
-            f"or upgrade optax-dtypefix.",
-            strict=strict,
-        )
-        return stock(*args, **kwargs)
-
-    return target._replace(replacement=replacement)
-
-
-def verify_fix(decision: Decision, package: ModuleType) -> Decision:
-    """Return the decision on an applied patch, or ``unsupported`` if its faults remain.
-
-    A replacement may not fit a release that it was never tested on.
-    """
-    for fault in decision.probed:
-        try:
-            outcome = fault.reproduce(package)
-        except Exception as error:  # Raised by the patch, or by the fault: it is not fixed.
-            outcome = summarize(error)
-        if outcome is not None:
-            return _unsupported(f"{decision.reason}; the patch does not fix it: {outcome}")
-    return decision
-
-
-def _unsupported(reason: str) -> Decision:
-    return Decision(State.UNSUPPORTED, reason, warn=True)

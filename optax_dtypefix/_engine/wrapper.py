@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import operator
 import threading
 import types
+import weakref
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
 import wrapt
@@ -69,6 +71,10 @@ class PatchedFunction(_FunctionWrapper):
         self._self_call = self._self_stock
         self._self_layers: tuple[Replacement, ...] = ()
         self._self_called = False
+        # What came before the patch, as ``still_stock`` finds it: what the stock function built,
+        # and kinds of what holds it, by id. None: not searched for.
+        self._self_built: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._self_held: dict[int, str] | None = None
 
     def _self_set_layers(self, replacements: Iterable[Replacement]) -> bool:
         """Stack the replacements on the stock function, the first one outermost.
@@ -138,16 +144,11 @@ class PatchedFunction(_FunctionWrapper):
 
 def patched_in(function: Any) -> PatchedFunction | None:
     """Find our wrapper in a chain of ``__wrapped__``, inside any wrappers of other code."""
-    seen = 0
-    while function is not None and seen < 100:  # A chain that long is a cycle.
-        if isinstance(function, PatchedFunction):
-            return function
-        try:
-            function = getattr(function, "__wrapped__", None)
-        except Exception:  # A foreign wrapper whose attribute access fails.
-            return None
-        seen += 1
-    return None
+    try:
+        found = inspect.unwrap(function, stop=lambda inside: type(inside) is PatchedFunction)
+    except Exception:  # A foreign wrapper whose attribute access fails, or a cycle.
+        return None
+    return found if type(found) is PatchedFunction else None
 
 
 def stock_of(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -68,12 +68,11 @@ def test_check_and_the_import_name_what_stays_stock(tmp_path: Path) -> None:
     line = lines[number + 1]
     assert "Built before the patches were applied, and still stock: " in warning
     names = warning.partition("still stock: ")[2].partition(". Build these objects again")[0]
-    found = sorted(names.split(", "))
+    found = names.split(", ")
     if Version(jax.__version__) < Version("0.4.31"):  # Its caches keep what was traced alive.
-        assert {"scale_by_adam", "inject_hyperparams"} <= {name.split()[0] for name in found}
+        assert {"scale_by_adam", "inject_hyperparams"} <= {*found}
     else:
         assert found == [
-            *("add_decayed_weights (1)", "chain (1)", "inject_hyperparams (1)", "scale (1)"),
-            "scale_by_adam (1)",
+            *("add_decayed_weights", "chain", "inject_hyperparams", "scale", "scale_by_adam")
         ]
     assert "# The line of the warning." in line

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from optax_dtypefix import OptaxDtypeFixError, OptaxDtypeFixWarning
+from optax_dtypefix._environment import read_variables
 from optax_dtypefix._logging import LOGGER, set_up_logging
-from optax_dtypefix._settings import Settings, read_settings
+from optax_dtypefix._record import _list_variables
+from optax_dtypefix._settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,12 +23,12 @@ P = "OPTAX_DTYPEFIX"
 
 
 def read(**variables: str) -> Settings:
-    return read_settings({**variables, "PATH": "", "XLA_FLAGS": ""}, IDS)
+    return Settings(**read_variables({**variables, "PATH": "", "XLA_FLAGS": ""}, IDS))
 
 
 def test_defaults() -> None:
-    assert read() == Settings(True, frozenset(), None, frozenset(), False, None, None, None)
-    assert read().variables() == {}
+    assert read() == (True, frozenset(), None, frozenset(), False, None, None, None)
+    assert _list_variables(read()) == {}
 
 
 def test_every_variable() -> None:
@@ -70,7 +72,7 @@ def test_the_variables_of_the_settings_can_be_set_again() -> None:
         f"{P}_REPORT": "/report.json",
         f"{P}_REQUIRE": "/require.json",
     }
-    assert read(**variables).variables() == variables
+    assert _list_variables(read(**variables)) == variables
 
 
 @pytest.mark.parametrize(

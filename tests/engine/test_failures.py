@@ -123,7 +123,7 @@ def test_a_bug_in_the_engine_does_not_break_the_import(
     def defect(*args: Any, **kwargs: Any) -> NoReturn:
         raise RuntimeError("a defect", args, kwargs)
 
-    monkeypatch.setattr(engine._points, "refresh", defect)
+    monkeypatch.setattr(engine.points, "refresh", defect)
     start(engine)
     with pytest.warns(OptaxDtypeFixWarning, match="Could not patch .* RuntimeError: .'a defect'"):
         assert package.load().shift(1) == 2

@@ -23,7 +23,6 @@ OURS = {
     "optax_dtypefix._engine",
     "optax_dtypefix._engine.import_hook",
     "optax_dtypefix._engine.lock",
-    "optax_dtypefix._text",
     "optax_dtypefix.patches",
     "optax_dtypefix.patches.catalogue",
 }
@@ -176,9 +175,6 @@ def test_the_patches_come_from_the_place_of_the_package(tmp_path: Path) -> None:
         import optax_dtypefix.patches
         print(optax_dtypefix.patches.__file__)
         """
-    without = start(tmp_path, script)
-    assert without.returncode == 1
-    assert "ImportError: optax_dtypefix was imported from" in without.stderr.splitlines()[-1]
     (tmp_path / "patches").mkdir()
     (tmp_path / "patches" / "__init__.py").write_text("IDS = ()")
     assert run(tmp_path, script) == f"{tmp_path / 'patches' / '__init__.py'}\n"

@@ -20,7 +20,7 @@ IMPORT = "import optax_dtypefix\n"
 CHECK = "print('now', optax_dtypefix.check(tx, params))\n"
 
 WARNED = (
-    "Built before the patches were applied, and still stock: inject_hyperparams (1). "
+    "Built before the patches were applied, and still stock: inject_hyperparams. "
     "Build these objects again, or import optax_dtypefix earlier."
 )
 

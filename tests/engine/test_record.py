@@ -351,20 +351,6 @@ def test_a_report_whose_owner_cannot_be_kept_is_refused(
     assert [entry.name for entry in tmp_path.iterdir()] == ["run.json"]
 
 
-def test_what_killed_processes_left_is_removed(package: FakePackage, tmp_path: Path) -> None:
-    left = ["run-7.json.0123abcd.tmp", f"run-{os.getpid()}.json.ffffffff.tmp"]
-    stay = ["run-7.json", "run-7.json.tmp", "run-a.json.0123abcd.tmp", "run-8.json.00000000.tmp"]
-    for name in (*left, *stay):
-        (tmp_path / name).write_text("")
-        if name != "run-8.json.00000000.tmp":  # That process is writing it.
-            os.utime(tmp_path / name, (0, 0))
-    _, record = begin(report=str(tmp_path / "run-%p.json"))
-    package.load()
-    end(record)
-    names = {entry.name for entry in tmp_path.iterdir()}
-    assert names == {f"run-{os.getpid()}.json", *stay}
-
-
 def test_a_package_that_missed_the_hook_has_no_patches_in_its_record(
     package: FakePackage,
 ) -> None:

@@ -169,4 +169,4 @@ def engine_of(*patches: Patch, settings: Settings | None = None) -> Engine:
 
 def start(engine: Engine) -> None:
     """Patch the fake package as ``import optax_dtypefix`` patches optax."""
-    patch_when_imported(NAME, lambda: engine, engine._settings)
+    patch_when_imported(NAME, lambda: engine, engine.settings)

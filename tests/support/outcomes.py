@@ -35,7 +35,7 @@ def faults() -> dict[str, Any]:
 
 def changes(patch_id: str) -> int:
     """Return how often a patch changed something so far; ``status()`` is slow."""
-    return sum(ENGINE._slots[patch_id].tally.changed.values())
+    return sum(ENGINE.slots[patch_id].tally.changed.values())
 
 
 def outcome_of(name: str) -> tuple[str | None, int]:

@@ -12,7 +12,8 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
-from ..._text import closest, summarize
+from ..._errors import summarize
+from ..._text import closest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from ..._api import status
 from ..._contract.dtypes import leaves
-from ..._text import summarize
+from ..._errors import summarize
 from ..advice import line_of
 from ..check import check
 from ..counts import counts_so_far, patches_at_work
