@@ -226,7 +226,7 @@ class Engine:
     ) -> None:
         """Try the replacements of the coming release where those of the one before do not fit."""
         left = [i for i, d in outcome.items() if d.state in (State.UNSUPPORTED, State.MISSING)]
-        final = release.as_final if left else None
+        final = release.as_final if left and not release.tested else None
         if final is None:
             return
         _forget_traces()
