@@ -9,10 +9,12 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 import optax_dtypefix
 from optax_dtypefix import patches
 from optax_dtypefix.patches import catalogue, wrapped
-from support.scripts import FROM_ARCHIVES, run
+from support.scripts import FROM_ARCHIVES, run, start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -99,6 +101,8 @@ BUILD = """
 
 
 def test_without_docstrings(tmp_path: Path) -> None:
+    if start(tmp_path, "import optax", "-OO").returncode:
+        pytest.skip("this jax cannot be imported without docstrings")
     assert run(tmp_path, BUILD, "-OO") == "bfloat16 set()\n"
 
 
