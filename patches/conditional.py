@@ -27,7 +27,7 @@ from .._contract.promotion import standard_promotion
 from .._contract.state import cast_back
 from .._contract.updates import cast_updates
 from .._engine.patch import Stock
-from ._support.branches import fit, in_agreement
+from ._support.branches import fit, run_in_agreement
 from ._support.rebuild import call_of, rebuild
 
 
@@ -78,7 +78,7 @@ def replace(stock: Stock, inner: Any, *args: Any, **kwargs: Any) -> Any:
             return unflatten_like(updates, map(cast, leaves(new_updates), final)), new_state
 
         with standard_promotion():
-            return in_agreement(run, list(map(dtype_of, grads)))
+            return run_in_agreement(run, list(map(dtype_of, grads)))
 
     name = getattr(stock, "__name__", "conditional")
     init = stock_around(inner.update).init

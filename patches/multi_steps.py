@@ -44,7 +44,7 @@ from .._contract.updates import cast_updates, kept_like
 from .._contract.widths import float_dtype, promoted
 from .._engine.patch import Stock
 from .._tally import count, counting
-from ._support.branches import copy_of, fit, in_agreement
+from ._support.branches import copy_of, fit, run_in_agreement
 
 
 def init(stock: Stock, self: Any, params: PyTree) -> Any:
@@ -98,7 +98,7 @@ def update(
         return step.run(stock, copy_of(self), dtypes)
 
     with standard_promotion():
-        return in_agreement(run, list(map(promoted, shown, accumulated)))
+        return run_in_agreement(run, list(map(promoted, shown, accumulated)))
 
 
 def _params_like(grads: PyTree, state: Any, params: PyTree) -> list[Any]:

@@ -44,7 +44,7 @@ from .._tally import count
 from ._support.arguments import arguments_of
 from ._support.rebuild import call_of, rebuild
 from ._support.representation import Representation, average_dtype
-from ._support.stock_dtypes import StockPromotion, start_as_stock, without_user_code
+from ._support.stock_dtypes import StockCall, replace_user_code, start_as_stock
 
 _INSTEAD = "own arithmetic"
 _AVERAGES = ("exp_avg", "exp_avg_sq", "grad_sum")
@@ -71,8 +71,7 @@ def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """
     built = stock(*args, **kwargs)  # Checks the arguments, and has the right type.
     arguments = arguments_of(stock, args, kwargs)
-    known = without_user_code(arguments)
-    traced, promoted = stock(**known), StockPromotion(stock, (), known)
+    known = StockCall(stock, (), replace_user_code(arguments))
 
     def init_fn(params: PyTree) -> Any:
         import optax.contrib
@@ -89,7 +88,7 @@ def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
             numerator_weighted=jnp.zeros((), dtype),
             count=jnp.zeros((), jnp.int32),
         )
-        return start_as_stock(traced, state, params)
+        return start_as_stock(known.build(), state, params)
 
     def update_fn(
         updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
@@ -118,7 +117,7 @@ def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         averages = {name: problem.to_tree(getattr(new_state, name), updates) for name in _AVERAGES}
         new_state = new_state._replace(**averages, params0=state.params0)
         new_updates = problem.to_tree(new_updates, updates)
-        held = promoted(updates, state, params, {})
+        held = known.promote(updates, state, params, {})
         return cast_updates(new_updates, updates, kept), cast_back(new_state, held)
 
     return rebuild(built, call_of(stock, args, kwargs), update_fn, init_fn, also_in_float32=True)

@@ -29,8 +29,12 @@ from .._engine.patch import Stock
 from ._support.arguments import arguments_of
 from ._support.combine import combine  # noqa: F401  # For ``wrapped.py``.
 from ._support.deprecated import deprecated_attribute
-from ._support.in_float32 import with_params_cast_back
-from ._support.keep_dtypes import KeepDtypes
+from ._support.keep_dtypes import (
+    KeepDtypes,
+    cast_integers_to_float32,
+    cast_mixed_to_one_dtype,
+    cast_to_one_dtype,
+)
 from ._support.rebuild import FLOATS, call_of, in_place_of
 
 
@@ -47,21 +51,24 @@ def schedule(stock: Stock, *args: Any, **kwargs: Any) -> Any:
 
 replace = KeepDtypes()
 in_32_bits = KeepDtypes(in_32_bits=True)
-in_one_dtype = KeepDtypes(in_32_bits=True, in_one_dtype=True)
-no_integers = KeepDtypes(no_integers=True)
-no_integers_in_32_bits = KeepDtypes(in_32_bits=True, no_integers=True)
-# Its gradients are updates of another transformation: floats for an integer param too.
-no_integers_in_one_dtype = KeepDtypes(in_32_bits=True, in_one_dtype=True, no_integers=True)
+in_one_dtype = KeepDtypes(cast_to_one_dtype, in_32_bits=True)
+no_integers = KeepDtypes(cast_integers_to_float32)
+no_integers_in_32_bits = KeepDtypes(cast_integers_to_float32, in_32_bits=True)
 any_gradients = KeepDtypes(any_gradients=True)
-any_gradients_in_32_bits = KeepDtypes(in_32_bits=True, in_one_dtype=True, any_gradients=True)
-any_gradients_in_one_dtype = KeepDtypes(in_one_dtype=True, any_gradients=True)
+any_gradients_in_32_bits = KeepDtypes(cast_to_one_dtype, in_32_bits=True, any_gradients=True)
+any_gradients_in_one_dtype = KeepDtypes(cast_to_one_dtype, any_gradients=True)
 around_another = KeepDtypes(around_another=True)
+# Stock draws its directions in one dtype for all leaves. It runs in the user's mode: in 32-bit mode
+# stock would draw other directions.
+hessian = KeepDtypes(cast_mixed_to_one_dtype)
+# The value of a loss in float32 makes updates float32.
+promoted_by_loss = KeepDtypes(may_promote=True)
 
 
 class _Lookahead(KeepDtypes):
     """Bound pairs of updates: params and updates of lookahead are fast and slow ones."""
 
-    def _bound(
+    def bound(
         self, updates: Any, grads: PyTree, params: PyTree, state: PyTree, requested: tuple[Any, ...]
     ) -> list[Any] | None:
         fast = update_dtypes(updates.fast, grads, params.fast, state, requested)
@@ -72,14 +79,14 @@ class _Lookahead(KeepDtypes):
 class _Flatten(KeepDtypes):
     """Bound updates by the one vector that the state of flatten keeps for all params."""
 
-    def _like_params(self, params: PyTree, state: PyTree, grads: PyTree) -> PyTree:
-        like = super()._like_params(params, state, grads)
+    def find_like_params(self, params: PyTree, state: PyTree, grads: PyTree) -> PyTree:
+        like = super().find_like_params(params, state, grads)
         if params is not None or like:
             return like
         flat = leaves(grads)
         return self._vectors(state, flat)[:1] * len(flat)
 
-    def _bound(
+    def bound(
         self,
         updates: PyTree,
         grads: PyTree,
@@ -102,44 +109,23 @@ class _Flatten(KeepDtypes):
 class _Counting(KeepDtypes):
     """Count in int32, where stock counts in int64 in 64-bit mode."""
 
-    def _start(self, tx: Any, params: PyTree) -> PyTree:
-        state = super()._start(tx, params)
+    def start(self, tx: Any, params: PyTree) -> PyTree:
+        state = super().start(tx, params)
         return state._replace(t=cast(state.t, jnp.int32))
 
 
-class _Hessian(KeepDtypes):
-    """An estimator of the Hessian, which differentiates ``obj_fn`` at the params.
-
-    Stock draws its directions in one dtype for all leaves. Where params have several dtypes, stock
-    is given params in one dtype, and ``obj_fn`` still gets the user's dtypes. Stock and ``obj_fn``
-    run in the user's mode: in 32-bit mode stock would draw other directions.
-    """
-
-    def _extra_args(self, params: PyTree, extra_args: dict[str, Any]) -> dict[str, Any]:
-        extra_args = super()._extra_args(params, extra_args)
-        objective = extra_args.get("obj_fn")
-        if objective is None:
-            return extra_args
-        return {**extra_args, "obj_fn": with_params_cast_back(params, objective)}
-
-    def _needs_one_dtype(self, params: PyTree) -> bool:
-        return len({dtype_of(leaf) for leaf in leaves(params)}) > 1
-
-
-class _Sophia(KeepDtypes):
+def sophia(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace the default estimator, which stock built when optax was imported.
 
     A user-defined estimator is left alone.
     """
+    import optax.contrib
 
-    def __call__(self, stock: Stock, *args: Any, **kwargs: Any) -> Any:
-        import optax.contrib
-
-        arguments = arguments_of(stock, args, kwargs)
-        estimator = arguments["hessian_diagonal_fn"]
-        if estimator.update.__module__ == stock.__module__:
-            arguments["hessian_diagonal_fn"] = optax.contrib.hutchinson_estimator_diag_hessian()
-        return super().__call__(stock, **arguments)
+    arguments = arguments_of(stock, args, kwargs)
+    estimator = arguments["hessian_diagonal_fn"]
+    if estimator.update.__module__ == stock.__module__:
+        arguments["hessian_diagonal_fn"] = optax.contrib.hutchinson_estimator_diag_hessian()
+    return no_integers(stock, **arguments)
 
 
 def bias_correction(stock: Stock, moment: PyTree, *args: Any, **kwargs: Any) -> PyTree:
@@ -168,8 +154,6 @@ def adafactor(stock: Stock, *args: Any, **kwargs: Any) -> Any:
 flatten = _Flatten()
 lookahead = _Lookahead()
 count_in_int32 = _Counting()
-hessian = _Hessian(no_integers=True)
-sophia = _Sophia(no_integers=True)
 
 
 def deprecated_name(stock: Stock, name: str) -> Any:

@@ -132,10 +132,10 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
             "float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
     },
     "contrib.cocob": {
-        "cocob >=0.1.8,<0.2.3": ("promotion:no_integers_in_one_dtype",),
+        "cocob >=0.1.8,<0.2.3": ("promotion:in_one_dtype",),
         "scale_by_cocob >=0.2.3": (
             "float16_eps", "bfloat16_moments",
-            "promotion:no_integers_in_one_dtype ==0.2.3",
+            "promotion:in_one_dtype ==0.2.3",
             "promotion:no_integers >=0.2.4",
         ),
     },
@@ -277,7 +277,7 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
         "scale_by_optimistic_gradient >=0.1.4": ("promotion:no_integers",),
         "scale_by_param_block_norm": ("promotion",),
         "scale_by_param_block_rms": ("promotion",),
-        "scale_by_polyak >=0.2.2": ("promotion",),
+        "scale_by_polyak >=0.2.2": ("promotion:promoted_by_loss <0.2.5", "promotion >=0.2.5"),
         "scale_by_radam": (
             "float32_moments", "float16_eps", "bfloat16_moments",
             "promotion:in_one_dtype <0.2.4",

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 PyTree = Any
 tree_map = jax.tree_util.tree_map
 leaves: Callable[[PyTree], list[Any]] = jax.tree_util.tree_leaves
+is_none: Callable[[Any], bool] = functools.partial(operator.is_, None)
+leaves_and_none: Callable[[PyTree], list[Any]] = functools.partial(
+    jax.tree_util.tree_leaves, is_leaf=is_none
+)
 
 
 def dtype_of(leaf: Any) -> Any:
@@ -92,7 +96,10 @@ def cast(leaf: Any, dtype: Any) -> Any:
         return leaf
     if not hasattr(leaf, "dtype"):
         return jnp.asarray(leaf, dtype)
-    count_cast(leaf, dtype)
+    if aval is None:
+        count_cast(leaf, dtype)
+    else:
+        count(_kind_of_cast(aval.dtype, dtype, aval.weak_type))
     return _converted(leaf, dtype)
 
 
@@ -101,7 +108,7 @@ def _converted(leaf: Any, dtype: Any) -> Any:
         return jax.ShapeDtypeStruct(leaf.shape, dtype)
     if leaf.dtype == dtype and not is_weak(leaf):
         return leaf
-    if is_complex(leaf) and kind_of(dtype) < COMPLEX:
+    if kind_of(leaf.dtype) == COMPLEX > kind_of(dtype):
         leaf = jnp.real(leaf)  # A plain cast would warn on the way to the same values.
     if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer):
         return _convert(leaf, dtype)
@@ -119,24 +126,16 @@ def _convert_all(flat: list[Any], dtype: Any) -> list[Any]:
 
 def cast_all(flat: list[Any], dtype: Any) -> list[Any]:
     """Cast each leaf of a list. An eager step does so in few programs, not in one a leaf."""
-    if not _are_on_the_only_device(flat):
+    others = [a for a in flat if isinstance(a, jax.core.Tracer) or not isinstance(a, jax.Array)]
+    # Of several devices, a program would commit all of its results to the one of any argument.
+    if others or jax.local_device_count() > 1 or len({leaf.sharding for leaf in flat}) > 1:
         return [cast(leaf, dtype) for leaf in flat]
     for (was, weak), times in Counter(zip(map(_DTYPE, flat), map(_WEAK_TYPE, flat))).items():
         if weak or was != dtype:
             count(_kind_of_cast(was, dtype, weak), times)
     most = 64  # Leaves in one program: a larger one compiles for longer than it saves.
-    parts = (flat[start : start + most] for start in range(0, len(flat), most))
-    return [leaf for part in parts for leaf in _convert_all(part, dtype)]
-
-
-def _are_on_the_only_device(flat: list[Any]) -> bool:
-    """Check for concrete arrays that one program may take.
-
-    Of several devices, a program would commit all of its results to the one of any argument.
-    """
-    if [a for a in flat if isinstance(a, jax.core.Tracer) or not isinstance(a, jax.Array)]:
-        return False
-    return len({leaf.sharding for leaf in flat}) == 1 and jax.local_device_count() == 1
+    starts = range(0, len(flat), most)
+    return [leaf for start in starts for leaf in _convert_all(flat[start : start + most], dtype)]
 
 
 def count_cast(leaf: Any, dtype: Any) -> None:
@@ -221,7 +220,11 @@ def array_dtypes(tree: PyTree) -> list[Any] | None:
 
 def all_dtypes(tree: PyTree) -> list[Any]:
     """List the dtype of each leaf of a tree."""
-    return array_dtypes(tree) or list(map(dtype_of, leaves(tree)))
+    flat = leaves(tree)
+    try:
+        return list(map(_DTYPE, flat))
+    except AttributeError:
+        return list(map(dtype_of, flat))
 
 
 def dtypes_in(tree: PyTree) -> set[Any]:
@@ -242,12 +245,6 @@ def unflatten_like(tree: PyTree, flat: Iterable[Any]) -> PyTree:
 def numbers(tree: PyTree) -> list[Any]:
     """List the leaves that are arrays or numbers: a model may have functions among its leaves."""
     return [leaf for leaf in leaves(tree) if is_number(leaf)]
-
-
-def leaves_and_none(tree: PyTree) -> list[Any]:
-    """List the leaves of a tree, with None where it has None."""
-    found: list[Any] = jax.tree_util.tree_leaves(tree, is_leaf=lambda leaf: leaf is None)
-    return found
 
 
 def same_structure(*trees: PyTree) -> bool:

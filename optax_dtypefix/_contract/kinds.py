@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable
+from typing import Any, Callable
 
 import jax
 import jax.numpy as jnp
 
-from .._tally import paused
 from .dtypes import (
     COMPLEX,
     REAL,
@@ -19,9 +18,7 @@ from .dtypes import (
     leaves,
     unflatten_like,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from .trace import trace_state
 
 
 def promote_initial_state(update: Callable[..., Any], state: PyTree, params: PyTree) -> PyTree:
@@ -38,8 +35,8 @@ def promote_initial_state(update: Callable[..., Any], state: PyTree, params: PyT
     """
     if not _may_change_kind(state, params):
         return state
-    after = after_a_step(update, state, params)
-    if after is None:
+    after = trace_state(update, params, state, params)
+    if after is None or len(after) != len(leaves(state)):
         return state
     double = any(
         kind_of(dtype_of(leaf)) >= REAL and jnp.finfo(dtype_of(leaf)).bits == 64
@@ -48,26 +45,6 @@ def promote_initial_state(update: Callable[..., Any], state: PyTree, params: PyT
     )
     started = (_start(leaf, new.dtype, double=double) for leaf, new in zip(leaves(state), after))
     return unflatten_like(state, started)
-
-
-def after_a_step(update: Callable[..., Any], state: PyTree, params: PyTree) -> list[Any] | None:
-    """List the leaves of the state after one step, abstractly, with gradients like the params.
-
-    Return None if the step cannot be traced, or changes the structure of the state.
-    """
-    structures: list[Any] = []
-
-    def step(params: PyTree, state: PyTree) -> list[Any]:
-        new_state = update(params, state, params)[1]
-        structures.append(jax.tree_util.tree_structure(new_state))
-        return leaves(new_state)
-
-    try:
-        with paused():
-            after: list[Any] = jax.eval_shape(step, params, state)
-    except Exception:  # The user's call of update will raise too, if this is an error there.
-        return None
-    return after if structures[0] == jax.tree_util.tree_structure(state) else None
 
 
 def _start(leaf: Any, after: Any, *, double: bool) -> Any:
@@ -83,29 +60,11 @@ def _may_change_kind(state: PyTree, params: PyTree) -> bool:
 
     To trace a step that may not is to call the user's code once more than stock does.
     """
-    if any(kind_of(dtype_of(leaf)) != REAL for leaf in leaves(params)):
-        return True
-    return any(
-        is_number(leaf) and kind_of(dtype_of(leaf)) < REAL and not _counts(leaf)
-        for leaf in _user_defined(state)
-    )
+    reals = all(kind_of(dtype_of(leaf)) == REAL for leaf in leaves(params))
+    return not reals or any(map(_may_hold_a_mean, leaves(state)))
 
 
-def _counts(leaf: Any) -> bool:
-    """Check for a counter, a flag or a random key: an array that is not meant to hold a mean."""
-    unsigned = jnp.issubdtype(dtype_of(leaf), jnp.unsignedinteger)
-    return isinstance(leaf, jax.Array) and bool(leaf.ndim == 0 or unsigned)
-
-
-def _user_defined(node: Any, *, trusted: bool = False) -> Iterator[Any]:
-    """Walk the leaves of a state that are not fields of one of optax's own classes."""
-    if hasattr(node, "_fields"):
-        trusted = type(node).__module__.partition(".")[0] == "optax"
-    elif isinstance(node, dict):
-        node = node.values()
-    elif not isinstance(node, (tuple, list)):
-        if not trusted:
-            yield from leaves(node)
-        return
-    for child in node:
-        yield from _user_defined(child, trusted=trusted)
+def _may_hold_a_mean(leaf: Any) -> bool:
+    """Check for integers that are neither a counter nor a random key; optax's states have none."""
+    signed = is_number(leaf) and jnp.issubdtype(dtype_of(leaf), jnp.signedinteger)
+    return bool(signed) and not (isinstance(leaf, jax.Array) and leaf.ndim == 0)

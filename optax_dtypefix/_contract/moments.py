@@ -19,16 +19,18 @@ import numpy as np
 
 from .bits import bits_for, bits_from, bits_of_step, starts_of, sums_of
 from .dtypes import (
+    HALVES,
     REAL,
     PyTree,
     cast,
     dtype_of,
-    has_16_bits,
     have_same_dtypes,
     is_half,
+    is_none,
     is_real,
     kind_of,
     leaves,
+    leaves_and_none,
     may_cast,
     tree_map,
     unflatten_like,
@@ -122,52 +124,44 @@ def store(new: PyTree, old: PyTree, grads: PyTree = None) -> PyTree:
     if type(new) is not type(old):  # The user's subclass of a state: stock returns its own class.
         old = unflatten_like(new, leaves(old))
     rounded = round_moments(new, old, grads)
-    return rounded if have_same_dtypes(rounded, old) else _map(_like, rounded, old)
+    return rounded if have_same_dtypes(rounded, old) else _map(_round_like, rounded, old)
 
 
 def round_moments(new: PyTree, old: PyTree, grads: PyTree = None) -> PyTree:
     """Round the moments of a new state that the old one has in half precision; leave the rest."""
-    told_apart_by = list(filter(is_real, leaves(grads)))
 
     def rounded(new: Any, old: Any) -> Any:
-        if not _is_known(old):
-            return new
-        roundings = ROUNDINGS[type(old).__name__]
+        return _round_fields(new, old, grads) if _is_known(old) else new
 
-        def each(name: str, leaf: Callable[[Any, Any], Any]) -> PyTree:
-            def unless_as_wide(x: Any, before: Any) -> Any:
-                return leaf(x, before) if _is_narrowed(x, before) else x
+    return tree_map(rounded, new, old, is_leaf=_is_known)
 
-            return _map(unless_as_wide, getattr(new, name), getattr(old, name))
 
-        data: list[Any] = []
-
-        def collect(x: Any, before: Any) -> Any:
-            # The new moments would do as well. But XLA would store them, to read them twice.
-            data.append(before if told_apart_by else x)
-            return x  # A node of the user's takes no None.
-
-        for name in roundings:
-            each(name, collect)
-        bits = _bits_of_step(new, [*data, *told_apart_by] if data else [])
-
-        def of_field(name: str) -> PyTree:
-            how = roundings[name]
-            places = itertools.repeat(0) if how is dither_alike else itertools.count()
-            return each(name, lambda x, old: _to_half(how, x, old, bits(x, next(places))))
-
-        fields = {
-            # The state of schedule_free has another inside.
-            name: of_field(name)
-            if name in roundings
-            else round_moments(getattr(new, name), getattr(old, name), grads)
-            for name in old._fields
-        }
-        if roundings.get("mu") is dither_within_root:
-            fields["nu"] = _map(_no_less_than_square, fields["nu"], fields["mu"], new.nu)
-        return new._replace(**fields)
-
-    return tree_map(rounded, new, old, is_leaf=lambda node: node is None or _is_known(node))
+def _round_fields(new: Any, old: Any, grads: PyTree) -> Any:
+    roundings = ROUNDINGS[type(old).__name__]
+    rows = {}
+    for name in roundings:
+        pairs = zip(leaves_and_none(getattr(new, name)), leaves_and_none(getattr(old, name)))
+        rows[name] = [
+            (x, before, _narrows(getattr(x, "dtype", None), getattr(before, "dtype", None)))
+            for x, before in pairs
+        ]
+    bits = _bits_of_step(new, [row for field in rows.values() for row in field if row[2]], grads)
+    fields = {}
+    for name, how in roundings.items():
+        places = itertools.repeat(0) if how is dither_alike else itertools.count()
+        flat = [
+            _to_half(how, x, before, bits(x, next(places))) if is_narrowed else x
+            for x, before, is_narrowed in rows[name]
+        ]
+        structure: Any = jax.tree_util.tree_structure(getattr(new, name), is_leaf=is_none)
+        fields[name] = structure.unflatten(flat)
+    if roundings.get("mu") is dither_within_root:
+        fields["nu"] = _map(_no_less_than_square, fields["nu"], fields["mu"], new.nu)
+    inside = "base_optimizer_state"  # Of schedule_free.
+    if inside in old._fields:
+        states = getattr(new, inside), getattr(old, inside)
+        fields[inside] = round_moments(*states, grads)
+    return new._replace(**fields)
 
 
 def _is_known(node: Any) -> bool:
@@ -175,22 +169,20 @@ def _is_known(node: Any) -> bool:
     return name in ROUNDINGS and type(node).__module__.partition(".")[0] == "optax"
 
 
-def _is_narrowed(leaf: Any, before: Any) -> bool:
-    """Check whether a real leaf was in half precision, and now is wider."""
-    if not (hasattr(leaf, "dtype") and hasattr(before, "dtype")):
-        return False
-    now = dtype_of(leaf)
-    return has_16_bits(before) and kind_of(now) == REAL and now.itemsize > 2
+@functools.cache
+def _narrows(now: Any, was: Any) -> bool:
+    """Check whether a real number of one dtype becomes a bfloat16 or float16; None is no number."""
+    return now is not None and was in HALVES and kind_of(now) == REAL and now.itemsize > 2
 
 
-def _like(leaf: Any, before: Any) -> Any:
+def _round_like(leaf: Any, before: Any) -> Any:
     if not (hasattr(leaf, "dtype") and hasattr(before, "dtype")):
         return leaf
     same_kind = may_cast(dtype_of(leaf), dtype_of(before))
     return round_leaf(leaf, before.dtype) if same_kind else leaf
 
 
-def _bits_of_step(state: Any, data: list[Any]) -> Callable[[Any, int], Any]:
+def _bits_of_step(state: Any, narrowed: list[Any], grads: PyTree) -> Callable[[Any, int], Any]:
     """Return a function that gives the bits of this step for the n-th leaf of each field.
 
     All moments of a param have the same bits: errors cancel where one is divided by another. If the
@@ -200,12 +192,15 @@ def _bits_of_step(state: Any, data: list[Any]) -> Callable[[Any, int], Any]:
     count = getattr(state, next(names, ""), None)
     if count is not None:
         of_step = bits_of_step(count)
-        return lambda x, _: bits_for(x.shape, _beside(x, of_step))
-    starts = starts_of(list(map(sums_of, data))) if data else []
-    return lambda x, place: _beside(x, starts[place])
+        return lambda x, _: bits_for(x.shape, _free_from_device(x, of_step))
+    gradients = list(filter(is_real, leaves(grads)))
+    # The new moments would do as well. But XLA would store them, to read them twice.
+    data = [before if gradients else x for x, before, _ in narrowed]
+    starts = starts_of(list(map(sums_of, [*data, *gradients]))) if data else []
+    return lambda x, place: _free_from_device(x, starts[place])
 
 
-def _beside(x: Any, bits: Any) -> Any:
+def _free_from_device(x: Any, bits: Any) -> Any:
     """Free the bits from the device of the counter: an eager leaf may be on another device."""
     traced = isinstance(x, jax.core.Tracer) or isinstance(bits, jax.core.Tracer)
     if traced or jax.local_device_count() == 1:
@@ -244,4 +239,4 @@ def _map(function: Callable[..., Any], *trees: PyTree) -> PyTree:
     def unless_none(*leaves: Any) -> Any:
         return leaves[0] if [leaf for leaf in leaves if leaf is None] else function(*leaves)
 
-    return tree_map(unless_none, *trees, is_leaf=lambda leaf: leaf is None)
+    return tree_map(unless_none, *trees, is_leaf=is_none)

@@ -26,7 +26,7 @@ def standard_promotion() -> AbstractContextManager[None]:
     return standard
 
 
-def in_the_present_mode(function: Callable[..., Any]) -> Callable[..., Any]:
+def keep_present_mode(function: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a user-defined function so that stock calls it in the user's promotion mode."""
     mode = _mode()
     if mode == "standard":

@@ -12,8 +12,9 @@ from .dtypes import (
     cast,
     count_cast,
     dtype_of,
+    dtypes_in,
     have_same_dtypes,
-    is_half,
+    is_half_dtype,
     is_jax_array,
     is_number,
     is_weak,
@@ -44,7 +45,7 @@ def cast_back(new: PyTree, old: PyTree, whose: str = "") -> PyTree:
         return new
     if whose:
         _log_drift(new, old, whose)
-    if any(is_half(leaf) for leaf in leaves(old) if is_number(leaf)):
+    if any(map(is_half_dtype, dtypes_in(old))):
         rounded = round_moments(new, old)
         for before, after in zip(leaves(new), leaves(rounded)):
             if after is not before:
@@ -55,6 +56,9 @@ def cast_back(new: PyTree, old: PyTree, whose: str = "") -> PyTree:
 
 def cast_leaf_back(leaf: Any, before: Any) -> Any:
     """Cast a leaf back to its dtype before the step, within its kind of number."""
+    aval = getattr(leaf, "aval", None)
+    if aval is not None and not aval.weak_type and aval.dtype == getattr(before, "dtype", None):
+        return leaf  # Most often, and for each leaf of each step.
     # State of a user-defined transformation may be host values, which are left alone.
     on_host = not (is_jax_array(leaf) or is_jax_array(before))
     if on_host or not (is_number(leaf) and is_number(before)):

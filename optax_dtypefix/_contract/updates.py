@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextvars
 import functools
-import threading
 from typing import Any, Callable, NamedTuple
 
 import jax
@@ -92,11 +92,9 @@ def cast_to(updates: PyTree, bound: list[Any] | None) -> PyTree:
     """Cast the JAX arrays among the updates to the dtypes of :func:`bound_of`."""
     if bound is None:
         return updates
-    return unflatten_like(updates, map(_round_array, leaves(updates), bound))
-
-
-def _round_array(leaf: Any, dtype: Any) -> Any:
-    return round_leaf(leaf, dtype) if isinstance(leaf, jax.Array) else leaf
+    pairs = zip(leaves(updates), bound)
+    rounded = [round_leaf(x, dtype) if isinstance(x, jax.Array) else x for x, dtype in pairs]
+    return unflatten_like(updates, rounded)
 
 
 class Step(NamedTuple):
@@ -117,19 +115,6 @@ class Step(NamedTuple):
     counted: bool = False
 
 
-class _Thread(threading.local):
-    def __init__(self) -> None:
-        self.chains: list[Owed] = []
-
-
-_THREAD = _Thread()
-
-
-def innermost() -> Owed:
-    """Return what is owed to the innermost chain that takes a step in this thread."""
-    return _THREAD.chains[-1]
-
-
 class Owed:
     """The casts that the links of a chain leave to the chain, by the key paths of the leaves."""
 
@@ -138,11 +123,11 @@ class Owed:
         self._requested: tuple[Any, ...] = ()
 
     def __enter__(self) -> Owed:
-        _THREAD.chains.append(self)
+        self._token = INNERMOST.set(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        _THREAD.chains.pop()
+        INNERMOST.reset(self._token)
 
     def __bool__(self) -> bool:
         return bool(self._dtypes)
@@ -166,7 +151,7 @@ class Owed:
         self, updates: PyTree, grads: PyTree, params: PyTree, state: PyTree
     ) -> tuple[list[Any] | None, tuple[Any, ...]]:
         """List the dtypes to cast the updates of the last link to, and those asked for."""
-        if not self:  # No update is weakly typed.
+        if not self._dtypes:  # No update is weakly typed.
             strong = strong_dtypes(updates) is not None
             return None if strong else all_dtypes(updates), self._requested
         given, paths = all_dtypes(updates), _paths(updates)
@@ -174,6 +159,10 @@ class Owed:
             return bound_of(updates, grads, params, state, self._requested), self._requested
         rows = ((now, self._dtypes.get(path, now)) for path, now in zip(paths, given))
         return [update_dtype(*row) for row in rows], self._requested
+
+
+INNERMOST: contextvars.ContextVar[Owed] = contextvars.ContextVar("innermost")
+"""What is owed to the innermost chain that takes a step in this thread."""
 
 
 def _paths(tree: PyTree) -> list[str]:
@@ -186,8 +175,8 @@ def update_dtypes(
 ) -> list[Any] | None:
     """List the dtypes that :func:`cast_updates` gives, or None for a tree that it leaves alone."""
     of_grads, like_grads = _dtypes_for(updates, grads)
-    of_params, like_params = _dtypes_for(updates, params)
-    if not (like_grads or like_params):
+    of_params, find_like_params = _dtypes_for(updates, params)
+    if not (like_grads or find_like_params):
         return None
     inputs: list[tuple[Any, ...]] = list(zip(of_grads, of_params))
     unknown = params is None or _UNKNOWN in of_params

@@ -3,13 +3,13 @@
 =====================================  ==============  ===============  ==========  =============
 way                                    stock is given  in which dtypes  mode        state after
 =====================================  ==============  ===============  ==========  =============
-``KeepDtypes``                         trees           the user's (1)   32-bit (2)  cast back
-``InFloat32``                          trees           16 bits widened  the user's  rounded
+``KeepDtypes``, by ``Layer``           trees           the user's (1)   32-bit (2)  cast back
+``InFloat32``, by ``Layer``            trees           16 bits widened  the user's  rounded
 ``distance_estimates``, line searches  lists of reals  one, >= 32 bits  32-bit      cast back (3)
 ``prodigy``: own mathematics           lists of reals  each >= 32 bits  the user's  cast back (3)
 ``schedule_free``                      trees           16 bits widened  the user's  cast back (3)
 ``inject_hyperparams``                 one number      hyperparameters  the user's  stock's
-``functions.in_float32``               lists           16 bits widened  the user's  none
+``functions.in_float32``               trees           16 bits widened  the user's  none
 =====================================  ==============  ===============  ==========  =============
 
 (1) One dtype for all, if stock needs that. (2) If stock computes in float64 in 64-bit mode. (3)

@@ -31,7 +31,7 @@ def copy_of(multi_steps: Any) -> Any:
     return copied
 
 
-def in_agreement(run: Callable[[list[Any]], Result], dtypes: list[Any]) -> Result:
+def run_in_agreement(run: Callable[[list[Any]], Result], dtypes: list[Any]) -> Result:
     """Call ``run`` with the dtypes of the other branch, and again if :func:`fit` finds wider ones.
 
     Args:

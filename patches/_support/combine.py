@@ -9,7 +9,7 @@ from typing import Any, Callable, get_args
 
 from ..._contract.dtypes import REAL, PyTree, dtypes_in, is_half, kind_of, leaves
 from ..._contract.state import cast_back
-from ..._contract.updates import Owed, Step, innermost, same_dtypes
+from ..._contract.updates import INNERMOST, Owed, Step, same_dtypes
 from ..._engine.patch import Stock
 from ..._tally import NO_PATCH
 from .rebuild import Promotes, call_of, link_of, parts_of, pickled_as_call, rebuild
@@ -29,14 +29,13 @@ def combine(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     if not any(part and part.link for part in parts):
         return tx
     promotes = [part.promotes if part else "nowhere" for part in parts]
-    same_in_float32 = all(map(_same_in_float32, links))
 
     def update_of(change: Callable[[Any], Any]) -> Callable[..., Any]:
         changed_args, changed_kwargs = _map_links(change, (args, kwargs))
         update: Callable[..., Any] = stock(*changed_args, **changed_kwargs).update
         return update
 
-    update_links = update_of(_leaving_casts)
+    update_links = update_of(_leave_casts)
 
     def update_fn(updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any) -> Step:
         with Owed() as owed:
@@ -62,7 +61,7 @@ def combine(stock: Stock, *args: Any, **kwargs: Any) -> Any:
             call_of(stock, *_map_links(pickled_as_call, (args, kwargs))),
             update_fn,
             init_fn,
-            in_float32=update_of(_stocks if same_in_float32 else _as_it_is),
+            in_float32=update_of(_use_stock) if all(map(_same_in_float32, links)) else None,
             promotes=max(promotes, key=list(get_args(Promotes)).index),
         )
 
@@ -82,7 +81,7 @@ def _map_links(function: Callable[[Any], Any], value: Any) -> Any:
     return value
 
 
-def _leaving_casts(tx: Any) -> Any:
+def _leave_casts(tx: Any) -> Any:
     """Return a link that notes its casts for the innermost chain in place of making them."""
     link = link_of(tx)
     if link is tx.update:
@@ -90,7 +89,7 @@ def _leaving_casts(tx: Any) -> Any:
 
     def update(*args: Any, **kwargs: Any) -> tuple[PyTree, PyTree]:
         step = link(*args, **kwargs)
-        innermost().add(step)
+        INNERMOST.get().add(step)
         return step.updates, step.state
 
     return tx._replace(update=update)
@@ -106,14 +105,9 @@ def _same_in_float32(tx: Any) -> bool:
     return getattr(tx.update, "__code__", None) is optax.identity().update.__code__
 
 
-def _stocks(tx: Any) -> Any:
+def _use_stock(tx: Any) -> Any:
     parts = parts_of(tx)
     return tx if parts is None else tx._replace(update=parts.stock)
-
-
-def _as_it_is(tx: Any) -> Any:
-    """Hide the parts of a link: the function that combines it has nothing to do for it."""
-    return tx._replace(update=functools.partial(tx.update))
 
 
 def _has_one_float(params: PyTree) -> bool:

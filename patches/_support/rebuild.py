@@ -23,7 +23,7 @@ from ..._contract.state import cast_back
 from ..._contract.updates import Step, cast_to
 from ..._engine.locate import find
 from ..._engine.patch import Stock
-from ..._tally import NO_PATCH, THREAD, current
+from ..._tally import NO_PATCH, current
 from ..._tracebacks import hide_our_frames
 from .stock_dtypes import Growth
 
@@ -67,8 +67,7 @@ class Parts(NamedTuple):
       call: of optax, which returns the transformation.
       init: of the transformation.
       promotes: where stock's updates are wider than half-precision gradients and params.
-      widened: of a transformation that runs in float32, see ``in_float32.py``: the one that runs,
-        and what each patch widens.
+      layer: what the patches of its function ask for, see ``layer.py``.
     """
 
     link: Callable[..., Step] | None
@@ -76,7 +75,7 @@ class Parts(NamedTuple):
     call: Call
     init: Callable[..., Any]
     promotes: Promotes = "nowhere"
-    widened: tuple[Any, tuple[Any, ...]] | None = None
+    layer: Any = None
 
 
 Promotes = Literal["nowhere", "in mixed trees", "everywhere"]
@@ -154,8 +153,7 @@ def rebuild(  # noqa: PLR0913
     also_in_float32: bool = False,
     in_float32: Callable[..., Any] | None = None,
     promotes: Promotes = "nowhere",
-    widened: tuple[Any, tuple[Any, ...]] | None = None,
-    kept_narrow: str = "",
+    layer: Any = None,
 ) -> Any:
     """Return a transformation of stock with another ``update``, and perhaps another ``init``.
 
@@ -170,44 +168,30 @@ def rebuild(  # noqa: PLR0913
       also_in_float32: whether stock is wrong in float32 too, so that ``update`` always runs.
       in_float32: to run in place of ``tx.update`` in a float32 problem.
       promotes: see :class:`Parts`.
-      widened: see :class:`Parts`.
-      kept_narrow: a field of the state that ``update`` itself widens from a narrower state.
+      layer: see :class:`Parts`.
     """
     below, tally = parts_of(tx), current()
     stock = in_float32 or (below and below.stock) or tx.update
-    grow = Growth(tx.init, stock)
 
-    # Not by ``run``: the fewer frames of ours, the shorter the traceback of the user's error.
     def link(*args: Any, **kwargs: Any) -> Step:
-        THREAD.open.append(tally)
-        try:
-            step = Step(*update(*args, **kwargs))
-            if step.bound is None or step.counted:
-                return step
-            for leaf, dtype in zip(leaves(step.updates), step.bound):
-                count_cast(leaf, dtype)  # The chain makes the cast, for this patch.
-            return step._replace(counted=True)
-        finally:
-            THREAD.open.pop()
+        step = Step(*tally.run(update, *args, **kwargs))
+        return step if step.bound is None else tally.run(count_casts, step)
 
-    def bounded(*args: Any, **kwargs: Any) -> tuple[PyTree, PyTree]:
-        THREAD.open.append(tally)
-        try:
-            step = Step(*update(*args, **kwargs))
-            run = NO_PATCH.run if step.counted else tally.run
-            return run(cast_to, step.updates, step.bound), step.state
-        finally:
-            THREAD.open.pop()
+    def bounded(
+        updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
+    ) -> tuple[PyTree, PyTree]:
+        grown = grow(updates, state, params, extra_args)
+        step = link(updates, grown, params, **extra_args)
+        if step.bound is None:
+            return step.updates, step.state
+        return NO_PATCH.run(cast_to, step.updates, step.bound), step.state
 
     def stock_in_float32(
         updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, PyTree]:
         dtypes = dtypes_in_float32(state, updates, params, extra_args)
         if dtypes is None:
-            grown = grow(updates, state, params, extra_args)
-            if kept_narrow:
-                grown = grown._replace(**{kept_narrow: getattr(state, kept_narrow)})
-            return bounded(updates, grown, params, **extra_args)
+            return bounded(updates, state, params, **extra_args)
         new_updates, new_state = stock(updates, state, params, **extra_args)
         # User-defined code inside, such as a schedule, may return any dtype.
         if new_state is not state and strong_dtypes(new_state) != dtypes:
@@ -218,18 +202,27 @@ def rebuild(  # noqa: PLR0913
         own_init = init
 
         def init_fn(params: PyTree) -> PyTree:
-            return _with_own_arrays(own_init(params), params)
+            return _copy_shared_arrays(own_init(params), params)
 
         tx = tx._replace(init=in_place_of(tx.init, init_fn, call, operator.attrgetter("init")))
+    grow = Growth(tx.init, stock)
     if below and promotes == "nowhere":
         promotes = below.promotes
     if also_in_float32:
-        return _with_update(tx, call, bounded, Parts(None, None, call, tx.init))
-    parts = Parts(link, stock, call, tx.init, promotes, widened)
-    return _with_update(tx, call, stock_in_float32, parts)
+        return _replace_update(tx, call, bounded, Parts(None, None, call, tx.init))
+    parts = Parts(link, stock, call, tx.init, promotes, layer)
+    return _replace_update(tx, call, stock_in_float32, parts)
 
 
-def _with_own_arrays(state: PyTree, params: PyTree) -> PyTree:
+def count_casts(step: Step) -> Step:
+    """Count the casts that a step leaves to its caller, for the patch that runs."""
+    if not step.counted:
+        for leaf, dtype in zip(leaves(step.updates), step.bound or ()):
+            count_cast(leaf, dtype)
+    return step._replace(counted=True)
+
+
+def _copy_shared_arrays(state: PyTree, params: PyTree) -> PyTree:
     """Copy the arrays that a new state shares with the params, or holds twice.
 
     A jitted step that donates params and state would donate the same array twice: XLA raises.
@@ -265,13 +258,13 @@ def rebuild_but_for_floats(tx: Any, call: Call, update: Callable[..., Any]) -> A
             return run(update, updates, state, params, **extra_args)  # type: ignore[no-any-return]
         return stock(updates, state, params, **extra_args)  # type: ignore[no-any-return]
 
-    return _with_update(tx, call, stock_for_floats, Parts(None, stock, call, tx.init))
+    return _replace_update(tx, call, stock_for_floats, Parts(None, stock, call, tx.init))
 
 
 FLOATS = frozenset(map(jnp.dtype, ("bfloat16", "float16", "float32", "float64")))
 
 
-def _with_update(tx: Any, call: Call, update: Callable[..., Any], parts: Parts) -> Any:
+def _replace_update(tx: Any, call: Call, update: Callable[..., Any], parts: Parts) -> Any:
     names = positional_names(parts.stock or tx.update)
     if names != ["updates", "state", "params"]:
         update = _accept_by_name(names, update)

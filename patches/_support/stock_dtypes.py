@@ -1,4 +1,4 @@
-"""Find out, abstractly, where stock keeps a state in float32: there it loses no digits (C0).
+"""Find out, abstractly, which dtypes stock gives a state: there it loses no digits (C0).
 
 Nothing is computed. Stock may raise for these dtypes; then it has nothing to be as wide as.
 """
@@ -10,17 +10,15 @@ from typing import Any, Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from ..._contract.dtypes import (
     REAL,
     PyTree,
+    all_dtypes,
     cast,
     dtype_of,
-    dtypes_in,
     is_array,
     is_half,
-    is_half_dtype,
     is_real,
     is_weak,
     kind_of,
@@ -28,14 +26,15 @@ from ..._contract.dtypes import (
     tree_map,
     unflatten_like,
 )
-from ..._contract.kinds import after_a_step
-from ..._contract.promotion import standard_promotion
+from ..._contract.trace import trace, trace_once, trace_state
 from ..._contract.updates import kept_like, same_dtypes
 from ..._engine.patch import Stock
-from ..._tally import paused
+from ..._tally import counting
+
+_FLOAT32 = jnp.dtype(jnp.float32)
 
 
-def without_user_code(arguments: dict[str, Any]) -> dict[str, Any]:
+def replace_user_code(arguments: dict[str, Any]) -> dict[str, Any]:
     """Replace the schedules and masks among the arguments of an optimizer: the user's do not run.
 
     A schedule returns a float32 array, as those of optax do.
@@ -68,66 +67,93 @@ def start_as_stock(tx: Any, state: PyTree, params: PyTree) -> PyTree:
     """
     if not any(map(is_half, leaves(state))):
         return state
-    with standard_promotion():
-        for tree in (params, leaves(params)):  # A node of the user's may take arrays alone.
-            try:
-                with paused():
-                    stock = jax.eval_shape(tx.init, tree)
-            except Exception:
-                continue
-            for _ in range(2):  # A scalar may become float32 first, and then the moments.
-                after = after_a_step(tx.update, stock, tree)
-                stock = stock if after is None else _as_wide_as(stock, after)
-            return _as_wide_as(state, leaves(stock))
-    return state
+
+    def after_two_steps(params: PyTree, **extra_args: Any) -> PyTree:
+        state = tx.init(params)
+        for _ in range(2):  # A scalar may become float32 first, and then the moments.
+            _, state = tx.update(params, state, params, **extra_args)
+        return state
+
+    wide = (
+        trace(after_two_steps, params)
+        or trace(after_two_steps, params, value=_float32(None))  # A link needs that of the loss.
+        or trace(tx.init, params)
+    )
+    return _widen(state, wide)
 
 
-class StockPromotion:
-    """Cast the half-precision leaves of a state to the dtypes that stock gives them in a step.
+def _widen(state: PyTree, wide: list[Any] | None, most: list[Any] | None = None) -> PyTree:
+    """Cast the real leaves of a state to the dtypes of wider ones, at most float32, or ``most``."""
+    flat = leaves(state)
+    if wide is None or len(flat) != len(wide):
+        return state
+    limits = most or [_FLOAT32] * len(flat)
+    dtypes = [min(pair, key=_width) for pair in zip(all_dtypes(wide), limits)]
+    constants = _find_constants(state)
 
-    Stock promotes some of them where a gradient is wider than its param.
-    """
+    def widened(leaf: Any, dtype: Any) -> Any:
+        narrow = id(leaf) not in constants and _is_narrower(dtype_of(leaf), dtype)
+        return cast(leaf, dtype) if narrow else leaf
 
-    def __init__(self, stock: Stock, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._stock, self._arguments = stock, (args, kwargs)
+    return unflatten_like(state, map(widened, flat, dtypes))
 
-    def __call__(
+
+@functools.cache
+def _width(dtype: Any) -> int:
+    """Return the size of a real dtype; 0 for any other."""
+    return dtype.itemsize if kind_of(dtype) == REAL else 0
+
+
+def _is_narrower(dtype: Any, other: Any) -> bool:
+    return 0 < _width(dtype) < _width(other)
+
+
+class StockCall:
+    """A call of a function of stock that builds a transformation."""
+
+    def __init__(self, function: Stock, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.function, self._args, self._kwargs = function, args, kwargs
+        given = (*args, *kwargs.values())
+        self.promotes = any(map(promotes_half, given))
+        self.has_functions = any(map(_is_function, given))
+
+    def build(self) -> Any:
+        """Make the call."""
+        return self.function(*self._args, **self._kwargs)
+
+    def with_functions(self, instead: Callable[[Callable[..., Any]], Any]) -> StockCall:
+        """Return the call with other functions in place of the user's."""
+
+        def replaced(argument: Any) -> Any:
+            return instead(argument) if _is_function(argument) else argument
+
+        by_name = {name: replaced(argument) for name, argument in self._kwargs.items()}
+        return StockCall(self.function, tuple(map(replaced, self._args)), by_name)
+
+    def promote(
         self, updates: PyTree, state: PyTree, params: PyTree, extra_args: dict[str, Any]
     ) -> PyTree:
-        """Return the state; ``extra_args`` are those of the update."""
+        """Cast the half-precision leaves of a state to the dtypes that stock gives them in a step.
+
+        Stock promotes some of them where a gradient is wider than its param. ``extra_args`` are
+        those of the update.
+        """
         if not _may_promote(updates, state, params):
             return state
         extra_args = {n: _float32 if callable(v) else v for n, v in extra_args.items()}
-        flat, structure = jax.tree_util.tree_flatten((*self._arguments, extra_args))
-        arrays = list(filter(is_array, flat))
-        rest = [None if is_array(leaf) else (type(leaf), leaf) for leaf in flat]
-        # Any other object may hold arrays, so it is not kept.
-        kept = all(leaf is None or isinstance(leaf[1], _PLAIN) for leaf in rest)
-        step = (_step_of if kept else _step_of.__wrapped__)(self._stock, structure, tuple(rest))
-        try:
-            with paused():
-                return _as_wide_as(state, jax.eval_shape(step, arrays, updates, state, params))
-        except Exception:
-            return state
-
-
-_PLAIN = (bool, int, float, complex, str, type, np.dtype)
+        given = (updates, state, params)
+        after = trace_once(_step_of(self.function), self._args, self._kwargs, given, extra_args)
+        return _widen(state, after)
 
 
 @functools.lru_cache(maxsize=256)
-def _step_of(stock: Stock, structure: Any, rest: tuple[Any, ...]) -> Callable[..., Any]:
-    """Return a step that gives the leaves of its state, for arguments that differ in arrays only.
+def _step_of(function: Stock) -> Callable[..., PyTree]:
+    """Return a function that builds a transformation and gives the state after a step of it."""
 
-    JAX keeps what it traced, by structures, dtypes and modes, until ``jax.clear_caches()``.
-    """
+    def step(args: Any, kwargs: Any, given: Any, extra_args: Any) -> PyTree:
+        return function(*args, **kwargs).update(*given, **extra_args)[1]
 
-    def step(arrays: list[Any], *given: PyTree) -> list[Any]:
-        arrays_left = iter(arrays)
-        flat = [next(arrays_left) if leaf is None else leaf[1] for leaf in rest]
-        args, kwargs, extra_args = structure.unflatten(flat)
-        return leaves(stock(*args, **kwargs).update(*given, **extra_args)[1])
-
-    return jax.jit(step)
+    return step
 
 
 def _may_promote(updates: PyTree, state: PyTree, params: PyTree) -> bool:
@@ -135,43 +161,51 @@ def _may_promote(updates: PyTree, state: PyTree, params: PyTree) -> bool:
     like = params if params is not None else next(iter(kept_like(state, updates)), updates)
     if same_dtypes(updates, like):
         return False
-    nodes = jax.tree_util.tree_leaves(state, is_leaf=_has_copies)
-    kept = [_without_copies(node) if _has_copies(node) else node for node in nodes]
-    return any(map(is_half_dtype, dtypes_in(kept)))
+    constants = _find_constants(state)
+    return any(is_half(leaf) for leaf in leaves(state) if id(leaf) not in constants)
 
 
-# Fields that hold the params of the first step, which no step changes.
-_COPIES = frozenset({"params0", "init_params", "x0", "init_particles"})
+# Fields that no step changes: copies of the first params, and rounded hyperparameters, which stand
+# for what the user gave.
+_CONSTANTS = frozenset({"params0", "init_params", "x0", "init_particles", "hyperparams"})
 
 
-def _has_copies(node: Any) -> bool:
-    return not _COPIES.isdisjoint(getattr(node, "_fields", ()))
+def _find_constants(state: PyTree) -> set[int]:
+    def has_constants(node: Any) -> bool:
+        return not _CONSTANTS.isdisjoint(getattr(node, "_fields", ()))
 
-
-def _without_copies(state: Any) -> Any:
-    return [getattr(state, name) for name in state._fields if name not in _COPIES]
+    nodes = filter(has_constants, jax.tree_util.tree_leaves(state, is_leaf=has_constants))
+    fields = (getattr(node, name, ()) for node in nodes for name in _CONSTANTS)
+    return set(map(id, leaves(list(fields))))
 
 
 class Recorded:
-    """What functions of the user return to stock, to be returned again while stock is traced."""
+    """What functions of the user return to stock, to be returned again while stock is traced.
 
-    def __init__(self) -> None:
-        self._results: list[Any] = []
+    The functions see the user's own leaves: muon's may choose by dtype.
+    """
+
+    def __init__(self, users_leaves: dict[int, Any]) -> None:
+        """Take the user's leaves, by the ids of those that stock is given."""
+        self._leaves, self._results = users_leaves, list[Any]()
 
     def note(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return the same function, which notes what it returns."""
 
         def noted(*args: Any, **kwargs: Any) -> Any:
-            result = function(*args, **kwargs)
-            self._results.append(result)
-            return result
+            args, kwargs = tree_map(lambda leaf: self._leaves.get(id(leaf), leaf), (args, kwargs))
+            self._results.append(function(*args, **kwargs))
+            return self._results[-1]
 
-        return noted
+        return counting(noted)
 
-    def repeat(self) -> Callable[..., Any]:
+    def repeat(self, _: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that returns numbers of the same dtypes, in the order of the calls."""
-        results = iter(self._results)
-        return lambda *_, **__: tree_map(_number_like, next(results))
+        return lambda *_, **__: tree_map(_number_like, self._results.pop(0))
+
+
+def _is_function(argument: Any) -> bool:
+    return callable(argument) and not isinstance(argument, type)  # ``jnp.float32`` is a type.
 
 
 def _number_like(leaf: Any) -> Any:
@@ -179,19 +213,6 @@ def _number_like(leaf: Any) -> Any:
         return leaf
     # The leaf itself may be a tracer that is out of use.
     return leaf.dtype.type().item() if is_weak(leaf) else jnp.zeros(leaf.shape, leaf.dtype)
-
-
-def _as_wide_as(state: PyTree, stock: list[Any]) -> PyTree:
-    """Cast half-precision leaves to float32 where stock's leaf is as wide, or wider."""
-    flat = leaves(state)
-    if len(flat) != len(stock):
-        return state
-
-    def widened(leaf: Any, other: Any) -> Any:
-        wide = is_half(leaf) and kind_of(other.dtype) == REAL and not is_half(other)
-        return cast(leaf, jnp.float32) if wide else leaf
-
-    return unflatten_like(state, map(widened, flat, stock))
 
 
 class Growth:
@@ -203,48 +224,23 @@ class Growth:
 
     def __init__(self, init: Callable[..., Any], update: Callable[..., Any]) -> None:
         self._init, self._update = init, update
-        self._at_home: set[Any] = set()  # Dtypes of states that ``init`` gives.
+        self._at_home: set[Any] = set()  # Dtypes of states that are as wide as ``init`` makes them.
 
     def __call__(
         self, updates: PyTree, state: PyTree, params: PyTree, extra_args: dict[str, Any]
     ) -> PyTree:
         """Return the state before a step; the values of its leaves do not change."""
         like = updates if params is None else params
-        widths = [_width(dtype) for dtype in dtypes_in(like)]
-        least = min(filter(None, widths), default=0)
-        flat = leaves(state)
-        given = tuple(map(dtype_of, flat))
-        if not any(0 < _width(dtype) < least for dtype in given):
+        given, dtypes = all_dtypes(state), all_dtypes(like)
+        least = min(filter(None, map(_width, dtypes)), default=0)
+        if set(range(1, least)).isdisjoint(map(_width, given)):
             return state
-        key = (*given, *map(dtype_of, leaves(like)))
+        key = (*given, None, *dtypes)
         if key in self._at_home:
             return state
-        try:
-            with paused(), standard_promotion():
-                new = list(map(dtype_of, leaves(jax.eval_shape(self._init, like))))
-                if len(new) != len(flat) or not any(map(_is_narrower, given, new)):
-                    self._at_home.add(key)
-                    return state
-                step = functools.partial(self._update, **extra_args)
-                after = jax.eval_shape(lambda *a: leaves(step(*a)[1]), updates, state, params)
-        except Exception:  # The step itself raises too, if it does on stock.
-            return state
-        if len(after) != len(flat):
-            return state
-        wider = map(_narrower_of, new, (leaf.dtype for leaf in after))
-        pairs = zip(flat, given, wider)
-        return unflatten_like(
-            state, [cast(x, now) if _is_narrower(was, now) else x for x, was, now in pairs]
-        )
-
-
-def _width(dtype: Any) -> int:
-    return dtype.itemsize if kind_of(dtype) == REAL else 0
-
-
-def _is_narrower(dtype: Any, other: Any) -> bool:
-    return 0 < _width(dtype) < _width(other)
-
-
-def _narrower_of(dtype: Any, other: Any) -> Any:
-    return dtype if _width(dtype) <= _width(other) else other
+        new = all_dtypes(trace(self._init, like))
+        if len(new) == len(given) and any(map(_is_narrower, given, new)):
+            after = trace_state(self._update, updates, state, params, **extra_args)
+            return _widen(state, after, new)
+        self._at_home.add(key)
+        return state

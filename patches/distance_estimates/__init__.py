@@ -54,7 +54,7 @@ from ..._tally import count
 from .._support.arguments import arguments_of
 from .._support.rebuild import call_of, rebuild
 from .._support.representation import Representation, average_dtype
-from .._support.stock_dtypes import StockPromotion, start_as_stock, without_user_code
+from .._support.stock_dtypes import StockCall, replace_user_code, start_as_stock
 from .hyperparameters import hyperparameters_for, in_32_bits, value_in
 
 # Fields of stock's states with a leaf for each param; all others are scalars.
@@ -72,11 +72,10 @@ def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """
     built = stock(*args, **kwargs)  # Checks the arguments, and has the right type.
     arguments = arguments_of(stock, args, kwargs)
-    known = without_user_code(arguments)
-    traced, promoted = stock(**known), StockPromotion(stock, (), known)
+    known = StockCall(stock, (), replace_user_code(arguments))
 
     def init_fn(params: PyTree) -> Any:
-        return start_as_stock(traced, _start(stock, arguments, params), params)
+        return start_as_stock(known.build(), _start(stock, arguments, params), params)
 
     def update_fn(
         updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
@@ -85,7 +84,7 @@ def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
             result: tuple[PyTree, Any] = built.update(updates, state, params, **extra_args)
             return result  # Stock raises, most often.
         new_updates, new_state = _step(stock, arguments, (updates, state, params), extra_args)
-        held = promoted(updates, state, params, extra_args)
+        held = known.promote(updates, state, params, extra_args)
         return cast_updates(new_updates, updates, params), cast_back(new_state, held)
 
     return rebuild(built, call_of(stock, args, kwargs), update_fn, init_fn, also_in_float32=True)

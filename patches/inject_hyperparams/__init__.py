@@ -105,8 +105,7 @@ def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         hyperparams = hyperparams_of(*args, **kwargs)
         injected = _Injected(stock, tx, hyperparams, factory, numbers, requested)
         again = Call(in_place, *args, **kwargs)
-        # Widened, a rounded hyperparameter would count as the user's own.
-        return rebuild(tx, again, injected.update, injected.init, kept_narrow="hyperparams")
+        return rebuild(tx, again, injected.update, injected.init)
 
     in_place = in_place_of(inner_factory, wrapped_transform, call)
     return in_place

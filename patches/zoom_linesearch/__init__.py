@@ -28,7 +28,7 @@ from ..._contract.dtypes import (
     strip_weak_type,
     tree_map,
 )
-from ..._contract.promotion import in_the_present_mode, standard_promotion
+from ..._contract.promotion import keep_present_mode, standard_promotion
 from ..._contract.state import cast_back
 from ..._contract.updates import cast_updates
 from ..._contract.widths import compute_dtype, float_dtype, real_dtype, statistics_dtype
@@ -179,7 +179,7 @@ def _conjugate(tree: PyTree) -> PyTree:
 
 def _giving(dtype: Any, value_fn: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function with its value in a dtype, and with its signature, which stock reads."""
-    in_mode = in_the_present_mode(value_fn)
+    in_mode = keep_present_mode(value_fn)
 
     @functools.wraps(value_fn)
     def wrapper(*args: Any, **kwargs: Any) -> Any:

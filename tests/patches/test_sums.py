@@ -222,8 +222,10 @@ def test_nodes_may_convert_or_check_their_children(node: Any) -> None:
     assert not skip
     vectors = [projections.projection_vector(tree, tree)]
     vectors += [projections.projection_hyperplane(tree, tree, 0.75)]
-    vectors += [projections.projection_simplex(tree=tree, scale=1.5)]
-    vectors += [projections.projection_l2_ball(tree, 9.0), projections.projection_l1_ball(tree, 9)]
+    vectors += [projections.projection_l2_ball(tree, 9.0)]
+    if node is Converting:  # Stock raises for the other.
+        vectors += [projections.projection_simplex(tree=tree, scale=1.5)]
+        vectors += [projections.projection_l1_ball(tree, 9)]
     for found in vectors:
         assert isinstance(found, node)
         np.testing.assert_array_equal(found.child, tree.child)
@@ -244,7 +246,7 @@ def test_trees_of_different_structures_are_still_refused() -> None:
         optax.tree_utils.tree_vdot({"a": one}, {"b": one})
 
 
-def test_the_dtype_of_a_sum_takes_one_leaf_of_each_type() -> None:
+def test_the_dtype_of_a_sum_is_traced_once() -> None:
     lengths = []
 
     def stock(tree: Any) -> Any:
@@ -252,11 +254,12 @@ def test_the_dtype_of_a_sum_takes_one_leaf_of_each_type() -> None:
         return sum(tree)
 
     half = jnp.ones((), jnp.bfloat16)
-    total = in_float32(stock, (*[half] * 50, 1.0, jnp.ones((), jnp.float32)))
-    assert (total, total.dtype) == (52, jnp.float32)
-    assert lengths == [52, 3]
-    in_float32(stock, [half] * 50)
-    assert lengths == [52, 3, 50], "the dtype is known, so stock need not be traced"
+    for _ in range(2):
+        total = in_float32(stock, (*[half] * 5, 1.0, jnp.ones((), jnp.float32)))
+        assert (total, total.dtype) == (7, jnp.float32)
+    assert lengths == [7, 7, 7]
+    in_float32(stock, [half] * 5)
+    assert lengths == [7, 7, 7, 5], "the dtype is known, so stock need not be traced"
 
 
 @since("microbatching")
