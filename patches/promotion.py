@@ -20,7 +20,6 @@ from .._contract.dtypes import (
     is_inexact,
     is_number,
     leaves,
-    tree_map,
 )
 from .._contract.promotion import standard_promotion
 from .._contract.updates import bound_of, requested_dtypes, update_dtypes
@@ -42,11 +41,11 @@ def schedule(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Replace a function that builds a schedule; the other schedules are made of these."""
     schedule = stock(*args, **kwargs)
 
-    def in_standard_promotion(*args: Any, **kwargs: Any) -> Any:
+    def run_schedule(*args: Any, **kwargs: Any) -> Any:
         with standard_promotion():
             return schedule(*args, **kwargs)
 
-    return in_place_of(schedule, in_standard_promotion, call_of(stock, args, kwargs))
+    return in_place_of(schedule, run_schedule, call_of(stock, args, kwargs))
 
 
 replace = KeepDtypes()
@@ -134,12 +133,8 @@ def bias_correction(stock: Stock, moment: PyTree, *args: Any, **kwargs: Any) -> 
     ``nadam`` corrects the gradients themselves.
     """
     if not FLOATS.issuperset(array_dtypes(moment) or (None,)):
-        moment = tree_map(_float32_if_integer, moment)
+        moment, _, _ = cast_integers_to_float32(moment, (), ())
     return stock(moment, *args, **kwargs)
-
-
-def _float32_if_integer(leaf: Any) -> Any:
-    return cast(leaf, jnp.float32) if jnp.issubdtype(dtype_of(leaf), jnp.integer) else leaf
 
 
 def adafactor(stock: Stock, *args: Any, **kwargs: Any) -> Any:

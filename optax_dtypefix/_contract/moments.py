@@ -150,7 +150,7 @@ def _round_fields(new: Any, old: Any, grads: PyTree) -> Any:
     for name, how in roundings.items():
         places = itertools.repeat(0) if how is dither_alike else itertools.count()
         flat = [
-            _to_half(how, x, before, bits(x, next(places))) if is_narrowed else x
+            _round_to_half(how, x, before, bits(x, next(places))) if is_narrowed else x
             for x, before, is_narrowed in rows[name]
         ]
         structure: Any = jax.tree_util.tree_structure(getattr(new, name), is_leaf=is_none)
@@ -209,7 +209,7 @@ def _free_from_device(x: Any, bits: Any) -> Any:
 
 
 @functools.partial(jax.jit, static_argnums=0)  # Traced once a shape, not once a leaf.
-def _to_half(how: Rounding, x: Any, old: Any, bits: Any) -> Any:
+def _round_to_half(how: Rounding, x: Any, old: Any, bits: Any) -> Any:
     return _straight_through(how, x, old, bits)
 
 

@@ -87,13 +87,13 @@ class KeepDtypes:
         """Return a new state of stock."""
         if self.convert:  # As each step is given them.
             _, _, params = cast_integers_to_float32((), (), params)
-        state = self._in_its_mode(tx.init, params)
+        state = self._run_in_its_mode(tx.init, params)
         if not self.has_one_dtype:
             return state
         _, _, wide_params = cast_to_one_dtype((), (), params)
         if same_dtypes(wide_params, params):
             return state
-        wide_state = self._in_its_mode(tx.init, wide_params)
+        wide_state = self._run_in_its_mode(tx.init, wide_params)
         return tree_map(
             lambda wide, leaf: wide if _is_scalar(wide) or not is_inexact(leaf) else leaf,
             wide_state,
@@ -112,7 +112,7 @@ class KeepDtypes:
         else:
             inputs = cast_to_one_dtype(*given) if self.any_gradients else given
             kept = self.any_gradients or self.has_one_dtype
-        new_updates, new_state, *_ = self._in_its_mode(update, *inputs)
+        new_updates, new_state, *_ = self._run_in_its_mode(update, *inputs)
         return new_updates, new_state, kept
 
     def find_like_params(self, params: PyTree, state: PyTree, grads: PyTree) -> PyTree:
@@ -132,7 +132,7 @@ class KeepDtypes:
         kept = state if params is None or self.around_another else None
         return bound_of(updates, grads, params, kept, requested)
 
-    def _in_its_mode(self, function: Callable[..., Any], *args: PyTree) -> Any:
+    def _run_in_its_mode(self, function: Callable[..., Any], *args: PyTree) -> Any:
         with standard_promotion():
             return without_x64(function, *args) if self.in_32_bits else function(*args)
 

@@ -159,8 +159,8 @@ class Layer:
         if stock.has_functions:
             users_leaves = leaves((updates, state, params))
             recorded = Recorded(dict(zip(map(id, leaves(wide)), users_leaves)))
-            run = link_of(stock.with_functions(recorded.note).build())
-            stock = stock.with_functions(recorded.repeat)
+            run = link_of(stock.replace_functions(recorded.note).build())
+            stock = stock.replace_functions(recorded.repeat)
         run = functools.partial(run, **extra_args)
         if self.keep and dtypes_in_float32(wide[1], wide[0], wide[2], extra_args) is None:
             run = functools.partial(self.keep.run, run)
@@ -183,7 +183,7 @@ class Layer:
         return [widening for widening in self.widenings if any(map(widening.is_narrow, dtypes))]
 
     def _wide_fields(self, state: Any) -> set[str]:
-        return {name for w in self.widenings if w.wide for name in w.wide(type(state))}
+        return {name for w in self.widenings if w.wide for name in w.wide(state.__class__)}
 
 
 def _moments_of(state: Any) -> list[PyTree]:

@@ -68,15 +68,15 @@ def start_as_stock(tx: Any, state: PyTree, params: PyTree) -> PyTree:
     if not any(map(is_half, leaves(state))):
         return state
 
-    def after_two_steps(params: PyTree, **extra_args: Any) -> PyTree:
+    def take_two_steps(params: PyTree, **extra_args: Any) -> PyTree:
         state = tx.init(params)
         for _ in range(2):  # A scalar may become float32 first, and then the moments.
             _, state = tx.update(params, state, params, **extra_args)
         return state
 
     wide = (
-        trace(after_two_steps, params)
-        or trace(after_two_steps, params, value=_float32(None))  # A link needs that of the loss.
+        trace(take_two_steps, params)
+        or trace(take_two_steps, params, value=_float32(None))  # A link needs that of the loss.
         or trace(tx.init, params)
     )
     return _widen(state, wide)
@@ -121,7 +121,7 @@ class StockCall:
         """Make the call."""
         return self.function(*self._args, **self._kwargs)
 
-    def with_functions(self, instead: Callable[[Callable[..., Any]], Any]) -> StockCall:
+    def replace_functions(self, instead: Callable[[Callable[..., Any]], Any]) -> StockCall:
         """Return the call with other functions in place of the user's."""
 
         def replaced(argument: Any) -> Any:

@@ -97,11 +97,11 @@ def test_an_error_of_ours_keeps_our_last_frames(
     monkeypatch: pytest.MonkeyPatch, library: Callable[..., Any]
 ) -> None:
     # A library raises for these arguments, and the fault is ours.
-    monkeypatch.setattr(optax_dtypefix.patches._support.in_float32, "store", library)
+    monkeypatch.setattr(optax_dtypefix.patches._support.layer, "store", library)
     params = {"w": jnp.ones(3, "bfloat16")}
     tx = optax.adam(1e-3)
     frames = _frames_of(tx.update, params, tx.init(params), params)
-    assert "update_fn" in [frames[i].name for i in _ours(frames)]
+    assert "_step_in_float32" in [frames[i].name for i in _ours(frames)]
 
 
 def test_the_debug_level_keeps_all_frames(caplog: pytest.LogCaptureFixture) -> None:
