@@ -107,7 +107,7 @@ class TracedStep:
             if not seen:  # The transformation itself raises, not scan.
                 raise
             refused = [_refused("scan", error)]
-            jaxpr = jax.make_jaxpr(self._once)(self._inputs)
+            jaxpr = jax.make_jaxpr(self._take_step)(self._inputs)
         # If a weak type changes, scan traces the body again without the weak type.
         yield from seen[0]
         if not self._has_input(DOUBLE) and float64_inside(jaxpr.jaxpr):
@@ -130,7 +130,7 @@ class TracedStep:
         except TypeError as error:
             yield _refused("cond", error)
 
-    def _once(self, flat: list[Any]) -> tuple[PyTree, PyTree]:
+    def _take_step(self, flat: list[Any]) -> tuple[PyTree, PyTree]:
         inputs = self._structure.unflatten(flat)
         return self._update(self._tx.init(inputs[0]), inputs)
 
@@ -149,13 +149,13 @@ class TracedStep:
         if before != after:
             yield Violation("structure", "", f"changes from {before} to {after}")
         else:
-            for (path, leaf), new_leaf in zip(_with_paths(state), leaves(new_state)):
+            for (path, leaf), new_leaf in zip(_flatten_with_paths(state), leaves(new_state)):
                 was, now = _describe(leaf), _describe(new_leaf)
                 if was != now:
                     yield Violation("state", path, f"changes from {was} to {now}")
         yield from self._widths(updates, state, inputs)
         for kind, dtypes in (("float64", DOUBLE), ("int64", _LONG)):
-            for path, leaf in () if self._has_input(dtypes) else _with_paths(new_state):
+            for path, leaf in () if self._has_input(dtypes) else _flatten_with_paths(new_state):
                 if dtype_of(leaf) in dtypes:
                     message = f"{_describe(leaf)} in the state, but no input is {kind}"
                     yield Violation(kind, path, message)
@@ -170,7 +170,7 @@ class TracedStep:
             yield Violation("updates", "", f"{has} for gradients that are {wanted}")
             return
         # Updates of lookahead are like its params: leaves for the gradients, then others.
-        rows = zip(leaves(grads), leaves(params), _with_paths(updates), dtypes)
+        rows = zip(leaves(grads), leaves(params), _flatten_with_paths(updates), dtypes)
         for grad, param, (path, update), bound in rows:
             given = f"gradient {grad.dtype}, param {param.dtype}"
             dtype = dtype_of(update)
@@ -191,7 +191,7 @@ def _describe(leaf: Any) -> str:
     return f"{'weak ' if is_weak(leaf) else ''}{dtype_of(leaf)}{list(jnp.shape(leaf))}"
 
 
-def _with_paths(tree: PyTree) -> list[tuple[str, Any]]:
+def _flatten_with_paths(tree: PyTree) -> list[tuple[str, Any]]:
     flat, _ = jax.tree_util.tree_flatten_with_path(tree)
     return [(jax.tree_util.keystr(path), leaf) for path, leaf in flat]
 

@@ -88,7 +88,7 @@ def find_violations(
             rounded = list(map(run.step, inputs))
             broken = list(_wrong_values(problem, scenario.zeros, user, exact, rounded))
         yield from (dataclasses.replace(one, gradients=scenario.name) for one in broken)
-    yield from _after_nan(problem, steps)
+    yield from _find_stall_after_nan(problem, steps)
 
 
 def _wrong_values(
@@ -101,7 +101,7 @@ def _wrong_values(
     """Yield what is wrong in one scenario, at most once for each leaf and kind."""
     if problem.searches:
         # A line search decides by differences of nearly equal losses.
-        yield from _wrong_updates(problem, zeros, user, _until_converged(exact), rounded)
+        yield from _wrong_updates(problem, zeros, user, _cut_converged(exact), rounded)
     else:
         yield from _wrong_updates(problem, zeros, user, exact, rounded)
         yield from _wrong_statistics(user, exact, rounded)
@@ -189,15 +189,15 @@ def _moved(params: list[Any], updates: list[Any]) -> list[Any]:
     if [np.shape(p) for p in params] != [np.shape(u) for u in updates]:
         return params  # ``lookahead`` has other params.
     # Some transformations give gradients, which go uphill: keep away from infinity.
-    return [_within(p + u, 2.0) for p, u in zip(params, updates)]
+    return [_limit_size(p + u, 2.0) for p, u in zip(params, updates)]
 
 
-def _within(numbers: Any, limit: float) -> Any:
+def _limit_size(numbers: Any, limit: float) -> Any:
     """Limit the size of real or complex numbers."""
     return numbers / np.maximum(1.0, np.abs(numbers) / limit)
 
 
-def _until_converged(outcomes: list[StepResult]) -> list[StepResult]:
+def _cut_converged(outcomes: list[StepResult]) -> list[StepResult]:
     """Return the steps before updates are small: then a line search decides by rounding errors."""
     sizes = [max(np.max(np.abs(u), initial=0.0) for u in step.updates) for step in outcomes]
     largest = int(np.argmax(sizes))
@@ -228,7 +228,7 @@ def _not_finite(problem: RandomProblem, outcomes: Sequence[StepResult]) -> Itera
                 break
 
 
-def _after_nan(problem: RandomProblem, steps: int) -> Iterator[Violation]:
+def _find_stall_after_nan(problem: RandomProblem, steps: int) -> Iterator[Violation]:
     """Check that updates go on after a step of NaN, unless they are NaN themselves.
 
     NaN updates are no violation: without a guard, as in adam, NaN gradients spoil the params. With
@@ -236,7 +236,7 @@ def _after_nan(problem: RandomProblem, steps: int) -> Iterator[Violation]:
     """
     for long in sorted({min(steps, _SHORT), steps}):
         inputs, _ = _exact_run(problem, _SCENARIOS[0], long, seed=0)
-        bad = problem.with_nan(inputs[0])
+        bad = problem.replace_by_nan(inputs[0])
         usual = _sizes(problem, inputs)
         # The first update may come late: from a window, or a rate that starts at zero.
         if np.any(np.sum(usual > 0, axis=0) > _SEVERAL):

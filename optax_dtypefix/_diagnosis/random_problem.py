@@ -68,8 +68,8 @@ class RandomProblem:
         self.searches = self._loss is not None
         self._as_given = bool(functions)
         shapes = {} if self._as_given else shrunk_shapes(tx, params, grads)
-        self._params = [_Leaf.of(leaf, shapes) for leaf in leaves(params)]
-        self._grads = [_Leaf.of(leaf, shapes) for leaf in leaves(grads)]
+        self._params = [_Leaf.make(leaf, shapes) for leaf in leaves(params)]
+        self._grads = [_Leaf.make(leaf, shapes) for leaf in leaves(grads)]
         self._structures: Any = [jax.tree_util.tree_structure(tree) for tree in (params, grads)]
         floats = [leaf.dtype for leaf in (*self._params, *self._grads) if leaf.is_float]
         bits = [jnp.finfo(dtype).bits for dtype in floats]
@@ -89,7 +89,7 @@ class RandomProblem:
         jaxpr = jax.make_jaxpr(updates)()
         return any(equation.primitive.name in _RANDOM for equation in equations(jaxpr.jaxpr))
 
-    def with_nan(self, inputs: Inputs) -> Inputs:
+    def replace_by_nan(self, inputs: Inputs) -> Inputs:
         """Return the inputs with NaN for every float gradient."""
         pairs = zip(self._grads, inputs.grads)
         grads = [np.full_like(g, np.nan) if leaf.is_float else g for leaf, g in pairs]
@@ -173,7 +173,7 @@ class _Leaf:
     given: Any
 
     @classmethod
-    def of(cls, leaf: Any, shapes: Mapping[tuple[int, ...], tuple[int, ...]]) -> _Leaf:
+    def make(cls, leaf: Any, shapes: Mapping[tuple[int, ...], tuple[int, ...]]) -> _Leaf:
         shape = tuple(np.shape(leaf))
         given = None if isinstance(leaf, jax.ShapeDtypeStruct) else np.asarray(leaf)
         return cls(shapes.get(shape, shape), np.dtype(dtype_of(leaf)), given)

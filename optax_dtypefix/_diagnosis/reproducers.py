@@ -59,7 +59,8 @@ def write_outcomes(path: str, *ids: str) -> None:
             ],
         )
         for patch_id, fault in in_release:
-            before = None if patch_id in applied else counts_so_far()
+            others_may_fix = applied and patch_id not in applied
+            before = counts_so_far() if others_may_fix else None
             run = fault.reproducer().run
             if before is not None or run not in known:
                 known[run] = _outcome(fault)

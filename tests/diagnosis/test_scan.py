@@ -461,10 +461,10 @@ def test_progress_is_shown_on_a_terminal_only(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(results, "_PROGRESS_AFTER", -1.0)
-    assert list(results.with_progress(["a", "b"])) == ["a", "b"]
+    assert list(results.show_progress(["a", "b"])) == ["a", "b"]
     assert not capsys.readouterr().err
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    assert list(results.with_progress(["a", "b"])) == ["a", "b"]
+    assert list(results.show_progress(["a", "b"])) == ["a", "b"]
     assert capsys.readouterr().err == "\r0 of 2 files\r\033[K"
 
 

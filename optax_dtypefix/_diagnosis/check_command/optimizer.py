@@ -61,7 +61,7 @@ def parse_name(text: str) -> OptimizerName:
     if optimizer.in_file and not os.path.isfile(place):
         folder, file = os.path.split(place)
         scripts = [path.name for path in Path(folder).glob("*.py")]
-        raise argparse.ArgumentTypeError(f"there is no file {place!r}.{_near(file, scripts)}")
+        raise argparse.ArgumentTypeError(f"there is no file {place!r}.{_suggest(file, scripts)}")
     return optimizer
 
 
@@ -81,7 +81,7 @@ def load(optimizer: OptimizerName) -> Callable[[], Any]:
             found = getattr(found, part)
         except AttributeError:
             known = [name for name in dir(found) if not name.startswith("_")]
-            near = _near(part, known) or _names_in(found)
+            near = _suggest(part, known) or _names_in(found)
             raise OptimizerError(f"{seen} has no {part!r}.{near}") from None
         seen = f"{seen}.{part}" if seen != optimizer.place else f"{seen}:{part}"
     if _is_transformation(found):
@@ -126,7 +126,7 @@ def _required_arguments(factory: Callable[..., Any]) -> list[str]:
     return [p.name for p in parameters if p.default is p.empty and p.kind not in optional]
 
 
-def _near(word: str, known: Sequence[str]) -> str:
+def _suggest(word: str, known: Sequence[str]) -> str:
     match = closest(word, known, cutoff=0.5)
     return f" Did you mean {match!r}?" if match else ""
 

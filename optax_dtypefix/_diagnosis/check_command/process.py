@@ -63,11 +63,11 @@ def write_findings(path: str, place: str, name: str, mode: str, *params: str) ->
             os._exit(1)
 
         try:
-            with _within_limit(give_up):
+            with _limit_time(give_up):
                 factory = load(optimizer)
 
             def build() -> Any:
-                with _within_limit(give_up):
+                with _limit_time(give_up):
                     return factory()
 
             for text in params:
@@ -80,7 +80,7 @@ def write_findings(path: str, place: str, name: str, mode: str, *params: str) ->
 
 
 @contextlib.contextmanager
-def _within_limit(give_up: Callable[[], None]) -> Iterator[None]:
+def _limit_time(give_up: Callable[[], None]) -> Iterator[None]:
     """Call ``give_up``, in a thread, if the block takes too long."""
     timer = threading.Timer(_BUILD_LIMIT, give_up)
     timer.daemon = True

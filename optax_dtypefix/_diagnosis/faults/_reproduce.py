@@ -227,7 +227,7 @@ def operations(function: Callable[..., Any], *args: Any) -> Iterator[Any]:
     yield from equations(jax.make_jaxpr(function)(*args).jaxpr)
 
 
-def in_half(function: Callable[..., Any], tree: PyTree) -> str | None:
+def describe_half(function: Callable[..., Any], tree: PyTree) -> str | None:
     """Describe the first operation of a function that is done in half precision."""
     names = ("add", "mul", "square", "integer_pow", "sqrt")
     for equation in operations(function, tree):

@@ -10,15 +10,15 @@ from ..._engine.patch import Reproducers
 from . import _reproduce as demo
 
 
-def _with_schedule(optax: Any) -> Any:
+def _build(optax: Any) -> Any:
     return optax.fromage(demo.warm_up)
 
 
 FAULTS = Reproducers(
-    schedule=demo.step("Schedules as learning rate: TypeError", _with_schedule, jnp.float32),
+    schedule=demo.step("Schedules as learning rate: TypeError", _build, jnp.float32),
     promoted_updates=demo.step(
         "With a schedule, bfloat16 and float16 params get float32 updates, or a TypeError",
-        _with_schedule,
+        _build,
         jnp.bfloat16,
     ),
 )

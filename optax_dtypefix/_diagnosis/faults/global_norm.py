@@ -18,7 +18,7 @@ _THOUSAND = 1000**0.5
 
 @demo.no_warnings()  # global_norm is deprecated from 0.2.7 on, tree_l2_norm from 0.2.5 on.
 def _probe_sum(optax: Any) -> str | None:
-    return demo.in_half(optax.global_norm, demo.shapes(jnp.bfloat16))
+    return demo.describe_half(optax.global_norm, demo.shapes(jnp.bfloat16))
 
 
 @demo.no_warnings()
@@ -29,7 +29,7 @@ def _tree_norms(optax: Any) -> dict[str, Any]:
 
 def _probe_tree_norms(optax: Any) -> str | None:
     params = demo.shapes(jnp.bfloat16)
-    return demo.first_named(lambda norm: demo.in_half(norm, params), _tree_norms(optax))
+    return demo.first_named(lambda norm: demo.describe_half(norm, params), _tree_norms(optax))
 
 
 def _norm(summary: str, compute: Callable[[Any], Any], exact: float) -> Reproducer:

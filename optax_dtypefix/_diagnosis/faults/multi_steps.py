@@ -14,7 +14,7 @@ from ..._engine.patch import Reproducers
 from . import _reproduce as demo
 
 
-def _around(inner: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _wrap(inner: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return a function that builds ``MultiSteps`` around a transformation of a package."""
     return lambda optax: optax.MultiSteps(inner(optax), 2)
 
@@ -27,12 +27,12 @@ def _schedule_free(optax: Any) -> Any:
     return demo.public(optax, "contrib.schedule_free")(optax.sgd(0.1), learning_rate=0.1)
 
 
-def _with_extra_argument(update: Callable[..., Any]) -> Callable[[Any], Any]:
+def _wrap_extra_argument(update: Callable[..., Any]) -> Callable[[Any], Any]:
     def build(optax: Any) -> Any:
         made = demo.public(optax, "GradientTransformationExtraArgs")
         return made(lambda _: optax.EmptyState(), update)
 
-    return _around(build)
+    return _wrap(build)
 
 
 def _ignoring(
@@ -52,25 +52,25 @@ def _scaled(
 FAULTS = Reproducers(
     inner_drift=demo.step(
         "MultiSteps around a transformation that changes a dtype: TypeError, or a changing state",
-        _around(demo.drifting),
+        _wrap(demo.drifting),
         jnp.bfloat16,
     ),
     # Updates of adafactor are float32 there, like its state: ``promotion`` fixes that.
     adafactor=demo.step(
         "MultiSteps(adafactor) on bfloat16 params: TypeError from cond",
-        _around(lambda optax: optax.adafactor(1e-3)),
+        _wrap(lambda optax: optax.adafactor(1e-3)),
         jnp.bfloat16,
         state_asks=True,
     ),
     schedule_free=demo.step(
         "MultiSteps(schedule_free) on bfloat16 params: TypeError from cond",
-        _around(_schedule_free),
+        _wrap(_schedule_free),
         jnp.bfloat16,
         state_asks=True,
     ),
     mixed_precision=demo.step(
         "float32 gradients on bfloat16 params: TypeError from cond, or the state changes",
-        _around(lambda optax: optax.adam(1e-3)),
+        _wrap(lambda optax: optax.adam(1e-3)),
         jnp.bfloat16,
         grads=jnp.float32,
     ),
@@ -84,25 +84,25 @@ FAULTS = Reproducers(
     ),
     callable_extra_argument=demo.step(
         "Extra arguments that are functions: TypeError",
-        _with_extra_argument(_ignoring),
+        _wrap_extra_argument(_ignoring),
         jnp.float32,
         value_fn=lambda params: params,
     ),
     required_extra_argument=demo.step(
         "Extra arguments that the inner transformation requires: TypeError",
-        _with_extra_argument(_scaled),
+        _wrap_extra_argument(_scaled),
         jnp.float32,
         scale=jax.ShapeDtypeStruct((), jnp.float32),
     ),
     strict_promotion=demo.step(
         "Strict dtype promotion raises TypePromotionError inside MultiSteps",
-        _around(_sgd),
+        _wrap(_sgd),
         jnp.float32,
         strict=True,
     ),
     integer_leaf=demo.step(
         "Integer leaves change the state to float32, or raise TypeError",
-        _around(lambda optax: optax.sgd(1.0)),
+        _wrap(lambda optax: optax.sgd(1.0)),
         *(jnp.float32, jnp.int32),
     ),
 )
@@ -130,7 +130,7 @@ def float64_accumulator(optax: Any) -> str | None:
 
 
 def _narrow_accumulator(optax: Any, dtype: Any) -> str | None:
-    state = demo.initial(_around(_sgd)(optax), dtype)
+    state = demo.initial(_wrap(_sgd)(optax), dtype)
     text = f"{np.dtype(dtype)} gradients are accumulated in {{}}"
     return demo.wrong_dtype(text, state.acc_grads["w"], dtype)
 

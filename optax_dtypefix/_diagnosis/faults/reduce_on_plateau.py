@@ -30,15 +30,15 @@ def _build(optax: Any, **arguments: Any) -> Any:
     return types.SimpleNamespace(init=tx.init, update=update)
 
 
-def _after(optax: Any, losses: Any, **arguments: Any) -> Any:
+def _run(optax: Any, losses: Any, **arguments: Any) -> Any:
     """Return the state after some losses, with bfloat16 params."""
     values = np.asarray(losses, np.float32)
     tx = _build(optax, **arguments)
     return demo.steps(tx, demo.ones(jnp.bfloat16), np.ones(len(losses)), value=values)[1]
 
 
-def _scale_after(optax: Any, losses: Any, **arguments: Any) -> Any:
-    state = _after(optax, losses, **arguments)
+def _run_scale(optax: Any, losses: Any, **arguments: Any) -> Any:
+    state = _run(optax, losses, **arguments)
     return state.scale if "scale" in state._fields else state.lr  # Up to 0.2.1.
 
 
@@ -76,7 +76,7 @@ FAULTS = Reproducers(
     narrow_scalars=demo.number(
         "With bfloat16 params, a factor above 0.998 never reduces the scale",
         "the scale after 100 plateaus",
-        lambda optax: _scale_after(optax, [1.0] * 101, factor=0.999, patience=1),
+        lambda optax: _run_scale(optax, [1.0] * 101, factor=0.999, patience=1),
         0.999**100,
     ),
     integer_leaf=demo.narrow_fields(
@@ -95,7 +95,7 @@ FAULTS = Reproducers(
     no_plateau=demo.number(
         "With bfloat16 params, a loss that falls by 0.03% a step counts as a plateau",
         "the scale is {:g} although each loss is the best so far",
-        lambda optax: _scale_after(optax, 2 * 0.9997 ** np.arange(100), patience=5),
+        lambda optax: _run_scale(optax, 2 * 0.9997 ** np.arange(100), patience=5),
         1.0,
     ),
 )
@@ -129,5 +129,5 @@ def running_mean(optax: Any) -> str | None:
     """
     demo.public(optax, "contrib.reduce_on_plateau", parameter="accumulation_size")
     losses = np.linspace(1.0, 2.0, 299)
-    state = _after(optax, losses, accumulation_size=300)
+    state = _run(optax, losses, accumulation_size=300)
     return demo.wrong("the mean loss", state.avg_value, losses.mean(), rtol=1e-3)

@@ -17,7 +17,7 @@ FAULTS = Reproducers()
 _STEPS, _MOVED = 1000, np.linspace(0.9e-4, 1.1e-4, 256)
 
 
-def _after_steps(step: Any) -> float:
+def _run_steps(step: Any) -> float:
     ones = np.ones(_MOVED.shape, "bfloat16")
 
     def run(start: Any) -> Any:
@@ -38,7 +38,7 @@ def _probe(optax: Any) -> str | None:
 def small_updates(optax: Any) -> str | None:
     """In bfloat16, 1,000 updates of about 0.0001 do not move params of 1."""
     updates = _MOVED.astype(np.float32)
-    got = _after_steps(lambda params: optax.apply_updates(params, updates))
+    got = _run_steps(lambda params: optax.apply_updates(params, updates))
     return demo.wrong("after 1000 updates the mean of the params is {:.3g}, not {:.3g}", got, 1.1)
 
 
@@ -46,6 +46,6 @@ def small_updates(optax: Any) -> str | None:
 def slow_average(optax: Any) -> str | None:
     """In bfloat16, 1,000 steps of incremental_update do not move an average by a small share."""
     new = (1 + _MOVED * 1e4).astype("bfloat16")
-    got = _after_steps(lambda old: optax.incremental_update(jnp.asarray(new), old, 1e-3))
+    got = _run_steps(lambda old: optax.incremental_update(jnp.asarray(new), old, 1e-3))
     exact = float(2 - 0.999**_STEPS)
     return demo.wrong("after 1000 steps the mean of the average is {:.3g}, not {:.3g}", got, exact)

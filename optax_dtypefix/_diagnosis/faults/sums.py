@@ -14,7 +14,7 @@ FAULTS = Reproducers()
 
 
 def _probe_sum(optax: Any) -> str | None:
-    return demo.in_half(demo.public(optax, "tree_utils.tree_sum"), demo.shapes(jnp.bfloat16))
+    return demo.describe_half(demo.public(optax, "tree_utils.tree_sum"), demo.shapes(jnp.bfloat16))
 
 
 @FAULTS.computed(probe=_probe_sum)

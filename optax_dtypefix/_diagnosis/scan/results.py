@@ -164,7 +164,7 @@ def scan(paths: Sequence[str], releases: Sequence[Release], dtypes: Sequence[str
     found = Scan(releases, len(files), [], [], [], 0, {}, dtypes)
     unread = 0
     gc.disable()  # Syntax trees have no cycles, and are built in half the time.
-    for file in with_progress(files):
+    for file in show_progress(files):
         parsed = parse(file)
         names = names_in(parsed.tree)
         found.unparsed.extend(f"{file}: {problem}" for problem in parsed.problems)
@@ -187,7 +187,7 @@ def _faults(path: str, release: Release, kinds: set[str]) -> dict[str, list[str]
     return {patch: mine for patch, mine in found.items() if mine}
 
 
-def with_progress(files: Sequence[str]) -> Iterator[str]:
+def show_progress(files: Sequence[str]) -> Iterator[str]:
     """Yield the files; from two seconds on, show on a terminal how many are done."""
     start, shown = time.monotonic(), False
     for done, file in enumerate(files):
