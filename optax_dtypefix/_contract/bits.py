@@ -72,8 +72,9 @@ def _sums_of(one_device: bool, *data: Any) -> Any:
     # Else n equal elements would add up to n times their bits, and lose the upper ones.
     word = word ^ (word >> 15)
     parts, axes = (word, word >> 7), tuple(range(word.ndim))
-    # XLA on the CPU stores what a sum adds up, but not what one reduction adds up to two sums. XLA
-    # gathers sharded arrays for such a reduction, but not for sums. Both give the same number.
+    # XLA on the CPU stores what a sum adds up, but not what one reduction adds up to two sums. From
+    # several devices XLA gathers what such a reduction gives, twice for each array; the sums of all
+    # arrays need a single all-reduce. Both give the same numbers.
     if one_device:
         zeros = (jnp.uint32(0),) * 2
         return lax.reduce(parts, zeros, lambda old, new: tuple(map(jnp.add, old, new)), axes)
@@ -101,22 +102,23 @@ def _starts(sums: list[tuple[Any, Any]]) -> list[Any]:
     return lax.scan(mix_all, numbers, None, length=3)[0]
 
 
-@functools.partial(jax.jit, static_argnums=1)
-def bits_from(start: Any, shape: tuple[int, ...]) -> Any:
-    """Return 16 bits for each element of an array, from those of its first."""
-    number = _places(shape) + start
-    # Moved alike in each step, elements that follow one another would all err to the same side.
-    return (_mix(number) >> 16).astype(jnp.uint16)
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def bits_from(start: Any, shape: tuple[int, ...], even: bool = False) -> Any:
+    """Return 16 bits for each element of an array, from those of its first.
 
+    Args:
+      start: 32 bits, those of the first element.
+      shape: of the array.
+      even: whether the bits are spread evenly over the array in each single step. Then, of n
+        elements that move by a share of a unit, about n times that share do in each step. If none
+        did, all data would be the same in the next step, and all elements stay for ever. But a
+        moment that moves alike in each step would err to the same side as its neighbours.
 
-@functools.partial(jax.jit, static_argnums=1)
-def even_bits_from(start: Any, shape: tuple[int, ...]) -> Any:
-    """Return 16 bits for each element, spread evenly over the array in each single step.
-
-    So of n elements that move by a share of a unit, about n times that share do in each step. If
-    none did, all data would be the same in the next step, and all elements stay for ever.
+    Returns:
+      An array of uint16.
     """
-    return ((_places(shape) + start) >> 16).astype(jnp.uint16)
+    number = _places(shape) + start
+    return ((number if even else _mix(number)) >> 16).astype(jnp.uint16)
 
 
 def _places(shape: tuple[int, ...]) -> Any:

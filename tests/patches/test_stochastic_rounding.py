@@ -97,13 +97,14 @@ def chi_squared(*columns: Any) -> float:
     return float((((counts - expected) ** 2 / expected).sum() - 63) / np.sqrt(2 * 63))
 
 
-def test_bits_are_even_and_independent() -> None:
+@pytest.mark.parametrize("even", [False, True], ids=["hashed", "even"])
+def test_bits_are_even_and_independent(even: bool) -> None:
     @jax.jit
     def bits(seed: Any) -> Any:
         same = jnp.full((6, 7), 1.25) + seed * 2.0**-20  # Elements and arrays with the same value.
         arrays = [same, same, jnp.ones(())]
         starts = starts_of(list(map(sums_of, arrays)))
-        return [bits_from(start, leaf.shape) for start, leaf in zip(starts, arrays)]
+        return [bits_from(start, leaf.shape, even) for start, leaf in zip(starts, arrays)]
 
     first, second, number = map(np.asarray, jax.lax.map(bits, jnp.arange(4000.0)))
     pairs = {
@@ -117,6 +118,9 @@ def test_bits_are_even_and_independent() -> None:
         "steps of a number": (number[:-1], number[1:]),
         "all": (first,),
     }
+    if even:  # In one step neighbours are a fixed number apart.
+        for name in ("neighbours", "rows", "far apart"):
+            del pairs[name]
     far = {name: chi_squared(*columns) for name, columns in pairs.items()}
     assert max(far.values()) < 5, far
 
