@@ -13,6 +13,7 @@ from packaging.version import Version
 
 import optax_dtypefix
 from optax_dtypefix._contract.bits import bits_from, starts_of, sums_of
+from support.compiled import compiled_step
 from support.nodes import Converting
 from support.patch_cases import FuzzCase, Program
 from support.processes import run, stdout_of
@@ -357,16 +358,10 @@ def test_an_eager_step_compiles_two_programs_a_shape() -> None:
 def test_temporaries_take_at_most_two_bytes_a_param() -> None:
     params = [jnp.ones((512, 256), jnp.bfloat16)] * 4
     tx = optax.adamw(1e-3)
-
-    def step(params: Any, state: Any, grads: Any) -> Any:
-        updates, state = tx.update(grads, state, params)
-        return optax.apply_updates(params, updates), state
-
-    state = tx.init(params)
-    rounded = jax.jit(step, donate_argnums=(0, 1)).lower(params, state, params).compile()
+    rounded = compiled_step(tx, params)
     with optax_dtypefix.disabled("stochastic_rounding"):
         jax.clear_caches()
-        plain = jax.jit(step, donate_argnums=(0, 1)).lower(params, state, params).compile()
+        plain = compiled_step(tx, params)
     jax.clear_caches()
     temporary = [program.memory_analysis().temp_size_in_bytes for program in (rounded, plain)]
     assert (temporary[0] - temporary[1]) / (4 * 512 * 256) <= 2.1
