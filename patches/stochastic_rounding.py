@@ -129,8 +129,7 @@ def _by_leaf(
 @functools.partial(jax.jit, static_argnums=0)
 def _rounded(exact: Callable[..., Any], start: Any, *given: Any) -> Any:
     number = exact(*given)
-    bits = bits_from(start, number.shape, True)
-    return round_stochastically(number, given[0].dtype, bits)
+    return round_stochastically(number, given[0].dtype, bits_from(start, number.shape, True))
 
 
 def _sum(param: Any, update: Any) -> Any:

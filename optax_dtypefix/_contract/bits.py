@@ -1,8 +1,8 @@
 """Bits for rounding: from the counter of a state, or from a key, or else from the data of a step.
 
-Counters (:func:`bits_of_step`, :func:`bits_of_elements`) and keys (:func:`random_bits`) tell all
-steps apart, and give the same bits in each run and on any number of devices. All moments of a step
-have the same 16 bits, and go through them as evenly as they can. Params have bits of their own.
+Counters (:func:`bits_of_step`) and numbers drawn by a key tell all steps apart, and give the same
+bits in each run and on any number of devices. All moments of a step have the same 16 bits, and go
+through them as evenly as they can. Params have bits of their own (:func:`bits_of_elements`).
 
 Without either, bits come from the step's own data: params and updates, or moments and gradients.
 The bits of all values, times odd numbers by their places, are added up; a hash of this sum and of
@@ -23,13 +23,11 @@ What bits of data guarantee:
 from __future__ import annotations
 
 import functools
-import math
 import sys
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 
@@ -186,30 +184,15 @@ def bits_for(shape: tuple[int, ...], bits: Any) -> Any:
     return bits.reshape(bits.shape + (1,) * (len(shape) - bits.ndim))
 
 
-def bits_of_elements(count: Any, shapes: list[tuple[int, ...]]) -> list[Any]:
-    """Return 16 bits for each element of arrays of these shapes, others in each step.
+def bits_of_elements(number: Any, shapes: list[tuple[int, ...]]) -> list[Any]:
+    """Return 16 bits for each element of arrays of these shapes.
 
     Rounded alike, all weights of a layer would grow together, and shrink together.
+
+    Args:
+      number: an integer, another one in each step.
+      shapes: of the arrays.
     """
-    count = jnp.asarray(count, jnp.uint32)
-    starts = starts_of([(count, count)] * len(shapes)) if shapes else []
+    number = jnp.asarray(number, jnp.uint32)
+    starts = starts_of([(number, number)] * len(shapes)) if shapes else []
     return [bits_from(start, shape) for start, shape in zip(starts, shapes)]
-
-
-_SMALL = 4096
-"""Arrays of up to this size share a draw."""
-
-
-def random_bits(key: Any, shapes: list[tuple[int, ...]]) -> list[Any]:
-    """Draw 16 bits for each element of arrays of these shapes.
-
-    Small arrays share a draw: a draw takes XLA a tenth of a second to compile.
-    """
-    key_of_small, *keys = jax.random.split(key, len(shapes) + 1)
-    sizes = [math.prod(shape) for shape in shapes]
-    small = [size if size <= _SMALL else 0 for size in sizes]
-    pieces = jnp.split(jax.random.bits(key_of_small, (sum(small),), jnp.uint16), np.cumsum(small))
-    return [
-        piece.reshape(shape) if size <= _SMALL else jax.random.bits(own, shape, jnp.uint16)
-        for piece, shape, size, own in zip(pieces, shapes, sizes, keys)
-    ]
