@@ -14,11 +14,15 @@ import math
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any, Callable
 
 import jax
 import jax.numpy as jnp
 import optax
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+from support.compiled import compiled_step
 
 SHAPE = (2000, 1000)
 ALIASES = (
@@ -60,16 +64,11 @@ def memory(tx: Any, dtype: str) -> dict[str, float]:
       ``temporaries``; ``traffic``: what it reads and writes; ``state``: what the optimizer keeps.
     """
     params = dict.fromkeys(("v", "w"), jax.ShapeDtypeStruct(SHAPE, jnp.dtype(dtype)))
-    state = jax.eval_shape(tx.init, params)
-
-    def step(params: Any, state: Any, grads: Any) -> Any:
-        updates, state = tx.update(grads, state, params)
-        return optax.apply_updates(params, updates), state
-
-    compiled = jax.jit(step, donate_argnums=(0, 1)).lower(params, state, params).compile()
+    compiled = compiled_step(tx, params)
     cost = compiled.cost_analysis()
     cost = cost[0] if isinstance(cost, list) else cost
-    state_bytes = sum(x.size * x.dtype.itemsize for x in jax.tree_util.tree_leaves(state))
+    state = jax.tree_util.tree_leaves(jax.eval_shape(tx.init, params))
+    state_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in state)
     total = {
         "temporaries": getattr(compiled.memory_analysis(), "temp_size_in_bytes", 0),
         "traffic": cost["bytes accessed"],

@@ -36,7 +36,7 @@ from typing import Any, Callable
 import jax
 import jax.numpy as jnp
 
-from .._contract.bits import even_bits_from, starts_of, sums_of
+from .._contract.bits import bits_from, starts_of, sums_of
 from .._contract.dtypes import (
     REAL,
     PyTree,
@@ -120,7 +120,7 @@ def _by_leaf(
 @functools.partial(jax.jit, static_argnums=0)
 def _rounded(exact: Callable[..., Any], start: Any, *given: Any) -> Any:
     number = exact(*given)
-    return round_stochastically(number, given[0].dtype, even_bits_from(start, number.shape))
+    return round_stochastically(number, given[0].dtype, bits_from(start, number.shape, True))
 
 
 def _sum(param: Any, update: Any) -> Any:

@@ -1,8 +1,8 @@
 """Bits for rounding: from the counter of a state, or from a key, or else from the data of a step.
 
-Counters (:func:`bits_of_step`, :func:`bits_of_elements`) and keys (:func:`random_bits`) tell all
-steps apart, and give the same bits in each run and on any number of devices. All moments of a step
-have the same 16 bits, and go through them as evenly as they can. Params have bits of their own.
+Counters (:func:`bits_of_step`) and numbers drawn by a key tell all steps apart, and give the same
+bits in each run and on any number of devices. All moments of a step have the same 16 bits, and go
+through them as evenly as they can. Params have bits of their own (:func:`bits_of_elements`).
 
 Without either, bits come from the step's own data: params and updates, or moments and gradients.
 The bits of all values, times odd numbers by their places, are added up; a hash of this sum and of
@@ -23,13 +23,11 @@ What bits of data guarantee:
 from __future__ import annotations
 
 import functools
-import math
 import sys
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 
@@ -72,8 +70,9 @@ def _sums_of(one_device: bool, *data: Any) -> Any:
     # Else n equal elements would add up to n times their bits, and lose the upper ones.
     word = word ^ (word >> 15)
     parts, axes = (word, word >> 7), tuple(range(word.ndim))
-    # XLA on the CPU stores what a sum adds up, but not what one reduction adds up to two sums. XLA
-    # gathers sharded arrays for such a reduction, but not for sums. Both give the same number.
+    # XLA on the CPU stores what a sum adds up, but not what one reduction adds up to two sums. From
+    # several devices XLA gathers what such a reduction gives, twice for each array; the sums of all
+    # arrays need a single all-reduce. Both give the same numbers.
     if one_device:
         zeros = (jnp.uint32(0),) * 2
         return lax.reduce(parts, zeros, lambda old, new: tuple(map(jnp.add, old, new)), axes)
@@ -101,22 +100,23 @@ def _starts(sums: list[tuple[Any, Any]]) -> list[Any]:
     return lax.scan(mix_all, numbers, None, length=3)[0]
 
 
-@functools.partial(jax.jit, static_argnums=1)
-def bits_from(start: Any, shape: tuple[int, ...]) -> Any:
-    """Return 16 bits for each element of an array, from those of its first."""
-    number = _places(shape) + start
-    # Moved alike in each step, elements that follow one another would all err to the same side.
-    return (_mix(number) >> 16).astype(jnp.uint16)
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def bits_from(start: Any, shape: tuple[int, ...], even: bool = False) -> Any:
+    """Return 16 bits for each element of an array, from those of its first.
 
+    Args:
+      start: 32 bits, those of the first element.
+      shape: of the array.
+      even: whether the bits are spread evenly over the array in each single step. Then, of n
+        elements that move by a share of a unit, about n times that share do in each step. If none
+        did, all data would be the same in the next step, and all elements stay for ever. But a
+        moment that moves alike in each step would err to the same side as its neighbours.
 
-@functools.partial(jax.jit, static_argnums=1)
-def even_bits_from(start: Any, shape: tuple[int, ...]) -> Any:
-    """Return 16 bits for each element, spread evenly over the array in each single step.
-
-    So of n elements that move by a share of a unit, about n times that share do in each step. If
-    none did, all data would be the same in the next step, and all elements stay for ever.
+    Returns:
+      An array of uint16.
     """
-    return ((_places(shape) + start) >> 16).astype(jnp.uint16)
+    number = _places(shape) + start
+    return ((number if even else _mix(number)) >> 16).astype(jnp.uint16)
 
 
 def _places(shape: tuple[int, ...]) -> Any:
@@ -184,30 +184,15 @@ def bits_for(shape: tuple[int, ...], bits: Any) -> Any:
     return bits.reshape(bits.shape + (1,) * (len(shape) - bits.ndim))
 
 
-def bits_of_elements(count: Any, shapes: list[tuple[int, ...]]) -> list[Any]:
-    """Return 16 bits for each element of arrays of these shapes, others in each step.
+def bits_of_elements(number: Any, shapes: list[tuple[int, ...]]) -> list[Any]:
+    """Return 16 bits for each element of arrays of these shapes.
 
     Rounded alike, all weights of a layer would grow together, and shrink together.
+
+    Args:
+      number: an integer, another one in each step.
+      shapes: of the arrays.
     """
-    count = jnp.asarray(count, jnp.uint32)
-    starts = starts_of([(count, count)] * len(shapes)) if shapes else []
+    number = jnp.asarray(number, jnp.uint32)
+    starts = starts_of([(number, number)] * len(shapes)) if shapes else []
     return [bits_from(start, shape) for start, shape in zip(starts, shapes)]
-
-
-_SMALL = 4096
-"""Arrays of up to this size share a draw."""
-
-
-def random_bits(key: Any, shapes: list[tuple[int, ...]]) -> list[Any]:
-    """Draw 16 bits for each element of arrays of these shapes.
-
-    Small arrays share a draw: a draw takes XLA a tenth of a second to compile.
-    """
-    key_of_small, *keys = jax.random.split(key, len(shapes) + 1)
-    sizes = [math.prod(shape) for shape in shapes]
-    small = [size if size <= _SMALL else 0 for size in sizes]
-    pieces = jnp.split(jax.random.bits(key_of_small, (sum(small),), jnp.uint16), np.cumsum(small))
-    return [
-        piece.reshape(shape) if size <= _SMALL else jax.random.bits(own, shape, jnp.uint16)
-        for piece, shape, size, own in zip(pieces, shapes, sizes, keys)
-    ]

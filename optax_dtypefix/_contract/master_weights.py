@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .bits import bits_of_elements, random_bits
+from .bits import bits_of_elements
 from .dtypes import (
     PyTree,
     cast,
@@ -184,10 +184,11 @@ def _next_roundings(state: Any, params: PyTree) -> tuple[Any, list[Callable[...,
     shapes = [np.shape(leaf) if has_16_bits(leaf) else () for leaf in flat]
     if isinstance(state, StochasticRoundingState):
         key, random = jax.random.split(state.key)
-        state, bits = state._replace(key=key), random_bits(random, shapes)
+        state, number = state._replace(key=key), jax.random.bits(random, (), jnp.uint32)
     else:
-        bits = bits_of_elements(state.count, shapes)
+        number = state.count
         state = state._replace(count=safe_increment(state.count))
+    bits = bits_of_elements(number, shapes)
     return state, [functools.partial(round_stochastically, bits=of_leaf) for of_leaf in bits]
 
 

@@ -369,16 +369,13 @@ def test_no_shift_of_all_params_where_gradients_follow_them(tx: Any, rate: Any, 
     assert np.abs(np.mean((np.asarray(end, float) - exact) / unit)) < 0.05
 
 
-def test_small_params_share_a_draw() -> None:
+def test_a_step_draws_one_number() -> None:
+    """A draw takes XLA a tenth of a second to compile, and more time than all else in the step."""
     params = [jnp.ones(shape, jnp.bfloat16) for shape in [(), (4096,), (0,), (65, 64), (3, 4)]]
     tx = master_weights(optax.sgd(0.1), rounding_key=KEY)
     program = jax.make_jaxpr(tx.update)(params, tx.init(params), params)
-    draws = [eqn.outvars[0].aval.shape for eqn in equations(program.jaxpr) if is_draw(eqn)]
-    assert draws == [(1 + 4096 + 12,), (65, 64)]
-
-
-def is_draw(equation: Any) -> bool:
-    return equation.primitive.name == "random_bits" and equation.outvars[0].aval.dtype == jnp.uint16
+    draws = [eqn for eqn in equations(program.jaxpr) if eqn.primitive.name == "random_bits"]
+    assert [draw.outvars[0].aval.shape for draw in draws] == [()]
 
 
 @HALVES

@@ -16,12 +16,12 @@ import pytest
 from optax_dtypefix import patches
 from optax_dtypefix._engine.release import Release
 from optax_dtypefix.patches.releases import TESTED
+from support.opt_ins import OPT_INS
 from support.outcomes import faults
 from support.patch_cases import FuzzCase, Program, module_of
 
 RELEASE = Release(optax.__version__)
 FAULTS = faults()
-OPT_IN = ",".join(patch_id for patch_id in patches.IDS if patches.load(patch_id).opt_in)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def stock(outcome_of: Any, selected: Any) -> Any:
 def patched(request: pytest.FixtureRequest, outcome_of: Any, selected: Any) -> Any:
     alone = any(item.get_closest_marker("alone") for item in request.session.items)
     ways = "all,alone" if alone else "all"
-    return outcome_of("support.outcomes", ways, *selected("name"), OPTAX_DTYPEFIX_ENABLE=OPT_IN)
+    return outcome_of("support.outcomes", ways, *selected("name"), OPTAX_DTYPEFIX_ENABLE=OPT_INS)
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.history import INSIDE, OPT_IN, compare
+from support.history import INSIDE, compare
+from support.opt_ins import OPT_INS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.parametrize("enabled", ["", OPT_IN], ids=["default", "opt-in"])
+@pytest.mark.parametrize("enabled", ["", OPT_INS], ids=["default", "opt-in"])
 def test_the_same_arguments_give_the_same_update_in_every_process(
     enabled: str, tmp_path: Path
 ) -> None:

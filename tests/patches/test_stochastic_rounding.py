@@ -13,6 +13,7 @@ from packaging.version import Version
 
 import optax_dtypefix
 from optax_dtypefix._contract.bits import bits_from, starts_of, sums_of
+from support.compiled import compiled_step
 from support.nodes import Converting
 from support.patch_cases import FuzzCase, Program
 from support.processes import run, stdout_of
@@ -97,13 +98,14 @@ def chi_squared(*columns: Any) -> float:
     return float((((counts - expected) ** 2 / expected).sum() - 63) / np.sqrt(2 * 63))
 
 
-def test_bits_are_even_and_independent() -> None:
+@pytest.mark.parametrize("even", [False, True], ids=["hashed", "even"])
+def test_bits_are_even_and_independent(even: bool) -> None:
     @jax.jit
     def bits(seed: Any) -> Any:
         same = jnp.full((6, 7), 1.25) + seed * 2.0**-20  # Elements and arrays with the same value.
         arrays = [same, same, jnp.ones(())]
         starts = starts_of(list(map(sums_of, arrays)))
-        return [bits_from(start, leaf.shape) for start, leaf in zip(starts, arrays)]
+        return [bits_from(start, leaf.shape, even) for start, leaf in zip(starts, arrays)]
 
     first, second, number = map(np.asarray, jax.lax.map(bits, jnp.arange(4000.0)))
     pairs = {
@@ -117,6 +119,9 @@ def test_bits_are_even_and_independent() -> None:
         "steps of a number": (number[:-1], number[1:]),
         "all": (first,),
     }
+    if even:  # In one step neighbours are a fixed number apart.
+        for name in ("neighbours", "rows", "far apart"):
+            del pairs[name]
     far = {name: chi_squared(*columns) for name, columns in pairs.items()}
     assert max(far.values()) < 5, far
 
@@ -353,16 +358,10 @@ def test_an_eager_step_compiles_two_programs_a_shape() -> None:
 def test_temporaries_take_at_most_two_bytes_a_param() -> None:
     params = [jnp.ones((512, 256), jnp.bfloat16)] * 4
     tx = optax.adamw(1e-3)
-
-    def step(params: Any, state: Any, grads: Any) -> Any:
-        updates, state = tx.update(grads, state, params)
-        return optax.apply_updates(params, updates), state
-
-    state = tx.init(params)
-    rounded = jax.jit(step, donate_argnums=(0, 1)).lower(params, state, params).compile()
+    rounded = compiled_step(tx, params)
     with optax_dtypefix.disabled("stochastic_rounding"):
         jax.clear_caches()
-        plain = jax.jit(step, donate_argnums=(0, 1)).lower(params, state, params).compile()
+        plain = compiled_step(tx, params)
     jax.clear_caches()
     temporary = [program.memory_analysis().temp_size_in_bytes for program in (rounded, plain)]
     assert (temporary[0] - temporary[1]) / (4 * 512 * 256) <= 2.1

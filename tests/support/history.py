@@ -38,8 +38,6 @@ REGIMES: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
 OTHER = (jnp.bfloat16, jnp.float32)
 """Dtypes of params for an unrelated ``init``."""
 
-
-OPT_IN = "float32_moments,float32_averages,every_transform"
 INSIDE = ("clip_by_global_norm", "ema", "rmsprop", "scale_by_adam", "sgd", "trace")
 """What MultiSteps is put around: with moments that tell the dtypes of params, and without."""
 

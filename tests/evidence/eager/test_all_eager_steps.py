@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support import eager_steps, history, live_bytes
+from support.opt_ins import OPT_INS
 from support.processes import stock_and_patched
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def test_eager_steps_of_all_transformations_leave_no_more_bytes() -> None:
     live_bytes.compare(stock, patched)
 
 
-@pytest.mark.parametrize("enabled", ["", history.OPT_IN], ids=["default", "opt-in"])
+@pytest.mark.parametrize("enabled", ["", OPT_INS], ids=["default", "opt-in"])
 def test_steps_of_all_transformations_depend_on_their_arguments_alone(
     enabled: str, tmp_path: Path
 ) -> None:

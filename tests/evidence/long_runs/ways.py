@@ -20,6 +20,7 @@ import optax
 
 from evidence.long_runs import digits, runs, text
 from evidence.long_runs.cases import CASES, HALVES, Case
+from support.compiled import compiled_step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -141,16 +142,8 @@ def peak_bytes(problem: Problem, way: Way, dtype: str) -> float:
     Params and state are donated, so their new values replace the old ones: they count once, beside
     the gradients and the temporaries. The model itself does not count.
     """
-    tx = way.wrap(problem.build())
     params = jax.eval_shape(lambda: problem.start(jnp.dtype(dtype)))
-    state = jax.eval_shape(tx.init, params)
-
-    def step(params: Any, state: Any, grads: Any) -> Any:
-        updates, state = tx.update(grads, state, params)
-        return optax.apply_updates(params, updates), state
-
-    compiled = jax.jit(step, donate_argnums=(0, 1)).lower(params, state, params).compile()
-    sizes = compiled.memory_analysis()
+    sizes = compiled_step(way.wrap(problem.build()), params).memory_analysis()
     added = sizes.output_size_in_bytes - sizes.alias_size_in_bytes
     peak = sizes.argument_size_in_bytes + sizes.temp_size_in_bytes + added
     return peak / sum(leaf.size for leaf in jax.tree_util.tree_leaves(params))

@@ -21,13 +21,11 @@ from typing import Any
 from xml.etree import ElementTree
 
 from evidence.upstream.known import KNOWN
+from support.opt_ins import OPT_INS
 from support.processes import environment
 from support.recorded import this_code
 
-SETTINGS = {
-    "patched": {},
-    "opt-ins": {"OPTAX_DTYPEFIX_ENABLE": "every_transform,float32_moments,float32_averages"},
-}
+SETTINGS = {"patched": {}, "opt-ins": {"OPTAX_DTYPEFIX_ENABLE": OPT_INS}}
 
 LEFT_OUT = ("assignment/", "losses/_segmentation_test.py", "perturbations/")
 """Tests of code that calls no patched function, but ``tree.sum`` in perturbations. They take as
