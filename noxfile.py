@@ -253,13 +253,16 @@ def benchmarks(session: nox.Session, optax: str) -> None:
     """Measure steps, imports and calls for docs/benchmarks/. Run nothing else meanwhile."""
     jax, *held_back = MATCHING_JAX[optax]
     _install(session, optax, jax, *held_back)
-    upgraded = Path(session.create_tmp()).resolve() / "upgraded"
-    python = str(upgraded / "bin" / "python")
-    session.run("uv", "venv", "--clear", str(upgraded), external=True)
-    pins = (f"optax=={NEWEST}", f"jax=={NEWEST_JAX}", f"jaxlib=={NEWEST_JAX}")
-    session.run("uv", "pip", "install", "--python", python, "-e", ".", *pins, external=True)
-    record = f"docs/benchmarks/{optax}.json"
-    session.run("python", "benchmarks", record, "--upgraded", python, *session.posargs)
+    raw = str(RAW / "benchmarks" / f"{optax}.json")
+    record = (f"docs/benchmarks/{optax}.json", "--raw", raw)
+    session.run("python", "-m", "benchmarks", "release", *record, *session.posargs)
+
+
+@nox.session
+def memory(session: nox.Session) -> None:
+    """Count the bytes of compiled steps for docs/benchmarks/. Other load does not matter."""
+    _install(session, NEWEST, *MATCHING_JAX[NEWEST])
+    session.run("python", "-m", "benchmarks", "memory", "docs/benchmarks/memory.json")
 
 
 @nox.session

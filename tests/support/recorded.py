@@ -23,7 +23,7 @@ LINE = 150
 
 PAGES = {
     "audit.md": ("audit/*.json", "nox -s record picture"),
-    "benchmarks.md": ("benchmarks/*.json", "nox -s benchmarks page_of_benchmarks"),
+    "benchmarks.md": ("benchmarks/*.json", "nox -s benchmarks memory page_of_benchmarks"),
     "long-runs.md": ("long-runs.json", "nox -s page_of_long_runs"),
     "upstream.md": ("upstream/*.json", "nox -s upstream"),
 }
