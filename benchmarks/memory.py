@@ -58,14 +58,14 @@ def _cases() -> dict[str, Callable[[], Any]]:
     return {**cases, **wrapped}
 
 
-def memory(tx: Any, dtype: str) -> dict[str, float]:
+def memory(tx: Any, dtype: str, leaves: int = LEAVES) -> dict[str, float]:
     """Count the bytes a param of a train step.
 
     Returns:
       ``temporaries``; ``peak``: all that it needs at once, params, state and gradients, too;
       ``traffic``: what it reads and writes; ``state``: what the optimizer keeps.
     """
-    params = [jax.ShapeDtypeStruct(SHAPE, jnp.dtype(dtype))] * LEAVES
+    params = [jax.ShapeDtypeStruct(SHAPE, jnp.dtype(dtype))] * leaves
     state = jax.eval_shape(tx.init, params)
 
     def step(params: Any, state: Any, grads: Any) -> Any:
@@ -74,7 +74,7 @@ def memory(tx: Any, dtype: str) -> dict[str, float]:
 
     compiled = jax.jit(step, donate_argnums=(0, 1)).lower(params, state, params).compile()
     kept = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree_util.tree_leaves(state))
-    found = {**bytes_a_param(compiled, params), "state": kept / (LEAVES * math.prod(SHAPE))}
+    found = {**bytes_a_param(compiled, params), "state": kept / (leaves * math.prod(SHAPE))}
     return {name: round(size, 2) for name, size in found.items()}
 
 
@@ -129,7 +129,7 @@ def summarize(measured: Mapping[str, Any]) -> dict[str, Any]:
 
 def main(dtype: str) -> None:
     """Count for all optimizers of the installed optax; leave out those that raise."""
-    found = {}
+    found = {"adamw, one array": memory(optax.adamw(0.01), dtype, leaves=1)}
     for name, build in _cases().items():
         try:
             found[name] = memory(build(), dtype)

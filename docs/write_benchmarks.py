@@ -27,6 +27,10 @@ HEAD = """\
 
 {recorded_on}
 
+This is the time of a compiled train step with 50 million params, relative to stock. `same`: the
+program equals stock's, instruction by instruction.
+{common}
+
 The import takes {import_ms}, once. {same} of {steps} train steps cost nothing: they compile to
 stock's program. Of the others, {fixed} raise an error on stock and run with the patches, {float64}
 no longer compute in float64, and {traces} are traced less often.
@@ -67,7 +71,9 @@ MEMORY = """
 ## Memory
 
 The table shows bytes a param in a compiled train step whose params and state are donated, with
-optax {optax}: stock, then patched. *Peak in a step* is what the step needs at once: params, state,
+optax {optax}: stock, then patched. The params are 16 arrays of one size. A step computes array by
+array, so temporaries are larger if there are fewer: one row is of adamw with all params in one
+array. *Peak in a step* is what the step needs at once: params, state,
 gradients and temporaries. Traffic is what the program reads and writes, as XLA counts it. In
 {equal} of {all} steps no figure differs from stock's; the table leaves them out. Where
 stock's numbers are wrong, a patch computes in float32, and reads and writes widened arrays once
@@ -145,9 +151,13 @@ MARKS = {"faster": ("blue", "left"), "no clear difference": ("silver", "circle")
 MARKS["slower"] = ("red", "right")
 
 
-def page(records: list[dict[str, Any]], memory: dict[str, Any]) -> Iterator[str]:
+def page(
+    records: list[dict[str, Any]], memory: dict[str, Any], devices: list[dict[str, Any]]
+) -> Iterator[str]:
     """Yield the lines of the page."""
-    yield HEAD.format(recorded_on=sentence([*records, memory]), **gains(records))
+    recorded_on = sentence([*records, memory, *devices])
+    first = "\n".join(common(records, devices))
+    yield HEAD.format(recorded_on=recorded_on, common=first, **gains(records))
     for record in records:
         link = f"[optax {record['optax']}](benchmarks/{record['optax']}.json)"
         machine = f"{record['device']}, {record['machine']}"
@@ -174,6 +184,35 @@ def page(records: list[dict[str, Any]], memory: dict[str, Any]) -> Iterator[str]
     yield SLOWER
     for record in records:
         yield row(record["optax"], *summary(record["counts"]))
+
+
+def common(records: list[dict[str, Any]], devices: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield the table of common steps: a column for each release, and for each device.
+
+    Those of a device are measured without the model, with the number of params of its record.
+    """
+    releases = {f"optax {record['optax']}": ratios_of_release(record) for record in records}
+    columns = {**releases, **{record["device"]: ratios_of_device(record) for record in devices}}
+    yield from ("", row("step", *columns), row("---", *["---"] * len(columns)))
+    for name in dict.fromkeys(name for found in releases.values() for name in found):
+        yield row(name, *(found.get(name, "") for found in columns.values()))
+
+
+def ratios_of_release(record: dict[str, Any]) -> dict[str, str]:
+    """Return the times of the common steps with the largest number of params."""
+    *_, largest = RADII
+    return {f["step"]: step(f["times"][largest]) for f in record["steps"] if f["common"]}
+
+
+def ratios_of_device(record: dict[str, Any]) -> dict[str, str]:
+    """Return the times of the steps that ran on a device, stock and patched."""
+    found = {}
+    for name, sides in record["steps"].items():
+        if sides["same"]:
+            found[name] = "same"
+        elif all("ms" in sides.get(side, {}) for side in ("stock", "patched")):
+            found[name] = f"{sides['patched']['ms'][1] / sides['stock']['ms'][1]:.2f}"
+    return found
 
 
 def gains(records: list[dict[str, Any]]) -> dict[str, object]:
@@ -322,7 +361,8 @@ def main() -> None:
     """Read the records, write the page and draw the picture."""
     records = [read(file) for file in FOLDER.glob("benchmarks/[0-9]*.json")]
     records.sort(key=lambda record: Version(record["optax"]))
-    lines = page(records, read(FOLDER / "benchmarks" / "memory.json"))
+    devices = [read(file) for file in sorted(FOLDER.glob("benchmarks/device-*.json"))]
+    lines = page(records, read(FOLDER / "benchmarks" / "memory.json"), devices)
     (FOLDER / "benchmarks.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     (FOLDER / "benchmarks.svg").write_text(draw(records), encoding="utf-8")
 

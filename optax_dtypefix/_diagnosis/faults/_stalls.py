@@ -37,7 +37,7 @@ def stalled_moment(optax: Any) -> str | None:
 
 
 def stalled_decay(optax: Any) -> str | None:
-    """In bfloat16, after large gradients, updates of adam for small ones are 60 times too small.
+    """In bfloat16, after large gradients, updates of adam for small ones are far too small.
 
     0.999 v rounds to v, so v never falls.
     """
