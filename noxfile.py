@@ -43,6 +43,9 @@ AUDITED = tuple(f"tests/evidence/{name}" for name in ("audit", "functions", "sta
 )
 """The address of the repository. A release fills in the owner."""
 
+RAW = Path("records").resolve()
+"""All that the sessions measure. ``docs/`` keeps what pages show; attach this to a release."""
+
 LOWEST = ("wrapt==1.14.0", "packaging==20.0", "pytest<9")  # pytest 9 wants a newer packaging.
 
 
@@ -224,7 +227,8 @@ def upstream(session: nox.Session, optax: str) -> None:
     """Run optax's own tests with the shim: none may fail that passes on stock."""
     jax, *held_back = MATCHING_JAX[optax]
     _install(session, optax, jax, *held_back, *RELEASES[optax]["upstream"])
-    record = () if session.posargs else ("--json", f"../docs/upstream/{optax}.json")
+    measured, small = str(RAW / "upstream" / f"{optax}.json"), f"../docs/upstream/{optax}.json"
+    record = () if session.posargs else ("--json", measured, "--record", small)
     with session.chdir("tests"):
         session.run("python", "-m", "evidence.upstream.compare", *record, *session.posargs)
     session.run("python", "docs/write_upstream.py")
@@ -249,13 +253,16 @@ def benchmarks(session: nox.Session, optax: str) -> None:
     """Measure steps, imports and calls for docs/benchmarks/. Run nothing else meanwhile."""
     jax, *held_back = MATCHING_JAX[optax]
     _install(session, optax, jax, *held_back)
-    upgraded = Path(session.create_tmp()).resolve() / "upgraded"
-    python = str(upgraded / "bin" / "python")
-    session.run("uv", "venv", "--clear", str(upgraded), external=True)
-    pins = (f"optax=={NEWEST}", f"jax=={NEWEST_JAX}", f"jaxlib=={NEWEST_JAX}")
-    session.run("uv", "pip", "install", "--python", python, "-e", ".", *pins, external=True)
-    record = f"docs/benchmarks/{optax}.json"
-    session.run("python", "benchmarks", record, "--upgraded", python, *session.posargs)
+    raw = str(RAW / "benchmarks" / f"{optax}.json")
+    record = (f"docs/benchmarks/{optax}.json", "--raw", raw)
+    session.run("python", "-m", "benchmarks", "release", *record, *session.posargs)
+
+
+@nox.session
+def memory(session: nox.Session) -> None:
+    """Count the bytes of compiled steps for docs/benchmarks/. Other load does not matter."""
+    _install(session, NEWEST, *MATCHING_JAX[NEWEST])
+    session.run("python", "-m", "benchmarks", "memory", "docs/benchmarks/memory.json")
 
 
 @nox.session
@@ -304,8 +311,11 @@ def record(session: nox.Session, optax: str) -> None:
     """Record the audit of one release in docs/audit/; ``picture`` draws all of them."""
     jax, *held_back = MATCHING_JAX[optax]
     _install(session, optax, jax, *held_back)
-    with session.chdir("tests"), open(f"../docs/audit/{optax}.json", "w", encoding="utf-8") as file:
-        session.run("python", "-m", "evidence.audit", "--json", stdout=file)
+    audit = RAW / "audit" / f"{optax}.json"
+    audit.parent.mkdir(parents=True, exist_ok=True)
+    record = ("--record", f"../docs/audit/{optax}.json")
+    with session.chdir("tests"), open(audit, "w", encoding="utf-8") as file:
+        session.run("python", "-m", "evidence.audit", "--json", *record, stdout=file)
 
 
 @nox.session

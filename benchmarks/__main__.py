@@ -1,11 +1,15 @@
-"""Measure steps, imports, calls, memory and large trees on the installed optax, as JSON.
+"""Measure the installed optax, and write what docs/benchmarks.md shows.
 
-Run as ``python benchmarks FILE [--upgraded PYTHON] [--only NAME...] [--sizes N...] [--regimes
-NAME...]``. PYTHON belongs to an environment with the newest optax, to compare with upgrading.
-Nothing else should run on the machine; noisy figures are marked.
+- ``python -m benchmarks release FILE [--raw FILE] [--only NAME...] [--sizes N...] [--settings
+  NAME...]`` measures steps, imports, calls and large trees. Nothing else should run on the machine.
+- ``python -m benchmarks memory FILE`` counts the bytes of compiled steps. Nothing is timed.
+- ``python -m benchmarks device [FILE] [--params N] [--trained N] [--limit SECONDS] [--only
+  NAME...]`` checks the device that JAX finds, such as a GPU, in four minutes.
 """
 
 from __future__ import annotations
+
+import optax_dtypefix  # noqa: F401  # isort: skip  # Before optimizers are built.
 
 import argparse
 import json
@@ -15,54 +19,96 @@ import sys
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+
 import calls
+import device
 import imports
 import jax
 import memory
 import optax
 import scale
-from cases import CASES
-from steps import REGIMES, STEPS, measure
+from cases import CASES, COMMON
+from steps import SETTINGS, STEPS, measure
+from summary import summarize
 
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
-from support.recorded import this_code
+from support.recorded import this_code, write
 
 
 def main() -> None:
-    """Measure the requested cases, and write after each of them."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--upgraded")
-    parser.add_argument("--only", nargs="*", default=list(CASES), choices=CASES)
-    parser.add_argument("--sizes", nargs="*", type=int, default=list(STEPS), choices=STEPS)
-    parser.add_argument("--regimes", nargs="*", default=list(REGIMES), choices=REGIMES)
+    """Measure what the command line asks for."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks")
+    commands = parser.add_subparsers(required=True)
+    command = commands.add_parser("release", help="steps, imports, calls and large trees")
+    command.add_argument("file", type=Path)
+    command.add_argument("--raw", type=Path, help="for all that is measured")
+    command.add_argument("--only", nargs="*", default=list(CASES), choices=CASES)
+    command.add_argument("--sizes", nargs="*", type=int, default=list(STEPS), choices=STEPS)
+    command.add_argument("--settings", nargs="*", default=list(SETTINGS), choices=SETTINGS)
+    command.set_defaults(measure=measure_release)
+    command = commands.add_parser("memory", help="bytes of compiled steps")
+    command.add_argument("file", type=Path)
+    command.set_defaults(measure=measure_memory)
+    command = commands.add_parser("device", help="a check of the device that JAX finds")
+    command.add_argument("file", type=Path, nargs="?")
+    command.add_argument("--params", type=int, help="2**26 by default, on a CPU 2**20")
+    command.add_argument("--trained", type=int, help="steps, 3000 by default, on a CPU 200")
+    command.add_argument("--limit", type=float, default=240, help="seconds")
+    command.add_argument("--only", nargs="*", help="optimizers; without doctor and the examples")
+    command.set_defaults(measure=check_device)
     asked = parser.parse_args()
-    record: dict[str, Any] = {
+    asked.measure(asked)
+
+
+def facts() -> dict[str, Any]:
+    """Return versions and the machine."""
+    return {
         "optax": optax.__version__,
         "jax": jax.__version__,
         "recorded_on": this_code(),
         "python": platform.python_version(),
         "device": jax.devices()[0].device_kind,
         "machine": f"{processor()}, {os.cpu_count()} cores",
-        "steps": [],
     }
+
+
+def measure_release(asked: argparse.Namespace) -> None:
+    """Measure the requested cases; write raw results after each of them, and the record."""
+    measured: dict[str, Any] = {**facts(), "steps": []}
+
+    def write_raw() -> None:
+        if asked.raw:
+            asked.raw.parent.mkdir(parents=True, exist_ok=True)
+            asked.raw.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
+
     for name in asked.only:
-        for regime in filter(asked.regimes.__contains__, CASES[name].regimes):
-            for found in measure(name, regime, asked.sizes, asked.upgraded):
-                record["steps"].append(found)
-            print(name, regime, file=sys.stderr, flush=True)
-            write(record, asked.file)
-    record["imports"] = imports.measure()
-    record["calls"] = calls.measure()
-    record["memory"] = memory.measure()
-    record["scale"] = scale.measure()
-    write(record, asked.file)
+        for setting in filter(asked.settings.__contains__, CASES[name].settings):
+            measured["steps"] += measure(name, setting, asked.sizes)
+            print(name, setting, file=sys.stderr, flush=True)
+            write_raw()
+    measured["imports"] = imports.measure()
+    measured["calls"] = calls.measure()
+    measured["scale"] = scale.measure()
+    write_raw()
+    write(summarize(measured, COMMON), asked.file)
 
 
-def write(record: dict[str, Any], file: Path) -> None:
-    """Write the record as JSON."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+def measure_memory(asked: argparse.Namespace) -> None:
+    """Count, and write the record."""
+    kept = ("optax", "jax", "recorded_on")
+    about = {name: fact for name, fact in facts().items() if name in kept}
+    write({**about, **memory.summarize(memory.measure())}, asked.file)
+
+
+def check_device(asked: argparse.Namespace) -> None:
+    """Check the device, print a table, and write the record."""
+    names, programs = asked.only or device.NAMES, not asked.only
+    found = device.check(asked.params, asked.trained, asked.limit, names, programs=programs)
+    record = {**facts(), **found}
+    print("\n".join(device.table(record)))
+    if asked.file:
+        write(record, asked.file)
 
 
 def processor() -> str:

@@ -24,9 +24,9 @@ def measure() -> dict[str, Any]:
     for name in turns[0][0]:
         stock, patched = (np.asarray([turn[way][name] for turn in turns]) for way in (0, 1))
         found[name] = {
-            "stock_s": quartiles(stock),
-            "patched_s": quartiles(patched),
-            "more_s": quartiles(patched - stock),
+            "stock": quartiles(stock),
+            "patched": quartiles(patched),
+            "more": quartiles(patched - stock),
         }
     return found
 

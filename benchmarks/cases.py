@@ -19,14 +19,14 @@ class Case:
       build: makes the optimizer.
       takes: extra arguments of its update: of ``value``, ``loss``, ``grad`` and ``value_fn``.
       opt_in: whether the patch must be enabled by name.
-      regimes: dtypes of the params, and modes.
+      settings: dtypes of the params, and modes.
     """
 
     patch: str
     build: Callable[[], Any]
     takes: tuple[str, ...] = ()
     opt_in: bool = False
-    regimes: tuple[str, ...] = ("float32", "bfloat16", "float32 x64")
+    settings: tuple[str, ...] = ("float32", "bfloat16", "float32 x64")
 
 
 _CONTRIB = getattr(optax, "contrib", None)  # Some releases have none.
@@ -36,31 +36,36 @@ def _contrib(name: str, *args: Any) -> Callable[[], Any]:
     return lambda: getattr(_CONTRIB, name)(*args)
 
 
+def _adamw() -> Any:
+    return optax.adamw(0.01)
+
+
 def _with_zero_nans() -> Any:
-    return optax.MultiSteps(optax.chain(optax.zero_nans(), optax.adam(0.01)), 4)
+    return optax.MultiSteps(optax.chain(optax.zero_nans(), _adamw()), 4)
 
 
 def _with_a_plateau() -> Any:
-    return optax.chain(optax.adam(0.01), _contrib("reduce_on_plateau")())
+    return optax.chain(_adamw(), _contrib("reduce_on_plateau")())
 
 
 def _all_cases() -> dict[str, Case]:
     rate = jnp.asarray(0.01, jnp.float32)
-    hyperparameters = optax.inject_hyperparams(optax.adam)
+    clip = optax.clip_by_global_norm(1.0)
+    hyperparameters = optax.inject_hyperparams(optax.adamw)
     loss = "value" if hasattr(_CONTRIB, "schedule_free_sgd") else "loss"
     cases = {
-        "adam": Case("", lambda: optax.adam(0.01), regimes=("float32", "float32 x64")),
-        "adam, bfloat16": Case("bfloat16_moments", lambda: optax.adam(0.01), regimes=("bfloat16",)),
-        "adam, float16": Case("float16_eps", lambda: optax.adam(0.01), regimes=("float16",)),
-        "adam, array as rate": Case("learning_rate", lambda: optax.adam(rate)),
-        "MultiSteps(adam)": Case("multi_steps", lambda: optax.MultiSteps(optax.adam(0.01), 4)),
+        "adamw": Case("", _adamw, settings=("float32", "float32 x64")),
+        "adamw, bfloat16": Case("bfloat16_moments", _adamw, settings=("bfloat16",)),
+        "adamw, float16": Case("float16_eps", _adamw, settings=("float16",)),
+        "adamw, array as rate": Case("learning_rate", lambda: optax.adamw(rate)),
+        "MultiSteps(adamw)": Case("multi_steps", lambda: optax.MultiSteps(_adamw(), 4)),
         "MultiSteps(zero_nans)": Case("zero_nans", _with_zero_nans),
-        "apply_if_finite": Case("conditional", lambda: optax.apply_if_finite(optax.adam(0.01), 3)),
+        "apply_if_finite": Case("conditional", lambda: optax.apply_if_finite(_adamw(), 3)),
         "adafactor": Case("promotion", lambda: optax.adafactor(0.01)),
-        "inject_hyperparams(adam)": Case("inject_hyperparams", lambda: hyperparameters(0.01)),
-        "clip_by_global_norm": Case(
-            "global_norm", lambda: optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.01))
+        "clip, inject(adamw)": Case(
+            "inject_hyperparams", lambda: optax.chain(clip, hyperparameters(0.01))
         ),
+        "clip_by_global_norm": Case("global_norm", lambda: optax.chain(clip, optax.sgd(0.01))),
         "fromage": Case("fromage", lambda: optax.fromage(0.01)),
         "prodigy": Case("prodigy", _contrib("prodigy")),
         "dadapt_adamw": Case("distance_estimates", _contrib("dadapt_adamw")),
@@ -69,8 +74,8 @@ def _all_cases() -> dict[str, Case]:
         "lbfgs": Case(
             "zoom_linesearch", lambda: optax.lbfgs(memory_size=1), ("value", "grad", "value_fn")
         ),
-        "adam, float32 moments": Case("float32_moments", lambda: optax.adam(0.01), opt_in=True),
-        "adam, every_transform": Case("every_transform", lambda: optax.adam(0.01), opt_in=True),
+        "adamw, float32 moments": Case("float32_moments", _adamw, opt_in=True),
+        "adamw, every_transform": Case("every_transform", _adamw, opt_in=True),
     }
     absent = {
         name
@@ -81,6 +86,22 @@ def _all_cases() -> dict[str, Case]:
 
 
 CASES = _all_cases()
+
+COMMON = (
+    "adamw, float32",
+    "adamw, bfloat16",
+    "adamw, float16",
+    "clip, inject(adamw), bfloat16",
+    "MultiSteps(adamw), bfloat16",
+    "schedule_free_sgd, bfloat16",
+    "adafactor, bfloat16",
+)
+"""The steps with which the page begins."""
+
+
+def name_of(case: str, setting: str) -> str:
+    """Name a step: its case and its dtypes."""
+    return case if setting in case else f"{case}, {setting}"
 
 
 COLUMNS = 100

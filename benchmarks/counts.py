@@ -43,10 +43,10 @@ def main() -> None:
     """Count in all cases that need no opt-in patch."""
     found = {}
     for name, case in CASES.items():
-        for regime in case.regimes if not case.opt_in else ():
-            dtype, _, wide = regime.partition(" ")
+        for setting in case.settings if not case.opt_in else ():
+            dtype, _, wide = setting.partition(" ")
             with x64(bool(wide)):
-                found[f"{name} {regime}"] = counts(case, dtype)
+                found[f"{name} {setting}"] = counts(case, dtype)
     print(json.dumps(found))
 
 

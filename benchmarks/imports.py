@@ -82,10 +82,10 @@ def measure() -> dict[str, Any]:
         stock, with_wrapt, patched = np.asarray(turns[1:]).T
         alone = np.asarray([run(ALONE) for _ in range(REPEATS)])
         found: dict[str, Any] = {
-            "stock_s": quartiles(stock),
-            "wrapt more_s": quartiles(with_wrapt - stock),
-            "more_s": quartiles(patched - stock),
-            "the statement alone_s": quartiles(alone[:, 0]),
+            "stock": quartiles(stock),
+            "wrapt more": quartiles(with_wrapt - stock),
+            "more": quartiles(patched - stock),
+            "the statement alone": quartiles(alone[:, 0]),
             "modules before optax": int(alone[0, 1]),
             "instructions": {name: instructions(name, environment) for name in statements},
             "late": {},

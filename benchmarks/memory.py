@@ -15,7 +15,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,12 @@ import optax
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from support.compiled import compiled_step
 
-SHAPE = (2000, 1000)
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LEAVES, SHAPE = 16, (500, 500)
+"""A step computes leaf by leaf, so temporaries depend on the number of leaves."""
+SHOWN = ("temporaries", "peak", "traffic")
 ALIASES = (
     "adafactor adagrad adamw amsgrad dadapt_adamw dog fromage lamb lion nadam novograd prodigy"
     " radam rmsprop schedule_free_adamw schedule_free_sgd sgd sm3"
@@ -57,32 +62,46 @@ def _cases() -> dict[str, Callable[[], Any]]:
     return {**cases, **wrapped}
 
 
-def memory(tx: Any, dtype: str) -> dict[str, float]:
+def memory(tx: Any, dtype: str, leaves: int = LEAVES) -> dict[str, float]:
     """Count the bytes a param of a train step.
 
     Returns:
-      ``temporaries``; ``traffic``: what it reads and writes; ``state``: what the optimizer keeps.
+      ``temporaries``; ``peak``: all that it needs at once, params, state and gradients, too;
+      ``traffic``: what it reads and writes; ``state``: what the optimizer keeps.
     """
-    params = dict.fromkeys(("v", "w"), jax.ShapeDtypeStruct(SHAPE, jnp.dtype(dtype)))
-    compiled = compiled_step(tx, params)
-    cost = compiled.cost_analysis()
-    cost = cost[0] if isinstance(cost, list) else cost
+    params = [jax.ShapeDtypeStruct(SHAPE, jnp.dtype(dtype))] * leaves
     state = jax.tree_util.tree_leaves(jax.eval_shape(tx.init, params))
-    state_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in state)
-    total = {
-        "temporaries": getattr(compiled.memory_analysis(), "temp_size_in_bytes", 0),
-        "traffic": cost["bytes accessed"],
-        "state": state_bytes,
+    kept = sum(leaf.size * leaf.dtype.itemsize for leaf in state)
+    found = {
+        **bytes_a_param(compiled_step(tx, params), params),
+        "state": kept / (leaves * math.prod(SHAPE)),
     }
-    return {name: round(size / (2 * math.prod(SHAPE)), 1) for name, size in total.items()}
+    return {name: round(size, 2) for name, size in found.items()}
+
+
+def bytes_a_param(compiled: Any, params: Any) -> dict[str, float]:
+    """Count the bytes a param of a compiled step. What is donated counts once."""
+    cost, sizes = compiled.cost_analysis(), compiled.memory_analysis()
+    cost = cost[0] if isinstance(cost, list) else cost
+    arguments, temporaries, results, reused = (
+        getattr(sizes, f"{kind}_size_in_bytes", 0)  # Old versions of JAX do not know.
+        for kind in ("argument", "temp", "output", "alias")
+    )
+    total = {
+        "temporaries": temporaries,
+        "peak": arguments + temporaries + results - reused,
+        "traffic": cost.get("bytes accessed", 0),
+    }
+    count = sum(leaf.size for leaf in jax.tree_util.tree_leaves(params))
+    return {name: size / count for name, size in total.items()}
 
 
 def measure() -> dict[str, Any]:
     """Return the counts of stock and patched processes, by dtype and mode."""
     found: dict[str, Any] = {}
-    for regime in ("bfloat16", "float16", "float32", "float32 x64"):
-        dtype, _, x64 = regime.partition(" ")
-        found[regime] = {}
+    for setting in ("bfloat16", "float16", "float32", "float32 x64"):
+        dtype, _, x64 = setting.partition(" ")
+        found[setting] = {}
         for way, switch in {"stock": "off", "patched": "on"}.items():
             variables = {"OPTAX_DTYPEFIX": switch, **({"JAX_ENABLE_X64": "1"} if x64 else {})}
             done = subprocess.run(
@@ -92,13 +111,26 @@ def measure() -> dict[str, Any]:
                 check=True,
                 env={**os.environ, **variables},
             )
-            found[regime][way] = json.loads(done.stdout)
+            found[setting][way] = json.loads(done.stdout)
     return found
+
+
+def summarize(measured: Mapping[str, Any]) -> dict[str, Any]:
+    """Count the steps, and return those in which a figure differs: of stock, and patched."""
+    rows = {
+        f"{setting}, {name}": {key: [of[key], ways["patched"][name][key]] for key in SHOWN}
+        for setting, ways in measured.items()
+        for name, of in ways["stock"].items()
+    }
+    different = {
+        name: found for name, found in rows.items() if any(a != b for a, b in found.values())
+    }
+    return {"steps": len(rows), "different": different}
 
 
 def main(dtype: str) -> None:
     """Count for all optimizers of the installed optax; leave out those that raise."""
-    found = {}
+    found = {"adamw, one array": memory(optax.adamw(0.01), dtype, leaves=1)}
     for name, build in _cases().items():
         try:
             found[name] = memory(build(), dtype)

@@ -1,8 +1,7 @@
 """Run one case in one process: report what is compiled, then time as many steps as requested.
 
-Run as ``worker.py CASE DTYPE [--cast-back]``. The option casts the whole state back to its first
-dtypes after each step, as users do by hand. Each input line is a size, which builds a step for as
-many params and reports in JSON, or a number of steps, which reports seconds.
+Run as ``worker.py CASE DTYPE``. Each input line is a size, which builds a step for as many params
+and reports in JSON, or a number of steps, which reports seconds.
 """
 
 from __future__ import annotations
@@ -18,12 +17,10 @@ import time
 from typing import Any, Callable
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from cases import CASES, Case, loss, params_of
 
-tree_map, leaves = jax.tree_util.tree_map, jax.tree_util.tree_leaves
 INSTRUCTION = re.compile(r"^ *(?:ROOT )?%?[\w.\-]+ = ", re.MULTILINE)
 FLOAT64_ARRAY = re.compile(r"\bf64\[\d")
 
@@ -44,7 +41,7 @@ def train_step(case: Case, tx: Any) -> Callable[[Any, Any], tuple[Any, Any]]:
 class Step:
     """A train step for params of one size, and the carry to start from."""
 
-    def __init__(self, case: Case, size: int, dtype: str, *, cast_back: bool) -> None:
+    def __init__(self, case: Case, size: int, dtype: str) -> None:
         tx, params = case.build(), params_of(size, dtype)
         self._traces = 0
 
@@ -52,10 +49,7 @@ class Step:
 
         def step(params: Any, state: Any) -> Any:
             self._traces += 1
-            params, new_state = one_step(params, state)
-            if cast_back:
-                new_state = tree_map(lambda new, old: jnp.asarray(new, old.dtype), new_state, state)
-            return params, new_state
+            return one_step(params, state)
 
         self._step: Callable[..., Any] = jax.jit(step)
         self._carry = params, tx.init(params)
@@ -70,8 +64,6 @@ class Step:
         ready = time.perf_counter()
         text, cost = compiled.as_text(), compiled.cost_analysis()
         cost = cost[0] if isinstance(cost, list) else cost
-        memory = compiled.memory_analysis()
-        sizes = ("argument_size", "output_size", "temp_size")
         carry = self._run(3)  # The first trace is that of ``lower``.
         return {
             "program": hashlib.sha256(without_metadata(text).encode()).hexdigest()[:16],
@@ -81,7 +73,6 @@ class Step:
             "instructions": len(INSTRUCTION.findall(text)),
             "float64": FLOAT64_ARRAY.search(text) is not None,
             "bytes_accessed": cost.get("bytes accessed"),
-            "memory_bytes": sum(getattr(memory, f"{s}_in_bytes", 0) for s in sizes),
             "state_bytes": state_bytes,
             "state_bytes_later": bytes_of(carry[1]),
             "resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
@@ -108,10 +99,12 @@ def without_metadata(text: str) -> str:
 
 def bytes_of(tree: Any) -> int:
     """Count the bytes of all leaves."""
-    return sum(np.dtype(leaf.dtype).itemsize * leaf.size for leaf in leaves(tree))
+    return sum(
+        np.dtype(leaf.dtype).itemsize * leaf.size for leaf in jax.tree_util.tree_leaves(tree)
+    )
 
 
-def main(name: str, dtype: str, *options: str) -> None:
+def main(name: str, dtype: str) -> None:
     """Serve one case until standard input ends."""
     step: Any = None
     for line in sys.stdin:
@@ -121,7 +114,7 @@ def main(name: str, dtype: str, *options: str) -> None:
         else:
             step = None  # Free its arrays before the next size.
             try:
-                step = Step(CASES[name], int(number), dtype, cast_back="--cast-back" in options)
+                step = Step(CASES[name], int(number), dtype)
                 answer = step.about()
             except Exception as error:
                 first = str(error).strip().partition("\n")[0]

@@ -1,7 +1,7 @@
 """Write ``audit.md`` and ``audit.svg``: the audits of several releases.
 
-Run ``python docs/write_audit.py FOLDER FILE.json ...``. Each file is the output of
-``python -m evidence.audit --json`` for one release, the oldest first.
+Run ``python docs/write_audit.py FOLDER FILE.json ...``. Each file is the record of one release,
+written by ``python -m evidence.audit --record FILE``, the oldest first.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from evidence.audit.picture import draw
+from evidence.audit.record import without_wrapped
 from evidence.audit.results import MODES
 from support.recorded import sentence
 
@@ -33,7 +34,7 @@ and what the patches fix.
 
 We measured every public transformation of each release:
 
-- in {regimes} settings: dtypes of params and gradients, and modes of JAX;
+- in {settings} settings: dtypes of params and gradients, and modes of JAX;
 - with the learning rate as a float, a schedule, an array and a numpy scalar;
 - alone, and inside `MultiSteps`, `apply_if_finite` and `inject_hyperparams`;
 - traced under `jit` and in `scan`. With a float learning rate, each transformation also ran once.
@@ -71,31 +72,29 @@ def main(folder: str, *paths: str) -> None:
 
 
 def _page(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    counts = {name: len(records[-1][name]) for name in ("regimes", "same_dtypes")}
-    yield _HEAD.format(recorded_on=sentence(records), **counts)
+    yield _HEAD.format_map({**records[-1], "recorded_on": sentence(records)})
     for record in records:
         broken = [
             f"{record['broken'][mode]['all']} ({record['broken'][mode]['same_dtypes']})"
             for mode in MODES
         ]
-        row = (record["optax_version"], record["jax_version"], str(record["cells"]), *broken)
-        yield f"| {' | '.join((*row, str(len(record['by_design']))))} |"
+        row = (record["optax"], record["jax"], record["combinations"], *broken, record["by_design"])
+        yield f"| {' | '.join(map(str, row))} |"
     still_broken: dict[str, list[str]] = {}
     for record in records:
         for cell, message in record["still_broken"].items():
-            still_broken.setdefault(f"`{cell}`: {message}", []).append(record["optax_version"])
+            still_broken.setdefault(f"`{cell}`: {message}", []).append(record["optax"])
     if still_broken:
         yield _STILL_BROKEN
         yield from (f"- {line} ({', '.join(of)})." for line, of in still_broken.items())
     yield _BY_DESIGN
     reasons: dict[str, set[str]] = {}
     for record in records:
-        for cell, reason in record["by_design"].items():
-            reasons.setdefault(reason, set()).add(cell.partition(",")[0])
-    for reason, names in sorted(reasons.items()):
-        # A transformation that is listed alone is not listed again inside a wrapper.
-        shown = sorted(name for name in names if name.partition("(")[2].rstrip(")") not in names)
-        yield f"- {', '.join(f'`{name}`' for name in shown)}: {reason}."
+        for reason, names in record["reasons"].items():
+            reasons.setdefault(reason, set()).update(names)
+    for reason, among in sorted(reasons.items()):
+        shown = ", ".join(f"`{name}`" for name in without_wrapped(among))
+        yield f"- {shown}: {reason}."
     yield ""
 
 

@@ -5,7 +5,6 @@ Run ``python docs/write_benchmarks.py``. ``python benchmarks`` writes the record
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import sys
@@ -19,7 +18,7 @@ from support.recorded import sentence
 from support.svg import MARGIN, WIDTH, LogAxis, Svg
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 FOLDER = Path(__file__).parent
 
@@ -27,6 +26,10 @@ HEAD = """\
 # What it costs, and what it gains
 
 {recorded_on}
+
+This is the time of a compiled train step with 50 million params, relative to stock. `same`: the
+program equals stock's, instruction by instruction.
+{common}
 
 The import takes {import_ms}, once. {same} of {steps} train steps cost nothing: they compile to
 stock's program. Of the others, {fixed} raise an error on stock and run with the patches, {float64}
@@ -38,8 +41,8 @@ For each release, the picture shows the ten steps that differ most from stock at
 The [table of all steps](#steps) has the others.
 
 Stock and patched optax ran in turn, each in its own process. Each figure is a median. `~` marks
-figures whose quartiles are more than 10 % apart. The records have all measurements, and
-`nox -s benchmarks page_of_benchmarks` repeats them on your machine.
+figures whose quartiles are more than 10 % apart. `nox -s benchmarks memory page_of_benchmarks`
+repeats all measurements on your machine, and leaves each of them in `records/`.
 
 | record | jax | Python | machine |
 |---|---|---|---|"""
@@ -68,7 +71,9 @@ MEMORY = """
 ## Memory
 
 The table shows bytes a param in a compiled train step whose params and state are donated, with
-optax {optax}: stock, then patched. *Peak in a step* is what the step needs at once: params, state,
+optax {optax}: stock, then patched. The params are 16 arrays of one size. A step computes array by
+array, so temporaries are larger if there are fewer: one row is of adamw with all params in one
+array. *Peak in a step* is what the step needs at once: params, state,
 gradients and temporaries. Traffic is what the program reads and writes, as XLA counts it. In
 {equal} of {all} steps no figure differs from stock's; the table leaves them out. Where
 stock's numbers are wrong, a patch computes in float32, and reads and writes widened arrays once
@@ -108,9 +113,6 @@ out the steps that compile to stock's program.
 - `dies`: XLA ends the process, on stock and patched alike. jaxlib 0.4.31 does so on the CPU for
   float32 dot products of this size (`could not reshape a memory descriptor`).
 
-The records also have the time of a step that casts the state back after stock's update, that of
-stock optax {newest}, and traces, instructions and memory.
-
 | optax | step | 1e4 params | 1e6 | 5e7 | patch |
 |---|---|---|---|---|---|"""
 
@@ -138,8 +140,7 @@ a step has fewer or more traces, and a smaller or larger state.
 | optax | steps | same program | traces | state | with float64 arrays: stock, patched |
 |---|---|---|---|---|---|"""
 
-HALVES = ("bfloat16", "float16")
-RADII = {10_000: 2.2, 1_000_000: 3.4, 50_000_000: 4.8}
+RADII = {"1e4": 2.2, "1e6": 3.4, "5e7": 4.8}
 """Of the circle for each number of params."""
 TITLE = "Time of a train step, relative to stock"
 LINE = 16
@@ -150,9 +151,13 @@ MARKS = {"faster": ("blue", "left"), "no clear difference": ("silver", "circle")
 MARKS["slower"] = ("red", "right")
 
 
-def page(records: list[dict[str, Any]]) -> Iterator[str]:
+def page(
+    records: list[dict[str, Any]], memory: dict[str, Any], devices: list[dict[str, Any]]
+) -> Iterator[str]:
     """Yield the lines of the page."""
-    yield HEAD.format(recorded_on=sentence(records), **gains(records))
+    recorded_on = sentence([*records, memory, *devices])
+    first = "\n".join(common(records, devices))
+    yield HEAD.format(recorded_on=recorded_on, common=first, **gains(records))
     for record in records:
         link = f"[optax {record['optax']}](benchmarks/{record['optax']}.json)"
         machine = f"{record['device']}, {record['machine']}"
@@ -162,10 +167,9 @@ def page(records: list[dict[str, Any]]) -> Iterator[str]:
         yield row(record["optax"], *imports(record["imports"]))
     yield LATE
     for record in records:
-        for modules, found in record["imports"]["late"].items():
-            verbs = ("import and apply", "revert", "apply")
-            yield row(record["optax"], modules, *(seconds(found[verb]) for verb in verbs))
-    yield from memory(records[-1])
+        for modules, found in record["late"].items():
+            yield row(record["optax"], modules, *map(seconds, found.values()))
+    yield from rows_of_memory(memory)
     yield SCALE
     for record in records:
         for cells in scale(record["scale"]):
@@ -173,145 +177,125 @@ def page(records: list[dict[str, Any]]) -> Iterator[str]:
     yield CALLS
     for record in records:
         for call, found in record["calls"].items():
-            times = (found[f"{key}_s"] for key in ("stock", "patched", "more"))
-            yield row(record["optax"], call, *map(seconds, times))
-    yield STEPS.format(newest=records[-1]["optax"])
+            yield row(record["optax"], call, *map(seconds, found.values()))
+    yield STEPS
     for record in records:
         yield from steps(record)
     yield SLOWER
     for record in records:
-        yield row(record["optax"], *summary(record["steps"]))
+        yield row(record["optax"], *summary(record["counts"]))
+
+
+def common(records: list[dict[str, Any]], devices: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield the table of common steps: a column for each release, and for each device.
+
+    Those of a device are measured without the model, with the number of params of its record.
+    """
+    releases = {f"optax {record['optax']}": ratios_of_release(record) for record in records}
+    columns = {**releases, **{record["device"]: ratios_of_device(record) for record in devices}}
+    yield from ("", row("step", *columns), row("---", *["---"] * len(columns)))
+    for name in dict.fromkeys(name for found in releases.values() for name in found):
+        yield row(name, *(found.get(name, "") for found in columns.values()))
+
+
+def ratios_of_release(record: dict[str, Any]) -> dict[str, str]:
+    """Return the times of the common steps with the largest number of params."""
+    *_, largest = RADII
+    return {f["step"]: step(f["times"][largest]) for f in record["steps"] if f["common"]}
+
+
+def ratios_of_device(record: dict[str, Any]) -> dict[str, str]:
+    """Return the times of the steps that ran on a device, stock and patched."""
+    found = {}
+    for name, sides in record["steps"].items():
+        if sides["same"]:
+            found[name] = "same"
+        elif all("ms" in sides.get(side, {}) for side in ("stock", "patched")):
+            found[name] = f"{sides['patched']['ms'][1] / sides['stock']['ms'][1]:.2f}"
+    return found
 
 
 def gains(records: list[dict[str, Any]]) -> dict[str, object]:
     """Return the figures of the first paragraph, of all releases together."""
-    imports = [record["imports"]["more_s"]["median"] * 1e3 for record in records]
-    measured = [found["ways"] for record in records for found in record["steps"]]
-    both = [
-        (ways["stock"], ways["patched"])
-        for ways in measured
-        if not any("raises" in ways[way] for way in ("stock", "patched"))
-    ]
+    imports = [record["imports"]["more"][1] * 1e3 for record in records]
+    counts = [record["counts"] for record in records]
     return {
         "import_ms": f"{min(imports):.0f} to {max(imports):.0f} ms",
-        "steps": len(measured),
-        "same": sum(stock["program"] == patched["program"] for stock, patched in both),
-        "fixed": sum(
-            "raises" in ways["stock"] and "raises" not in ways["patched"] for ways in measured
-        ),
-        "float64": sum(stock["float64"] and not patched["float64"] for stock, patched in both),
-        "traces": sum(stock["traces"] > patched["traces"] for stock, patched in both),
+        "steps": sum(count["steps"] for count in counts),
+        "same": sum(count["same"] for count in counts),
+        "fixed": sum(count["run_patched_only"] for count in counts),
+        "float64": sum(count["float64"][0] - count["float64"][1] for count in counts),
+        "traces": sum(count["traces"][0] for count in counts),
     }
 
 
 def imports(found: dict[str, Any]) -> Iterator[str]:
     """Yield import times: stock, what wrapt and the patches add, and the statement alone."""
-    yield seconds(found["stock_s"])
-    for key in ("wrapt more_s", "more_s"):
-        more = found[key]["median"] / found["stock_s"]["median"]
-        yield f"{seconds(found[key])}, {more:.1%}"
+    yield seconds(found["stock"])
+    for key in ("wrapt more", "more"):
+        yield f"{seconds(found[key])}, {found[key][1] / found['stock'][1]:.1%}"
     counts = list(found["instructions"].values())
     yield " and ".join(f"{count / counts[0] - 1:.1%}" for count in counts[1:]) if counts[0] else ""
-    yield seconds(found["the statement alone_s"])
+    yield seconds(found["the statement alone"])
     yield str(found["modules before optax"])
 
 
-def memory(record: dict[str, Any]) -> Iterator[str]:
+def rows_of_memory(record: dict[str, Any]) -> Iterator[str]:
     """Yield the lines about the memory of compiled steps, but not of those that equal stock's."""
-    rows, equal = [], 0
-    for regime, ways in record["memory"].items():
-        for name, stock in ways["stock"].items():
-            patched = ways["patched"][name]
-            both = [with_peak(found, regime) for found in (stock, patched)]
-            pairs = [(both[0][key], both[1][key]) for key in ("temporaries", "peak", "traffic")]
-            if any(before != after for before, after in pairs):
-                rows.append(row(regime, name, *(f"{a:g} → {b:g}" for a, b in pairs)))
-            else:
-                equal += 1
-    yield MEMORY.format(optax=record["optax"], equal=equal, all=equal + len(rows))
-    yield from rows
+    equal = record["steps"] - len(record["different"])
+    yield MEMORY.format(optax=record["optax"], equal=equal, all=record["steps"])
+    for name, found in record["different"].items():
+        setting, _, optimizer = name.partition(", ")
+        yield row(setting, optimizer, *(f"{a:g} → {b:g}" for a, b in found.values()))
 
 
-def with_peak(found: dict[str, float], regime: str) -> dict[str, float]:
-    """Add the bytes a param that a step needs at once: with params and state, which it replaces."""
-    arrays = 2 * (2 if regime in HALVES else 4)  # Params and gradients.
-    return {**found, "peak": arrays + found["state"] + found["temporaries"]}
-
-
-def scale(found: dict[str, dict[str, float]]) -> Iterator[tuple[str, ...]]:
+def scale(found: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     """Yield the cells of each large tree and optimizer."""
-    names = dict.fromkeys(name.rpartition(", ")[0] for name in found["stock"])
-    for name in names:
-        keys = [f"{name}, {verb}" for verb in ("init", "trace", "check")]
-        yield (name, *(f"{found['stock'][k]:.3g} → {found['patched'][k]:.3g}" for k in keys))
-
-
-def by_case(measured: Iterable[dict[str, Any]]) -> Iterator[dict[int, dict[str, Any]]]:
-    """Yield the measurements of each case in each regime, by size."""
-    for _, group in itertools.groupby(measured, lambda found: (found["case"], found["regime"])):
-        yield {found["size"]: found for found in group}
+    for name in dict.fromkeys(name.rpartition(", ")[0] for name in found):
+        pairs = (found[f"{name}, {verb}"] for verb in ("init", "trace", "check"))
+        yield (name, *(f"{stock:.3g} → {patched:.3g}" for stock, patched in pairs))
 
 
 def steps(record: dict[str, Any]) -> Iterator[str]:
     """Yield a row for each step that differs from stock's: its time for each number of params."""
-    for sizes in by_case(record["steps"]):
-        times = [step(sizes[size], "patched") for size in RADII]
+    for found in record["steps"]:
+        times = [step(found["times"][size]) for size in RADII]
         if {*times} != {"same"}:
-            patch = sizes[1_000_000]["patch"]
-            yield row(record["optax"], name_of(sizes), *times, f"`{patch}`" if patch else "")
+            patch = found["patch"]
+            yield row(record["optax"], found["step"], *times, f"`{patch}`" if patch else "")
 
 
-def name_of(sizes: dict[int, dict[str, Any]]) -> str:
-    """Name a step: its case and its dtypes."""
-    case, regime = (sizes[1_000_000][key] for key in ("case", "regime"))
-    return case if regime in case else f"{case}, {regime}"
+def step(time: Any) -> str:
+    """Format the time of a step, relative to stock if stock does not raise."""
+    if isinstance(time, str):
+        return time
+    if "seconds" in time:
+        return seconds(time["seconds"])
+    return f"{mark(time['ratio'])}{time['ratio'][1]:.2f}"
 
 
-def step(found: dict[str, Any], way: str) -> str:
-    """Return the time of a step, relative to stock if stock does not raise."""
-    about = found["ways"].get(way)
-    if about is None:
-        return ""
-    if "raises" in about:
-        return failure(about)
-    if about["program"] == found["ways"]["stock"].get("program"):
-        return "same"
-    if "raises" in found["ways"]["stock"]:
-        return seconds(found["step_s"][way])
-    ratio = found["ratio"][way]
-    return f"{'~' if ratio['noisy'] else ''}{ratio['median']:.2f}"
-
-
-def failure(about: dict[str, Any]) -> str:
-    """Name the failure of a step: an exception, or the end of the process in XLA."""
-    return "dies" if about["raises"] == "the process died" else "raises"
-
-
-def summary(measured: list[dict[str, Any]]) -> Iterator[str]:
+def summary(counts: dict[str, Any]) -> Iterator[str]:
     """Yield counts over the steps of one release that stock runs."""
-    both = [
-        (found["ways"]["stock"], found["ways"]["patched"])
-        for found in measured
-        if not any("raises" in found["ways"][way] for way in ("stock", "patched"))
-    ]
-    yield f"{len(both)} of {len(measured)}"
-    yield str(sum(stock["program"] == patched["program"] for stock, patched in both))
+    yield f"{counts['run']} of {counts['steps']}"
+    yield str(counts["same"])
     for key in ("traces", "state_bytes_later"):
-        less, more = (
-            sum(sign * (stock[key] - patched[key]) > 0 for stock, patched in both)
-            for sign in (1, -1)
-        )
-        yield f"{less} / {more}"
-    yield ", ".join(str(sum(way["float64"] for way in ways)) for ways in zip(*both))
+        yield " / ".join(map(str, counts[key]))
+    yield ", ".join(map(str, counts["float64"]))
 
 
-def seconds(found: dict[str, Any]) -> str:
+def seconds(quartiles: Sequence[float]) -> str:
     """Format a time with its unit."""
-    value = found["median"]
+    value = quartiles[1]
     unit, scale = next(
         (pair for pair in (("s", 1.0), ("ms", 1e3)) if abs(value) * pair[1] >= 1), ("µs", 1e6)
     )
-    return f"{'~' if found['noisy'] else ''}{value * scale:.3g} {unit}"
+    return f"{mark(quartiles)}{value * scale:.3g} {unit}"
+
+
+def mark(quartiles: Sequence[float]) -> str:
+    """Mark a median whose quartiles are far apart."""
+    low, median, high = quartiles
+    return "~" if high - low > 0.1 * median else ""
 
 
 def row(*cells: object) -> str:
@@ -331,9 +315,9 @@ def draw(records: list[dict[str, Any]]) -> str:
     svg.text(WIDTH - MARGIN, 70, "lines: quartiles", text_anchor="end")
     top = 84
     for record, rows in zip(records[::-1], ratios[::-1]):
-        same = sum(step(found, "patched") == "same" for found in record["steps"])
+        counts = record["counts"]
         stack = f"optax {record['optax']}, jax {record['jax']}"
-        svg.text(MARGIN, top + 34, f"{same} of {len(record['steps'])}", font_size=24)
+        svg.text(MARGIN, top + 34, f"{counts['same']} of {counts['steps']}", font_size=24)
         svg.text(MARGIN + 130, top + 20, stack, font_weight="bold")
         svg.text(MARGIN + 130, top + 36, "train steps compile to the same program")
         bottom = top + 56 + LINE * len(rows)
@@ -344,39 +328,49 @@ def draw(records: list[dict[str, Any]]) -> str:
     return str(svg)
 
 
-def rows_of(measured: Iterable[dict[str, Any]]) -> list[tuple[str, dict[int, Any]]]:
+def rows_of(measured: Iterable[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
     """Return names and ratios by size of the steps that differ most, the fastest first."""
     rows = []
-    for sizes in by_case(measured):
-        ratios = {
-            size: found["ratio"]["patched"]
-            for size, found in sizes.items()
-            if "patched" in found["ratio"]
-        }
+    for found in measured:
+        times = found["times"]
+        ratios = {size: times[size]["ratio"] for size in RADII if "ratio" in times[size]}
         if ratios:
-            rows.append((name_of(sizes), ratios))
-    rows.sort(key=lambda row: row[1][max(row[1])]["median"])
-    largest = sorted(rows, key=lambda row: -abs(math.log(row[1][max(row[1])]["median"])))[:SHOWN]
+            rows.append((found["step"], ratios))
+    rows.sort(key=lambda row: at_largest(row[1]))
+    largest = sorted(rows, key=lambda row: -abs(math.log(at_largest(row[1]))))[:SHOWN]
     return [row for row in rows if row in largest]
 
 
-def draw_row(svg: Svg, y: float, name: str, by_size: dict[int, Any]) -> None:
+def at_largest(ratios: dict[str, Any]) -> float:
+    """Return the median ratio for the largest number of params."""
+    *_, (_, median, _) = ratios.values()
+    return float(median)
+
+
+def draw_row(svg: Svg, y: float, name: str, by_size: dict[str, Any]) -> None:
     """Draw the three sizes of one step, and its name on the left."""
     svg.text(AXIS.left - 8, y + 4, name, text_anchor="end", font_size=11)
-    for size, ratio in sorted(by_size.items(), reverse=True):
-        low, high = ratio["quartiles"]
+    for size, (low, median, high) in reversed(by_size.items()):
         verdict = "faster" if high < 1 else "slower" if low > 1 else "no clear difference"
         color, shape = MARKS[verdict]
         svg.line([(AXIS.place(low), y), (AXIS.place(high), y)], color)
-        svg.mark(AXIS.place(ratio["median"]), y, RADII[size], color, shape)
+        svg.mark(AXIS.place(median), y, RADII[size], color, shape)
 
 
 def main() -> None:
     """Read the records, write the page and draw the picture."""
-    records = [json.loads(file.read_text("utf-8")) for file in FOLDER.glob("benchmarks/*.json")]
+    records = [read(file) for file in FOLDER.glob("benchmarks/[0-9]*.json")]
     records.sort(key=lambda record: Version(record["optax"]))
-    (FOLDER / "benchmarks.md").write_text("\n".join(page(records)) + "\n", encoding="utf-8")
+    devices = [read(file) for file in sorted(FOLDER.glob("benchmarks/device-*.json"))]
+    lines = page(records, read(FOLDER / "benchmarks" / "memory.json"), devices)
+    (FOLDER / "benchmarks.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     (FOLDER / "benchmarks.svg").write_text(draw(records), encoding="utf-8")
+
+
+def read(file: Path) -> dict[str, Any]:
+    """Read a record."""
+    record: dict[str, Any] = json.loads(file.read_text("utf-8"))
+    return record
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 v += (1 - b2) (g^2 - v) does not move v by less than half a unit in its last place. bfloat16 has 8
 bits. So with b2 = 0.999, v stalls as soon as g^2 / v is below 1 + 2^-9 / 0.001, about 3. For unit
 gradients v stalls at 0.5, and updates are 1.4 times too large. v never falls: 0.999 v rounds to v.
-After 200 gradients of 1, updates for 8,000 gradients of 0.001 are 60 times too small.
+So after large gradients, updates for small ones stay too small.
 
 Here stock runs on float32 copies of the bfloat16 leaves, and its state is rounded back: up in some
 steps and down in others, so that the mean over steps is right. The step counter in the state

@@ -7,6 +7,7 @@ from typing import Any, Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .dtypes import cast, dtype_of
 
@@ -16,6 +17,10 @@ Rounding = Callable[[Any, Any, Any], Any]
 
 def round_to_nearest(leaf: Any, dtype: Any) -> Any:
     """Round to nearest. A finite number stays so: an infinite param would never move again."""
+    # Changes nothing. But XLA writes a float32 array that a loop uses twice: 8 bytes of traffic
+    # a param, and 4 of memory, in a step of adam in float16.
+    infinity = np.asarray(np.inf, dtype_of(leaf))
+    leaf = jax.lax.clamp(-infinity, leaf, infinity)
     largest = float(jnp.finfo(dtype).max)
     rounded = jnp.where(jnp.isfinite(leaf), jnp.clip(leaf, -largest, largest), leaf)
     normal = _reduce_precision(rounded, dtype)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import optax_dtypefix
-from support.recorded import PAGES, ROOT, records_of, sentence, this_code
+from support.recorded import PAGES, ROOT, records_of, sentence, this_code, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,6 +18,21 @@ if TYPE_CHECKING:
 def test_a_page_starts_with_the_version_of_its_records(page: str) -> None:
     lines = (ROOT / "docs" / page).read_text(encoding="utf-8").splitlines()
     assert lines[2] == sentence(records_of(page))
+
+
+def test_a_record_is_json_with_a_line_for_each_item_of_a_long_field(tmp_path: Path) -> None:
+    record: dict[str, Any] = {"optax": "0.2.8", "short": {"a": [1, 2]}, "empty": {}}
+    record["long"] = {f"name {n}": {"+": n} for n in range(20)}
+    record["rows"] = [f"step {n}" for n in range(30)]
+    write(record, tmp_path / "a" / "record.json")
+    text = (tmp_path / "a" / "record.json").read_text("utf-8")
+    assert json.loads(text) == record
+    assert len(text.splitlines()) == 2 + 3 + (2 + 20) + (2 + 30)
+
+
+def test_the_repository_keeps_what_pages_show_and_not_what_was_measured() -> None:
+    sizes = {str(path): path.stat().st_size for path in ROOT.glob("docs/**/*.json")}
+    assert sum(sizes.values()) < 200_000, sizes
 
 
 def test_versions_of_records() -> None:

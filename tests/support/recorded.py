@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 ROOT = Path(__file__).parents[2]
+LINE = 150
+"""How long a field of a record may be that stands in one line."""
 
 PAGES = {
     "audit.md": ("audit/*.json", "nox -s record picture"),
-    "benchmarks.md": ("benchmarks/*.json", "nox -s benchmarks page_of_benchmarks"),
+    "benchmarks.md": ("benchmarks/*.json", "nox -s benchmarks memory page_of_benchmarks"),
     "long-runs.md": ("long-runs.json", "nox -s page_of_long_runs"),
     "upstream.md": ("upstream/*.json", "nox -s upstream"),
 }
@@ -65,6 +67,25 @@ def sentence(records: Iterable[Mapping[str, Any]]) -> str:
     if None in versions:
         return "Recorded on older code (before 1.0.0)."
     return f"Recorded on version {' and '.join(sorted(versions))}."
+
+
+def write(record: Mapping[str, Any], file: Path) -> None:
+    """Write a record as JSON: a line for each field, or for each item of a long one."""
+    fields = ",\n".join(f" {json.dumps(name)}: {_field(value)}" for name, value in record.items())
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"{{\n{fields}\n}}\n", encoding="utf-8")
+
+
+def _field(value: Any) -> str:
+    text = json.dumps(value)
+    if len(text) < LINE or not isinstance(value, (dict, list)):
+        return text
+    if isinstance(value, list):
+        lines, ends = [json.dumps(item) for item in value], "[]"
+    else:
+        lines, ends = [f"{json.dumps(k)}: {json.dumps(v)}" for k, v in value.items()], "{}"
+    inside = ",\n  ".join(lines)
+    return f"{ends[0]}\n  {inside}\n {ends[1]}"
 
 
 def records_of(page: str) -> list[dict[str, Any]]:

@@ -44,7 +44,7 @@ STALLS = {
     ),
     # 0.999 v rounds to v, so v never falls.
     "stalled_decay": demo.number(
-        "In bfloat16, after large gradients, updates of adam for small ones are 60 times too small",
+        "In bfloat16, after large gradients, updates of adam for small ones are far too small",
         "after 200 gradients of 1 and 8000 of 0.001 the update is {:.3g}, not 0.127",
         lambda optax: last_update(optax.scale_by_adam(), [1.0] * 200 + [0.001] * 8000),
         0.1274,

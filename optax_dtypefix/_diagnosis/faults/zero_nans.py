@@ -38,7 +38,7 @@ def nan_forever(optax: Any) -> str | None:
     """
     tx = optax.MultiSteps(optax.chain(optax.zero_nans(), optax.sgd(1.0)), 2)
     updates, _ = demo.steps(tx, demo.ones(jnp.float32), [jnp.nan, 1.0, 1.0, 1.0])
-    text = "after one nan, a window of gradients 1 gives the update {:g}, not -1"
+    text = "after one nan, two gradients of 1 give the update {:g}, not -1"
     return demo.wrong(text, updates["b"], -1.0)
 
 
@@ -46,9 +46,9 @@ def nan_forever(optax: Any) -> str | None:
 def inf_leak(optax: Any) -> str | None:
     """After an inf micro-batch, a step that should emit zeros returns NaN.
 
-    0 * inf = nan: a step in the middle of a window returns emit * update.
+    0 * inf = nan: a step that only accumulates returns emit * update.
     """
-    # Without zero_nans inside, which would hide what the window emits.
+    # Without zero_nans inside, which would hide it.
     tx = optax.MultiSteps(optax.sgd(1.0), 2)
     updates, _ = demo.steps(tx, demo.ones(jnp.float32), [jnp.inf])
     return demo.wrong("a step that should emit zeros emits {:g}", updates["b"], 0.0)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import collections
 from typing import TYPE_CHECKING, Any
 
-from evidence.audit.results import BROKEN, BY_DESIGN, FIXED, KEPT, OPT_IN
+from evidence.audit.results import BROKEN, FIXED, KEPT, OPT_IN
 from support.svg import MARGIN, WIDTH, Svg
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    Counts = collections.Counter[str]
+    Counts = Mapping[str, int]
 
 _KEY = {
     KEPT: ("gray", "ink", "stock optax is right"),
@@ -31,27 +30,25 @@ def draw(records: Sequence[Mapping[str, Any]]) -> str:
     """Draw the share of measured cells with each verdict.
 
     Args:
-      records: the output of ``python -m evidence.audit --json`` for several releases, the oldest
-        first. The picture shows all transformations of each release together, and each
-        transformation of the newest.
+      records: of several releases, the oldest first, from ``evidence.audit.record.summarize``. The
+        picture shows all transformations of each release together, and each transformation of the
+        newest.
 
     Returns:
       SVG text.
     """
-    newest = _counts(records[-1]["rows"])
+    newest = records[-1]["transformations"]
     rows = _rows(newest)
     details = 92 + _TOTAL * len(records)
     svg = Svg(details + 44 + _LINE * len(rows), "How often does optax keep your dtypes?")
-    totals: list[Counts] = [
-        sum(_counts(record["rows"]).values(), collections.Counter()) for record in records
-    ]
-    occurs = [_KEY[verdict] for verdict in _KEY if any(total[verdict] for total in totals)]
+    totals: list[Counts] = [record["verdicts"] for record in records]
+    occurs = [_KEY[verdict] for verdict in _KEY if any(verdict in total for total in totals)]
     svg.legend(48, [(color, words) for color, _, words in occurs])
     for index, (record, total) in enumerate(zip(records, totals)):
         y = 92 + _TOTAL * index
-        svg.text(_RELEASES - 8, y + 4, record["optax_version"], text_anchor="end")
+        svg.text(_RELEASES - 8, y + 4, record["optax"], text_anchor="end")
         _draw_bar(svg, (_RELEASES, y), total, _TOTAL - 4)
-    heading = f"Each transformation, on optax {records[-1]['optax_version']}"
+    heading = f"Each transformation, on optax {records[-1]['optax']}"
     svg.text(MARGIN, details + 20, heading, font_size=14, font_weight="bold")
     for line, (label, name) in enumerate(rows):
         y = details + 44 + _LINE * line
@@ -67,22 +64,13 @@ def _draw_bar(svg: Svg, place: tuple[float, float], counts: Counts, thickness: f
     start, y = place
     shown = WIDTH - MARGIN - start
     for verdict, (color, on_it, _) in _KEY.items():
-        length = shown * counts[verdict] / sum(counts.values())
+        length = shown * counts.get(verdict, 0) / sum(counts.values())
         if length:
             svg.bars([(start, y, length)], thickness, color)
         if thickness > _LINE and length > 0.08 * shown:
             words = f"{length / shown:.0%}"
             svg.text(start + length / 2, y + 4, words, on_it, text_anchor="middle")
         start += length
-
-
-def _counts(rows: Sequence[Mapping[str, Any]]) -> dict[str, Counts]:
-    """Count the verdicts of each transformation. Leave out what is so by design."""
-    counts: dict[str, Counts] = {}
-    for row in rows:
-        verdicts = row["cells"].replace(BY_DESIGN, "")
-        counts.setdefault(row["name"], collections.Counter()).update(verdicts)
-    return {name: found for name, found in counts.items() if any(found.values())}
 
 
 def _rows(names: Mapping[str, Counts]) -> list[tuple[str, str]]:

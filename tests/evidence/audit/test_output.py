@@ -10,8 +10,11 @@ from xml.etree import ElementTree
 import pytest
 
 from evidence.audit.picture import draw
+from evidence.audit.record import count_by_name, count_verdicts, summarize
 from evidence.audit.results import BROKEN, BY_DESIGN, KEPT, Row, narrowed, worse
+from optax_dtypefix.patches.releases import TESTED
 from support.processes import TESTS, run, stdout_of
+from support.recorded import write
 
 if TYPE_CHECKING:
     import subprocess
@@ -33,8 +36,13 @@ def few(tmp_path_factory: Any) -> tuple[Any, Path]:
     assert (done.returncode, done.stderr) == (0, "")
     record = json.loads(done.stdout)
     picture = tmp_path_factory.mktemp("audit") / "few.svg"
-    picture.write_text(draw([record]), encoding="utf-8")
+    picture.write_text(draw([drawn(record)]), encoding="utf-8")
     return record, picture
+
+
+def drawn(audit: Any) -> dict[str, Any]:
+    """Summarize an audit as one of the newest release, on which transformations are drawn."""
+    return {**summarize({**audit, "optax_version": TESTED[-1]}), "optax": audit["optax_version"]}
 
 
 def cells(record: Any, name: str, rate: str = "", inside: str = "") -> dict[str, str]:
@@ -132,8 +140,8 @@ def test_the_picture_shows_fixes(few: Any) -> None:
 
 
 def test_the_picture_shows_broken_transformations() -> None:
-    row = {"name": "contrib.adopt", "cells": ".x+-"}
-    svg = draw([{"optax_version": "0.1", "rows": [row]}])
+    counts = count_verdicts([{"cells": ".x+-"}])
+    svg = draw([{"optax": "0.1", "verdicts": counts, "transformations": {"contrib.adopt": counts}}])
     root = ElementTree.fromstring(svg)
     colors = [path.get("class") for path in root.iter(f"{SVG}path")]
     # In the totals, and for the one transformation. What is by design is not drawn.
@@ -144,8 +152,9 @@ def test_the_picture_shows_broken_transformations() -> None:
 def test_the_picture_shows_all_releases_and_the_transformations_of_the_newest() -> None:
     releases = [f"0.{i}" for i in range(16)]
     names = ("gone", "adam"), *[("adam",)] * 15
+    counts = {".": 1}
     records = [
-        {"optax_version": release, "rows": [{"name": name, "cells": "."} for name in of]}
+        {"optax": release, "verdicts": counts, "transformations": dict.fromkeys(of, counts)}
         for release, of in zip(releases, names)
     ]
     drawn = re.findall(r"(0\.\d+|adam|gone)<", draw(records))
@@ -179,15 +188,32 @@ def test_an_unknown_name_is_refused() -> None:
     assert "unknown transformation 'adamm'. Did you mean 'adam'?" in done.stderr
 
 
+def test_a_record_counts_verdicts_but_for_what_is_by_design() -> None:
+    rows = [{"name": "adam", "cells": "..+-"}, {"name": "adam", "cells": "o"}]
+    rows.append({"name": "clip", "cells": "--"})
+    assert count_verdicts(rows) == {".": 2, "+": 1, "o": 1}
+    assert count_by_name(rows) == {"adam": {".": 2, "+": 1, "o": 1}}
+
+
+def test_a_record_has_what_the_audit_counts(few: Any) -> None:
+    audit, _ = few
+    record = summarize(audit)
+    assert record["combinations"] == sum(record["verdicts"].values()) + record["by_design"]
+    drifts = record["verdicts"]["+"] + record["verdicts"]["o"]
+    assert drifts == audit["broken"]["stock"]["all"]
+    assert record["verdicts"]["o"] == audit["broken"]["patched"]["all"]
+    assert set(record["reasons"]) == set(audit["by_design"].values())
+
+
 def test_write_audit_makes_a_table_and_a_picture(few: Any, tmp_path: Path) -> None:
-    record, _ = few
-    older = {**record, "optax_version": "0.0.1", "rows": record["rows"][:1]}
+    audit, _ = few
+    older = summarize({**audit, "optax_version": "0.0.1", "rows": audit["rows"][:1]})
     paths = [tmp_path / "older.json", tmp_path / "newer.json"]
-    for path, content in zip(paths, (older, record)):
-        path.write_text(json.dumps(content))
+    for path, record in zip(paths, (older, drawn(audit))):
+        write(record, path)
     stdout_of(run(WRITE_AUDIT, tmp_path, *paths))
-    broken = record["broken"]
+    broken = audit["broken"]
     table = (tmp_path / "audit.md").read_text()
-    assert f"| 0.0.1 | {record['jax_version']} | {record['cells']} |" in table
+    assert f"| 0.0.1 | {audit['jax_version']} | {audit['cells']} |" in table
     assert f"| {broken['stock']['all']} ({broken['stock']['same_dtypes']}) |" in table
-    assert {"0.0.1", record["optax_version"], *FEW} <= words_in(tmp_path / "audit.svg")
+    assert {"0.0.1", audit["optax_version"], *FEW} <= words_in(tmp_path / "audit.svg")

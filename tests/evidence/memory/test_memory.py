@@ -33,7 +33,7 @@ WIDENED_IN_BFLOAT16 = {
     *("dadapt_adamw", "novograd", "prodigy", "schedule_free_adamw", "sm3", "adagrad", "adamw"),
     *("amsgrad", "lamb", "nadam", "radam", "rmsprop", "adamw, array as rate", "adamw, schedule"),
     *("apply_if_finite(adamw)", "clip_by_global_norm, adamw", "inject_hyperparams(adamw)"),
-    *("MultiSteps(adamw)", "zero_nans, adamw"),
+    *("MultiSteps(adamw)", "zero_nans, adamw", "adamw, one array"),
 }
 WIDENED_BEFORE_0_2_8 = {"MultiSteps(adamw)"}
 

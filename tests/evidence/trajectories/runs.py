@@ -67,7 +67,7 @@ def walk(subject: Case) -> list[list[float]] | None:
             return None
         params = tree_map(jnp.add, params, updates)
         if count in STEPS:
-            found.append(np.asarray(flat(params)).astype(float).tolist())
+            found.append([float(f"{param:.8g}") for param in np.asarray(flat(params))])
     return found
 
 

@@ -1,8 +1,9 @@
 """Run optax's own tests, which its wheels contain, with the shim; on stock, those that fail.
 
-In ``tests/``, run ``python -m evidence.upstream.compare [--json FILE] [TEST_FILE...]``. The test
-files are relative to the package; without any, all but ``LEFT_OUT`` are run. That takes long:
-results that FILE already has for the same code are kept. Exits with 1 if a test passes on
+In ``tests/``, run ``python -m evidence.upstream.compare [--json FILE] [--record FILE]
+[TEST_FILE...]``. The test files are relative to the package; without any, all but ``LEFT_OUT`` are
+run. That takes long: results that the JSON file already has for the same code are kept. The record
+has what the page shows. Exits with 1 if a test passes on
 stock, fails with the shim and is not in ``known.py``, or if a test in there no longer fails.
 """
 
@@ -23,7 +24,7 @@ from xml.etree import ElementTree
 from evidence.upstream.known import KNOWN
 from support.opt_ins import OPT_INS
 from support.processes import environment
-from support.recorded import this_code
+from support.recorded import this_code, write
 
 SETTINGS = {"patched": {}, "opt-ins": {"OPTAX_DTYPEFIX_ENABLE": OPT_INS}}
 
@@ -92,9 +93,22 @@ def only_with_the_shim(found: dict[str, Any]) -> set[str]:
     return {name for setting in SETTINGS for name in found[setting]} - {*found["stock"]}
 
 
+def summarize(found: dict[str, Any]) -> dict[str, Any]:
+    """Count tests and failures of all files, and name the tests that fail only with the shim."""
+    files = found["files"].values()
+    worse = {name.partition("::")[2] for file in files for name in only_with_the_shim(file)}
+    return {
+        **{name: found[name] for name in ("optax", "jax", "recorded_on")},
+        "tests": sum(file["tests"] for file in files),
+        **{way: sum(len(file[way]) for file in files) for way in (*SETTINGS, "stock")},
+        "only_with_the_shim": sorted(worse),
+    }
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--record", type=Path)
     parser.add_argument("files", nargs="*")
     asked = parser.parse_args()
     every = sorted(str(path.relative_to(package())) for path in package().rglob("*_test.py"))
@@ -113,7 +127,10 @@ def main() -> int:
             counts = {k: len(v) if isinstance(v, list) else v for k, v in found.items()}
             print(file, *(f"{name}: {count}" for name, count in counts.items()), sep=", ")
             if asked.json is not None:
+                asked.json.parent.mkdir(parents=True, exist_ok=True)
                 asked.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    if asked.record is not None:
+        write(summarize(record), asked.record)
 
     worse = {name for found in record["files"].values() for name in only_with_the_shim(found)}
     entries = [entry for entry in KNOWN if entry.concerns(record["optax"])]
