@@ -63,7 +63,10 @@ def warn_the_user(warning: Warning) -> None:
 
 def summarize(error: Exception) -> str:
     """Return the type and first line of an error: JAX's errors go on for pages."""
-    lines = str(error).splitlines()
+    try:
+        lines = str(error).splitlines()
+    except Exception:  # Of the user's own class.
+        lines = []
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 

@@ -33,13 +33,13 @@ class Release(NamedTuple):
         return not specifiers or _admits(specifiers, self.counts_as or self.text)
 
     @property
-    def as_final(self) -> Release | None:
-        """What comes before a release, such as 0.2.8.dev0, as that release; else None.
+    def as_later(self) -> Release:
+        """An untested release as a later one, since its code may be newer than its version says.
 
-        PEP 440 sorts it before 0.2.8, but it may have all of the code of 0.2.8.
+        PEP 440 sorts 0.2.8.dev0 before 0.2.8, and a fork may have no version but 0+unknown.
         """
         version = _version(self.text)
-        return self._replace(counts_as=version.base_version) if version.is_prerelease else None
+        return self._replace(counts_as=version.base_version if version.is_prerelease else "9999")
 
     def __str__(self) -> str:
         return self.text or "unknown"

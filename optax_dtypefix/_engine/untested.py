@@ -31,10 +31,10 @@ class ProbedApplication(Application):
     def apply(self, ids: Iterable[str]) -> None:
         """Apply those patches that are neither applied nor switched off.
 
-        Before a release, such as 0.2.8.dev0, the replacements of the coming release come second.
+        The replacements of a later release come second.
         """
         left: dict[str, Decision | None] = dict.fromkeys(self._list_wanted(ids))
-        for release in filter(None, (self._release, self._release.as_final)):
+        for release in (self._release, self._release.as_later):
             self._record(self._decide([*left], release))
             for patch_id, first in left.items():
                 self._verify(patch_id, first)

@@ -46,6 +46,7 @@ from optax_dtypefix._diagnosis.check_command.results import (
     refuse_unfit,
 )
 from optax_dtypefix._diagnosis.worker import Written
+from optax_dtypefix._errors import summarize
 from optax_dtypefix.patches.releases import TESTED
 from support.processes import Python, finish, start, write_script
 
@@ -627,6 +628,27 @@ def test_a_killed_process_leaves_a_problem() -> None:
     first, second = found_by(written, 2)
     assert first["problems"] == []
     assert second["problems"][0]["text"] == "no result: the process ended with code -9"
+
+
+def test_a_process_that_ends_in_the_factory_is_no_matter_of_params() -> None:
+    written = Written([{"building": True}], 3)
+    ended = found_by(written, 1)[0]
+    name = OptimizerName("train.py", "make")
+    check = ParamsCheck(parse_dtypes("bfloat16")[0], ended, ended)
+    with pytest.raises(OptimizerError) as error:
+        refuse_unfit(name, check)
+    assert "cannot be built, stock or patched: no result: the process ended with code 3" in str(
+        error.value
+    )
+    assert "params" not in str(error.value)
+
+
+def test_an_error_without_a_text_has_its_name() -> None:
+    class NoTextError(Exception):
+        def __str__(self) -> str:
+            raise AssertionError
+
+    assert summarize(NoTextError()) == "NoTextError"
 
 
 # Text.

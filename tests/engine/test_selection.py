@@ -289,12 +289,17 @@ def test_each_variant_serves_its_releases(package: FakePackage) -> None:
         ("0.2.5.dev3+g1234", 200),
         ("0.2.5+local", 200),
         ("0.2.4.dev1", 100),
+        ("0+unknown", 200),
+        ("0.0.0", 200),
     ],
 )
 def test_what_comes_before_a_release_may_need_its_variant(
     package: FakePackage, version: str, factor: int
 ) -> None:
-    """PEP 440 sorts it before the release, so the variant of the release before is tried first."""
+    """PEP 440 sorts it before the release, so the variant of the release before is tried first.
+
+    The version of a fork may say nothing.
+    """
     package.release(version)
     package.sources[f"{NAME}.core"] += f"\n        FACTOR = {factor}\n"
 

@@ -67,8 +67,11 @@ def write_findings(path: str, place: str, name: str, mode: str, *params: str) ->
                 factory = load(optimizer)
 
             def build() -> Any:
+                write(building=True)  # The last line, if the process ends here.
                 with _limit_time(give_up):
-                    return factory()
+                    tx = factory()
+                write(building=False)
+                return tx
 
             for text in params:
                 before = counts_so_far()

@@ -198,7 +198,8 @@ def found_by(written: Written, count: int) -> list[Mapping[str, Any]]:
     """Return what a process wrote about each params; it may have been killed."""
     failures = [entry["failure"] for entry in written.entries if "failure" in entry]
     why = [*failures, f"no result: the process ended with code {written.code}"][0]
-    problem = {"check": "dtypes", "kind": "error", "where": "", "text": why}
+    kind = "build" if written.entries[-1].get("building") else "error"
+    problem = {"check": "dtypes", "kind": kind, "where": "", "text": why}
     missing = {"problems": [problem], "unfit": True, "at_work": []}
     found = [entry for entry in written.entries if "problems" in entry]
     return [*found, *[missing] * (count - len(found))]
