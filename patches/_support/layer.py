@@ -39,8 +39,6 @@ from .stock_dtypes import Recorded, StockCall, start_as_stock
 
 if TYPE_CHECKING:
     from ..._engine.patch import Stock
-    from .in_float32 import InFloat32
-    from .keep_dtypes import KeepDtypes
 
 
 STARTS_ABOVE_ZERO = frozenset(
@@ -57,17 +55,17 @@ class Layer:
       tx: the transformation to run, most often stock's own.
       requested: dtypes that the user asked for by arguments.
       stock: the call that returned ``tx``.
-      keep: how ``tx`` keeps its dtypes; None if ``promotion`` is off.
+      keep: a ``KeepDtypes``: how ``tx`` keeps its dtypes; None if ``promotion`` is off.
       tally: of the patch that asks for ``keep``.
-      widenings: what other patches run in float32.
+      widenings: an ``InFloat32`` for each other patch.
     """
 
     tx: Any
     requested: tuple[Any, ...]
     stock: StockCall
-    keep: KeepDtypes | None = None
+    keep: Any = None
     tally: Tally = NO_PATCH
-    widenings: tuple[InFloat32, ...] = ()
+    widenings: tuple[Any, ...] = ()
 
     def rebuild(self, call: Call) -> Any:
         """Return the transformation; ``call`` of optax returns it too."""
@@ -92,7 +90,7 @@ class Layer:
             state = start_as_stock(self.tx, state, params)
         return strip_weak_type(state)
 
-    def _widen_start(self, acting: list[InFloat32], state: Any, params: PyTree) -> Any:
+    def _widen_start(self, acting: list[Any], state: Any, params: PyTree) -> Any:
         """Widen fields, and round other initial values: eps is 0 in float16.
 
         One number tells them all. To start the whole state in float32 would take four times the
@@ -142,7 +140,7 @@ class Layer:
         return taken if taken.bound is None else tally.run(count_casts, taken)
 
     def _step(
-        self, keep: KeepDtypes, updates: PyTree, state: Any, params: PyTree, extra_args: Any
+        self, keep: Any, updates: PyTree, state: Any, params: PyTree, extra_args: Any
     ) -> Step:
         run = functools.partial(link_of(self.tx), **extra_args)
         new_updates, new_state, kept = keep.run(run, updates, state, params)
@@ -177,7 +175,7 @@ class Layer:
         new_state = store(new_state, stock.promote(updates, state, params, extra_args), updates)
         return Step(new_updates, new_state, bound, self.requested)
 
-    def _acting(self, state: Any, *trees: PyTree) -> list[InFloat32]:
+    def _acting(self, state: Any, *trees: PyTree) -> list[Any]:
         """List the widenings that have something to do."""
         dtypes = dtypes_in((_moments_of(state), trees)) if self.widenings else ()
         return [widening for widening in self.widenings if any(map(widening.is_narrow, dtypes))]
@@ -202,7 +200,7 @@ def layer_of(stock: Stock, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Lay
     return Layer(tx, requested_dtypes(stock, args, kwargs), call)
 
 
-def _widen(acting: list[InFloat32], *trees: PyTree) -> Any:
+def _widen(acting: list[Any], *trees: PyTree) -> Any:
     flat = leaves(trees)
     dtypes = all_dtypes(flat)
     for widening in acting:
