@@ -131,7 +131,7 @@ def _list_leaves(state: PyTree) -> list[_Leaf]:
             return _Leaf(where, match[1], value, match.group(1, 3) not in scheduled)
         return _Leaf(where, jax.tree_util.keystr(path[:-1]), value)
 
-    return [described(*row, *leaf) for *row, leaf in zip(paths, matches, flat)]
+    return [described(*row) for row in zip(paths, matches, *zip(*flat))]
 
 
 class _NewState(NamedTuple):
