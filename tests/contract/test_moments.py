@@ -12,7 +12,7 @@ import pytest
 
 from optax_dtypefix import original
 from optax_dtypefix._contract.bits import bits_of_elements, bits_of_step
-from optax_dtypefix._contract.moments import ROUNDINGS, _to_half, round_moments
+from optax_dtypefix._contract.moments import ROUNDINGS, _round_to_half, round_moments
 from optax_dtypefix._contract.rounding import (
     Rounding,
     dither,
@@ -35,7 +35,9 @@ SIZES = np.exp(np.linspace(np.log(1e-12), np.log(6e4), 5000)).astype(np.float32)
 def rounded(how: Rounding, x: Any, old: Any = 0.0, step: int = 0, dtype: Any = jnp.float16) -> Any:
     """Round to half precision, and return the result in float64."""
     before = jnp.broadcast_to(jnp.asarray(old, dtype), np.shape(x))
-    return np.asarray(_to_half(how, jnp.asarray(x, jnp.float32), before, bits_of_step(step)), float)
+    return np.asarray(
+        _round_to_half(how, jnp.asarray(x, jnp.float32), before, bits_of_step(step)), float
+    )
 
 
 def mean_over_steps(how: Rounding, dtype: Any) -> Any:
@@ -93,13 +95,13 @@ def test_where_the_least_and_the_largest_count_rounding_commutes_with_both() -> 
     x, old = (jnp.asarray(SIZES.reshape(50, 100)), jnp.zeros((50, 100), jnp.bfloat16))
     for bits in (jnp.uint32(7), jnp.uint32(2**31 + 9)):
         whole, rows = (
-            np.asarray(_to_half(dither_alike, wide, narrow, bits), float)
+            np.asarray(_round_to_half(dither_alike, wide, narrow, bits), float)
             for wide, narrow in ((x, old), (x.max(1), old[:, 0]))
         )
         np.testing.assert_array_equal(whole.max(1), rows)
     # If no element moves, those move that do so on stock: nothing else tells the next step apart.
     old = jnp.full(3, 256.0, jnp.bfloat16)
-    got = _to_half(dither_alike, jnp.asarray([256.1, 256.9, 257.1]), old, jnp.uint32(0))
+    got = _round_to_half(dither_alike, jnp.asarray([256.1, 256.9, 257.1]), old, jnp.uint32(0))
     np.testing.assert_array_equal(np.asarray(got, float), [256, 256, 258])
 
 
@@ -140,7 +142,7 @@ def test_moments_in_float64_are_rounded_as_float32_ones(dtype: Any) -> None:
         old, x = jnp.ones((3, 4), dtype), np.full((3, 4), 1.3)
         for how in (dither, dither_above_zero, dither_within_root, round_above_zero):
             wide, narrow = (
-                _to_half(how, jnp.asarray(x, d), old, bits_of_step(7))
+                _round_to_half(how, jnp.asarray(x, d), old, bits_of_step(7))
                 for d in (jnp.float64, jnp.float32)
             )
             np.testing.assert_array_equal(np.asarray(wide, float), np.asarray(narrow, float))

@@ -22,7 +22,7 @@ from evidence.audit.cases import Case, cases
 from evidence.audit.measure import measure, traced_step
 from evidence.audit.regimes import REGIMES, Regime
 from optax_dtypefix._diagnosis.import_optax import import_optax
-from optax_dtypefix._text import summarize
+from optax_dtypefix._errors import summarize
 from support.compiled import without_metadata
 
 

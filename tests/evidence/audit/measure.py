@@ -13,7 +13,7 @@ from optax_dtypefix._contract.updates import update_dtypes
 from optax_dtypefix._diagnosis.check import TracedStep
 from optax_dtypefix._diagnosis.check_command.process import loss
 from optax_dtypefix._diagnosis.result import Violation
-from optax_dtypefix._text import summarize
+from optax_dtypefix._errors import summarize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
