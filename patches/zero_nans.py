@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .._contract.dtypes import PyTree, leaves, same_structure, tree_map
+from .._contract.dtypes import PyTree, is_inexact, leaves, same_structure, tree_map
 from .._engine.patch import Stock
 from .._tally import count
 from ._support.branches import copy_of
@@ -77,16 +77,22 @@ def update_selecting_state(
 
 
 class _Selected:
-    """Select a leaf of the inner state where stock writes ``(1 - emit) * old + emit * new``.
+    """Select a leaf of the inner state where stock's weighted sum is not a selection.
 
-    For finite numbers that sum is a selection. For nan, inf and bool it is not.
+    Stock writes ``(1 - emit) * old + emit * new``. For finite numbers this sum is a selection, with
+    bits that depend on how the sum is compiled, so it is kept. For nan, inf and bool it is not.
     """
 
     def __init__(self, new: Any, old: Any) -> None:
         self._new, self._old = new, old
 
     def __rmul__(self, emit: Any) -> _Selected:
-        return _Selected(jnp.where(emit, self._new, self._old), None)
+        self._emit = emit
+        return self
 
-    def __radd__(self, _: Any) -> Any:
-        return self._new
+    def __radd__(self, held: Any) -> Any:
+        selected = jnp.where(self._emit, self._new, self._old)
+        if not is_inexact(selected):
+            return selected
+        weighted = held + self._emit * self._new
+        return jnp.where(jnp.isfinite(weighted), weighted, selected)

@@ -69,4 +69,5 @@ def _call_on(
         args, kwargs = structure.unflatten(flat)
         return leaves(function(*args, **kwargs))
 
-    return jax.jit(call)
+    # With jax 0.4.13, ``jax.clear_caches()`` crashes on some functions that were jitted here.
+    return jax.jit(call) if jax.__version_info__ > (0, 4, 13) else call

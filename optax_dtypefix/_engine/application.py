@@ -98,7 +98,7 @@ class Patches:
         waiting = decision.state in (State.PENDING, State.MISSING)
         return waiting or (decision.warn and self.settings.strict)
 
-    def fail(self, patch_id: str, error: Exception) -> None:
+    def take_out(self, patch_id: str, error: Exception) -> None:
         """Take out a patch whose file could not be imported when a function was called.
 
         In strict mode the layers stay, and each call raises.
@@ -172,7 +172,7 @@ class Application:
         patches = self._patches
         named = patches.slots[patch_id].requested or patches.settings.opted_in(patch_id)
         try:
-            patch, failed = patches.load(patch_id), functools.partial(patches.fail, patch_id)
+            patch, failed = patches.load(patch_id), functools.partial(patches.take_out, patch_id)
             targets = tuple(target.loaded_when_called(failed) for target in patch.targets)
             patch = patch._replace(targets=targets)
             return decide(patch, release, opted_in=named, judge=self._judge)

@@ -72,8 +72,10 @@ def _search(wrappers: list[PatchedFunction], own: set[int]) -> None:
     builders = {id(code): wrapper for code, wrapper in codes}
     builders.update((id(wrapper._self_stock), wrapper) for wrapper in new)
     held: dict[int, dict[int, str]] = {i: {} for i in stock}
-    found = gc.get_referrers(*(w._self_stock for w in wrappers), *(code for code, _ in codes))
-    for value in (value for value in found if id(value) not in own):
+    # A tuple with a name: from Python 3.13 on, it is a referrer, too.
+    sources = (*(w._self_stock for w in wrappers), *(code for code, _ in codes))
+    own = {*own, id(sources)}
+    for value in (value for value in gc.get_referrers(*sources) if id(value) not in own):
         if type(value) in (FunctionType, MethodType):
             source = value.__code__ if type(value) is FunctionType else value.__func__
             if id(source) in builders:

@@ -133,9 +133,8 @@ def _step(
     updates, state, params = given
     problem = Representation.of(compute_dtype(given), updates, params, *_trees(state))
     value = extra_args.get("value")
-    if value is not None:  # 0.2.5 and 0.2.6 need a NumPy method, which Python numbers lack.
-        value = array_in(value, problem.dtype) if hasattr(value, "dtype") else np.float64(value)
-        extra_args = {**extra_args, "value": value}
+    if value is not None:
+        extra_args = {**extra_args, "value": _cast_loss(value, problem.dtype)}
     hyperparameters = _convert_arguments(arguments, problem.dtype, updates, state)
     if base is not None:
         if _is_in_32_bits(problem.dtype):
@@ -292,6 +291,17 @@ def _convert_arguments(
         if state is not None and callable(arguments.get(name)):
             found[name] = _fit_schedule(arguments[name], dtype, _find_count(name, state))
     return found
+
+
+def _cast_loss(value: Any, dtype: Any) -> Any:
+    """Cast a loss to ``dtype``. 0.2.5 and 0.2.6 need a NumPy method, which Python numbers lack."""
+    import optax
+
+    if hasattr(value, "dtype"):
+        return array_in(value, dtype)
+    if optax.__version__ in ("0.2.5", "0.2.6"):
+        count("Python number accepted")
+    return np.float64(value)
 
 
 def _fit_schedule(schedule: Callable[[Any], Any], dtype: Any, count: Any) -> Callable[[Any], Any]:

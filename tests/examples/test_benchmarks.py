@@ -6,6 +6,9 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+import optax
+import pytest
+
 from support.processes import CACHE, run, stdout_of
 from support.recorded import ROOT
 
@@ -66,6 +69,7 @@ def test_a_record_counts_all_steps() -> None:
     }
 
 
+@pytest.mark.skipif(not hasattr(optax, "lion"), reason="before 0.1.5 optax has no lion")
 def test_the_check_of_the_device_runs_on_the_cpu(tmp_path: Path) -> None:
     record = tmp_path / "device.json"
     few = ("--params", "4096", "--trained", "2", "--only", "lion")
