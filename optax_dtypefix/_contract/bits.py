@@ -66,7 +66,8 @@ def _sums_of(one_device: bool, *data: Any) -> Any:
         bits = lax.bitcast_convert_type(wide, jnp.uint32)
         # All pairs of numbers in half precision give different words.
         word = bits if word is None else (word ^ (word >> 16)) * jnp.uint32(_GOLDEN) + bits
-    word = word * (_places(word.shape) | 1)
+    # Else a change of sign, the upper bit, would not be multiplied: all places would count alike.
+    word = (word ^ (word >> 15)) * (_places(word.shape) | 1)
     # Else n equal elements would add up to n times their bits, and lose the upper ones.
     word = word ^ (word >> 15)
     parts, axes = (word, word >> 7), tuple(range(word.ndim))
