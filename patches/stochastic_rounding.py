@@ -15,7 +15,13 @@ The bits repeat if the step repeats: if no param moves and the updates are the s
 params stay for ever. So does a single param with a constant gradient. Of many, some move in each
 step, if an update is more than a unit over their number: 1,000 params move by a thousandth of a
 unit. Gradients of new data, and moments, tell steps apart too. For few params and the same data in
-each step, wrap the optimizer in ``master_weights(tx, copy=False)``: it counts its steps.
+each step, wrap the optimizer in ``master_weights(tx, copy=False)``: it counts its steps. So do for
+fewer than some ten params whose updates differ only in sign, as those of lion: they repeat, too.
+
+All leaves of a step share one source of bits. So a leaf that is replicated beside one that is not,
+inside ``shard_map``, ``pmap`` or ``vmap``, gets other bits in each replica: JAX raises an error, or
+the replicas differ if its check is off (``check_vma=False``, ``pmap``). Call ``apply_updates``
+outside, or once for each group of leaves. A sum may be rounded up past a bound: clip after it.
 
 flax (``TrainState``, ``nnx.Optimizer``) calls ``optax.apply_updates``. ``equinox.apply_updates``
 does not. There, write ``arrays = optax.apply_updates(eqx.filter(model, eqx.is_array), updates)``

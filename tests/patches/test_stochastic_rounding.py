@@ -294,6 +294,16 @@ def test_equal_arrays_and_elements_differ() -> None:
     assert (first != second).any()
 
 
+def test_a_change_of_signs_gives_other_bits() -> None:
+    """As of lion, whose updates are the rate or its negative."""
+    param = jnp.full(16, 1.2, jnp.bfloat16)
+    signs = np.random.default_rng(0).choice([-1, 1], (2000, 16))
+    start = jax.jit(
+        jax.vmap(lambda signs: starts_of([sums_of(param, jnp.bfloat16(1e-4) * signs)])[0])
+    )
+    assert len(np.unique(start(signs), axis=0)) == len(np.unique(signs, axis=0))
+
+
 def test_a_step_that_repeats_is_rounded_the_same_way() -> None:
     """Nothing tells the steps apart; ``master_weights(copy=False)`` counts them."""
     param, grad = jnp.ones((), jnp.bfloat16), jnp.float32(1e-4)
