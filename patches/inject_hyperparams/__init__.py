@@ -201,7 +201,8 @@ class _Inner(NamedTuple):
             tx = self.build(dtype)
             updates, after = accept_extra_args(tx).update(grads, state, params, **extra_args)
             if parts_of(tx) is None:  # In a mixed tree moments may be wide though nobody asked.
-                updates = cast_updates(updates, grads, params, None if self.widths.mixed else state)
+                kept = None if self.widths.mixed else state
+                updates = cast_updates(updates, grads, params, kept, self.factory.dtypes)
             return updates, after
 
         try:

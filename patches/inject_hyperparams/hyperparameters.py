@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
@@ -107,6 +108,7 @@ class Factory:
       build: the user's function.
       requested: the user's ``hyperparam_dtype``, if any; an argument from 0.1.4 on.
       static: names of the arguments that are passed on unchanged.
+      dtypes: those that the user gave, as in ``mu_dtype=jnp.float32``.
       defaults: names of the dtypes that the user left to the function, as ``dtype_momentum``.
       strong: names of the hyperparameters that are arrays or schedules; all with
         ``hyperparam_dtype``. Without the wrapper an array promotes half precision, and a Python
@@ -124,6 +126,10 @@ class Factory:
         self.stock, self.build = stock, arguments["inner_factory"]
         self.static: frozenset[str] = arguments["static_args"]
         self.defaults = frozenset(parameters.of_dtypes) - frozenset(bound.arguments)
+        self.dtypes: tuple[Any, ...] = ()
+        asked = (bound.arguments.get(name) for name in parameters.of_dtypes)
+        with contextlib.suppress(TypeError):  # An argument of the user's may mean something else.
+            self.dtypes = tuple(jax.dtypes.canonicalize_dtype(x) for x in asked if x is not None)
         bound.apply_defaults()
         given, requested = bound.arguments, arguments.get("hyperparam_dtype")
         self.requested = requested and jax.dtypes.canonicalize_dtype(requested)

@@ -701,3 +701,14 @@ def test_init_compiles_no_more_than_stock() -> None:
     ways = [start("-c", textwrap.dedent(source), **way) for way in (STOCK, PATCHED)]
     stock, patched = (int(stdout_of(done)) for done in finish(ways))
     assert patched == stock > 0
+
+
+@pytest.mark.skipif("mu_dtype" not in inspect.signature(optax.adam).parameters, reason="0.1.2")
+def test_a_dtype_that_was_asked_for_holds_in_a_mixed_tree_without_other_patches() -> None:
+    others = {patch.id for patch in optax_dtypefix.status()} - {"inject_hyperparams"}
+    params = {"w": jnp.ones(3, jnp.bfloat16), "b": jnp.ones(3, jnp.float32)}
+    with optax_dtypefix.disabled(*others):
+        make = optax.inject_hyperparams(optax.adam, static_args=("mu_dtype",))
+        tx = make(1e-3, mu_dtype=jnp.float32)
+        updates, _ = tx.update(params, tx.init(params), params)
+    assert {leaf.dtype for leaf in updates.values()} == {jnp.dtype(jnp.float32)}
