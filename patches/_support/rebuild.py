@@ -9,6 +9,7 @@ patched, or stock without the shim.
 from __future__ import annotations
 
 import functools
+import inspect
 import operator
 import types
 from typing import Any, Callable, Literal, NamedTuple
@@ -139,7 +140,8 @@ def in_place_of(
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         return inside(*args, **kwargs)
 
-    in_place = types.FunctionType(wrapper.__code__, {}, closure=wrapper.__closure__)
+    plain = inspect.unwrap(wrapper)  # An import hook on this package may have wrapped it.
+    in_place = types.FunctionType(plain.__code__, {}, closure=plain.__closure__)
     # Annotations are types, which would be pickled by value.
     functools.update_wrapper(in_place, stock, ("__module__", "__name__", "__qualname__", "__doc__"))
     in_place.__dict__["__wrapped__"] = inside  # Between the two, so that stock is not pickled.
