@@ -41,18 +41,25 @@ def thousand_ones() -> list[Any]:
     return [jnp.ones((), jnp.bfloat16)] * 1000
 
 
-def public(optax: Any, path: str, *, parameter: str | None = None) -> Any:
+def public(optax: Any, path: str, *parameters: str) -> Any:
     """Look up a public function, such as ``contrib.prodigy``.
 
     Raises:
-      NotInReleaseError: the installed optax has no such function, or none with this parameter.
+      NotInReleaseError: the installed optax has no such function, or none with these parameters.
     """
     found = optax
     for name in path.split("."):
         found = getattr(found, name, None)
-    if found is None or (parameter and parameter not in inspect.signature(found).parameters):
+    if found is None or (
+        parameters and not {*parameters} <= inspect.signature(found).parameters.keys()
+    ):
         raise NotInReleaseError(path)
     return found
+
+
+def call(path: str, *args: Any, **kwargs: Any) -> Callable[[Any], Any]:
+    """Return a function that calls a public function of a package."""
+    return lambda optax: public(optax, path, *kwargs)(*args, **kwargs)
 
 
 def all_public(optax: Any, *paths: str) -> dict[str, Any]:
@@ -95,7 +102,7 @@ def one_step(
     tx: Any,
     *dtypes: Any,
     grads: Any = None,
-    inside: bool = False,
+    in_cond: bool = False,
     state_asks: bool = False,
     loss: Callable[[PyTree], Any] | None = None,
     **extra_args: Any,
@@ -106,7 +113,7 @@ def one_step(
       tx: the transformation.
       *dtypes: of the params, for :func:`shapes`.
       grads: dtype of the gradients, if not those of the params.
-      inside: whether float64 arithmetic inside counts too, if no input is float64.
+      in_cond: in ``cond(pred, update, keep)``, as in a checkpointed scan, not in ``scan``.
       state_asks: whether an update may be as wide as the state that is kept for its param.
       loss: of the params, for a line search: it is passed to ``update``, with value and gradient.
       **extra_args: passed to ``update``, abstractly where they are arrays or shapes.
@@ -122,8 +129,7 @@ def one_step(
         value = jax.eval_shape(loss, params)
         extra_args = {"value": value, "grad": given, "value_fn": loss}
     problem = TracedStep(tx, params, given, extra_args, state_asks=state_asks)
-    found = (str(v) for v in problem.step() if inside or v.kind != "float64")
-    return next(found, None)
+    return next(map(str, problem.cond() if in_cond else problem.step()), None)
 
 
 def row(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import jax.numpy as jnp
 import numpy as np
 
 from . import (
@@ -14,7 +13,7 @@ from . import (
 _IN_BFLOAT16 = demo.wrong_dtype(
     "Stock keeps a moment in bfloat16",
     "scale_by_adam keeps nu in {}",
-    lambda optax: demo.initial(optax.scale_by_adam(), jnp.bfloat16).nu["w"],
+    lambda optax: demo.initial(optax.scale_by_adam(), "bfloat16").nu["w"],
 )
 _NOISY = np.random.default_rng(0).normal(size=2000) * np.where(np.arange(2000) < 300, 1, 0.01)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from ..._engine.patch import Reproducer
 from . import _reproduce as demo
@@ -15,13 +14,13 @@ def _conditional(name: str) -> Reproducer:
     return demo.step(
         f"{name} around an optimizer that changes a dtype: TypeError from cond",
         lambda optax: demo.public(optax, name)(demo.drifting(optax), lambda step: step % 2 == 0),
-        jnp.bfloat16,
+        "bfloat16",
     )
 
 
 def _periodic_update(optax: Any) -> Any:
-    new, old = demo.shapes(jnp.float32), demo.shapes(jnp.bfloat16)
-    step = jax.ShapeDtypeStruct((), jnp.int32)
+    new, old = demo.shapes("float32"), demo.shapes("bfloat16")
+    step = jax.ShapeDtypeStruct((), "int32")
     return jax.eval_shape(lambda *args: optax.periodic_update(*args, 2), new, old, step)["w"]
 
 
@@ -29,7 +28,7 @@ FAULTS = {
     "apply_if_finite": demo.step(
         "apply_if_finite around an optimizer that changes a dtype: TypeError from cond",
         lambda optax: optax.apply_if_finite(demo.drifting(optax), 3),
-        jnp.bfloat16,
+        "bfloat16",
     ),
     "maybe_update": _conditional("maybe_update"),
     "conditionally_transform": _conditional("conditionally_transform"),
@@ -37,13 +36,13 @@ FAULTS = {
     "mixed_precision": demo.step(
         "apply_if_finite with float32 gradients and bfloat16 params: TypeError from cond",
         lambda optax: optax.apply_if_finite(optax.trace(0.9), 3),
-        jnp.bfloat16,
-        grads=jnp.float32,
+        "bfloat16",
+        grads="float32",
     ),
     "periodic_update": demo.wrong_dtype(
         "periodic_update with new tensors of another dtype: TypeError from cond",
         "bfloat16 tensors change to {}",
         _periodic_update,
-        jnp.bfloat16,
+        "bfloat16",
     ),
 }

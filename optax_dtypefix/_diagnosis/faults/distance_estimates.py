@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Callable
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ..._engine.patch import Reproducer
@@ -13,7 +12,7 @@ from . import _reproduce as demo
 
 _NAMES = ("dadapt_adamw", "dog", "dowg", "momo", "momo_adam", "mechanize")
 _SCALARS = ("estim_lr", "estim_dist", "max_dist", "estim_sq_dist", "barf", "s")
-_VALUE = jax.ShapeDtypeStruct((), jnp.float32)
+_VALUE = jax.ShapeDtypeStruct((), "float32")
 
 
 def _optimizers(*names: str, **arguments: Any) -> Callable[[Any], dict[str, Any]]:
@@ -40,13 +39,13 @@ _MAY_DIVIDE_BY_0 = demo.operation(
     "The distance is divided by a sum of gradients",
     _optimizers("dadapt_adamw"),
     demo.is_quotient_of_sums,
-    demo.shapes(jnp.float32),
+    demo.shapes("float32"),
 )
 
 
 def _sum_of_dog(optax: Any) -> Any:
     tx = demo.public(optax, "contrib.dog")()
-    _, state = demo.steps(tx, demo.ones(jnp.bfloat16), [1.0] * 600)
+    _, state = demo.steps(tx, demo.ones("bfloat16"), [1.0] * 600)
     return next(part.sum_sq_norm_grads for part in state if len(part) > 1)
 
 
@@ -65,63 +64,62 @@ FAULTS = {
     "weak_types": demo.step(
         "Types in the state change in the first step of dog and dowg: the step compiles twice",
         _optimizers("dog", "dowg"),
-        jnp.float32,
+        "float32",
         value=_VALUE,
     ),
     "promoted_updates": demo.step(
-        "float32 updates or state for bfloat16 params", _ALL, jnp.bfloat16, value=_VALUE
+        "float32 updates or state for bfloat16 params", _ALL, "bfloat16", value=_VALUE
     ),
     "float64": demo.step(
         "float32 params in 64-bit mode: float64 in state, updates or arithmetic",
         _ALL,
-        jnp.float32,
+        "float32",
         in_x64=True,
-        inside=True,
         value=_VALUE,
     ),
     "float64_params": demo.step(
         "float64 params: the state changes from float32 to float64, or lax.clamp raises",
         _ALL,
-        jnp.float64,
+        "float64",
         in_x64=True,
         value=_VALUE,
     ),
     "mixed_tree": demo.step(
         "Leaves of different dtypes: the state changes dtype, or updates are promoted",
         _ALL,
-        *(jnp.bfloat16, jnp.float32),
+        *("bfloat16", "float32"),
         float32_fields=_SCALARS,
         value=_VALUE,
     ),
     "mixed_halves": demo.step(
         "bfloat16 and float16 leaves in one tree: ValueError, or float32 updates",
         _ALL,
-        *(jnp.bfloat16, jnp.float16),
+        *("bfloat16", "float16"),
         value=_VALUE,
     ),
     "array_learning_rate": demo.step(
         "float32 number as learning rate: float32 updates for bfloat16 params",
         _optimizers(*_NAMES[:-1], learning_rate=np.asarray(0.1, np.float32)),
-        jnp.bfloat16,
+        "bfloat16",
         value=_VALUE,
     ),
     "narrow_scalars": demo.narrow_fields(
         "Distances, sums and averages are kept in the lowest dtype of the params",
         _ALL,
-        jnp.bfloat16,
+        "bfloat16",
         names=_SCALARS,
     ),
     "integer_leaf": demo.narrow_fields(
         "Integer leaves in the params make the scalars integers",
         _ALL,
-        *(jnp.float32, jnp.int32),
+        *("float32", "int32"),
         names=_SCALARS,
     ),
     # JAX compares complex numbers by their real parts first; lax.clamp takes no complex numbers.
     "complex_params": demo.step(
         "Complex params make the scalars complex: dadapt_adamw hardly moves, mechanize raises",
         _ALL,
-        jnp.complex64,
+        "complex64",
         float32_fields=_SCALARS,
         value=_VALUE,
     ),
@@ -134,18 +132,18 @@ FAULTS = {
     ),
     # estim_lr0 = 1e-6 and eps = 1e-8 are 0 in float16, whose smallest number is 6e-8.
     "float16": _not_finite(
-        "float16 params: dadapt_adamw and mechanize give NaN in the first steps", jnp.float16, 1.0
+        "float16 params: dadapt_adamw and mechanize give NaN in the first steps", "float16", 1.0
     ),
     # The divisor of the distance is the sum of all gradients: 0 / 0.
     "zero_gradient": _not_finite(
         "dadapt_adamw gives NaN for good after a zero gradient in the first step",
-        jnp.float32,
+        "float32",
         0.0,
     )._replace(probe=_MAY_DIVIDE_BY_0.run),
     "python_value": demo.step(
         "Python numbers as value of momo: AttributeError",
         _optimizers("momo", "momo_adam"),
-        jnp.float32,
+        "float32",
         value=1.0,
     ),
 }

@@ -16,7 +16,7 @@ def _own_transformation(optax: Any) -> Any:
         del params
         return grads, state + np.float32(1)
 
-    return optax.GradientTransformation(lambda _: jnp.zeros([], jnp.bfloat16), update)
+    return optax.GradientTransformation(lambda _: jnp.zeros([], "bfloat16"), update)
 
 
 FAULTS = {
@@ -24,12 +24,12 @@ FAULTS = {
     "wider_gradients": demo.step(
         "float32 gradients change the state of bfloat16 params to float32",
         lambda optax: optax.trace(0.9),
-        jnp.bfloat16,
-        grads=jnp.float32,
+        "bfloat16",
+        grads="float32",
     ),
     "own_transformation": demo.step(
         "User-defined transformations change the dtypes of their state",
         _own_transformation,
-        jnp.bfloat16,
+        "bfloat16",
     ),
 }

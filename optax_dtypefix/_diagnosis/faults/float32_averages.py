@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import jax.numpy as jnp
-
 from . import (
     _reproduce as demo,
     _stalls as stalls,
@@ -14,6 +12,6 @@ FAULTS = {
     "narrow_averages": demo.wrong_dtype(
         "Averages of half-precision gradients are kept in half precision",
         "it is kept in {}",
-        lambda optax: demo.initial(optax.ema(0.999), jnp.bfloat16).ema["w"],
+        lambda optax: demo.initial(optax.ema(0.999), "bfloat16").ema["w"],
     ),
 }

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax.numpy as jnp
-
 from ..._contract.dtypes import is_half, leaves
 from ..._contract.moments import second_moments
 from ...patches import load
@@ -23,7 +21,7 @@ def _build(optax: Any) -> dict[str, Any]:
 
 
 def _describe_narrow(tx: Any) -> str | None:
-    state = demo.initial(tx, jnp.bfloat16)
+    state = demo.initial(tx, "bfloat16")
     for name in second_moments(state.__class__):
         if any(map(is_half, leaves(getattr(state, name)))):
             return f"it keeps {name} in bfloat16"

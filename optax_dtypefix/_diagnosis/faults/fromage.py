@@ -18,17 +18,17 @@ def _second_update(optax: Any) -> Any:
         tx = optax.fromage(lambda count: jnp.where(count == 0, 0.0, 1.0))
     except TypeError:  # No schedule is accepted at all: see below.
         return _EXACT
-    return demo.steps(tx, demo.ones(jnp.float32), [1.0, 1.0])[0]["b"]
+    return demo.steps(tx, demo.ones("float32"), [1.0, 1.0])[0]["b"]
 
 
 _EXACT = 2**-0.5 - 1 - 2**-0.5  # (m - 1) |p| - m lr |p|, where m = 2**-0.5, lr = 1, |p| = |g|
 
 FAULTS = {
-    "schedule": demo.step("Schedules as learning rate: TypeError", _build, jnp.float32),
+    "schedule": demo.step("Schedules as learning rate: TypeError", _build, "float32"),
     "promoted_updates": demo.step(
         "With a schedule, bfloat16 and float16 params get float32 updates, or a TypeError",
         _build,
-        jnp.bfloat16,
+        "bfloat16",
     ),
     "frozen_decay": demo.number(
         "With a schedule, the weight decay keeps its value of the first step",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
-import jax.numpy as jnp
 import numpy as np
 
 from ..._engine.patch import Reproducer
@@ -20,7 +19,7 @@ _SUMS_IN_HALF = demo.operation(
     "global_norm adds in half precision",
     lambda optax: optax.global_norm,
     demo.is_in_half,
-    demo.shapes(jnp.bfloat16),
+    demo.shapes("bfloat16"),
 )
 
 
@@ -33,7 +32,7 @@ _TREE_NORMS_IN_HALF = demo.operation(
     "A norm of a tree adds in half precision",
     _tree_norms,
     demo.is_in_half,
-    demo.shapes(jnp.bfloat16),
+    demo.shapes("bfloat16"),
 )
 
 
@@ -144,19 +143,19 @@ FAULTS = {
     "mixed_tree": demo.step(
         "clip_by_global_norm on leaves of different dtypes: TypeError",
         lambda optax: optax.clip_by_global_norm(1.0),
-        *(jnp.bfloat16, jnp.float32),
+        *("bfloat16", "float32"),
     ),
     # A bfloat16 leaf is divided by the norm of the whole tree, which is float32 if one leaf is.
     "mixed_updates": demo.step(
         "normalize_by_update_norm on mixed trees: float32 updates for bfloat16 gradients",
         _normalize,
-        *(jnp.bfloat16, jnp.float32),
+        *("bfloat16", "float32"),
     ),
     # (t / norm) * max_norm is float32, and ``lax.select`` takes one dtype only.
     "array_max_norm": demo.step(
         "clip_by_global_norm with a float32 max_norm on half-precision gradients: TypeError",
         lambda optax: optax.clip_by_global_norm(np.float32(1)),
-        jnp.bfloat16,
+        "bfloat16",
     ),
     # 256 + 1 == 256, in the sum of squares or of absolute values.
     "tree_norms": demo.number(

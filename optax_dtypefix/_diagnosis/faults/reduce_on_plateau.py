@@ -6,7 +6,6 @@ import types
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ..._contract.dtypes import PyTree
@@ -15,13 +14,13 @@ from . import _reproduce as demo
 _FIELDS = ("scale", "lr", "best_value", "best_loss", "avg_value")
 """``lr`` and ``best_loss`` up to 0.2.1."""
 
-_VALUE = jax.ShapeDtypeStruct((), jnp.float32)
+_VALUE = jax.ShapeDtypeStruct((), "float32")
 
 
 def _build(optax: Any, **arguments: Any) -> Any:
     """Build the transformation; its update takes ``value``, which 0.1.8 calls ``loss``."""
-    tx = demo.public(optax, "contrib.reduce_on_plateau")(**arguments)
-    name = "loss" if "best_loss" in demo.initial(tx, jnp.float32)._fields else "value"
+    tx = demo.call("contrib.reduce_on_plateau", **arguments)(optax)
+    name = "loss" if "best_loss" in demo.initial(tx, "float32")._fields else "value"
 
     def update(grads: PyTree, state: PyTree, params: PyTree, *, value: Any) -> Any:
         return tx.update(grads, state, params, **{name: value})
@@ -33,7 +32,7 @@ def _run(optax: Any, losses: Any, **arguments: Any) -> Any:
     """Return the state after some losses, with bfloat16 params."""
     values = np.asarray(losses, np.float32)
     tx = _build(optax, **arguments)
-    return demo.steps(tx, demo.ones(jnp.bfloat16), np.ones(len(losses)), value=values)[1]
+    return demo.steps(tx, demo.ones("bfloat16"), np.ones(len(losses)), value=values)[1]
 
 
 def _run_scale(optax: Any, losses: Any, **arguments: Any) -> Any:
@@ -41,49 +40,30 @@ def _run_scale(optax: Any, losses: Any, **arguments: Any) -> Any:
     return state.scale if "scale" in state._fields else state.lr  # Up to 0.2.1.
 
 
-def _update(optax: Any) -> Any:
-    tx, value = _build(optax), jnp.zeros((), jnp.float32)
-    params = demo.shapes(jnp.bfloat16)
-    return jax.eval_shape(lambda p: tx.update(p, tx.init(p), p, value=value)[0], params)["w"]
-
-
-def _array_min_scale(optax: Any) -> Any:
-    demo.public(optax, "contrib.reduce_on_plateau", parameter="min_scale")
-    return _build(optax, min_scale=np.asarray(0.1, np.float32))
-
-
-def _mean(optax: Any) -> Any:
-    demo.public(optax, "contrib.reduce_on_plateau", parameter="accumulation_size")
-    return _run(optax, np.linspace(1.0, 2.0, 299), accumulation_size=300).avg_value
-
-
 FAULTS = {
     "weak_types": demo.step(
         "Types of the values change in the first step: the step compiles twice",
         _build,
-        jnp.float32,
-        inside=True,
+        "float32",
         value=_VALUE,
     ),
     "mixed_halves": demo.step(
         "bfloat16 and float16 leaves in one tree: ValueError, or float32 updates",
         _build,
-        *(jnp.bfloat16, jnp.float16),
-        inside=True,
+        *("bfloat16", "float16"),
         value=_VALUE,
     ),
     "float64": demo.step(
         "float32 params in 64-bit mode: the values are float64",
         _build,
-        jnp.float32,
+        "float32",
         in_x64=True,
-        inside=True,
         value=_VALUE,
     ),
     "float64_loss": demo.step(
         "float64 loss for float32 params: the state changes dtype, or lax.cond raises",
         _build,
-        jnp.float32,
+        "float32",
         in_x64=True,
         value=jax.ShapeDtypeStruct((), np.float64),
     ),
@@ -97,13 +77,13 @@ FAULTS = {
     "integer_leaf": demo.narrow_fields(
         "Integer leaves in the params make the scale an integer, which no factor reduces",
         _build,
-        *(jnp.float32, jnp.int32),
+        *("float32", "int32"),
         names=_FIELDS,
     ),
     "complex_leaf": demo.narrow_fields(
         "Complex leaves in the params make the best and the average value complex",
         _build,
-        *(jnp.float32, jnp.complex64),
+        *("float32", "complex64"),
         names=_FIELDS,
     ),
     # From 2 down to 1, a bfloat16 has steps of 2^-7, 0.4% to 0.8%: patience runs out first.
@@ -113,24 +93,20 @@ FAULTS = {
         lambda optax: _run_scale(optax, 2 * 0.9997 ** np.arange(100), patience=5),
         1.0,
     ),
-    "promoted_updates": demo.wrong_dtype(
-        "float32 updates for bfloat16 params",
-        "{} updates for bfloat16 gradients",
-        _update,
-        jnp.bfloat16,
+    "promoted_updates": demo.step(
+        "float32 updates for bfloat16 params", _build, "bfloat16", value=_VALUE
     ),
     "array_min_scale": demo.step(
         "Arrays as min_scale with bfloat16 params: lax.cond raises, or float32 updates",
-        _array_min_scale,
-        jnp.bfloat16,
-        inside=True,
+        lambda optax: _build(optax, min_scale=np.asarray(0.1, np.float32)),
+        "bfloat16",
         value=_VALUE,
     ),
     # mean + (loss - mean) / n rounds to the mean in bfloat16, as soon as n is above 256.
     "running_mean": demo.number(
         "With bfloat16 params, the mean over accumulation_size losses is wrong",
         "the mean loss",
-        _mean,
+        lambda optax: _run(optax, np.linspace(1.0, 2.0, 299), accumulation_size=300).avg_value,
         1.5,
         rtol=1e-3,
     ),

@@ -46,7 +46,7 @@ FAULTS = {
         "after 1000 steps the mean of the average is {:.3g}, not {:.3g}",
         _mean_after(
             lambda optax, old: optax.incremental_update(
-                jnp.asarray(1 + _MOVED * 1e4, jnp.bfloat16), old, 1e-3
+                jnp.asarray(1 + _MOVED * 1e4, "bfloat16"), old, 1e-3
             )
         ),
         2 - 0.999**_STEPS,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from . import _reproduce as demo
@@ -13,7 +12,7 @@ _ADDS_IN_HALF = demo.operation(
     "tree_sum adds in half precision",
     lambda optax: demo.public(optax, "tree_utils.tree_sum"),
     demo.is_in_half,
-    demo.shapes(jnp.bfloat16),
+    demo.shapes("bfloat16"),
 )
 
 
@@ -31,12 +30,12 @@ def _is_skipped(optax: Any) -> Any:
 def _mean(optax: Any) -> Any:
     mean = demo.public(optax, "microbatching.AccumulationType").MEAN
     averaged = demo.public(optax, "microbatching.microbatch")(lambda x: x.sum(), 0, 1, mean)
-    return demo.compiled(averaged, np.ones(4096, jnp.bfloat16))
+    return demo.compiled(averaged, np.ones(4096, "bfloat16"))
 
 
 def _sum_of_projection(optax: Any) -> Any:
     project = demo.public(optax, "projections.projection_simplex")
-    numbers = np.linspace(0, 100, 3000).astype(jnp.bfloat16)
+    numbers = np.linspace(0, 100, 3000).astype("bfloat16")
     return demo.compiled(project, numbers).astype(np.float32).sum()
 
 
@@ -48,7 +47,7 @@ def _cosine(optax: Any) -> Any:
 def _second_derivative(optax: Any) -> Any:
     names = ("second_order.hessian_diag", "hessian_diag")  # The second until 0.1.8.
     function = next(iter(demo.all_public(optax, *names).values()))
-    params = np.ones(3, jnp.bfloat16)
+    params = np.ones(3, "bfloat16")
     return demo.compiled(lambda p: function(lambda p, x, _: (x * p**2).sum(), p, p, p), params)
 
 

@@ -13,19 +13,19 @@ _MULTIPLIES = demo.operation(
     "Updates are held back by multiplying them with 0",
     lambda optax: optax.MultiSteps(optax.identity(), 2, use_grad_mean=False),
     lambda equation, _: equation.primitive.name == "mul" and equation.outvars[0].aval.ndim > 0,
-    demo.shapes(jnp.float32),
+    demo.shapes("float32"),
 )
 
 
 def _last_update(tx: Any, *gradients: float) -> Any:
-    return demo.steps(tx, demo.ones(jnp.float32), gradients)[0]["b"]
+    return demo.steps(tx, demo.ones("float32"), gradients)[0]["b"]
 
 
 FAULTS = {
     "bool_mask": demo.step(
         "zero_nans inside MultiSteps has a bool mask: TypeError from cond",
         lambda optax: optax.MultiSteps(optax.zero_nans(), 2),
-        jnp.float32,
+        "float32",
     ),
     # 0 * nan = nan: (1 - emit) * acc_grads never resets the accumulator.
     "nan_forever": demo.number(
