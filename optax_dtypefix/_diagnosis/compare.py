@@ -10,10 +10,10 @@ import numpy as np
 
 from .._contract.dtypes import is_inexact
 from .result import Violation
-from .trial import Run, StepResult
+from .trial import Results, Run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from .random_problem import Inputs, RandomProblem
 
@@ -66,123 +66,101 @@ def find_violations(
     """
     short = min(steps, _SHORT)
     (first,), _ = _exact_run(problem, _SCENARIOS[0], 1, seed=0)
+    start = Run(problem, first)
     # A float scalar of the state may be a sum.
-    has_sums = any(map(is_inexact, Run(problem, first).scalars().values()))
-    long = steps if has_sums else short
-    incomparable = "updates are random" if problem.is_random(first) else ""
-    if problem.half and Run(problem, first).rounds_params:
-        incomparable = "updates hold the rounding of the params"
+    long = steps if any(map(is_inexact, start.scalars().values())) else short
+    incomparable = {
+        "updates hold the rounding of the params": problem.half and start.rounds_params,
+        "updates are random": problem.is_random(first),
+        "float8": problem.coarse,
+    }
     # The gradients of a given loss are what they are.
-    scenarios = _SCENARIOS[:1] if problem.searches else _SCENARIOS
-    for seed, scenario in enumerate(scenarios):
+    for seed, scenario in enumerate(_SCENARIOS if problem.loss is None else _SCENARIOS[:1]):
         inputs, exact = _exact_run(problem, scenario, long if scenario.long else short, seed)
         run = Run(problem, inputs[0])
         stored = run.array_dtypes()
-        user = list(map(run.step, inputs))
+        user = run.steps(inputs)
+        reasons = [reason for reason, holds in incomparable.items() if holds]
         broken = list(_not_finite(problem, user))
-        reason = incomparable or ("float8" if problem.coarse else "the exact run fails")
-        if not broken and (incomparable or problem.coarse or not exact):
+        if not broken and (reasons or exact is None):
+            reason = [*reasons, "the exact run fails"][0]
             notes[f"{reason}: only checked for numbers that are not finite"] = None
-        elif not broken:
-            run = Run(problem, inputs[0], exact=True, stored=stored)
-            rounded = list(map(run.step, inputs))
-            broken = list(_wrong_values(problem, scenario.zeros, user, exact, rounded))
+        elif exact is not None and not broken:
+            rounded = Run(problem, inputs[0], exact=True, stored=stored).steps(inputs)
+            broken = [*_wrong_updates(problem, scenario.zeros, user, exact, rounded)]
+            # A line search decides by differences of nearly equal losses.
+            if problem.loss is None:
+                broken += _wrong_statistics(user, exact, rounded)
         yield from (dataclasses.replace(one, gradients=scenario.name) for one in broken)
     yield from _find_stall_after_nan(problem, steps)
 
 
-def _wrong_values(
-    problem: RandomProblem,
-    zeros: int,
-    user: list[StepResult],
-    exact: list[StepResult],
-    rounded: list[StepResult],
-) -> Iterator[Violation]:
-    """Yield what is wrong in one scenario, at most once for each leaf and kind."""
-    if problem.searches:
-        # A line search decides by differences of nearly equal losses.
-        yield from _wrong_updates(problem, zeros, user, _cut_converged(exact), rounded)
-    else:
-        yield from _wrong_updates(problem, zeros, user, exact, rounded)
-        yield from _wrong_statistics(user, exact, rounded)
-
-
 def _wrong_updates(
-    problem: RandomProblem,
-    zeros: int,
-    user: list[StepResult],
-    exact: list[StepResult],
-    rounded: list[StepResult],
+    problem: RandomProblem, zeros: int, user: Results, exact: Results, rounded: Results
 ) -> Iterator[Violation]:
+    """Yield for each leaf the first update that is wrong."""
     tolerance = _IN_HALF if problem.half else _IN_FLOAT
-    if problem.searches:
+    end = None
+    if problem.loss is not None:
         tolerance = 1.0  # A step may be twice as long as another, and both are right.
-    for leaf, where in enumerate(problem.paths):
-        got, wanted, explained = (
-            [step.updates[leaf] for step in run] for run in (user, exact, rounded)
-        )
-        errors, roundings = _errors(got, wanted), _errors(explained, wanted)
+        end = _converged(exact)
+    every = zip(problem.paths, user.updates, exact.updates, rounded.updates)
+    for where, got, wanted, explained in every:
         # Without gradients, the update is 0 or what rounding leaves of a difference.
-        for step in range(zeros, len(errors)):
-            window = slice(max(zeros, step + 1 - _WINDOW), step + 1)
-            error = float(np.mean(errors[window]))
-            rounding = max(roundings[: step + 1])
-            # An error as large as the update is no rounding, unless storing it takes as much.
-            most = max(min(1.0, _AS_ROUNDING * rounding), 2 * rounding)
-            if error > max(most, tolerance):
-                is_, should = (float(np.mean(np.abs(run[step]))) for run in (got, wanted))
-                if is_ == 0:
-                    yield Violation("stalls", where, f"zero instead of {should:.2g}", step + 1)
-                else:
-                    message = f"off by {error:.0%}: size {is_:.3g} instead of {should:.3g}"
-                    yield Violation("update", where, message, step + 1)
-                break
+        errors = _errors(got[:end], wanted[:end])[zeros:]
+        rounding = np.maximum.accumulate(_errors(explained[:end], wanted[:end]))[zeros:]
+        averaged = [np.mean(errors[max(0, i - _WINDOW) : i]) for i in range(1, len(errors) + 1)]
+        # An error as large as the update is no rounding, unless storing it takes as much.
+        most = np.maximum(np.minimum(1.0, _AS_ROUNDING * rounding), 2 * rounding)
+        for step in zeros + np.flatnonzero(averaged > np.maximum(most, tolerance))[:1]:
+            is_, should = (float(np.mean(np.abs(run[step]))) for run in (got, wanted))
+            if is_ == 0:
+                yield Violation("stalls", where, f"zero instead of {should:.2g}", int(step) + 1)
+            else:
+                error = averaged[step - zeros]
+                message = f"off by {error:.0%}: size {is_:.3g} instead of {should:.3g}"
+                yield Violation("update", where, message, int(step) + 1)
 
 
-def _wrong_statistics(
-    user: list[StepResult], exact: list[StepResult], rounded: list[StepResult]
-) -> Iterator[Violation]:
-    for name in user[0].scalars:
-        ours, theirs, roundings = (
-            [step.scalars.get(name) for step in run] for run in (user, exact, rounded)
-        )
-        most = _STATISTIC
-        for step, (got, wanted, explained) in enumerate(zip(ours, theirs, roundings)):
-            if wanted is None or explained is None or not np.isfinite(wanted):
-                break
-            size = max(abs(wanted), 1e-30)
-            most = max(most, min(_AS_ROUNDING * abs(explained - wanted) / size, 0.5))
-            error = abs(got - wanted) / size
-            if not error <= most:
-                before = max(0, step - 2)
-                stalled = got == ours[before] and wanted != theirs[before]
-                kind = "stalls" if stalled else "statistic"
-                message = f"{got:.6g} instead of {wanted:.6g}"
-                yield Violation(kind, name, message, step + 1)
-                break
+def _wrong_statistics(user: Results, exact: Results, rounded: Results) -> Iterator[Violation]:
+    """Yield for each scalar of the state the first value that is wrong."""
+    for name in filter(exact.scalars.__contains__, user.scalars):
+        got, wanted, explained = (run.scalars[name] for run in (user, exact, rounded))
+        with np.errstate(invalid="ignore"):
+            size = np.maximum(np.abs(wanted), 1e-30)
+            rounding = np.minimum(_AS_ROUNDING * np.abs(explained - wanted) / size, 0.5)
+            most = np.fmax.accumulate(np.fmax(rounding, _STATISTIC))
+            right = np.abs(got - wanted) / size <= most
+        comparable = np.logical_and.accumulate(np.isfinite(wanted))
+        for step in np.flatnonzero(comparable & ~right)[:1]:
+            before = max(0, step - 2)
+            stalled = got[step] == got[before] and wanted[step] != wanted[before]
+            kind = "stalls" if stalled else "statistic"
+            message = f"{got[step]:.6g} instead of {wanted[step]:.6g}"
+            yield Violation(kind, name, message, int(step) + 1)
 
 
 def _exact_run(
     problem: RandomProblem, scenario: _Scenario, steps: int, seed: int
-) -> tuple[list[Inputs], list[StepResult]]:
-    """Run a problem exactly. Return the inputs of its steps, and no outcomes if it fails."""
+) -> tuple[list[Inputs], Results | None]:
+    """Run a problem exactly. Return the inputs of its steps, and no results if it fails."""
     rng = np.random.default_rng(seed)
-    start = problem.start(rng)
-    params, run = start, None
+    params = start = problem.start(rng)
+    run: Run | None = None
     inputs: list[Inputs] = []
-    outcomes: list[StepResult] = []
+    results: list[Results] = []
     for step in range(steps):
         scale = 0.0 if step < scenario.zeros else scenario.scale
         inputs.append(problem.inputs(params, start, step, scale, rng))
-        if len(outcomes) < step:
+        if len(results) < step:
             continue  # It has failed; the user's run goes on.
         with contextlib.suppress(Exception, SystemExit):
             run = run or Run(problem, inputs[0], exact=True)
-            outcome = run.step(inputs[-1])
-            if all(np.all(np.isfinite(update)) for update in outcome.updates):
-                outcomes.append(outcome)
-                params = _moved(params, outcome.updates)
-    return inputs, outcomes if len(outcomes) == steps else []
+            result = run.steps(inputs[-1:])
+            if all(np.all(np.isfinite(update)) for update in result.updates):
+                results.append(result)
+                params = _moved(params, [update[0] for update in result.updates])
+    return inputs, Results.join(results) if len(results) == steps else None
 
 
 def _moved(params: list[Any], updates: list[Any]) -> list[Any]:
@@ -197,35 +175,39 @@ def _limit_size(numbers: Any, limit: float) -> Any:
     return numbers / np.maximum(1.0, np.abs(numbers) / limit)
 
 
-def _cut_converged(outcomes: list[StepResult]) -> list[StepResult]:
-    """Return the steps before updates are small: then a line search decides by rounding errors."""
-    sizes = [max(np.max(np.abs(u), initial=0.0) for u in step.updates) for step in outcomes]
+def _converged(results: Results) -> int | None:
+    """Return the step where updates become small: then a line search decides by rounding errors."""
+    sizes = np.max(_sizes(results), axis=1)
     largest = int(np.argmax(sizes))
-    small = (i for i, size in enumerate(sizes) if i > largest and size < 0.5 * sizes[largest])
-    return outcomes[: next(small, None)]
+    small = largest + np.flatnonzero(sizes[largest:] < 0.5 * sizes[largest])
+    return int(small[0]) if len(small) else None
 
 
-def _errors(got: list[Any], wanted: list[Any]) -> list[float]:
+def _sizes(results: Results) -> Any:
+    """Return the largest update of each leaf, by step."""
+    flat = (np.abs(update).reshape(len(update), -1) for update in results.updates)
+    return np.stack([np.max(update, axis=1, initial=0.0) for update in flat], axis=1)
+
+
+def _errors(got: Any, wanted: Any) -> Any:
     """Return the mean error of each step, as a fraction of the mean size that an update has."""
-    if not np.size(wanted[0]):
-        return [0.0] * len(wanted)
-    sizes = [float(np.mean(np.abs(update))) for update in wanted]
-    least = max(0.1 * max(sizes), 1e-30)  # Next to a large update, a tiny one need not be exact.
-    errors = [float(np.mean(np.abs(a - b))) for a, b in zip(got, wanted)]
+    count = max(1, np.size(wanted[:1]))
+    errors, sizes = (
+        np.sum(np.abs(update).reshape(len(wanted), -1), axis=1) / count
+        for update in (got - wanted, wanted)
+    )
     tiny = 2.0**-23  # Twice the smallest float16 above zero.
-    return [
-        0.0 if error <= tiny else error / max(size, least) for error, size in zip(errors, sizes)
-    ]
+    # Next to a large update, a tiny one need not be exact.
+    least = max(0.1 * np.max(sizes, initial=0.0), 1e-30)
+    return np.where(errors <= tiny, 0.0, errors / np.maximum(sizes, least))
 
 
-def _not_finite(problem: RandomProblem, outcomes: Sequence[StepResult]) -> Iterator[Violation]:
-    for leaf, where in enumerate(problem.paths):
-        for step, outcome in enumerate(outcomes, 1):
-            update = outcome.updates[leaf]
-            if not np.all(np.isfinite(update)):
-                message = "nan" if np.any(np.isnan(update)) else "inf"
-                yield Violation("not finite", where, message, step)
-                break
+def _not_finite(problem: RandomProblem, user: Results) -> Iterator[Violation]:
+    for where, updates in zip(problem.paths, user.updates):
+        finite = np.isfinite(updates).reshape(len(updates), -1).all(axis=1)
+        for step in np.flatnonzero(~finite)[:1]:
+            message = "nan" if np.any(np.isnan(updates[step])) else "inf"
+            yield Violation("not finite", where, message, int(step) + 1)
 
 
 def _find_stall_after_nan(problem: RandomProblem, steps: int) -> Iterator[Violation]:
@@ -237,11 +219,11 @@ def _find_stall_after_nan(problem: RandomProblem, steps: int) -> Iterator[Violat
     for long in sorted({min(steps, _SHORT), steps}):
         inputs, _ = _exact_run(problem, _SCENARIOS[0], long, seed=0)
         bad = problem.replace_by_nan(inputs[0])
-        usual = _sizes(problem, inputs)
+        usual = _sizes(Run(problem, inputs[0]).steps(inputs))
         # The first update may come late: from a window, or a rate that starts at zero.
         if np.any(np.sum(usual > 0, axis=0) > _SEVERAL):
             break
-    after = _sizes(problem, [bad, *inputs[1:]])
+    after = _sizes(Run(problem, bad).steps([bad, *inputs[1:]]))
     if not np.all(np.isfinite(after)):
         return
     for leaf, where in enumerate(problem.paths):
@@ -249,10 +231,3 @@ def _find_stall_after_nan(problem: RandomProblem, steps: int) -> Iterator[Violat
         if len(moves) >= _SEVERAL and not np.any(after[moves[0] :, leaf]):
             message = "zero updates from then on"
             yield Violation("stalls", where, message, int(moves[0]) + 1, "after NaN gradients")
-
-
-def _sizes(problem: RandomProblem, inputs: Sequence[Inputs]) -> Any:
-    """Return the largest update of each leaf, by step."""
-    run = Run(problem, inputs[0])
-    steps = map(run.step, inputs)
-    return np.asarray([[np.max(np.abs(u), initial=0.0) for u in step.updates] for step in steps])

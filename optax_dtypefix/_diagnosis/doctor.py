@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
+import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +80,12 @@ class FaultResult:
             return f"fixed by {', '.join(self.fixed_by)}"
         return self.verdict.value
 
+    @property
+    def messages(self) -> str:
+        """Both messages, in one line."""
+        patched = "" if self.patched is None else f"; patched: {self.patched.strip()}"
+        return " ".join(f"stock: {(self.stock or 'ok').strip()}{patched}".split())
+
 
 @dataclasses.dataclass(frozen=True)
 class Diagnosis:
@@ -141,8 +148,16 @@ class Diagnosis:
         if not self.tested:
             heading += "\nNot a tested release: it may have any of the known faults, or none."
         rows = self._rows_of_release
-        make = _fault_table if verbose else _patch_table
-        lines = [*make(rows, width, paint), ""] if rows else []
+        cells: list[tuple[str, ...]]
+        if verbose:
+            cells = [("patch", "fault", "verdict", "messages")]
+            cells += [(row.patch, row.fault, row.verdict_text, row.messages) for row in rows]
+        else:
+            by_patch = itertools.groupby(rows, lambda row: (row.patch, row.state))
+            cells = [("patch", "state", "faults")]
+            cells += [(*key, _summary([*mine])) for key, mine in by_patch]
+        # A message is not cut, and last.
+        lines = [*table(cells, None if verbose else width, paint), ""] if rows else []
         return "\n".join([heading, "", *lines, self.conclusion])
 
     def as_details(self) -> str:
@@ -167,20 +182,20 @@ def diagnose(ids: Sequence[str]) -> Diagnosis:
     header = patched.entries[0]
     report = [entry["report"] for entry in patched.entries if "report" in entry][-1]
     states = {state["id"]: state for state in report["patches"]}
-    before, after = _outcomes(stock), _outcomes(patched)
     rows = []
     for fault in header["faults"]:
-        key = fault["patch"], fault["fault"]
-        state = states[fault["patch"]]
-        rows.append(_result(fault, before(*key), after(*key), state, tested=header["tested"]))
+        before, after = (_outcome(written, fault) for written in (stock, patched))
+        status = states[fault["patch"]]
+        rows.append(_result(fault, before, after, status, tested=header["tested"]))
     return Diagnosis(report, header["tested"], tuple(rows), asked=bool(ids))
 
 
-def _outcomes(written: Written) -> Callable[[str, str], Mapping[str, Any]]:
-    """Return what finds the outcome that a process wrote, by patch and fault."""
-    found = {(e["patch"], e["fault"]): e for e in written.entries if "outcome" in e}
-    missing = {"outcome": f"no outcome: the process ended with code {written.code}", "fixed_by": []}
-    return lambda patch, fault: found.get((patch, fault), missing)
+def _outcome(written: Written, fault: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a process wrote about a fault."""
+    id_ = fault["patch"], fault["fault"]
+    missing = {"outcome": f"no outcome: the process ended with code {written.code}"}
+    found = (e for e in written.entries if "outcome" in e and (e["patch"], e["fault"]) == id_)
+    return next(found, missing)
 
 
 def _result(
@@ -225,15 +240,6 @@ def _verdict(stock: str | None, patched: str | None, status: Mapping[str, Any]) 
     return Verdict.FIXED if applied else Verdict.FIXED_BY_OTHERS
 
 
-def _patch_table(rows: Sequence[FaultResult], width: int, paint: Callable[[str], str]) -> list[str]:
-    """Return one line a patch: its state, and how many of its faults are fixed."""
-    by_patch: dict[str, list[FaultResult]] = {}
-    for row in rows:
-        by_patch.setdefault(row.patch, []).append(row)
-    cells = [(patch, mine[0].state, _summary(mine)) for patch, mine in by_patch.items()]
-    return table([("patch", "state", "faults"), *cells], width, paint)
-
-
 def _summary(rows: Sequence[FaultResult]) -> str:
     """Count the fixed faults of a patch, and name those that are not fixed by this patch."""
     fixed = sum(row.verdict in _FIXED for row in rows)
@@ -244,18 +250,6 @@ def _summary(rows: Sequence[FaultResult]) -> str:
     whole = len(others) == 1 and len(rows) == len(next(iter(others.values())))
     named = (text if whole else f"{text}: {', '.join(faults)}" for text, faults in others.items())
     return "; ".join([f"{fixed}/{len(rows)} fixed", *named])
-
-
-def _fault_table(rows: Sequence[FaultResult], width: int, paint: Callable[[str], str]) -> list[str]:
-    """Return one line a fault, whatever the width: a message is not cut, and last."""
-    del width
-    cells = [(row.patch, row.fault, row.verdict_text, _messages(row)) for row in rows]
-    return table([("patch", "fault", "verdict", "messages"), *cells], paint=paint)
-
-
-def _messages(row: FaultResult) -> str:
-    patched = "" if row.patched is None else f"; patched: {_line(row.patched)}"
-    return f"stock: {_line(row.stock)}{patched}"
 
 
 def _details(row: FaultResult) -> str:
@@ -270,7 +264,3 @@ def _details(row: FaultResult) -> str:
     for title, text in sections.items():
         lines += [f"  {title}:", *(f"    {line}" for line in text.strip().splitlines())]
     return "\n".join([*lines, ""])
-
-
-def _line(message: str | None) -> str:
-    return "ok" if message is None else " ".join(message.split())

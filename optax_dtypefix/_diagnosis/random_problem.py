@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,12 +23,10 @@ _RANDOM = {"threefry2x32", "random_bits", "random_seed", "random_wrap", "rng_bit
 """Primitives that draw random numbers."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Inputs:
-    """One step: leaves of params and gradients in the user's dtypes, and the loss."""
+class Inputs(NamedTuple):
+    """One step: the leaves of params and then of gradients, in the user's dtypes, and the loss."""
 
-    params: Arrays
-    grads: Arrays
+    arrays: Arrays
     loss: float
 
 
@@ -42,7 +39,7 @@ class RandomProblem:
     Attributes:
       update: ``update(grads, state, params, arrays)``, compiled.
       init: that of the transformation.
-      searches: whether it is given the loss as a function, and so may converge.
+      loss: ``value_fn``, if it is given: then the transformation may converge.
       double: whether float32 is not enough for the exact run.
       half: whether a param or gradient is in half precision.
       coarse: whether a param or gradient has 8 bits: rounding alone explains any error.
@@ -63,16 +60,13 @@ class RandomProblem:
             raise TypeError("a leaf is no array")
         self.update = jax.jit(update)
         self.init = tx.init
-        self._arrays = arrays
-        self._loss = functions.get("value_fn")
-        self.searches = self._loss is not None
-        self._as_given = bool(functions)
-        shapes = {} if self._as_given else shrunk_shapes(tx, params, grads)
-        self._params = [_Leaf.make(leaf, shapes) for leaf in leaves(params)]
-        self._grads = [_Leaf.make(leaf, shapes) for leaf in leaves(grads)]
-        self._structures: Any = [jax.tree_util.tree_structure(tree) for tree in (params, grads)]
-        floats = [leaf.dtype for leaf in (*self._params, *self._grads) if leaf.is_float]
-        bits = [jnp.finfo(dtype).bits for dtype in floats]
+        self.loss = functions.get("value_fn")
+        self._extra_arrays = arrays
+        self._structure: Any = jax.tree_util.tree_structure((params, grads))
+        shapes = {} if functions else shrunk_shapes(tx, params, grads)
+        every = [_Leaf.make(leaf, shapes) for leaf in leaves((params, grads))]
+        self._params, self._grads = every[: len(leaves(params))], every[len(leaves(params)) :]
+        bits = [jnp.finfo(leaf.dtype).bits for leaf in every if leaf.is_float]
         self.double = max(bits, default=0) > 16
         self.half = min(bits, default=32) <= 16
         self.coarse = min(bits, default=32) <= 8
@@ -91,42 +85,35 @@ class RandomProblem:
 
     def replace_by_nan(self, inputs: Inputs) -> Inputs:
         """Return the inputs with NaN for every float gradient."""
-        pairs = zip(self._grads, inputs.grads)
+        params = inputs.arrays[: len(self._params)]
+        pairs = zip(self._grads, inputs.arrays[len(params) :])
         grads = [np.full_like(g, np.nan) if leaf.is_float else g for leaf, g in pairs]
-        return dataclasses.replace(inputs, grads=grads)
+        return inputs._replace(arrays=[*params, *grads])
 
     def mode(self, *, exact: bool) -> contextlib.AbstractContextManager[None]:
         """Set the mode of JAX that a run needs, in this thread."""
         return x64() if exact and self.double else contextlib.nullcontext()
 
-    def _dtype(self, dtype: Any, *, exact: bool) -> Any:
-        if not (exact and jnp.issubdtype(dtype, jnp.inexact)):
-            return dtype
-        if jnp.issubdtype(dtype, jnp.complexfloating):
-            return np.dtype(np.complex128)  # complex64 has float32 parts.
-        return np.dtype(np.float64 if self.double else np.float32)
-
-    def widen(self, leaf: Any) -> Any:
-        """Cast a float leaf of a state to the dtype of the exact run."""
-        if not (is_number(leaf) and is_inexact(leaf)):
-            return leaf
-        return jnp.asarray(leaf, self._dtype(dtype_of(leaf), exact=True))
+    def cast(self, value: Any, dtype: Any, *, exact: bool) -> Any:
+        """Make an array of this dtype, or for the exact run of one that is wide enough."""
+        if exact and jnp.issubdtype(dtype, jnp.complexfloating):
+            dtype = np.complex128  # complex64 has float32 parts.
+        elif exact and jnp.issubdtype(dtype, jnp.inexact):
+            dtype = np.float64 if self.double else np.float32
+        return jnp.asarray(value, dtype)
 
     def start(self, rng: np.random.Generator) -> Arrays:
         """Return the first params."""
-        return [
-            leaf.given if self._as_given and leaf.given is not None else leaf.draw(rng)
-            for leaf in self._params
-        ]
+        return [leaf.draw(rng) if leaf.given is None else leaf.given for leaf in self._params]
 
     def inputs(
         self, params: Arrays, start: Arrays, step: int, scale: float, rng: np.random.Generator
     ) -> Inputs:
         """Return the rounded inputs of a step, for exact params."""
         rounded = list(map(_Leaf.round, self._params, params))
-        if self._loss is not None:
-            tree = self._structures[0].unflatten(map(jnp.asarray, rounded))
-            value, gradient = jax.value_and_grad(self._loss)(tree)
+        if self.loss is not None:
+            tree = self._structure.children()[0].unflatten(map(jnp.asarray, rounded))
+            value, gradient = jax.value_and_grad(self.loss)(tree)
             flat, loss = [np.asarray(leaf) for leaf in leaves(gradient)], float(value)
         else:
             flat = [leaf.draw(rng) for leaf in self._grads]
@@ -136,37 +123,29 @@ class RandomProblem:
             loss = 0.998**step  # It improves slowly and steadily.
         pairs = zip(self._grads, flat)
         grads = [leaf.round(scale * g if leaf.is_float else g) for leaf, g in pairs]
-        return Inputs(rounded, grads, loss)
+        return Inputs([*rounded, *grads], loss)
 
     def arguments(self, inputs: Inputs, *, exact: bool) -> tuple[PyTree, PyTree, dict[str, Any]]:
         """Return params, gradients and the extra arguments that are arrays, for one step."""
-        params, grads = (
-            structure.unflatten(
-                jnp.asarray(value, self._dtype(leaf.dtype, exact=exact))
-                for leaf, value in zip(flat, values)
-            )
-            for structure, flat, values in zip(
-                self._structures,
-                (self._params, self._grads),
-                (inputs.params, inputs.grads),
-            )
+        pairs = zip([*self._params, *self._grads], inputs.arrays)
+        params, grads = self._structure.unflatten(
+            self.cast(value, leaf.dtype, exact=exact) for leaf, value in pairs
         )
 
         def extra_arg(name: str, given: Any) -> Any:
             if name == "grad":  # A line search starts from it.
                 return grads
-            if not (is_number(given) and np.ndim(given) == 0) or not is_inexact(given):
+            if not (is_number(given) and is_inexact(given) and np.ndim(given) == 0):
                 return given
             dtype = np.dtype(dtype_of(given))
-            rounded = np.asarray(inputs.loss).astype(dtype)
-            return jnp.asarray(rounded, self._dtype(dtype, exact=exact))
+            return self.cast(np.asarray(inputs.loss).astype(dtype), dtype, exact=exact)
 
-        return params, grads, {name: extra_arg(name, x) for name, x in self._arrays.items()}
+        extra_args = {name: extra_arg(name, given) for name, given in self._extra_arrays.items()}
+        return params, grads, extra_args
 
 
-@dataclasses.dataclass(frozen=True)
-class _Leaf:
-    """A leaf of params or gradients."""
+class _Leaf(NamedTuple):
+    """A leaf of params or gradients. ``given`` is the user's array, where its shape stays."""
 
     shape: tuple[int, ...]
     dtype: Any
@@ -175,8 +154,9 @@ class _Leaf:
     @classmethod
     def make(cls, leaf: Any, shapes: Mapping[tuple[int, ...], tuple[int, ...]]) -> _Leaf:
         shape = tuple(np.shape(leaf))
-        given = None if isinstance(leaf, jax.ShapeDtypeStruct) else np.asarray(leaf)
-        return cls(shapes.get(shape, shape), np.dtype(dtype_of(leaf)), given)
+        stays = not shapes and not isinstance(leaf, jax.ShapeDtypeStruct)
+        dtype = np.dtype(dtype_of(leaf))
+        return cls(shapes.get(shape, shape), dtype, np.asarray(leaf) if stays else None)
 
     @property
     def is_float(self) -> bool:
@@ -185,19 +165,17 @@ class _Leaf:
     def draw(self, rng: np.random.Generator) -> Any:
         """Draw numbers of a size between 0.5 and 1.5."""
         numbers = rng.uniform(0.5, 1.5, self.shape) * rng.choice((-1.0, 1.0), self.shape)
-        if jnp.issubdtype(self.dtype, jnp.complexfloating):
+        if self.dtype.kind == "c":
             return numbers * np.exp(1j * rng.uniform(0.0, np.pi, self.shape))
         return numbers
 
     def round(self, value: Any) -> Any:
         """Round to the dtype; integers away from zero, so that none becomes zero."""
-        if jnp.issubdtype(self.dtype, jnp.complexfloating):
-            return np.asarray(value).astype(self.dtype)
-        real = np.real(np.asarray(value, np.complex128))
+        number = np.asarray(value) if self.dtype.kind == "c" else np.real(value)
         if not self.is_float:
-            real = np.nan_to_num(np.sign(real) * np.ceil(np.abs(real)))
+            number = np.nan_to_num(np.sign(number) * np.ceil(np.abs(number)))
         with np.errstate(over="ignore"):  # A float16 may become inf, which the user would see too.
-            return real.astype(self.dtype)
+            return number.astype(self.dtype)
 
 
 def _half_way(param: Any, start: Any, like: Any) -> Any:

@@ -7,14 +7,13 @@ transformation.
 
 from __future__ import annotations
 
-import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._contract.dtypes import PyTree, dtype_of, is_inexact, is_number, kind_of, leaves
+from .._contract.dtypes import PyTree, dtype_of, is_inexact, is_number, kind_of, leaves, tree_map
 from .._contract.master_weights import STATES
 
 if TYPE_CHECKING:
@@ -23,12 +22,23 @@ if TYPE_CHECKING:
     from .random_problem import Inputs, RandomProblem
 
 
-@dataclasses.dataclass(frozen=True)
-class StepResult:
-    """What one step gave: updates, arrays and scalars of the state, in double precision."""
+class Results(NamedTuple):
+    """What steps gave: the updates of each leaf, and the scalars of the state, by key path.
+
+    In double precision, along a first axis of steps.
+    """
 
     updates: list[Any]
     scalars: dict[str, Any]
+
+    @classmethod
+    def join(cls, steps: Sequence[Results]) -> Results:
+        """Join the results of several runs of steps; of scalars those that all have."""
+        names = [name for name in steps[0].scalars if all(name in step.scalars for step in steps)]
+        return cls(
+            [np.concatenate(leaf) for leaf in zip(*(step.updates for step in steps))],
+            {name: np.concatenate([step.scalars[name] for step in steps]) for name in names},
+        )
 
 
 class Run:
@@ -57,20 +67,21 @@ class Run:
             params, _, _ = problem.arguments(first, exact=exact)
             state = problem.init(params)
             if exact:  # A dtype that is written into the code is not exact.
-                state = jax.tree_util.tree_map(problem.widen, state)
+                state = tree_map(self._widened, state)
             self._state = self._kept(state)
             self._names = _names(self._state, params)
 
-    def step(self, inputs: Inputs) -> StepResult:
-        """Run one step."""
+    def steps(self, every: Sequence[Inputs]) -> Results:
+        """Run some steps."""
+        return Results.join([self._step(inputs) for inputs in every])
+
+    def _step(self, inputs: Inputs) -> Results:
         with self._problem.mode(exact=self._exact):
             params, grads, extra_args = self._problem.arguments(inputs, exact=self._exact)
             updates, state = self._problem.update(grads, self._state, params, extra_args)
             self._state = self._kept(state)
-        return StepResult(
-            list(map(_double, leaves(updates))),
-            {name: _double(leaf) for name, leaf in self.scalars().items()},
-        )
+        scalars = {name: _double(leaf) for name, leaf in self.scalars().items()}
+        return Results(list(map(_double, leaves(updates))), scalars)
 
     def scalars(self) -> dict[str, Any]:
         """Return the scalars of the state, by key path."""
@@ -79,8 +90,8 @@ class Run:
     @property
     def rounds_params(self) -> bool:
         """Whether the state is that of ``master_weights``, or holds one."""
-        nodes = jax.tree_util.tree_leaves(self._state, is_leaf=_is_of_master_weights)
-        return any(map(_is_of_master_weights, nodes))
+        found = jax.tree_util.tree_leaves(self._state, is_leaf=lambda n: isinstance(n, STATES))
+        return any(isinstance(node, STATES) for node in found)
 
     def array_dtypes(self) -> list[Any]:
         """List the dtype of each float leaf of the state that is kept for a param, else None."""
@@ -89,16 +100,17 @@ class Run:
             for name, leaf in zip(self._names, leaves(self._state))
         ]
 
+    def _widened(self, leaf: Any) -> Any:
+        if not (is_number(leaf) and is_inexact(leaf)):
+            return leaf
+        return self._problem.cast(leaf, dtype_of(leaf), exact=True)
+
     def _kept(self, state: PyTree) -> PyTree:
         if self._stored is None or len(leaves(state)) != len(self._stored):
             return state
         structure: Any = jax.tree_util.tree_structure(state)
         kept: PyTree = structure.unflatten(map(_rounded, leaves(state), self._stored))
         return kept
-
-
-def _is_of_master_weights(node: Any) -> bool:
-    return isinstance(node, STATES)
 
 
 def _rounded(leaf: Any, dtype: Any) -> Any:
@@ -128,5 +140,6 @@ def _names(state: PyTree, params: PyTree) -> list[str]:
 
 
 def _double(leaf: Any) -> Any:
-    array = np.asarray(leaf)
+    """Return a leaf in double precision, with a first axis for the steps."""
+    array = np.asarray(leaf)[None]
     return array.astype(np.complex128 if np.iscomplexobj(array) else np.float64)

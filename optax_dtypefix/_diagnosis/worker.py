@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from .import_optax import NoOptaxError
 
@@ -57,7 +57,12 @@ def run_workers(
     Raises:
       NoOptaxError: a process wrote nothing; the message has its stderr.
     """
-    with _signals_as_exceptions(), contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
+        # A signal ends us as an exception does: the processes are killed, and the files removed.
+        for number in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
+            if signal.getsignal(number) is signal.SIG_DFL:  # ``nohup`` ignores one.
+                stack.callback(signal.signal, number, signal.SIG_DFL)
+                signal.signal(number, _end)
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="optax-dtypefix-"))
         started = {}
         for name, variables in ways.items():
@@ -80,24 +85,8 @@ def run_workers(
         return written
 
 
-@contextlib.contextmanager
-def _signals_as_exceptions() -> Iterator[None]:
-    """End as after an exception: the processes are killed, and the files removed."""
-
-    def end(number: int, frame: object) -> None:
-        del frame
-        raise SystemExit(128 + number)
-
-    names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    before = {getattr(signal, name): signal.getsignal(getattr(signal, name)) for name in names}
-    for number, handler in before.items():
-        if handler is signal.SIG_DFL:  # ``nohup`` ignores one.
-            signal.signal(number, end)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _end(number: int, _: object) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
 from .when_called import WhenCalled
 
@@ -41,7 +41,6 @@ Returns None if the contract holds, else a description of the fault. May raise i
 is an argument, not a global, because a program may delete the package and import it again.
 """
 
-_F = TypeVar("_F", bound=Reproduce)
 _ISSUES = "https://github.com/google-deepmind/optax/issues/"
 _FAULTS = f"{__name__.partition('.')[0]}._diagnosis.faults"
 
@@ -68,29 +67,6 @@ class Reproducer(NamedTuple):
     def traces_only(self) -> bool:
         """Whether the reproducer itself evaluates no more than shapes and dtypes."""
         return self.run is self.probe
-
-
-class Reproducers(dict[str, Reproducer]):
-    """The reproducers of one patch, by the ids of the faults.
-
-    The name of a function is the id. Its docstring starts with the summary.
-    """
-
-    def traced(self, reproduce: _F) -> _F:
-        """Register a reproducer that evaluates shapes and dtypes only: it is its own probe."""
-        return self.computed(reproduce)(reproduce)
-
-    def computed(self, probe: Reproduce | None = None) -> Callable[[_F], _F]:
-        """Register a reproducer that computes values, and its probe if there is one."""
-
-        def register(reproduce: _F) -> _F:
-            # ``python -OO`` removes docstrings. A trailing underscore avoids the name of a builtin.
-            text = reproduce.__doc__ or reproduce.__name__
-            summary = " ".join(text.partition("\n\n")[0].split()).removesuffix(".")
-            self[reproduce.__name__.rstrip("_")] = Reproducer(summary, reproduce, probe)
-            return reproduce
-
-        return register
 
 
 class Fault(NamedTuple):

@@ -197,7 +197,7 @@ def test_an_opt_in_patch_that_is_off_is_no_failure() -> None:
 
 
 def test_a_crashed_process_does_not_count_as_fixed() -> None:
-    died = _doctor._outcomes(Written([{"faults": [FAULT]}], 3))("p", "f")
+    died = _doctor._outcome(Written([{"faults": [FAULT]}], 3), FAULT)
     row = _doctor._result(
         FAULT, {"outcome": "wrong"}, died, {"state": "applied", "reason": "so"}, tested=True
     )

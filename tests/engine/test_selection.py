@@ -9,7 +9,7 @@ import pytest
 
 from optax_dtypefix import OptaxDtypeFixError, OptaxDtypeFixWarning, State
 from optax_dtypefix._engine.engine import Engine
-from optax_dtypefix._engine.patch import Fault, Reproducer, Reproducers
+from optax_dtypefix._engine.patch import Fault, Reproducer
 from optax_dtypefix._engine.release import Release, installed
 from optax_dtypefix._settings import Settings
 from optax_dtypefix.patches.releases import TESTED
@@ -442,18 +442,3 @@ def test_allow_missing_targets_does_not_count_on_a_tested_release(package: FakeP
     with pytest.warns(OptaxDtypeFixWarning, match="has no gone"):
         package.load()
     assert engine.status()["parts"].state is State.MISSING
-
-
-def test_the_summary_of_a_fault_is_its_first_paragraph() -> None:
-    found = Reproducers()
-
-    @found.computed()
-    def sums_stall(_: Any) -> str | None:
-        """Sums
-        stall.
-
-        More.
-        """
-        return None
-
-    assert found["sums_stall"].summary == "Sums stall"

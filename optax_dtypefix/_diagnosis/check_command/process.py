@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import threading
@@ -13,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from ..._api import status
-from ..._contract.dtypes import leaves
+from ..._contract.dtypes import leaves, tree_map
 from ..._errors import summarize
 from ..advice import line_of
 from ..check import check
@@ -26,12 +25,12 @@ from .optimizer import OptimizerError, OptimizerName, load
 from .params import Leaf, in_float32, parse_params
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from ..result import Check
 
 _BUILD_LIMIT = 300.0
-"""Seconds that the import of the user's file, and each call of the factory, may take."""
+"""Seconds that the import of the user's file and the first call of the factory may take."""
 
 _ASKED_BY = {"grads": "batch dimension"}
 """What the error says that asks for an argument, if that is not its name."""
@@ -62,17 +61,19 @@ def write_findings(path: str, place: str, name: str, mode: str, *params: str) ->
             write(failure=f"{optimizer} cannot be built within {_BUILD_LIMIT:.0f} seconds")
             os._exit(1)
 
+        timer = threading.Timer(_BUILD_LIMIT, give_up)
+        timer.daemon = True
+        timer.start()
+
+        def build() -> Any:
+            write(building=True)  # The last line, if the process ends here.
+            tx = factory()
+            timer.cancel()
+            write(building=False)
+            return tx
+
         try:
-            with _limit_time(give_up):
-                factory = load(optimizer)
-
-            def build() -> Any:
-                write(building=True)  # The last line, if the process ends here.
-                with _limit_time(give_up):
-                    tx = factory()
-                write(building=False)
-                return tx
-
+            factory = load(optimizer)
             for text in params:
                 before = counts_so_far()
                 found = findings(build, text)
@@ -82,80 +83,47 @@ def write_findings(path: str, place: str, name: str, mode: str, *params: str) ->
         write(report=status().as_dict())
 
 
-@contextlib.contextmanager
-def _limit_time(give_up: Callable[[], None]) -> Iterator[None]:
-    """Call ``give_up``, in a thread, if the block takes too long."""
-    timer = threading.Timer(_BUILD_LIMIT, give_up)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
 def findings(build: Callable[[], Any], params_text: str) -> dict[str, Any]:
     """Check dtypes and values on such params.
 
     Returns:
-      ``problems``; ``unfit``: whether the optimizer raises on float32 params too; and ``notes``,
-      if there are any.
+      ``problems``; ``unfit``: whether the optimizer raises on float32 params too; and ``notes``.
     """
     try:
-        return _findings(build, params_text)
+        problems, notes = _findings(build, params_text)
     except SystemExit as error:  # By ``init`` or ``update``.
-        problem = _problem("dtypes", "error", "", f"exits with {error.code!r}{line_of(error)}")
-        return {"problems": [problem], "unfit": _is_unfit(build, params_text)}
+        problems = [_problem("dtypes", "error", "", f"exits with {error.code!r}{line_of(error)}")]
+        notes = ()
+    fails = [p for p in problems if p["check"] == "dtypes" and p["kind"] in ("build", "error")]
+    # The default params are not those of the user: the optimizer may look for other names.
+    single = in_float32(params_text)
+    unfit = bool(fails) and (single == params_text or findings(build, single)["unfit"])
+    return {"problems": problems, "unfit": unfit, "notes": notes}
 
 
-def _is_unfit(build: Callable[[], Any], params_text: str) -> bool:
-    """Check whether the optimizer fails on float32 params too.
-
-    The default params are not those of the user: the optimizer may look for other names.
-    """
-    try:
-        return checked(build(), _abstract(in_float32(params_text)))[1].error is not None
-    except SystemExit:
-        return True
-
-
-def _findings(build: Callable[[], Any], params_text: str) -> dict[str, Any]:
+def _findings(
+    build: Callable[[], Any], params_text: str
+) -> tuple[list[dict[str, str]], tuple[str, ...]]:
     try:
         tx = build()
     except OptimizerError:
         raise
     except Exception as error:  # Some faults show while the optimizer is built.
-        text = summarize(error) + line_of(error)
-        return {"problems": [_problem("dtypes", "build", "", text)], "unfit": True}
-    params = _abstract(params_text)
-    extra_args, dtypes = checked(tx, params)
-    if dtypes.error is not None:  # The values have the same error.
-        unfit = _is_unfit(build, params_text)
-        return {"problems": _problems("dtypes", dtypes), "unfit": unfit}
-    if any(map(callable, extra_args.values())):  # Then ``check_values`` does not shrink them.
-        params = _shrunk(tx, params)
-        extra_args, _ = checked(tx, params)
-    values = check_values(tx, params, **extra_args)
-    return {
-        "problems": [*_problems("values", values), *_problems("dtypes", dtypes)],
-        "unfit": False,
-        "notes": values.notes,
-    }
-
-
-def _abstract(params_text: str) -> Any:
-    return jax.tree_util.tree_map(
+        return [_problem("dtypes", "build", "", summarize(error) + line_of(error))], ()
+    params = tree_map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(leaf.dtype)),
         parse_params(params_text),
         is_leaf=lambda node: isinstance(node, Leaf),
     )
-
-
-def _shrunk(tx: Any, params: Any) -> Any:
-    shapes = shrunk_shapes(tx, params, params)
-    return jax.tree_util.tree_map(
-        lambda leaf: jax.ShapeDtypeStruct(shapes[leaf.shape], leaf.dtype), params
-    )
+    extra_args, dtypes = checked(tx, params)
+    if dtypes.error is not None:  # The values have the same error.
+        return _problems("dtypes", dtypes), ()
+    if any(map(callable, extra_args.values())):  # Then ``check_values`` does not shrink them.
+        shapes = shrunk_shapes(tx, params, params)
+        params = tree_map(lambda p: jax.ShapeDtypeStruct(shapes[p.shape], p.dtype), params)
+        extra_args, _ = checked(tx, params)
+    values = check_values(tx, params, **extra_args)
+    return [*_problems("values", values), *_problems("dtypes", dtypes)], values.notes
 
 
 def checked(tx: Any, params: Any) -> tuple[dict[str, Any], Check]:
@@ -165,7 +133,8 @@ def checked(tx: Any, params: Any) -> tuple[dict[str, Any], Check]:
         "grad": params,
         **dict.fromkeys(("value_fn", "obj_fn"), loss),
         "grad_fn": lambda params, *_: jax.grad(loss)(params),
-        "grads": jax.tree_util.tree_map(_batched, params),
+        # Gradients of single examples, as DP-SGD wants them.
+        "grads": tree_map(lambda p: jax.ShapeDtypeStruct((4, *p.shape), p.dtype), params),
     }
     without = found = check(tx, params)
     given: dict[str, Any] = {}
@@ -183,18 +152,13 @@ def checked(tx: Any, params: Any) -> tuple[dict[str, Any], Check]:
     return given, found
 
 
-def _batched(param: Any) -> Any:
-    """Return the shape of gradients of single examples, as DP-SGD wants them."""
-    return jax.ShapeDtypeStruct((4, *param.shape), param.dtype)
-
-
 def loss(params: Any) -> Any:
     """Sum the squares in the dtype that the leaves promote to, also in strict promotion mode."""
     with jax.numpy_dtype_promotion("standard"):
         return sum(jnp.sum(jnp.square(jnp.abs(leaf))) for leaf in leaves(params))
 
 
-def _problems(of: str, found: Any) -> list[dict[str, str]]:
+def _problems(of: str, found: Check) -> list[dict[str, str]]:
     return [_problem(of, problem.kind, problem.where, str(problem)) for problem in found]
 
 

@@ -58,13 +58,6 @@ class ParamsCheck:
         return Verdict.FIXED if self.stock["problems"] else Verdict.FINE
 
     @property
-    def notes(self) -> list[str]:
-        """Which values were not compared, and why."""
-        return list(
-            dict.fromkeys(n for of in (self.stock, self.patched) for n in of.get("notes", ()))
-        )
-
-    @property
     def needs(self) -> list[str]:
         """The patches that were at work, if they solve a problem."""
         stock, patched = (
@@ -73,29 +66,31 @@ class ParamsCheck:
         )
         return self.patched["at_work"] if stock - patched else []
 
-    def lines(self, *, verbose: bool) -> Iterator[str]:
-        """Yield a line for each side, or with ``verbose`` for each problem."""
-        needs = f"needs: {', '.join(self.needs)}" if self.needs else ""
-        for name, side in (("stock", self.stock), ("patched", self.patched)):
-            texts = [problem["text"] for problem in side["problems"]] or ["ok"]
-            if not verbose and len(texts) > 1:
-                texts = [f"{texts[0]}, and {len(texts) - 1} more"]
-            if name == "patched" and needs:
-                texts = [f"ok             {needs}"] if texts == ["ok"] else [*texts, needs]
-            yield f"  {name:<8} {texts[0]}"
-            yield from (f"{'':11}{text}" for text in texts[1:])
-        yield from (f"  note     {note}" for note in self.notes)
-
     def as_dict(self) -> dict[str, Any]:
-        """Return everything for JSON."""
+        """Return everything for JSON. ``notes`` say which values were not compared, and why."""
+        notes = (note for side in (self.stock, self.patched) for note in side.get("notes", ()))
         return {
             **self.params._asdict(),
             "verdict": self.verdict.name.lower(),
             "stock": self.stock["problems"],
             "patched": self.patched["problems"],
             "needs": self.needs,
-            "notes": self.notes,
+            "notes": list(dict.fromkeys(notes)),
         }
+
+    def lines(self, *, verbose: bool) -> Iterator[str]:
+        """Yield a line for each side, or with ``verbose`` for each problem."""
+        record = self.as_dict()
+        for name in ("stock", "patched"):
+            texts = [problem["text"] for problem in record[name]] or ["ok"]
+            if not verbose and len(texts) > 1:
+                texts = [f"{texts[0]}, and {len(texts) - 1} more"]
+            if name == "patched" and self.needs:
+                needs = f"needs: {', '.join(self.needs)}"
+                texts = [f"ok             {needs}"] if texts == ["ok"] else [*texts, needs]
+            yield f"  {name:<8} {texts[0]}"
+            yield from (f"{'':11}{text}" for text in texts[1:])
+        yield from (f"  note     {note}" for note in record["notes"])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Reproduce a fault: abstractly where dtypes show it, else in few compiled programs.
 
-Eagerly, each operation would be compiled by itself.
+Eagerly, each operation would be compiled by itself. A fault is a row: see :func:`row`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..._engine.patch import NotInReleaseError, Reproducer
 from ..jaxpr import equations
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
 PyTree = Any
 
@@ -41,18 +41,25 @@ def thousand_ones() -> list[Any]:
     return [jnp.ones((), jnp.bfloat16)] * 1000
 
 
-def public(optax: Any, path: str, *, parameter: str | None = None) -> Any:
+def public(optax: Any, path: str, *parameters: str) -> Any:
     """Look up a public function, such as ``contrib.prodigy``.
 
     Raises:
-      NotInReleaseError: the installed optax has no such function, or none with this parameter.
+      NotInReleaseError: the installed optax has no such function, or none with these parameters.
     """
     found = optax
     for name in path.split("."):
         found = getattr(found, name, None)
-    if found is None or (parameter and parameter not in inspect.signature(found).parameters):
+    if found is None or (
+        parameters and not {*parameters} <= inspect.signature(found).parameters.keys()
+    ):
         raise NotInReleaseError(path)
     return found
+
+
+def call(path: str, *args: Any, **kwargs: Any) -> Callable[[Any], Any]:
+    """Return a function that calls a public function of a package."""
+    return lambda optax: public(optax, path, *kwargs)(*args, **kwargs)
 
 
 def all_public(optax: Any, *paths: str) -> dict[str, Any]:
@@ -75,23 +82,6 @@ def initial(tx: Any, *dtypes: Any) -> Any:
     return jax.eval_shape(tx.init, shapes(*dtypes))
 
 
-def first_not_float32(tx: Any, dtypes: Sequence[Any], names: Sequence[str]) -> str | None:
-    """Describe the first of some fields of the first state, or of its parts, that is not float32.
-
-    Args:
-      tx: the transformation.
-      dtypes: of the params, for :func:`shapes`.
-      names: of the fields; if there are none, no state is made.
-    """
-    state = initial(tx, *dtypes) if names else ()
-    for part in (state, *state):
-        for name in names:
-            leaf = getattr(part, name, None)
-            if leaf is not None and leaf.dtype != jnp.float32:
-                return f"{name} is {leaf.dtype}"
-    return None
-
-
 def warm_up(count: Any) -> Any:
     """Return a strongly typed learning rate, as most schedules of optax do."""
     return jnp.asarray(0.1, jnp.float32) * jnp.minimum(1.0, (count + 1) / 10.0)
@@ -112,7 +102,7 @@ def one_step(
     tx: Any,
     *dtypes: Any,
     grads: Any = None,
-    inside: bool = False,
+    in_cond: bool = False,
     state_asks: bool = False,
     loss: Callable[[PyTree], Any] | None = None,
     **extra_args: Any,
@@ -123,7 +113,7 @@ def one_step(
       tx: the transformation.
       *dtypes: of the params, for :func:`shapes`.
       grads: dtype of the gradients, if not those of the params.
-      inside: whether float64 arithmetic inside counts too, if no input is float64.
+      in_cond: in ``cond(pred, update, keep)``, as in a checkpointed scan, not in ``scan``.
       state_asks: whether an update may be as wide as the state that is kept for its param.
       loss: of the params, for a line search: it is passed to ``update``, with value and gradient.
       **extra_args: passed to ``update``, abstractly where they are arrays or shapes.
@@ -139,8 +129,44 @@ def one_step(
         value = jax.eval_shape(loss, params)
         extra_args = {"value": value, "grad": given, "value_fn": loss}
     problem = TracedStep(tx, params, given, extra_args, state_asks=state_asks)
-    found = (str(v) for v in problem.step() if inside or v.kind != "float64")
-    return next(found, None)
+    return next(map(str, problem.cond() if in_cond else problem.step()), None)
+
+
+def row(
+    summary: str,
+    build: Callable[[Any], Any],
+    describe: Callable[[Any], str | None],
+    *,
+    in_x64: bool = False,
+    strict: bool = False,
+) -> Reproducer:
+    """Reproduce a fault; the functions below are kinds of faults.
+
+    Args:
+      summary: what a user sees, in one line.
+      build: makes something from the functions of a package, or a dictionary of several.
+      describe: describes the fault of one of these, if it has one.
+      in_x64: in 64-bit mode.
+      strict: in strict promotion mode.
+    """
+
+    def run(optax: Any) -> str | None:
+        promotion = jax.numpy_dtype_promotion("strict" if strict else "standard")
+        with warnings.catch_warnings(), x64(in_x64), promotion:
+            warnings.simplefilter("ignore")  # Some names are deprecated.
+            built = build(optax)
+            for name, case in (built if type(built) is dict else {"": built}).items():
+                fault = describe(case)
+                if fault:
+                    return f"{name}: {fault}" if name else fault
+        return None
+
+    return Reproducer(summary, run)
+
+
+def traced(reproducer: Reproducer) -> Reproducer:
+    """Make a reproducer that evaluates shapes and dtypes only its own probe."""
+    return reproducer._replace(probe=reproducer.run)
 
 
 def step(
@@ -152,49 +178,105 @@ def step(
     float32_fields: Sequence[str] = (),
     **how: Any,
 ) -> Reproducer:
-    """Reproduce a fault that one abstract step shows: most faults are a row of this kind.
+    """Reproduce a fault that one abstract step of a transformation shows.
 
     Args:
-      summary: what a user sees, in one line.
-      build: makes the transformation of a package, or a dictionary of several.
+      summary: see :func:`row`.
+      build: see :func:`row`.
       *dtypes: of the params, for :func:`shapes`.
-      in_x64: in 64-bit mode.
-      strict: in strict promotion mode.
+      in_x64: see :func:`row`.
+      strict: see :func:`row`.
       float32_fields: fields of the state that must start in float32.
       **how: see :func:`one_step`.
     """
 
-    def run(optax: Any) -> str | None:
-        with x64(in_x64), jax.numpy_dtype_promotion("strict" if strict else "standard"):
-            return first_built(
-                optax,
-                build,
-                lambda tx: (
-                    first_not_float32(tx, dtypes, float32_fields) or one_step(tx, *dtypes, **how)
-                ),
-            )
+    def describe(tx: Any) -> str | None:
+        return _not_float32(tx, dtypes, float32_fields) or one_step(tx, *dtypes, **how)
 
-    return Reproducer(summary, run, run)
+    return traced(row(summary, build, describe, in_x64=in_x64, strict=strict))
 
 
 def narrow_fields(
     summary: str, build: Callable[[Any], Any], *dtypes: Any, names: Sequence[str]
 ) -> Reproducer:
     """Reproduce a fault of the first state: one of some fields is not float32."""
-
-    def run(optax: Any) -> str | None:
-        return first_built(optax, build, lambda tx: first_not_float32(tx, dtypes, names))
-
-    return Reproducer(summary, run, run)
+    return traced(row(summary, build, lambda tx: _not_float32(tx, dtypes, names)))
 
 
-def first_built(
-    optax: Any, build: Callable[[Any], Any], reproduce: Callable[[Any], str | None]
-) -> str | None:
-    """Describe the fault of the first transformation that is built, and has it."""
-    with no_warnings():
-        built = build(optax)
-        return first_named(reproduce, built if isinstance(built, dict) else {"": built})
+def _not_float32(tx: Any, dtypes: Sequence[Any], names: Sequence[str]) -> str | None:
+    """Describe the first of some fields of the first state, or of its parts."""
+    state = initial(tx, *dtypes) if names else ()
+    for part in (state, *state):
+        for name in names:
+            leaf = getattr(part, name, None)
+            if leaf is not None and leaf.dtype != jnp.float32:
+                return f"{name} is {leaf.dtype}"
+    return None
+
+
+def wrong_dtype(
+    summary: str,
+    text: str,
+    trace: Callable[[Any], Any],
+    dtype: Any = jnp.float32,
+    *,
+    in_x64: bool = False,
+) -> Reproducer:
+    """Reproduce a fault that the dtype of an abstract leaf shows.
+
+    Args:
+      summary: see :func:`row`.
+      text: has a place for the dtype.
+      trace: returns the leaf, for a package.
+      dtype: the right one.
+      in_x64: see :func:`row`.
+    """
+
+    def describe(leaf: Any) -> str | None:
+        return None if leaf.dtype == dtype else text.format(leaf.dtype)
+
+    return traced(row(summary, trace, describe, in_x64=in_x64))
+
+
+def operation(
+    summary: str,
+    build: Callable[[Any], Any],
+    matches: Callable[[Any, Sequence[str]], bool],
+    params: PyTree,
+) -> Reproducer:
+    """Reproduce a fault that an operation of a traced function shows.
+
+    Args:
+      summary: see :func:`row`.
+      build: returns the function of the params, for a package, or a transformation.
+      matches: whether the operation is of the kind that is looked for. It is given an equation,
+        and for each operand the name of the operation that made the operand, or "".
+      params: abstract ones.
+    """
+
+    def describe(found: Any) -> str | None:
+        function = found if callable(found) else first_update(found)
+        made: dict[int, str] = {}
+        for equation in equations(jax.make_jaxpr(function)(params).jaxpr):
+            name = equation.primitive.name
+            if matches(equation, [made.get(id(operand), "") for operand in equation.invars]):
+                return f"{name} of {equation.outvars[0].aval}"
+            made.update((id(result), name) for result in equation.outvars)
+        return None
+
+    return traced(row(summary, build, describe))
+
+
+def is_in_half(equation: Any, _: Sequence[str]) -> bool:
+    """Check whether an operation is arithmetic in half precision."""
+    names = ("add", "mul", "square", "integer_pow", "sqrt")
+    return equation.primitive.name in names and is_half(equation.outvars[0].aval)
+
+
+def is_quotient_of_sums(equation: Any, made_by: Sequence[str]) -> bool:
+    """Check for a quotient of two numbers whose divisor nothing keeps from being 0."""
+    is_number = equation.primitive.name == "div" and equation.outvars[0].aval.shape == ()
+    return is_number and made_by[1] in ("add", "mul", "reduce_sum")
 
 
 def number(
@@ -208,33 +290,31 @@ def number(
     """Reproduce a fault that a wrong number shows.
 
     Args:
-      summary: what a user sees, in one line.
-      text: see :func:`wrong`.
+      summary: see :func:`row`.
+      text: has places for both numbers; else ``is ..., not ...`` follows.
       compute: returns an array, of which the last number counts, for a package.
       exact: the exact number.
       rtol: the relative error that is allowed.
     """
 
-    def run(optax: Any) -> str | None:
-        with no_warnings():
-            return wrong(text, compute(optax), exact, rtol)
+    def describe(got: Any) -> str | None:
+        number = float(np.ravel(got)[-1]) + 0.0  # -0 is 0.
+        wrong = text if "{" in text else text + " is {:g}, not {:g}"
+        return None if np.isclose(number, exact, rtol) else wrong.format(number, exact)
 
-    return Reproducer(summary, run)
-
-
-def operations(function: Callable[..., Any], *args: Any) -> Iterator[Any]:
-    """Trace a function, and yield its equations and those nested in them."""
-    yield from equations(jax.make_jaxpr(function)(*args).jaxpr)
+    return row(summary, compute, describe)
 
 
-def describe_half(function: Callable[..., Any], tree: PyTree) -> str | None:
-    """Describe the first operation of a function that is done in half precision."""
-    names = ("add", "mul", "square", "integer_pow", "sqrt")
-    for equation in operations(function, tree):
-        name, out = equation.primitive.name, equation.outvars[0].aval
-        if name in names and is_half(out):
-            return f"{name} in {out.dtype}"
-    return None
+def not_finite(summary: str, text: str, compute: Callable[[Any], Any]) -> Reproducer:
+    """Reproduce a fault that infinite numbers and NaN show: ``compute`` returns a tree of arrays.
+
+    A dictionary of trees has their names.
+    """
+
+    def describe(tree: PyTree) -> str | None:
+        return None if all(np.isfinite(leaf).all() for leaf in leaves(tree)) else text
+
+    return row(summary, compute, describe)
 
 
 _ROUNDED: dict[str, str | bool] = {"xla_allow_excess_precision": False}
@@ -288,50 +368,11 @@ def steps(
     return updates, state
 
 
+def first_update(tx: Any) -> Callable[[PyTree], PyTree]:
+    """Return a function that takes the params as gradients too, and gives the first updates."""
+    return lambda params: tx.update(params, tx.init(params), params)[0]
+
+
 def first_updates(tx: Any, params: PyTree) -> PyTree:
-    """Return the updates of the first step, with the params as gradients."""
-    return compiled(lambda grads: tx.update(grads, tx.init(grads), grads)[0], params)
-
-
-def first(outcomes: Iterable[str | None]) -> str | None:
-    """Return the first outcome that describes a fault."""
-    return next(filter(None, outcomes), None)
-
-
-def first_named(reproduce: Callable[[Any], str | None], cases: Mapping[str, Any]) -> str | None:
-    """Describe the fault of the first case that has it, after the name of the case."""
-    found = ((name, reproduce(case)) for name, case in cases.items())
-    return first(f"{name}: {fault}" if name and fault else fault for name, fault in found)
-
-
-def wrong(text: str, got: Any, exact: float, rtol: float = 0.01) -> str | None:
-    """Describe the last number of an array, unless it is near the exact one.
-
-    Args:
-      text: has places for both numbers; else ``is ..., not ...`` follows.
-      got: the array.
-      exact: the exact number.
-      rtol: the relative error that is allowed.
-    """
-    number = float(np.ravel(got)[-1]) + 0.0  # -0 is 0.
-    if np.isclose(number, exact, rtol):
-        return None
-    return (text if "{" in text else text + " is {:g}, not {:g}").format(number, exact)
-
-
-def wrong_dtype(text: str, leaf: Any, dtype: Any = jnp.float32) -> str | None:
-    """Describe the dtype of a leaf, unless it is the right one."""
-    return None if leaf.dtype == dtype else text.format(leaf.dtype)
-
-
-def not_finite(text: str, tree: PyTree) -> str | None:
-    """Return the text if a number in a tree is infinite or not a number."""
-    return None if all(np.isfinite(leaf).all() for leaf in leaves(tree)) else text
-
-
-@contextlib.contextmanager
-def no_warnings() -> Iterator[None]:
-    """Silence warnings, such as those of deprecated names."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    """Compute the first updates, with the params as gradients."""
+    return compiled(first_update(tx), params)

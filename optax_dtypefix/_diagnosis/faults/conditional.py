@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
-from ..._engine.patch import Reproducer, Reproducers
+from ..._engine.patch import Reproducer
 from . import _reproduce as demo
 
 
@@ -15,32 +14,35 @@ def _conditional(name: str) -> Reproducer:
     return demo.step(
         f"{name} around an optimizer that changes a dtype: TypeError from cond",
         lambda optax: demo.public(optax, name)(demo.drifting(optax), lambda step: step % 2 == 0),
-        jnp.bfloat16,
+        "bfloat16",
     )
 
 
-FAULTS = Reproducers(
-    apply_if_finite=demo.step(
+def _periodic_update(optax: Any) -> Any:
+    new, old = demo.shapes("float32"), demo.shapes("bfloat16")
+    step = jax.ShapeDtypeStruct((), "int32")
+    return jax.eval_shape(lambda *args: optax.periodic_update(*args, 2), new, old, step)["w"]
+
+
+FAULTS = {
+    "apply_if_finite": demo.step(
         "apply_if_finite around an optimizer that changes a dtype: TypeError from cond",
         lambda optax: optax.apply_if_finite(demo.drifting(optax), 3),
-        jnp.bfloat16,
+        "bfloat16",
     ),
-    maybe_update=_conditional("maybe_update"),
-    conditionally_transform=_conditional("conditionally_transform"),
-    conditionally_mask=_conditional("conditionally_mask"),
-    mixed_precision=demo.step(
+    "maybe_update": _conditional("maybe_update"),
+    "conditionally_transform": _conditional("conditionally_transform"),
+    "conditionally_mask": _conditional("conditionally_mask"),
+    "mixed_precision": demo.step(
         "apply_if_finite with float32 gradients and bfloat16 params: TypeError from cond",
         lambda optax: optax.apply_if_finite(optax.trace(0.9), 3),
-        jnp.bfloat16,
-        grads=jnp.float32,
+        "bfloat16",
+        grads="float32",
     ),
-)
-
-
-@FAULTS.traced
-def periodic_update(optax: Any) -> str | None:
-    """periodic_update with new tensors of another dtype: TypeError from cond."""
-    new, old = demo.shapes(jnp.float32), demo.shapes(jnp.bfloat16)
-    step = jax.ShapeDtypeStruct((), jnp.int32)
-    tensors = jax.eval_shape(lambda *args: optax.periodic_update(*args, 2), new, old, step)
-    return demo.wrong_dtype("bfloat16 tensors change to {}", tensors["w"], jnp.bfloat16)
+    "periodic_update": demo.wrong_dtype(
+        "periodic_update with new tensors of another dtype: TypeError from cond",
+        "bfloat16 tensors change to {}",
+        _periodic_update,
+        "bfloat16",
+    ),
+}

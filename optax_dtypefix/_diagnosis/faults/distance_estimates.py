@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import Any, Callable
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from ..._contract.dtypes import PyTree
-from ..._engine.patch import Reproducers
+from ..._engine.patch import Reproducer
 from . import _reproduce as demo
 
 _NAMES = ("dadapt_adamw", "dog", "dowg", "momo", "momo_adam", "mechanize")
 _SCALARS = ("estim_lr", "estim_dist", "max_dist", "estim_sq_dist", "barf", "s")
-_VALUE = jax.ShapeDtypeStruct((), jnp.float32)
+_VALUE = jax.ShapeDtypeStruct((), "float32")
 
 
 def _optimizers(*names: str, **arguments: Any) -> Callable[[Any], dict[str, Any]]:
@@ -37,134 +35,115 @@ def _optimizers(*names: str, **arguments: Any) -> Callable[[Any], dict[str, Any]
 _ALL = _optimizers(*_NAMES)
 
 
-def _probe_zero_gradient(optax: Any) -> str | None:
-    """Trace whether the new distance is a maximum with a quotient, whatever its divisor is."""
-    tx = demo.public(optax, "contrib.dadapt_adamw")()
-
-    def distance(params: PyTree) -> Any:
-        return tx.update(params, tx.init(params), params)[1].estim_lr
-
-    jaxpr: Any = jax.make_jaxpr(distance)(demo.shapes(jnp.float32)).jaxpr
-    makers = {variable: e for e in jaxpr.eqns for variable in e.outvars}
-    last = makers[jaxpr.outvars[0]]
-    operands = [makers.get(v) for v in last.invars if not hasattr(v, "val")]
-    names = [operand.primitive.name for operand in operands if operand is not None]
-    if last.primitive.name == "max" and "div" in names:
-        return "the distance is divided by a sum of gradients, which may be 0"
-    return None
-
-
-FAULTS = Reproducers(
-    weak_types=demo.step(
-        "Types in the state change in the first step of dog and dowg: the step compiles twice",
-        _optimizers("dog", "dowg"),
-        jnp.float32,
-        value=_VALUE,
-    ),
-    promoted_updates=demo.step(
-        "float32 updates or state for bfloat16 params", _ALL, jnp.bfloat16, value=_VALUE
-    ),
-    float64=demo.step(
-        "float32 params in 64-bit mode: float64 in state, updates or arithmetic",
-        _ALL,
-        jnp.float32,
-        in_x64=True,
-        inside=True,
-        value=_VALUE,
-    ),
-    float64_params=demo.step(
-        "float64 params: the state changes from float32 to float64, or lax.clamp raises",
-        _ALL,
-        jnp.float64,
-        in_x64=True,
-        value=_VALUE,
-    ),
-    mixed_tree=demo.step(
-        "Leaves of different dtypes: the state changes dtype, or updates are promoted",
-        _ALL,
-        *(jnp.bfloat16, jnp.float32),
-        float32_fields=_SCALARS,
-        value=_VALUE,
-    ),
-    mixed_halves=demo.step(
-        "bfloat16 and float16 leaves in one tree: ValueError, or float32 updates",
-        _ALL,
-        *(jnp.bfloat16, jnp.float16),
-        value=_VALUE,
-    ),
-    array_learning_rate=demo.step(
-        "float32 number as learning rate: float32 updates for bfloat16 params",
-        _optimizers(*_NAMES[:-1], learning_rate=np.asarray(0.1, np.float32)),
-        jnp.bfloat16,
-        value=_VALUE,
-    ),
-    narrow_scalars=demo.narrow_fields(
-        "Distances, sums and averages are kept in the lowest dtype of the params",
-        _ALL,
-        jnp.bfloat16,
-        names=_SCALARS,
-    ),
-    integer_leaf=demo.narrow_fields(
-        "Integer leaves in the params make the scalars integers",
-        _ALL,
-        *(jnp.float32, jnp.int32),
-        names=_SCALARS,
-    ),
-    # JAX compares complex numbers by their real parts first; lax.clamp takes no complex numbers.
-    complex_params=demo.step(
-        "Complex params make the scalars complex: dadapt_adamw hardly moves, mechanize raises",
-        _ALL,
-        jnp.complex64,
-        float32_fields=_SCALARS,
-        value=_VALUE,
-    ),
+_MAY_DIVIDE_BY_0 = demo.operation(
+    "The distance is divided by a sum of gradients",
+    _optimizers("dadapt_adamw"),
+    demo.is_quotient_of_sums,
+    demo.shapes("float32"),
 )
 
 
-@FAULTS.computed()
-def stalled_sum(optax: Any) -> str | None:
-    """With bfloat16 params, the sum of squared gradients of dog stops growing after 256 steps.
-
-    A term of 16 is half a unit in the last place of 256 * 16 = 4096 in bfloat16.
-    """
+def _sum_of_dog(optax: Any) -> Any:
     tx = demo.public(optax, "contrib.dog")()
-    _, state = demo.steps(tx, demo.ones(jnp.bfloat16), [1.0] * 600)
-    (got,) = (part.sum_sq_norm_grads for part in state if len(part) > 1)
-    text = "the sum of squared norms is {:g} after 600 steps, not {:g}"
-    return demo.wrong(text, got, 600 * 16.0)  # |g|^2 = 16 at each step.
+    _, state = demo.steps(tx, demo.ones("bfloat16"), [1.0] * 600)
+    return next(part.sum_sq_norm_grads for part in state if len(part) > 1)
 
 
-@FAULTS.computed()
-def float16(optax: Any) -> str | None:
-    """float16 params: dadapt_adamw and mechanize give NaN in the first steps.
+def _not_finite(summary: str, dtype: Any, gradient: float) -> Reproducer:
+    """Reproduce three steps of dadapt_adamw of which one is not finite."""
 
-    estim_lr0 = 1e-6 and eps = 1e-8 are 0 in float16, whose smallest number is 6e-8.
-    """
-    return _not_finite(optax, jnp.float16, 1.0)
+    def compute(optax: Any) -> Any:
+        tx = demo.public(optax, "contrib.dadapt_adamw")()
+        return demo.steps(tx, demo.ones(dtype), [gradient] * 3)
 
-
-@FAULTS.computed(probe=_probe_zero_gradient)
-def zero_gradient(optax: Any) -> str | None:
-    """dadapt_adamw gives NaN for good after a zero gradient in the first step.
-
-    The divisor of the distance is the sum of all gradients: 0 / 0.
-    """
-    return _not_finite(optax, jnp.float32, 0.0)
+    text = f"dadapt_adamw: not finite after 3 gradients of {gradient:g}"
+    return demo.not_finite(summary, text, compute)
 
 
-def _not_finite(optax: Any, dtype: Any, gradient: float) -> str | None:
-    tx = demo.public(optax, "contrib.dadapt_adamw")()
-    found = demo.steps(tx, demo.ones(dtype), [gradient] * 3)
-    return demo.not_finite(f"dadapt_adamw: not finite after 3 gradients of {gradient:g}", found)
-
-
-@FAULTS.traced
-def python_value(optax: Any) -> str | None:
-    """Python numbers as value of momo: AttributeError."""
-    params = demo.shapes(jnp.float32)
-    for name, tx in _optimizers("momo", "momo_adam")(optax).items():
-        try:
-            jax.eval_shape(lambda p, tx=tx: tx.update(p, tx.init(p), p, value=1.0), params)
-        except AttributeError as error:
-            return f"{name}: {error}"
-    return None
+FAULTS = {
+    "weak_types": demo.step(
+        "Types in the state change in the first step of dog and dowg: the step compiles twice",
+        _optimizers("dog", "dowg"),
+        "float32",
+        value=_VALUE,
+    ),
+    "promoted_updates": demo.step(
+        "float32 updates or state for bfloat16 params", _ALL, "bfloat16", value=_VALUE
+    ),
+    "float64": demo.step(
+        "float32 params in 64-bit mode: float64 in state, updates or arithmetic",
+        _ALL,
+        "float32",
+        in_x64=True,
+        value=_VALUE,
+    ),
+    "float64_params": demo.step(
+        "float64 params: the state changes from float32 to float64, or lax.clamp raises",
+        _ALL,
+        "float64",
+        in_x64=True,
+        value=_VALUE,
+    ),
+    "mixed_tree": demo.step(
+        "Leaves of different dtypes: the state changes dtype, or updates are promoted",
+        _ALL,
+        *("bfloat16", "float32"),
+        float32_fields=_SCALARS,
+        value=_VALUE,
+    ),
+    "mixed_halves": demo.step(
+        "bfloat16 and float16 leaves in one tree: ValueError, or float32 updates",
+        _ALL,
+        *("bfloat16", "float16"),
+        value=_VALUE,
+    ),
+    "array_learning_rate": demo.step(
+        "float32 number as learning rate: float32 updates for bfloat16 params",
+        _optimizers(*_NAMES[:-1], learning_rate=np.asarray(0.1, np.float32)),
+        "bfloat16",
+        value=_VALUE,
+    ),
+    "narrow_scalars": demo.narrow_fields(
+        "Distances, sums and averages are kept in the lowest dtype of the params",
+        _ALL,
+        "bfloat16",
+        names=_SCALARS,
+    ),
+    "integer_leaf": demo.narrow_fields(
+        "Integer leaves in the params make the scalars integers",
+        _ALL,
+        *("float32", "int32"),
+        names=_SCALARS,
+    ),
+    # JAX compares complex numbers by their real parts first; lax.clamp takes no complex numbers.
+    "complex_params": demo.step(
+        "Complex params make the scalars complex: dadapt_adamw hardly moves, mechanize raises",
+        _ALL,
+        "complex64",
+        float32_fields=_SCALARS,
+        value=_VALUE,
+    ),
+    # A term of |g|^2 = 16 is half a unit in the last place of 256 * 16 = 4096 in bfloat16.
+    "stalled_sum": demo.number(
+        "With bfloat16 params, the sum of squared gradients of dog stops growing after 256 steps",
+        "the sum of squared norms is {:g} after 600 steps, not {:g}",
+        _sum_of_dog,
+        600 * 16.0,
+    ),
+    # estim_lr0 = 1e-6 and eps = 1e-8 are 0 in float16, whose smallest number is 6e-8.
+    "float16": _not_finite(
+        "float16 params: dadapt_adamw and mechanize give NaN in the first steps", "float16", 1.0
+    ),
+    # The divisor of the distance is the sum of all gradients: 0 / 0.
+    "zero_gradient": _not_finite(
+        "dadapt_adamw gives NaN for good after a zero gradient in the first step",
+        "float32",
+        0.0,
+    )._replace(probe=_MAY_DIVIDE_BY_0.run),
+    "python_value": demo.step(
+        "Python numbers as value of momo: AttributeError",
+        _optimizers("momo", "momo_adam"),
+        "float32",
+        value=1.0,
+    ),
+}

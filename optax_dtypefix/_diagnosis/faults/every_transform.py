@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..._contract.dtypes import PyTree
-from ..._engine.patch import Reproducers
 from . import _reproduce as demo
 
 
@@ -17,20 +16,20 @@ def _own_transformation(optax: Any) -> Any:
         del params
         return grads, state + np.float32(1)
 
-    return optax.GradientTransformation(lambda _: jnp.zeros([], jnp.bfloat16), update)
+    return optax.GradientTransformation(lambda _: jnp.zeros([], "bfloat16"), update)
 
 
-FAULTS = Reproducers(
+FAULTS = {
     # momentum = 0.9 * bfloat16 + float32: the sum is float32.
-    wider_gradients=demo.step(
+    "wider_gradients": demo.step(
         "float32 gradients change the state of bfloat16 params to float32",
         lambda optax: optax.trace(0.9),
-        jnp.bfloat16,
-        grads=jnp.float32,
+        "bfloat16",
+        grads="float32",
     ),
-    own_transformation=demo.step(
+    "own_transformation": demo.step(
         "User-defined transformations change the dtypes of their state",
         _own_transformation,
-        jnp.bfloat16,
+        "bfloat16",
     ),
-)
+}

@@ -9,8 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..._contract.dtypes import PyTree, tree_map
-from ..._contract.x64 import x64
-from ..._engine.patch import Reproducers
 from . import _reproduce as demo
 
 
@@ -49,95 +47,93 @@ def _scaled(
     return tree_map(lambda g: g * scale, grads), state
 
 
-FAULTS = Reproducers(
-    inner_drift=demo.step(
+def _mean(optax: Any) -> Any:
+    tx, gradients = optax.MultiSteps(optax.sgd(1.0), 1000), np.linspace(0.5, 1.5, 1000)
+    return -demo.steps(tx, np.zeros((), "bfloat16"), gradients)[0]
+
+
+def _accumulator(dtype: Any) -> Callable[[Any], Any]:
+    return lambda optax: demo.initial(_wrap(_sgd)(optax), dtype).acc_grads["w"]
+
+
+FAULTS = {
+    "inner_drift": demo.step(
         "MultiSteps around a transformation that changes a dtype: TypeError, or a changing state",
         _wrap(demo.drifting),
-        jnp.bfloat16,
+        "bfloat16",
     ),
     # Updates of adafactor are float32 there, like its state: ``promotion`` fixes that.
-    adafactor=demo.step(
+    "adafactor": demo.step(
         "MultiSteps(adafactor) on bfloat16 params: TypeError from cond",
         _wrap(lambda optax: optax.adafactor(1e-3)),
-        jnp.bfloat16,
+        "bfloat16",
         state_asks=True,
     ),
-    schedule_free=demo.step(
+    "schedule_free": demo.step(
         "MultiSteps(schedule_free) on bfloat16 params: TypeError from cond",
         _wrap(_schedule_free),
-        jnp.bfloat16,
+        "bfloat16",
         state_asks=True,
     ),
-    mixed_precision=demo.step(
+    "mixed_precision": demo.step(
         "float32 gradients on bfloat16 params: TypeError from cond, or the state changes",
         _wrap(lambda optax: optax.adam(1e-3)),
-        jnp.bfloat16,
-        grads=jnp.float32,
+        "bfloat16",
+        grads="float32",
     ),
-    int64_schedule=demo.step(
+    "int64_schedule": demo.step(
         "int64 every_k_schedule in 64-bit mode: TypeError from cond",
         lambda optax: optax.MultiSteps(
-            _sgd(optax), lambda step: jnp.asarray([2, 3], jnp.int64)[step % 2]
+            _sgd(optax), lambda step: jnp.asarray([2, 3], "int64")[step % 2]
         ),
-        jnp.float32,
+        "float32",
         in_x64=True,
     ),
-    callable_extra_argument=demo.step(
+    "callable_extra_argument": demo.step(
         "Extra arguments that are functions: TypeError",
         _wrap_extra_argument(_ignoring),
-        jnp.float32,
+        "float32",
         value_fn=lambda params: params,
     ),
-    required_extra_argument=demo.step(
+    "required_extra_argument": demo.step(
         "Extra arguments that the inner transformation requires: TypeError",
         _wrap_extra_argument(_scaled),
-        jnp.float32,
-        scale=jax.ShapeDtypeStruct((), jnp.float32),
+        "float32",
+        scale=jax.ShapeDtypeStruct((), "float32"),
     ),
-    strict_promotion=demo.step(
+    "strict_promotion": demo.step(
         "Strict dtype promotion raises TypePromotionError inside MultiSteps",
         _wrap(_sgd),
-        jnp.float32,
+        "float32",
         strict=True,
     ),
-    integer_leaf=demo.step(
+    "integer_leaf": demo.step(
         "Integer leaves change the state to float32, or raise TypeError",
         _wrap(lambda optax: optax.sgd(1.0)),
-        *(jnp.float32, jnp.int32),
+        *("float32", "int32"),
     ),
-)
-
-
-@FAULTS.computed()
-def half_precision_sum(optax: Any) -> str | None:
-    """MultiSteps sums bfloat16 gradients in bfloat16: 1,000 from 0.5 to 1.5 get the mean 0.5."""
-    tx, gradients = optax.MultiSteps(optax.sgd(1.0), 1000), np.linspace(0.5, 1.5, 1000)
-    updates, _ = demo.steps(tx, np.zeros((), jnp.bfloat16), gradients)
-    return demo.wrong("the mean of 1,000 gradients from 0.5 to 1.5 is {}", -updates, 1.0)
-
-
-@FAULTS.traced
-def complex_accumulator(optax: Any) -> str | None:
-    """Complex gradients lose their imaginary part."""
-    return _narrow_accumulator(optax, jnp.complex64)
-
-
-@FAULTS.traced
-@x64()
-def float64_accumulator(optax: Any) -> str | None:
-    """float64 gradients are accumulated in float32."""
-    return _narrow_accumulator(optax, jnp.float64)
-
-
-def _narrow_accumulator(optax: Any, dtype: Any) -> str | None:
-    state = demo.initial(_wrap(_sgd)(optax), dtype)
-    text = f"{np.dtype(dtype)} gradients are accumulated in {{}}"
-    return demo.wrong_dtype(text, state.acc_grads["w"], dtype)
-
-
-@FAULTS.traced
-def accumulator_dtype_none(optax: Any) -> str | None:
-    """accumulator_dtype=None, as documented: TypeError."""
-    demo.public(optax, "MultiSteps", parameter="accumulator_dtype")
-    tx = optax.MultiSteps(optax.sgd(0.1), 2, accumulator_dtype=None)
-    return demo.one_step(tx, jnp.bfloat16)
+    "half_precision_sum": demo.number(
+        "MultiSteps sums bfloat16 gradients in bfloat16: 1,000 from 0.5 to 1.5 get the mean 0.5",
+        "the mean of 1,000 gradients from 0.5 to 1.5 is {}",
+        _mean,
+        1.0,
+    ),
+    "complex_accumulator": demo.wrong_dtype(
+        "Complex gradients lose their imaginary part",
+        "complex64 gradients are accumulated in {}",
+        _accumulator("complex64"),
+        "complex64",
+    ),
+    "float64_accumulator": demo.wrong_dtype(
+        "float64 gradients are accumulated in float32",
+        "float64 gradients are accumulated in {}",
+        _accumulator("float64"),
+        "float64",
+        in_x64=True,
+    ),
+    "accumulator_dtype_none": demo.step(
+        "accumulator_dtype=None, as documented: TypeError",
+        lambda optax: demo.call("MultiSteps", _sgd(optax), 2, accumulator_dtype=None)(optax),
+        "bfloat16",
+    ),
+}

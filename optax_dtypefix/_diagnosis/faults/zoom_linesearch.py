@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
-from ..._contract.dtypes import PyTree, is_inexact, is_weak, leaves
+from ..._contract.dtypes import PyTree, is_inexact, leaves
 from ..._contract.widths import real_dtype
-from ..._contract.x64 import x64
-from ..._engine.patch import Reproducers
 from . import _reproduce as demo
 
 
@@ -20,93 +17,69 @@ def _loss(params: PyTree) -> Any:
     return sum(jnp.sum(jnp.real(leaf * jnp.conj(leaf))).astype(real_dtype(found)) for leaf in found)
 
 
-def _build_lbfgs(optax: Any) -> Any:
-    return demo.public(optax, "lbfgs")()
+_LBFGS = demo.call("lbfgs")
+_BACKTRACKING = demo.call("scale_by_backtracking_linesearch", max_backtracking_steps=3)
 
-
-def _build_backtracking(optax: Any, *, store_grad: bool = False) -> Any:
-    build = demo.public(optax, "scale_by_backtracking_linesearch")
-    return build(max_backtracking_steps=3, store_grad=store_grad)
-
-
-FAULTS = Reproducers(
-    weak_types_backtracking=demo.step(
+FAULTS = {
+    "weak_types_backtracking": demo.step(
         "State of the backtracking search is weakly typed until the first step: two traces",
-        _build_backtracking,
-        jnp.float32,
+        _BACKTRACKING,
+        "float32",
         loss=_loss,
     ),
-    float32_in_64_bit_mode=demo.step(
+    "float32_in_64_bit_mode": demo.step(
         "float32 params in 64-bit mode: TypeError from cond, later float64 in state and inside",
-        _build_lbfgs,
-        jnp.float32,
+        _LBFGS,
+        "float32",
         in_x64=True,
-        inside=True,
         loss=_loss,
     ),
-    bfloat16=demo.step(
+    "bfloat16": demo.step(
         "bfloat16 params: TypeError from cond, later a changing state",
-        _build_lbfgs,
-        jnp.bfloat16,
+        _LBFGS,
+        "bfloat16",
         loss=_loss,
     ),
-    complex=demo.step(
-        "Complex params: TypeError, later two traces", _build_lbfgs, jnp.complex64, loss=_loss
+    "complex": demo.step(
+        "Complex params: TypeError, later two traces", _LBFGS, "complex64", loss=_loss
     ),
-    mixed_tree=demo.step(
+    "mixed_tree": demo.step(
         "Leaves of different dtypes: TypeError, or updates of the wrong dtype",
-        _build_lbfgs,
-        *(jnp.bfloat16, jnp.float32),
+        _LBFGS,
+        *("bfloat16", "float32"),
         loss=_loss,
     ),
-    mixed_precision=demo.step(
+    "mixed_precision": demo.step(
         "float32 gradients on bfloat16 params: TypeError, or the state changes dtype",
-        _build_lbfgs,
-        jnp.bfloat16,
-        grads=jnp.float32,
+        _LBFGS,
+        "bfloat16",
+        grads="float32",
         loss=_loss,
     ),
-    bfloat16_backtracking=demo.step(
+    "bfloat16_backtracking": demo.step(
         "bfloat16 params: the state of the backtracking search changes",
-        _build_backtracking,
-        jnp.bfloat16,
+        _BACKTRACKING,
+        "bfloat16",
         loss=_loss,
     ),
-    stored_gradient=demo.step(
+    "stored_gradient": demo.step(
         "store_grad=True on bfloat16 params: TypeError about a cotangent",
-        lambda optax: _build_backtracking(optax, store_grad=True),
-        jnp.bfloat16,
+        demo.call("scale_by_backtracking_linesearch", max_backtracking_steps=3, store_grad=True),
+        "bfloat16",
         loss=_loss,
     ),
-)
-
-
-@FAULTS.traced
-def weak_types(optax: Any) -> str | None:
-    """State of L-BFGS is weakly typed until the first step: two traces."""
-    tx = _build_lbfgs(optax)
-    # This is enough to know, and to trace a search takes long.
-    if any(map(is_weak, leaves(demo.initial(tx, jnp.float32)))):
-        return "the state is weakly typed before the first step, and not after it"
-    return demo.one_step(tx, jnp.float32, loss=_loss)
-
-
-@FAULTS.traced
-@x64()
-def float64(optax: Any) -> str | None:
-    """float64 in 64-bit mode: cond and checkpointed scan refuse the state of L-BFGS.
-
-    The state passes through ``cond(pred, update, keep)``, as in a checkpointed scan.
-    """
-    tx = _build_lbfgs(optax)
-
-    def maybe_step(keep: Any, params: PyTree) -> Any:
-        extra = {"value": _loss(params), "grad": params, "value_fn": _loss}
-
-        def step(state: Any) -> Any:
-            return tx.update(params, state, params, **extra)[1]
-
-        return jax.lax.cond(keep, lambda state: state, step, tx.init(params))
-
-    jax.eval_shape(maybe_step, jax.ShapeDtypeStruct((), jnp.bool_), demo.shapes(jnp.float64))
-    return None
+    "weak_types": demo.step(
+        "State of L-BFGS is weakly typed until the first step: two traces",
+        _LBFGS,
+        "float32",
+        loss=_loss,
+    ),
+    "float64": demo.step(
+        "float64 in 64-bit mode: cond and checkpointed scan refuse the state of L-BFGS",
+        _LBFGS,
+        "float64",
+        in_x64=True,
+        in_cond=True,
+        loss=_loss,
+    ),
+}
