@@ -50,6 +50,10 @@ if TYPE_CHECKING:
     )
     from ._contract.preserve import preserve_dtypes as preserve_dtypes
     from ._diagnosis.check import check as check
+    from ._diagnosis.report import (
+        PatchStatus as PatchStatus,
+        Report as Report,
+    )
     from ._diagnosis.result import (
         Check as Check,
         ValueCheck as ValueCheck,
@@ -57,10 +61,6 @@ if TYPE_CHECKING:
         Violation as Violation,
     )
     from ._diagnosis.values import check_values as check_values
-    from ._engine.report import (
-        PatchStatus as PatchStatus,
-        Report as Report,
-    )
     from ._engine.state import State as State
     from ._multihost import (
         assert_same_on_all_processes as assert_same_on_all_processes,
@@ -77,9 +77,9 @@ _LATER = {
     ),
     "_contract.migrate": ("StateChange", "migrate_state"),
     "_contract.preserve": ("preserve_dtypes",),
+    "_diagnosis.report": ("PatchStatus", "Report"),
     "_diagnosis.result": ("Check", "ValueCheck", "ValueProblem", "Violation"),
     "_diagnosis.values": ("check_values",),
-    "_engine.report": ("PatchStatus", "Report"),
     "_engine.state": ("State",),
     "_multihost": ("assert_same_on_all_processes",),
 }

@@ -10,8 +10,8 @@ from ._settings import SETTINGS
 if TYPE_CHECKING:
     from contextlib import _GeneratorContextManager
 
+    from ._diagnosis.report import Report
     from ._engine.engine import Engine
-    from ._engine.report import Report
     from ._record import Record
 
 

@@ -18,7 +18,7 @@ from ._errors import OptaxDtypeFixError, summarize, warn_or_raise
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ._engine.report import Report
+    from ._diagnosis.report import Report
     from ._settings import Settings
 
 # As root, we could replace /dev/null by a report.

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Callable
 from .._errors import summarize, warn_or_raise
 from .._logging import LOGGER
 from .._tally import Tally
+from .locate import loaded_module
 from .lock import LOCK
 from .patch_points import PatchPoints
 from .selection import Decision, decide
-from .state import State
+from .state import NOT_IMPORTED, State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -86,6 +87,26 @@ class Patches:
     def suspended(self) -> set[str]:
         """Return the patches of the open ``disabled`` blocks."""
         return {patch_id for block in tuple(self.blocks) for patch_id in block}
+
+    def decision_now(self, patch_id: str) -> Decision:
+        """Return the current decision on a patch, also if it was never decided."""
+        slot = self.slots[patch_id]
+        disabled_reason = self.settings.disabled_reason(patch_id)
+        if disabled_reason is not None:
+            return Decision(State.DISABLED, disabled_reason)
+        if slot.reverted:
+            return Decision(State.DISABLED, "reverted by the program")
+        if slot.decision is None:
+            if loaded_module(self.package) is None:
+                return Decision(State.PENDING, f"{self.package} {NOT_IMPORTED}")
+            missed = f"{self.package} was imported without triggering the import hook"
+            return Decision(State.PENDING, f"{missed}; call optax_dtypefix.apply()")
+        if slot.is_applied and patch_id in self.suspended():
+            return Decision(State.DISABLED, "inside a disabled() block")
+        lost = self.points.lost(patch_id) if slot.is_applied else ""
+        if lost:
+            return Decision(State.FAILED, f"{lost}; call optax_dtypefix.apply() to patch it again")
+        return slot.decision
 
     def is_waiting(self, patch_id: str) -> bool:
         """Return whether an import may change the decision on a patch."""

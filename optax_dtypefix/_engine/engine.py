@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from types import ModuleType
 
-    from .report import Report
+    from .._diagnosis.report import Report
 
 
 class Engine(Patches):
@@ -107,17 +107,14 @@ class Engine(Patches):
 
     def is_applied(self, patch_id: str) -> bool:
         """Return whether calls reach this patch right now."""
-        with LOADING:
-            from .report import decision_now
-
         self.choose((patch_id,))
         with LOCK:
-            return decision_now(self, patch_id).state is State.APPLIED
+            return self.decision_now(patch_id).state is State.APPLIED
 
     def status(self) -> Report:
         """Report the state of every patch."""
         with LOADING:
-            from .report import make_report
+            from .._diagnosis.report import make_report
 
         return make_report(self)
 

@@ -7,6 +7,8 @@ import sys
 from importlib.machinery import ModuleSpec
 from typing import TYPE_CHECKING, Callable
 
+from .locate import loaded_module
+
 if TYPE_CHECKING:
     from types import ModuleType
 
@@ -22,15 +24,6 @@ def is_imported(module: str) -> bool:
         except Exception:  # The import failed in the other thread.
             return False
     return loaded_module(module) is not None and not is_being_imported(sys.modules.get(module))
-
-
-def loaded_module(name: str) -> ModuleType | None:
-    """Return a module, also while it is being imported.
-
-    A mock in its place, or None, which blocks the import, has no name and is no module.
-    """
-    module = sys.modules.get(name)
-    return module if isinstance(getattr(module, "__name__", None), str) else None
 
 
 def is_being_imported(module: ModuleType | None) -> bool:

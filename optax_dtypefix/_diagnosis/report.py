@@ -7,22 +7,17 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from .. import __version__
+from .._engine import release as _release
+from .._engine.locate import loaded_module
+from .._engine.lock import LOCK
+from .._engine.state import NOT_IMPORTED, State
+from .._engine.still_stock import list_holders
 from .._text import cut, html_table, suggest, table
-from . import release as _release
-from .lock import LOCK
-from .modules import loaded_module
-from .selection import Decision
-from .state import NOT_IMPORTED, State
-from .still_stock import list_holders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from .application import Patches
-
-
-REVERTED = "reverted by the program"
-SUSPENDED = "inside a disabled() block"
+    from .._engine.application import Patches
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -250,7 +245,7 @@ def make_report(patches: Patches) -> Report:
     # Loading a patch imports JAX, which a pending package does not justify.
     declared = {i: _declared(patches, i) if package else ((), "", False) for i in patches.ids}
     with LOCK:
-        decisions = {patch_id: decision_now(patches, patch_id) for patch_id in patches.ids}
+        decisions = {patch_id: patches.decision_now(patch_id) for patch_id in patches.ids}
         rows = tuple(
             PatchStatus(
                 patch_id,
@@ -274,27 +269,6 @@ def make_report(patches: Patches) -> Report:
         patches=rows,
         optax_location=os.path.dirname(getattr(package, "__file__", None) or ""),
     )
-
-
-def decision_now(patches: Patches, patch_id: str) -> Decision:
-    """Return the current decision on a patch, also if it was never decided."""
-    slot = patches.slots[patch_id]
-    disabled_reason = patches.settings.disabled_reason(patch_id)
-    if disabled_reason is not None:
-        return Decision(State.DISABLED, disabled_reason)
-    if slot.reverted:
-        return Decision(State.DISABLED, REVERTED)
-    if slot.decision is None:
-        if loaded_module(patches.package) is None:
-            return Decision(State.PENDING, f"{patches.package} {NOT_IMPORTED}")
-        missed = f"{patches.package} was imported without triggering the import hook"
-        return Decision(State.PENDING, f"{missed}; call optax_dtypefix.apply()")
-    if slot.is_applied and patch_id in patches.suspended():
-        return Decision(State.DISABLED, SUSPENDED)
-    lost = patches.points.lost(patch_id) if slot.is_applied else ""
-    if lost:
-        return Decision(State.FAILED, f"{lost}; call optax_dtypefix.apply() to patch it again")
-    return slot.decision
 
 
 def _declared(patches: Patches, patch_id: str) -> tuple[tuple[str, ...], str, bool]:
