@@ -113,7 +113,12 @@ def page(patch: Patch) -> Iterator[str]:
     yield "| fault | what goes wrong | releases | issue |"
     yield "|---|---|---|---|"
     for fault in patch.faults:
-        cells = (f"`{fault.id}`", fault.summary, ranges(affected(fault)), links(fault.upstream))
+        cells = (
+            f"`{fault.id}`",
+            fault.reproducer().summary,
+            ranges(affected(fault)),
+            links(fault.upstream),
+        )
         yield f"| {' | '.join(cells)} |"
     yield ""
     yield until_when(patch)

@@ -51,7 +51,7 @@ def write_outcomes(path: str, *ids: str) -> None:
                 {
                     "patch": patch_id,
                     "fault": fault.id,
-                    "summary": fault.summary,
+                    "summary": fault.reproducer().summary,
                     "upstream": fault.upstream,
                     "in_release": _may_have(release, fault),
                 }
@@ -79,7 +79,7 @@ def _may_have(release: Release, fault: Fault) -> bool:
 
 def _outcome(fault: Fault) -> str | None:
     try:
-        return fault.reproduce(sys.modules["optax"])
+        return fault.reproducer().reproduce(sys.modules["optax"])
     except Exception as error:  # Many faults show by raising.
         return f"{type(error).__name__}: {error}"
 

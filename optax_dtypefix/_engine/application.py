@@ -15,12 +15,13 @@ from .lock import LOCK
 from .patch_points import PatchPoints
 from .selection import Decision, decide
 from .state import NOT_IMPORTED, State
+from .when_called import WhenCalled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from .._settings import Settings
-    from .patch import Patch, Target
+    from .patch import Patch, Replacement, Target
     from .release import Release
 
 
@@ -174,69 +175,70 @@ class Application:
 
     def apply(self, ids: Iterable[str]) -> None:
         """Apply those patches that are neither applied nor switched off."""
-        self._record(self._decide(self._list_wanted(ids), self._release))
+        self._record(self._decide(self._list_wanted(ids)))
 
     def _list_wanted(self, ids: Iterable[str]) -> list[str]:
         slots, disabled_reason = self._patches.slots, self._patches.settings.disabled_reason
         with LOCK:
             return [i for i in ids if not (slots[i].is_applied or disabled_reason(i))]
 
-    def _decide(self, ids: list[str], release: Release) -> dict[str, Decision]:
-        """Decide on patches as on those of a release.
+    def _decide(self, ids: Iterable[str]) -> dict[str, Decision]:
+        """Decide on patches.
 
         Holds no lock: loading and probing trigger imports, and another thread may hold the lock of
         that import while it waits for ours.
         """
-        return {patch_id: self._decide_on(patch_id, release) for patch_id in ids}
+        return {patch_id: self._decide_on(patch_id) for patch_id in ids}
 
-    def _decide_on(self, patch_id: str, release: Release) -> Decision:
+    def _decide_on(self, patch_id: str) -> Decision:
         patches = self._patches
         named = patches.slots[patch_id].requested or patches.settings.opted_in(patch_id)
         try:
-            patch, failed = patches.load(patch_id), functools.partial(patches.take_out, patch_id)
-            targets = tuple(target.loaded_when_called(failed) for target in patch.targets)
-            patch = patch._replace(targets=targets)
-            return decide(patch, release, opted_in=named, judge=self._judge)
+            patch = patches.load(patch_id)
+            return decide(patch, self._release, opted_in=named, judge=self._judge)
         except Exception as error:  # A broken patch must not break the others, or the import.
             LOGGER.debug("%s could not be decided", patch_id, exc_info=True)
             return describe_failure(error)
 
-    def _judge(self, patch: Patch, targets: tuple[Target, ...], release: Release) -> Decision:
+    def _judge(self, patch: Patch, targets: tuple[Target, ...]) -> Decision:
         """Decide by the table of the faults."""
-        faults = patch.faults_on(release)
-        installed = f"{self._patches.package} {release}"
+        faults = patch.faults_on(self._release)
+        installed = f"{self._patches.package} {self._release}"
         if not faults:
             return Decision(State.NOT_NEEDED, f"{installed} has none of the faults of this patch")
         names = ", ".join(fault.id for fault in faults)
         return Decision(State.APPLIED, f"{installed} has: {names}", targets)
 
-    def _record(self, decisions: dict[str, Decision]) -> None:
+    def _record(self, decisions: Mapping[str, Decision]) -> None:
         """Apply what was decided, and record it, in one step for other threads."""
         slots, points = self._patches.slots, self._patches.points
         with LOCK:
             for patch_id, decision in decisions.items():
                 slot = slots[patch_id]
-                # Another thread may have settled some of them meanwhile. A second decision counts
-                # if it is better than the first.
-                again = patch_id in self.outcome and decision.state is not State.APPLIED
-                if not (slot.reverted or slot.is_applied or again):
+                if not (slot.reverted or slot.is_applied):  # Another thread may have settled it.
                     slot.decision = self.outcome[patch_id] = self._attach(patch_id, decision)
             stale, _ = points.refresh(self._patches.suspended(), importing=self._importing)
         self.stale = self.stale or stale
 
     def _attach(self, patch_id: str, decision: Decision) -> Decision:
         """Add the layers of a patch. Return the decision to record."""
-        tally, points = self._patches.slots[patch_id].tally, self._patches.points
+        points = self._patches.points
         try:
             for target in decision.targets:
-                call = target.replacement
-                if target.name != "__getattr__":  # Reading a name from a module is no call.
-                    call = tally.layer(call)
-                points.attach(patch_id, target._replace(replacement=call))
+                points.attach(patch_id, target, self._make_layer(patch_id, target))
         except Exception as error:
             points.detach(patch_id)
             return describe_failure(error)
         return decision
+
+    def _make_layer(self, patch_id: str, target: Target) -> Replacement:
+        """Return what is called in place of the stock function."""
+        call = target.replacement
+        if isinstance(call, str):
+            call = WhenCalled(call, functools.partial(self._patches.take_out, patch_id))
+        if target.name == "__getattr__":  # Reading a name from a module is no call.
+            return call
+        return self._patches.slots[patch_id].tally.layer(call)
 
 
 def describe_failure(error: Exception) -> Decision:

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import functools
 import importlib
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
-
-from .when_called import WhenCalled
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from .._diagnosis.probes import Reproducer
     from .release import Release
 
 Stock = Callable[..., Any]
@@ -34,39 +33,8 @@ it returns, by ``rebuild`` of ``patches/_support/rebuild.py``, and of its callba
 does not do.
 """
 
-Reproduce = Callable[[Any], Optional[str]]
-"""``reproduce(package)``: runs public functions of the package, as a user would.
-
-Returns None if the contract holds, else a description of the fault. May raise instead. The package
-is an argument, not a global, because a program may delete the package and import it again.
-"""
-
 _ISSUES = "https://github.com/google-deepmind/optax/issues/"
 _FAULTS = f"{__name__.partition('.')[0]}._diagnosis.faults"
-
-
-class NotInReleaseError(LookupError):
-    """The release lacks a function that the reproducer needs, so it does not have the fault."""
-
-
-class Reproducer(NamedTuple):
-    """How to reproduce a fault.
-
-    Attributes:
-      summary: what a user sees, in one line.
-      run: reproduces the fault on the current functions of the package, stock or patched.
-      probe: a reproducer for untested releases and stock functions, which evaluates no more than
-        shapes and dtypes: no FLOPs, no backend. None if there is no such reproducer.
-    """
-
-    summary: str
-    run: Reproduce
-    probe: Reproduce | None = None
-
-    @property
-    def traces_only(self) -> bool:
-        """Whether the reproducer itself evaluates no more than shapes and dtypes."""
-        return self.run is self.probe
 
 
 class Fault(NamedTuple):
@@ -76,25 +44,13 @@ class Fault(NamedTuple):
       id: short name, unique within the patch.
       releases: PEP 440 specifiers of the affected releases, among the tested ones.
       upstream: link of the upstream issue or pull request; empty if there is none.
-      reproducer: imports the reproducer.
+      reproducer: imports the reproducer, a ``Reproducer`` of ``_diagnosis/probes.py``.
     """
 
     id: str
     releases: str
     upstream: str
     reproducer: Callable[[], Reproducer]
-
-    @property
-    def summary(self) -> str:
-        """What a user sees, in one line."""
-        return self.reproducer().summary
-
-    def reproduce(self, package: Any) -> str | None:
-        """Run the reproducer. A release without the function that it needs has no fault."""
-        try:
-            return self.reproducer().run(package)
-        except NotInReleaseError:
-            return None
 
 
 class Target(NamedTuple):
@@ -103,7 +59,8 @@ class Target(NamedTuple):
     Attributes:
       modules: modules that may define it, newest layout first; the first one that does counts.
       qualname: its name in the module, such as ``MultiSteps.update``.
-      replacement: the function to call instead, or where it is, as ``module:name``.
+      replacement: the function to call instead, or where it is, as ``module:name``: then it is
+        imported at the first call.
       releases: PEP 440 specifiers of the releases that this replacement is for; all if empty.
       known_parameters: if given, the parameters that the replacement reads, and on which releases.
         On an untested release, a function without one of them is left unpatched, and a call that
@@ -112,7 +69,7 @@ class Target(NamedTuple):
 
     modules: tuple[str, ...]
     qualname: str
-    replacement: Any
+    replacement: Replacement | str
     releases: str = ""
     known_parameters: Mapping[str, str] | None = None
 
@@ -120,11 +77,6 @@ class Target(NamedTuple):
     def name(self) -> str:
         """The last part of the qualified name."""
         return self.qualname.rpartition(".")[2]
-
-    def loaded_when_called(self, failed: Callable[[Exception], None]) -> Target:
-        """Put a function in place of where the replacement is. See :class:`WhenCalled`."""
-        where = self.replacement
-        return self._replace(replacement=WhenCalled(where, failed)) if type(where) is str else self
 
 
 class Patch(NamedTuple):

@@ -82,7 +82,7 @@ class PatchPoints:
         self._points: dict[str, PatchPoint] = {}
         self._replaced: list[tuple[Any, Any]] = []  # Partials and static methods, old and new.
 
-    def attach(self, patch_id: str, target: Target) -> None:
+    def attach(self, patch_id: str, target: Target, layer: Replacement) -> None:
         """Add a layer, which acts from the next :meth:`refresh` on.
 
         Raises:
@@ -102,7 +102,7 @@ class PatchPoints:
         point = PatchPoint(*(str(getattr(stock, name, "")) for name in names))
         if find(*point.where) is not stock:
             point = PatchPoint(module, target.qualname)
-        self._points.setdefault(point.path, point).layers[patch_id] = target.replacement
+        self._points.setdefault(point.path, point).layers[patch_id] = layer
 
     def detach(self, patch_id: str) -> None:
         """Remove the layers of a patch, from the next :meth:`refresh` on."""

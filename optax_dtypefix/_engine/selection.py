@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .patch import Fault, Patch, Target
     from .release import Release
 
-    Judge = Callable[[Patch, tuple[Target, ...], Release], "Decision"]
+    Judge = Callable[[Patch, tuple[Target, ...]], "Decision"]
 
 
 NOT_OPTED_IN = "opt-in: add it to OPTAX_DTYPEFIX_ENABLE"
@@ -55,7 +55,7 @@ def decide(patch: Patch, release: Release, *, opted_in: bool, judge: Judge) -> D
         targets, absent = tuple(target for target in targets if target not in absent), []
     if absent or not targets:
         return _absent(absent, wanted=release.tested and bool(patch.faults_on(release)))
-    return judge(patch, targets, release)
+    return judge(patch, targets)
 
 
 def _absent(targets: list[Target], *, wanted: bool) -> Decision:

@@ -7,22 +7,21 @@ import inspect
 import sys
 from typing import TYPE_CHECKING, Any
 
-from .._errors import summarize, warn_or_raise
+from .._diagnosis.probes import decide_by_probes, unsupported, verify_fix
+from .._errors import warn_or_raise
 from .._tally import paused
 from .application import Application, forget_traces
 from .locate import parameters_of
 from .lock import LOCK
-from .patch import NotInReleaseError
-from .selection import Decision
 from .state import State
 from .wrapper import stock_only
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from types import ModuleType
 
-    from .patch import Fault, Patch, Stock, Target
+    from .patch import Patch, Replacement, Stock, Target
     from .release import Release
+    from .selection import Decision
 
 
 class ProbedApplication(Application):
@@ -35,32 +34,64 @@ class ProbedApplication(Application):
         """
         left: dict[str, Decision | None] = dict.fromkeys(self._list_wanted(ids))
         for release in (self._release, self._release.as_later):
-            self._record(self._decide([*left], release))
+            self._release = release
+            decisions = self._decide(left) if left else {}
+            # A second decision counts if it is better than the first.
+            self._record({i: d for i, d in decisions.items() if left[i] is None or d.targets})
             for patch_id, first in left.items():
                 self._verify(patch_id, first)
             unfit = (State.UNSUPPORTED, State.MISSING)
             left = {i: decision for i, decision in self.outcome.items() if decision.state in unfit}
 
-    def _decide(self, ids: list[str], release: Release) -> dict[str, Decision]:
-        if not ids:
-            return {}
+    def _decide(self, ids: Iterable[str]) -> dict[str, Decision]:
         self.stale = True  # Probes leave traces too.
         forget_traces()  # Probes must see stock functions, and no trace of patched ones.
         with stock_only(), self._patches.probing():
-            return super()._decide(ids, release)
+            return super()._decide(ids)
 
-    def _judge(self, patch: Patch, targets: tuple[Target, ...], release: Release) -> Decision:
+    def _judge(self, patch: Patch, targets: tuple[Target, ...]) -> Decision:
         """Decide by the probes."""
+        release = self._release
         untested = f"{self._patches.package} {release} is not a tested release"
         lacks = [name for target in targets for name in _lacks(target, release)]
         if lacks:
             names = ", ".join(dict.fromkeys(lacks))
-            return _unsupported(f"{untested}; it lacks parameters that the patch needs: {names}")
-        strict = self._patches.settings.strict
-        guarded = tuple(_guarded(target, release, strict=strict) for target in targets)
+            return unsupported(f"{untested}; it lacks parameters that the patch needs: {names}")
         # First those faults that such a release had last: to look for others takes time.
         likely = sorted(patch.faults, key=lambda fault: not release.within(fault.releases))
-        return _by_probe(likely, sys.modules[self._patches.package], untested, guarded)
+        decision = decide_by_probes(likely, sys.modules[self._patches.package], untested)
+        return decision._replace(targets=targets) if decision.state is State.APPLIED else decision
+
+    def _make_layer(self, patch_id: str, target: Target) -> Replacement:
+        """Hand calls on to stock that give a parameter which the replacement does not know."""
+        layer = super()._make_layer(patch_id, target)
+        if target.known_parameters is None:
+            return layer
+        unknown = set(parameters_of(target)) - _known(target, self._release)
+        if not unknown:
+            return layer
+        strict = self._patches.settings.strict
+
+        @functools.wraps(layer)
+        def guarded(stock: Stock, *args: Any, **kwargs: Any) -> Any:
+            signature = inspect.signature(stock)
+            given = signature.bind(*args, **kwargs).arguments  # Or the TypeError of stock.
+            strange = [
+                name
+                for name in sorted(unknown & given.keys())
+                if given[name] is not signature.parameters[name].default
+            ]
+            if not strange:
+                return layer(stock, *args, **kwargs)
+            warn_or_raise(
+                f"This call of {target.qualname} is not patched: the patch does not know these "
+                f"arguments: {', '.join(strange)}. The stock function runs. Leave the arguments "
+                f"out, or upgrade optax-dtypefix.",
+                strict=strict,
+            )
+            return stock(*args, **kwargs)
+
+        return guarded
 
     def _verify(self, patch_id: str, first: Decision | None) -> None:
         """Take out a patch that was chosen by probe and does not fix what the probe found.
@@ -71,51 +102,13 @@ class ProbedApplication(Application):
         if decision is None or not decision.probed or patch_id in patches.suspended():
             return
         with paused(), patches.probing():  # Not locked: it imports.
-            verdict = _verify_fix(decision, sys.modules[patches.package])
+            verdict = verify_fix(decision, sys.modules[patches.package])
         with LOCK:
             slot = patches.slots[patch_id]
             if verdict is not decision and slot.decision is decision:
                 slot.decision = self.outcome[patch_id] = first or verdict
                 patches.points.detach(patch_id)
                 patches.points.refresh(patches.suspended())
-
-
-def _by_probe(
-    faults: Iterable[Fault], package: ModuleType, untested: str, targets: tuple[Target, ...]
-) -> Decision:
-    probed: list[Fault] = []
-    for fault in faults:
-        reproducer = fault.reproducer()
-        probed += [fault] if reproducer.traces_only else []
-        if reproducer.probe is None:
-            continue
-        try:
-            shows = reproducer.probe(package) is not None
-        except NotInReleaseError:
-            shows = False
-        except (AttributeError, ImportError) as error:  # The probe does not know this release.
-            return _unsupported(f"{untested}; the probe could not run: {summarize(error)}")
-        except Exception:  # Many faults show by raising.
-            shows = True
-        if shows:  # One fault is enough to know: tracing them all would hold up the import.
-            reason = f"{untested}; the probe found: {fault.id}"
-            return Decision(State.APPLIED, reason, targets, probed=tuple(probed))
-    return Decision(State.NOT_NEEDED, f"{untested}; the probe found no fault")
-
-
-def _verify_fix(decision: Decision, package: ModuleType) -> Decision:
-    """Return the decision on an applied patch, or ``unsupported`` if its faults remain.
-
-    A replacement may not fit a release that it was never tested on.
-    """
-    for fault in decision.probed:
-        try:
-            outcome = fault.reproduce(package)
-        except Exception as error:  # Raised by the patch, or by the fault: it is not fixed.
-            outcome = summarize(error)
-        if outcome is not None:
-            return _unsupported(f"{decision.reason}; the patch does not fix it: {outcome}")
-    return decision
 
 
 def _known(target: Target, release: Release) -> set[str]:
@@ -126,38 +119,3 @@ def _known(target: Target, release: Release) -> set[str]:
 def _lacks(target: Target, release: Release) -> list[str]:
     known = _known(target, release)
     return sorted(known - set(parameters_of(target))) if known else []
-
-
-def _guarded(target: Target, release: Release, *, strict: bool) -> Target:
-    """Hand calls on to stock that give a parameter which the replacement does not know."""
-    if target.known_parameters is None:
-        return target
-    unknown = set(parameters_of(target)) - _known(target, release)
-    if not unknown:
-        return target
-    call: Any = target.replacement
-
-    @functools.wraps(call)
-    def replacement(stock: Stock, *args: Any, **kwargs: Any) -> Any:
-        signature = inspect.signature(stock)
-        given = signature.bind(*args, **kwargs).arguments  # Or the TypeError of stock.
-        strange = [
-            name
-            for name in sorted(unknown & given.keys())
-            if given[name] is not signature.parameters[name].default
-        ]
-        if not strange:
-            return call(stock, *args, **kwargs)
-        warn_or_raise(
-            f"This call of {target.qualname} is not patched: the patch does not know these "
-            f"arguments: {', '.join(strange)}. The stock function runs. Leave the arguments out, "
-            f"or upgrade optax-dtypefix.",
-            strict=strict,
-        )
-        return stock(*args, **kwargs)
-
-    return target._replace(replacement=replacement)
-
-
-def _unsupported(reason: str) -> Decision:
-    return Decision(State.UNSUPPORTED, reason, warn=True)

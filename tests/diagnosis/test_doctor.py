@@ -81,7 +81,7 @@ TAMPERED = f"""
             return "shown"
 
         def fault(name, reproduce, releases=""):
-            from optax_dtypefix._engine.patch import Reproducer
+            from optax_dtypefix._diagnosis.probes import Reproducer
 
             found = Reproducer(name, reproduce)
             return inner_drift._replace(id=name, reproducer=lambda: found, releases=releases)
@@ -298,7 +298,7 @@ OTHERS = f"""
 {FEW}
     def tamper(patch):
         import optax
-        from optax_dtypefix._engine.patch import Reproducer
+        from optax_dtypefix._diagnosis.probes import Reproducer
         from optax_dtypefix._engine.release import Release
         from optax_dtypefix.patches import load
 

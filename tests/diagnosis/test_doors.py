@@ -26,6 +26,7 @@ DOORS = {
     "optax_dtypefix/_record.py": "the same",
     "optax_dtypefix/_engine/engine.py": "``status()``",
     "optax_dtypefix/_engine/patch.py": "reproducers, for the probes of untested releases",
+    "optax_dtypefix/_engine/untested.py": "these probes",
 }
 """What may name the wing, and for what."""
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 from optax_dtypefix import OptaxDtypeFixError, OptaxDtypeFixWarning, State
+from optax_dtypefix._diagnosis.probes import Reproducer
 from optax_dtypefix._engine.engine import Engine
-from optax_dtypefix._engine.patch import Fault, Reproducer
+from optax_dtypefix._engine.patch import Fault
 from optax_dtypefix._engine.release import Release, installed
 from optax_dtypefix._settings import Settings
 from optax_dtypefix.patches.releases import TESTED

@@ -71,7 +71,7 @@ def test_the_patch_describes_itself(patch_id: str) -> None:
     assert patch.upstream or "upstream issue was found" in " ".join(docstring.split()), (
         "give a fault its issue, or write in the docstring: No upstream issue was found."
     )
-    assert all(fault.summary and fault.releases for fault in patch.faults)
+    assert all(fault.reproducer().summary and fault.releases for fault in patch.faults)
     # Without a probe the patch could never act on a release outside the table.
     assert any(fault.reproducer().probe for fault in patch.faults)
 

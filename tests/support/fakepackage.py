@@ -10,9 +10,10 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Callable
 
+from optax_dtypefix._diagnosis.probes import Reproducer
 from optax_dtypefix._engine.engine import Engine
 from optax_dtypefix._engine.import_hook import patch_when_imported
-from optax_dtypefix._engine.patch import Fault, Patch, Reproducer, Target
+from optax_dtypefix._engine.patch import Fault, Patch, Target
 from optax_dtypefix._settings import Settings
 from optax_dtypefix.patches.releases import TESTED
 

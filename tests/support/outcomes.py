@@ -43,7 +43,7 @@ def outcome_of(name: str) -> tuple[str | None, int]:
     patch_id, _, _ = name.partition(".")
     before = changes(patch_id)
     try:
-        outcome = faults()[name].reproduce(optax)
+        outcome = faults()[name].reproducer().reproduce(optax)
     except Exception as error:
         outcome = f"{type(error).__name__}: {error}"
     return outcome, changes(patch_id) - before

@@ -22,7 +22,7 @@ from packaging.version import Version
 from optax_dtypefix import preserve_dtypes
 from optax_dtypefix._contract.x64 import x64
 from optax_dtypefix._diagnosis.faults._reproduce import drifting, public
-from optax_dtypefix._engine.patch import NotInReleaseError
+from optax_dtypefix._diagnosis.probes import NotInReleaseError
 from support.trees import tree_map
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ import numpy as np
 
 from ..._contract.dtypes import is_half, leaves, tree_map
 from ..._contract.x64 import x64
-from ..._engine.patch import NotInReleaseError, Reproducer
 from ..jaxpr import equations
+from ..probes import NotInReleaseError, Reproducer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from ..._engine.patch import Reproducer
+from ..probes import Reproducer
 from . import _reproduce as demo
 
 

@@ -7,7 +7,7 @@ from typing import Any, Callable
 import jax
 import numpy as np
 
-from ..._engine.patch import Reproducer
+from ..probes import Reproducer
 from . import _reproduce as demo
 
 _NAMES = ("dadapt_adamw", "dog", "dowg", "momo", "momo_adam", "mechanize")

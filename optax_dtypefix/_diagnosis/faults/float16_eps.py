@@ -8,8 +8,8 @@ from typing import Any, Callable
 import jax
 import numpy as np
 
-from ..._engine.patch import Reproducer
 from ...patches._support.in_float32 import is_float16
+from ..probes import Reproducer
 from . import _reproduce as demo
 
 

@@ -6,7 +6,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from ..._engine.patch import Reproducer
+from ..probes import Reproducer
 from . import _reproduce as demo
 
 # 4 elements of 400: the norm is 800, and one square, 160000, is more than 65504 already.
