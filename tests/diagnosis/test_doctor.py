@@ -308,7 +308,7 @@ OTHERS = f"""
             found = Reproducer(name, reproduce)
             return patch.faults[0]._replace(id=name, reproducer=lambda: found, releases="")
 
-        faults = fault("of_fromage", of_fromage.reproduce), fault("of_none", lambda optax: "wrong")
+        faults = fault("of_fromage", of_fromage.reproducer().reproduce), fault("of_none", lambda optax: "wrong")
         return patch._replace(faults=faults)
 
     changed["multi_steps"] = tamper
