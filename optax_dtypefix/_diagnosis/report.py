@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from .._engine import release as _release
-from .._engine.locate import loaded_module
+from .._engine.import_hook import loaded_module
 from .._engine.lock import LOCK
 from .._engine.state import NOT_IMPORTED, State
 from .._engine.still_stock import list_holders

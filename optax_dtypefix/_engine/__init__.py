@@ -5,6 +5,6 @@
 ``patch_points`` (the wrapped functions), with ``locate`` (finds them), ``wrapper`` (wraps them) and
 ``rebinding`` (finds other names of them). The package is optax; the tests have a small one.
 
-A program on a tested release loads no more. ``untested`` applies patches by probes, ``modules`` and
-``still_stock`` serve a late import, and ``report`` is what ``status()`` shows.
+A program on a tested release loads no more. ``untested`` applies patches by probes, and
+``still_stock`` serves a late import.
 """

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Callable
 from .._errors import summarize, warn_or_raise
 from .._logging import LOGGER
 from .._tally import Tally
-from .locate import loaded_module
+from .import_hook import loaded_module
 from .lock import LOCK
 from .patch_points import PatchPoints
 from .selection import Decision, decide
@@ -133,15 +133,15 @@ class Patches:
             if not strict:
                 self.points.detach(patch_id)
                 self.points.refresh(self.suspended())
-        self.report_problems({patch_id: failure}, again=strict)
+        self.report_problems({patch_id: failure})
 
-    def report_problems(self, outcome: Mapping[str, Decision], *, again: bool) -> None:
-        """Warn of what was wanted and not done, once, or again. In strict mode, raise."""
+    def report_problems(self, outcome: Mapping[str, Decision]) -> None:
+        """Warn of what was wanted and not done, once. In strict mode, raise each time."""
         problems = {}
         for patch_id, decision in outcome.items():
             LOGGER.debug("%s: %s, %s", patch_id, decision.state, decision.reason)
             slot = self.slots[patch_id]
-            if decision.warn and (again or decision != slot.warned):
+            if decision.warn and (self.settings.strict or decision != slot.warned):
                 problems[patch_id] = slot.warned = decision
         if problems:
             details = "; ".join(f"{i} ({d.state}): {d.reason}" for i, d in problems.items())

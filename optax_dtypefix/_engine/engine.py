@@ -15,7 +15,7 @@ from .._errors import warn_or_raise
 from .._logging import LOGGER
 from . import release as _release
 from .application import Application, Patches, forget_traces
-from .import_hook import after_import
+from .import_hook import after_import, is_being_imported, is_imported
 from .lock import LOADING, LOCK
 from .state import State
 
@@ -30,27 +30,26 @@ class Engine(Patches):
     """The patches of one package, and what a program can do with them."""
 
     def on_import(self, module: ModuleType) -> None:
-        """Apply the patches that wait for this module, while it is being imported."""
+        """Apply the patches that wait for this module, at the end of its import or later."""
+        late = not is_being_imported(module)
         with LOCK:
             waiting = [patch_id for patch_id in self.ids if self.is_waiting(patch_id)]
-        # An import repeats no warning.
-        importing, again = module.__name__ == self.package, self.settings.strict
-        self._apply(waiting, importing=importing, again=again)
+        self._apply(waiting, importing=not late and module.__name__ == self.package)
+        if late:
+            self._report_still_stock()
         with LOCK:
             self.points.mark_in_time()
 
     def apply(self, *ids: str) -> None:
         """Apply the named patches, or all that the settings want. Idempotent."""
-        with LOADING:
-            from .modules import is_imported
-
         chosen = self.choose(ids)
         with LOCK:
             for patch_id in chosen:
-                self.slots[patch_id].requested |= bool(ids)
-                self.slots[patch_id].reverted = False
+                slot = self.slots[patch_id]
+                slot.requested |= bool(ids)
+                slot.reverted, slot.warned = False, None
         if is_imported(self.package):
-            self._apply(chosen, again=True)
+            self._apply(chosen)
             self._report_still_stock()
         for patch_id in ids:
             disabled_reason = self.settings.disabled_reason(patch_id)
@@ -118,8 +117,7 @@ class Engine(Patches):
 
         return make_report(self)
 
-    def _apply(self, ids: Iterable[str], *, again: bool, importing: bool = False) -> None:
-        """Apply patches, and report again what could not be done, or only once."""
+    def _apply(self, ids: Iterable[str], *, importing: bool = False) -> None:
         release = _release.installed(sys.modules[self.package], self.tested)
         application = Application(self, release, importing=importing)
         if not release.tested:
@@ -137,7 +135,7 @@ class Engine(Patches):
         active = any(decision.state is State.APPLIED for decision in outcome.values())
         if (active or importing) and LOGGER.isEnabledFor(logging.INFO):
             LOGGER.info(self.status().headline)
-        self.report_problems(outcome, again=again)  # Last: in strict mode it may raise.
+        self.report_problems(outcome)  # Last: in strict mode it may raise.
 
     def _report_still_stock(self) -> None:
         with LOADING:

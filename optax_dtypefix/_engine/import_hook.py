@@ -8,12 +8,13 @@ tools.
 
 from __future__ import annotations
 
+import importlib
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, Callable
 
 from .._errors import OptaxDtypeFixError, summarize, warn_or_raise
-from .lock import LOADING, LOCK
+from .lock import LOCK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,22 +22,15 @@ if TYPE_CHECKING:
 
     from .._settings import Settings
 
-_awaited: list[tuple[str, Callable[[Any], None], bool]] = []  # Module, hook, strict.
+_awaited: dict[tuple[str, Callable[[Any], None]], bool] = {}  # Module and hook: strict.
 _busy: list[str] = []  # Modules that our loader is executing, or whose hooks are running.
 
 
 def patch_when_imported(package: str, engine: Callable[[], Any], settings: Settings) -> None:
     """Patch a package now if it is imported, else as soon as it is. Get the engine only then."""
-    if not settings.enabled:
-        return
-    if package in sys.modules:
-        with LOADING:
-            from .modules import is_imported
-
-        if is_imported(package):
-            engine().apply()
-            return
-    after_import(package, lambda module: engine().on_import(module), strict=settings.strict)
+    if settings.enabled:
+        strict = settings.strict
+        after_import(package, lambda module: engine().on_import(module), strict=strict)
 
 
 def after_import(module: str, hook: Callable[[Any], None], *, strict: bool = False) -> None:
@@ -49,37 +43,86 @@ def after_import(module: str, hook: Callable[[Any], None], *, strict: bool = Fal
       OptaxDtypeFixError: raised by the hook. In strict mode, any other exception of the hook is
         raised as one; else it becomes a warning.
     """
-    entry = (module, hook, strict)
     _busy.append(module)
     try:
+        _awaited[module, hook] = strict
         with LOCK:
-            if entry not in _awaited:
-                _awaited.append(entry)
             if _FINDER not in sys.meta_path:
                 sys.meta_path.insert(0, _FINDER)
         if module in sys.modules:
-            with LOADING:
-                from .modules import is_being_imported, is_imported, watch
-
             if is_imported(module):
-                _call_back(module)
+                try:
+                    _call_back(module)
+                finally:  # If the hook raised, no import will call it again.
+                    _awaited.pop((module, hook), None)
             elif is_being_imported(sys.modules.get(module)):  # By this thread.
-                watch(sys.modules[module], _call_back)
+                _watch(sys.modules[module])
     finally:
         _busy.remove(module)
 
 
+def is_imported(module: str) -> bool:
+    """Return whether a module is imported. If another thread is importing it, wait for that.
+
+    Not while this thread imports it. A lazy module is loaded by the question.
+    """
+    if is_being_imported(sys.modules.get(module)):
+        try:
+            importlib.import_module(module)
+        except Exception:  # The import failed in the other thread.
+            return False
+    return loaded_module(module) is not None and not is_being_imported(sys.modules.get(module))
+
+
+def loaded_module(name: str) -> ModuleType | None:
+    """Return a module, also while it is being imported.
+
+    A mock in its place, or None, which blocks the import, has no name and is no module.
+    """
+    module = sys.modules.get(name)
+    return module if isinstance(getattr(module, "__name__", None), str) else None
+
+
+def is_being_imported(module: ModuleType | None) -> bool:
+    """Return whether a module is being executed, in any thread."""
+    return getattr(getattr(module, "__spec__", None), "_initializing", False) is True
+
+
+def _watch(module: ModuleType) -> None:
+    """Call back with the name of a module when its import ends; another loader executes it.
+
+    A fork of optax may import us in its first line. Python sets the attribute at the end.
+    """
+    from importlib.machinery import ModuleSpec  # Loaded by the import that runs.
+
+    class WatchedSpec(ModuleSpec):
+        @property
+        def _initializing(self) -> bool:
+            return True
+
+        @_initializing.setter
+        def _initializing(self, value: bool) -> None:
+            try:
+                _call_back(self.name)
+            except BaseException:
+                sys.modules.pop(self.name, None)  # As if the module had raised.
+                raise
+            finally:
+                self.__class__ = ModuleSpec  # type: ignore[assignment]
+                self._initializing = value
+
+    if type(module.__spec__) is ModuleSpec:
+        module.__spec__.__class__ = WatchedSpec
+
+
 def _warn_missed_imports() -> None:
     # Call no hook here: a hook imports, and this runs inside the search for another module.
-    for entry in list(_awaited):
-        name, _, strict = entry
-        if name in _busy:
-            continue
+    for (name, hook), strict in _awaited.copy().items():
         module = sys.modules.get(name)
         # A lazy module has a class of its own, and attribute access would load it.
-        if type(module) is not type(sys) or getattr(module.__spec__, "_initializing", False):
+        if name in _busy or type(module) is not type(sys) or is_being_imported(module):
             continue
-        _forget(entry)
+        _awaited.pop((name, hook), None)
         warn_or_raise(
             f"{name} is not patched: another import hook, installed after optax_dtypefix, loaded "
             f"it. Call optax_dtypefix.apply(), or install that hook first.",
@@ -87,18 +130,13 @@ def _warn_missed_imports() -> None:
         )
 
 
-def _forget(entry: tuple[str, Callable[[Any], None], bool]) -> None:
-    with LOCK:
-        if entry in _awaited:
-            _awaited.remove(entry)
-
-
 def _call_back(name: str) -> None:
     module = sys.modules.get(name)
     if module is None:  # Executed by hand and not in sys.modules: this is no import.
         return
-    for entry in [entry for entry in _awaited if entry[0] == name]:
-        _, hook, strict = entry
+    for (awaited, hook), strict in _awaited.copy().items():
+        if awaited != name:
+            continue
         try:
             hook(module)
         except OptaxDtypeFixError:
@@ -109,7 +147,7 @@ def _call_back(name: str) -> None:
             LOGGER.debug("after the import of %s", name, exc_info=True)
             advice = "Set OPTAX_DTYPEFIX_LOG=debug to log the traceback."
             warn_or_raise(f"Could not patch {name}: {summarize(error)}. {advice}", strict=strict)
-        _forget(entry)
+        _awaited.pop((name, hook), None)
 
 
 class _Finder:
@@ -128,7 +166,7 @@ class _Finder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> Any:
-        awaited = {entry[0] for entry in _awaited}
+        awaited = {module for module, _ in _awaited.copy()}
         if name not in awaited:
             if not sys.modules.keys().isdisjoint(awaited):  # Not so for nearly all imports.
                 _warn_missed_imports()

@@ -8,18 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from .patch import Target
-
-
-def loaded_module(name: str) -> ModuleType | None:
-    """Return a module, also while it is being imported.
-
-    A mock in its place, or None, which blocks the import, has no name and is no module.
-    """
-    module = sys.modules.get(name)
-    return module if isinstance(getattr(module, "__name__", None), str) else None
 
 
 def owner_of(module: str, qualname: str) -> tuple[Any, str]:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from .._diagnosis.probes import Reproducer
     from .release import Release
 
 Stock = Callable[..., Any]
@@ -50,7 +49,7 @@ class Fault(NamedTuple):
     id: str
     releases: str
     upstream: str
-    reproducer: Callable[[], Reproducer]
+    reproducer: Callable[[], Any]
 
 
 class Target(NamedTuple):
@@ -162,7 +161,6 @@ def _by_name(texts: Sequence[str]) -> dict[str, str]:
     return {name: releases for name, _, releases in parts}
 
 
-def _reproducer(patch_id: str, fault_id: str) -> Reproducer:
+def _reproducer(patch_id: str, fault_id: str) -> Any:
     module = importlib.import_module(f"{_FAULTS}.{patch_id}")
-    found: Reproducer = module.FAULTS[fault_id]
-    return found
+    return module.FAULTS[fault_id]

@@ -27,23 +27,22 @@ class Rebinding(NamedTuple):
     before: Any
     after: Any
 
-    def bind(self) -> None:
+    def bind(self) -> bool:
         """Set the new value, unless another thread moved the old one."""
-        if self._current() is self.before:
-            self._put(self.after)
-
-    def _current(self) -> Any:
-        if type(self.owner) is list:
-            return self.owner[self.name] if self.name < len(self.owner) else None
-        return (self.owner if type(self.owner) is dict else vars(self.owner)).get(self.name)
-
-    def _put(self, value: Any) -> None:
-        if type(self.owner) in (dict, list):
-            self.owner[self.name] = value
-        elif issubclass(type(self.owner), type):
-            type.__setattr__(self.owner, self.name, value)  # Not that of a metaclass.
+        owner, name = self.owner, self.name
+        held = owner if type(owner) in (dict, list) else vars(owner)
+        try:
+            if held[name] is not self.before:
+                return False
+        except LookupError:
+            return False
+        if held is owner:
+            owner[name] = self.after
+        elif issubclass(type(owner), type):
+            type.__setattr__(owner, name, self.after)  # Not that of a metaclass.
         else:
-            setattr(self.owner, self.name, value)
+            setattr(owner, name, self.after)
+        return True
 
 
 def rebind_aliases(swaps: Iterable[tuple[Any, Any]], package: str | None = None) -> list[Rebinding]:
@@ -56,8 +55,7 @@ def rebind_aliases(swaps: Iterable[tuple[Any, Any]], package: str | None = None)
     done = []
     for rebinding in _stale(swaps, package):
         with contextlib.suppress(Exception):  # One that refuses must not keep the others stale.
-            rebinding.bind()
-            done.append(rebinding)
+            done += [rebinding] if rebinding.bind() else []
     return done
 
 

@@ -114,14 +114,10 @@ class PatchedFunction(_FunctionWrapper):
         # pickles by this object and the instance, as stock methods do.
         return self if instance is None else types.MethodType(self, instance)
 
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    def __ne__(self, other: object) -> bool:
-        return self is not other
-
-    def __hash__(self) -> int:
-        return object.__hash__(self)
+    # By identity, as any object; wrapt forwards them.
+    __eq__ = object.__eq__
+    __ne__ = object.__ne__
+    __hash__ = object.__hash__
 
     def __copy__(self) -> PatchedFunction:
         return self

@@ -302,13 +302,13 @@ OTHERS = f"""
         from optax_dtypefix._engine.release import Release
         from optax_dtypefix.patches import load
 
-        of_fromage = load("fromage").faults_on(Release(optax.__version__))[0]
+        of_fromage = load("fromage").faults_on(Release(optax.__version__))[0].reproducer()
 
         def fault(name, reproduce):
             found = Reproducer(name, reproduce)
             return patch.faults[0]._replace(id=name, reproducer=lambda: found, releases="")
 
-        faults = fault("of_fromage", of_fromage.reproducer().reproduce), fault("of_none", lambda optax: "wrong")
+        faults = fault("of_fromage", of_fromage.reproduce), fault("of_none", lambda optax: "wrong")
         return patch._replace(faults=faults)
 
     changed["multi_steps"] = tamper

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def _no_pending_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clear the hooks that an earlier test left."""
-    monkeypatch.setattr(_import_hook, "_awaited", [])
-    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.setattr(_import_hook, "_awaited", {})
+    finders = [finder for finder in sys.meta_path if finder is not _import_hook._FINDER]
+    monkeypatch.setattr(sys, "meta_path", finders)
 
 
 @pytest.fixture(autouse=True)

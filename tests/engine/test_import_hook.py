@@ -22,8 +22,7 @@ import wrapt
 
 from optax_dtypefix import OptaxDtypeFixError, OptaxDtypeFixWarning, State
 from optax_dtypefix._engine import import_hook as _import_hook
-from optax_dtypefix._engine.import_hook import after_import
-from optax_dtypefix._engine.modules import is_imported
+from optax_dtypefix._engine.import_hook import after_import, is_imported
 from optax_dtypefix._settings import Settings
 from support.fakepackage import NAME, PATIENCE, FakePackage, engine_of, on, patch, start
 from support.scripts import FROM_ARCHIVES

@@ -41,6 +41,12 @@ def engine() -> Iterator[Engine]:
     made.revert()
 
 
+def apply_as_the_import_does(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as importing:
+        importing.setattr(optax.__spec__, "_initializing", True)
+        engine.on_import(optax)
+
+
 def step(x: Any) -> Any:
     return 2 * numerics.abs_sq(jnp.sqrt(x))
 
@@ -126,7 +132,7 @@ def test_caches_are_kept_while_no_changed_function_was_called(
     cleared: list[None] = []
     drop = jax.clear_caches
     monkeypatch.setattr(jax, "clear_caches", lambda: (cleared.append(None), drop()))
-    engine.on_import(optax)
+    apply_as_the_import_does(engine, monkeypatch)
     for _ in range(2):
         with engine.disabled():
             pass
@@ -144,9 +150,11 @@ def test_caches_are_kept_while_no_changed_function_was_called(
     assert (len(cleared), float(JITTED(ONE))) == (4, 4)
 
 
-def test_a_call_inside_a_disabled_block_is_seen(engine: Engine) -> None:
+def test_a_call_inside_a_disabled_block_is_seen(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     jax.clear_caches()
-    engine.on_import(optax)
+    apply_as_the_import_does(engine, monkeypatch)
     with engine.disabled():
         assert float(JITTED(ONE)) == 2
     assert float(JITTED(ONE)) == 4
@@ -190,7 +198,7 @@ def test_a_probe_during_the_import_leaves_no_traces(
 ) -> None:
     engine = by_probe(monkeypatch, [])
     try:
-        engine.on_import(optax)
+        apply_as_the_import_does(engine, monkeypatch)
         assert float(JITTED(ONE)) == 8
     finally:
         engine.revert()

@@ -219,7 +219,7 @@ FORKS = """
             engine.revert()
             engine.apply()
             import_hook.after_import("fakepkg.extra", id)
-            import_hook._forget(("fakepkg.extra", id, False))
+            import_hook._awaited.clear()
 
     thread = threading.Thread(target=revert_and_apply)
     thread.start()
