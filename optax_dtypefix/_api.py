@@ -96,11 +96,6 @@ def original(function: Callable[..., Any]) -> Callable[..., Any]:
     return stock_of(function)
 
 
-def built_before(value: Any) -> list[str]:
-    """Return the functions that built parts of a value before they were patched. Not public."""
-    return _engine().built_before(value)
-
-
 def _engine() -> Engine:
     from ._engine_instance import ENGINE
 

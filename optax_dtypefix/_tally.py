@@ -90,13 +90,8 @@ def count(kind: str, times: int = 1) -> None:
 
 def counting(function: _F) -> _F:
     """Let a callback that a patch hands to stock count for that patch: it may run another."""
-    tally = current()
-
-    @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return tally.run(function, *args, **kwargs)
-
-    return wrapper  # type: ignore[return-value]
+    counted = functools.partial(current().run, function)
+    return functools.update_wrapper(counted, function)  # type: ignore[return-value]
 
 
 @contextlib.contextmanager

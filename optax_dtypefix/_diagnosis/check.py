@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from .._api import built_before
 from .._contract.dtypes import REAL, PyTree, dtype_of, is_weak, kind_of, leaves
 from .._contract.updates import update_dtypes
 from .._contract.wrong_arguments import refuse_wrong
+from .._engine_instance import ENGINE
 from .._errors import summarize
 from .advice import advice_on, raised_by_user
+from .built_before import list_built_before
 from .jaxpr import DOUBLE, float64_inside
 from .result import Check, Violation
 
@@ -50,7 +51,7 @@ def check(tx: Any, params: PyTree, grads: PyTree = None, **extra_args: Any) -> C
     """
     refuse_wrong("check", tx, params)
     grads = params if grads is None else grads
-    stale = tuple(built_before(tx))
+    stale = list_built_before(tx, ENGINE.points)
     try:
         problem = TracedStep(tx, params, grads, extra_args, state_asks=True)
         violations = [*problem.step(), *problem.cond()]

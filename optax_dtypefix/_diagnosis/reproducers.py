@@ -21,6 +21,7 @@ from .worker import lines_to
 
 if TYPE_CHECKING:
     from .._engine.patch import Fault
+    from .probes import Reproducer
 
 
 def write_outcomes(path: str, *ids: str) -> None:
@@ -78,8 +79,9 @@ def _may_have(release: Release, fault: Fault) -> bool:
 
 
 def _outcome(fault: Fault) -> str | None:
+    reproducer: Reproducer = fault.reproducer()
     try:
-        return fault.reproducer().reproduce(sys.modules["optax"])
+        return reproducer.reproduce(sys.modules["optax"])
     except Exception as error:  # Many faults show by raising.
         return f"{type(error).__name__}: {error}"
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .._api import built_before
 from .._contract.modes import no_debugging
 from .._contract.wrong_arguments import refuse_traced, refuse_wrong
+from .._engine_instance import ENGINE
 from .._errors import summarize
 from .advice import advice_on, raised_by_user
+from .built_before import list_built_before
 from .compare import find_violations
 from .random_problem import RandomProblem
 from .result import Check, Violation
@@ -67,5 +68,5 @@ def check_values(
         failure = raised_by_user(error)
         message = summarize(failure) + advice_on(failure, "check_values", params)
         found = {("error", ""): Violation("error", "", message, step=1)}
-    stale = tuple(built_before(tx))
+    stale = list_built_before(tx, ENGINE.points)
     return Check(tuple(found.values()), failure, stale, tuple(notes), if_ok="values: ok")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .._errors import warn_or_raise
 from .._logging import LOGGER
@@ -97,13 +97,6 @@ class Engine(Patches):
         if stale:
             forget_traces()
 
-    def built_before(self, value: Any) -> list[str]:
-        """Return the functions that built parts of a value before they were patched."""
-        with LOADING:
-            from .still_stock import list_built_before
-
-        return list_built_before(value, self.points.wrappers())
-
     def is_applied(self, patch_id: str) -> bool:
         """Return whether calls reach this patch right now."""
         self.choose((patch_id,))
@@ -141,12 +134,10 @@ class Engine(Patches):
         with LOADING:
             from .still_stock import find_still_stock
 
-        points, strict = self.points, self.settings.strict
+        strict = self.settings.strict
         try:
             with LOCK:
-                names = find_still_stock(
-                    points.wrappers(points.order), points.holders(), self.package, again=strict
-                )
+                names = find_still_stock(self.points, again=strict)
         except Exception:  # The patches are applied: only the warning is lost.
             LOGGER.debug("could not search for what is still stock", exc_info=True)
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import inspect
+import itertools
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -37,20 +37,11 @@ def defining_module(target: Target) -> str | None:
 def unloaded_module(target: Target) -> str | None:
     """Return the outermost module on the path to the target that exists but is not imported."""
     for module in target.modules:
-        parts = module.split(".")
-        for length in range(2, len(parts) + 1):
-            name = ".".join(parts[:length])
-            if name not in sys.modules:
-                if _exists(name):
-                    return name
-                break
+        path = itertools.accumulate(module.split("."), "{}.{}".format)
+        name = next((name for name in path if name not in sys.modules), None)
+        if name is not None and _exists(name):
+            return name
     return None
-
-
-def parameters_of(target: Target) -> tuple[str, ...]:
-    """List the parameters of the installed function, which must be loaded."""
-    stock = find(defining_module(target) or "", target.qualname)
-    return tuple(inspect.signature(stock).parameters)
 
 
 def _exists(module: str) -> bool:

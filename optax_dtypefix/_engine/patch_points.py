@@ -10,7 +10,7 @@ from .rebinding import Rebinding, dict_of, loaded_modules, rebind_aliases, stale
 from .wrapper import PatchedFunction, patched_in
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from .patch import Replacement, Target
 
@@ -77,10 +77,10 @@ class PatchPoints:
     """All patch points of one package."""
 
     def __init__(self, package: str, order: Sequence[str]) -> None:
-        self._package = package
+        self.package = package
         self.order = order
         self._points: dict[str, PatchPoint] = {}
-        self._replaced: list[tuple[Any, Any]] = []  # Partials and static methods, old and new.
+        self.replaced: list[tuple[Any, Any]] = []  # Partials and static methods, old and new.
 
     def attach(self, patch_id: str, target: Target, layer: Replacement) -> None:
         """Add a layer, which acts from the next :meth:`refresh` on.
@@ -122,7 +122,7 @@ class PatchPoints:
         paths = [point.path for point in points if point.lost]
         if paths:
             return f"{', '.join(paths)} was reloaded or removed"
-        names = stale_names(_swaps(points), self._package)
+        names = stale_names(_swaps(points), self.package)
         return f"{', '.join(names)} was set back to the stock function" if names else ""
 
     def wrappers(self, ids: Collection[str] = ()) -> list[PatchedFunction]:
@@ -134,10 +134,6 @@ class PatchPoints:
         """Note that nobody had a function before it was patched."""
         for wrapper in self.wrappers(self.order):
             wrapper._self_held = wrapper._self_held or {}
-
-    def holders(self) -> Iterator[Any]:
-        """Yield the partials and static methods with a stock function that were rebound."""
-        return (before for before, _ in self._replaced)
 
     def stack(self, suspended: Collection[str]) -> bool:
         """Set the layers of every wrapper, without those of suspended patches.
@@ -171,10 +167,10 @@ class PatchPoints:
         changed = self.stack(suspended)
         swaps = _swaps(points)
         rebound = []
-        if bound or stale_names(swaps, self._package):
-            rebound = rebind_aliases(swaps, self._package if importing else None)
+        if bound or stale_names(swaps, self.package):
+            rebound = rebind_aliases(swaps, self.package if importing else None)
         kinds = (functools.partial, staticmethod)
-        self._replaced += [(r.before, r.after) for r in rebound if type(r.before) in kinds]
+        self.replaced += [(r.before, r.after) for r in rebound if type(r.before) in kinds]
         # Nobody saw the calls of a name before it was bound.
         return changed or bool((bound or rebound) and not importing), self._restore()
 
@@ -185,12 +181,12 @@ class PatchPoints:
             return []
         swaps = [(wrapper, stock) for stock, wrapper in _swaps(leaving)]
         stock_of = {id(wrapper): stock for wrapper, stock in swaps}
-        own = [pair for pair in self._replaced if swap(pair[1], stock_of) is not pair[1]]
-        self._replaced = [pair for pair in self._replaced if pair not in own]
+        own = [pair for pair in self.replaced if swap(pair[1], stock_of) is not pair[1]]
+        self.replaced = [pair for pair in self.replaced if pair not in own]
         rebind_aliases([*swaps, *((after, before) for before, after in own)])
         foreign: dict[int, str] = {}
         for point in leaving:
-            around = point.wrapped_by_others(self._package)
+            around = point.wrapped_by_others(self.package)
             point.bound = bool(around)  # The next revert tries again.
             foreign.update(around)
         return [*foreign.values()]

@@ -24,44 +24,38 @@ from .rebinding import dict_of, loaded_modules
 from .wrapper import PatchedFunction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
+
+    from .patch_points import PatchPoints
 
 _RUNNING = (FrameType, GeneratorType, CoroutineType)
 _INSIDE = (dict, list, tuple, set, frozenset, functools.partial, CellType, PatchedFunction)
 
 
-def find_still_stock(
-    wrappers: Iterable[PatchedFunction], ours: Iterable[Any], package: str, *, again: bool
-) -> list[str]:
+def find_still_stock(points: PatchPoints, *, again: bool) -> list[str]:
     """Name the functions that built something which is alive, and say what holds a function.
 
     Each function is searched for once: what a program builds after ``revert`` is stock on purpose.
     What the package itself built and holds is left out.
 
     Args:
-      wrappers: the wrappers of the functions.
-      ours: what else of ours holds a function.
-      package: the name of the package.
+      points: the functions that are patched.
       again: whether to name again what an earlier search found, as far as it still exists.
     """
+    wrappers = points.wrappers(points.order)
     searched = [wrapper for wrapper in wrappers if again or wrapper._self_held is None]
     if searched:
         gc.collect()  # What nobody can reach is in nobody's way.
-        _search(searched, {*map(id, ours), *map(id, _held_by_package(package, searched))})
-    names = {_name_of(wrapper) for wrapper in searched if wrapper._self_built}
+        rebound = {id(before) for before, _ in points.replaced}
+        _search(searched, {*rebound, *map(id, _held_by_package(points.package, searched))})
+    names = {name_of(wrapper) for wrapper in searched if wrapper._self_built}
     return [*sorted(names), *(text for wrapper in searched for text in list_holders(wrapper))]
-
-
-def list_built_before(value: Any, wrappers: Iterable[PatchedFunction]) -> list[str]:
-    """Name the functions that built parts of a value before they were patched."""
-    parts = {part for part in _held_by(value) if type(part) in (FunctionType, MethodType)}
-    return sorted({_name_of(w) for w in wrappers if not parts.isdisjoint(w._self_built)})
 
 
 def list_holders(wrapper: PatchedFunction) -> list[str]:
     """Say in what kinds of objects a stock function is still held, such as ``adam in cell``."""
     kinds = sorted({*(wrapper._self_held or {}).values()})
-    return [f"{_name_of(wrapper)} in {kind}" for kind in kinds]
+    return [f"{name_of(wrapper)} in {kind}" for kind in kinds]
 
 
 def _search(wrappers: list[PatchedFunction], own: set[int]) -> None:
@@ -97,7 +91,8 @@ def _inside(function: Any) -> Any:
     return function
 
 
-def _name_of(function: Any) -> str:
+def name_of(function: Any) -> str:
+    """Return the qualified name of the function inside wrappers and partials."""
     inside = _inside(function)
     return str(getattr(inside, "__qualname__", type(inside).__qualname__))
 
@@ -126,10 +121,10 @@ def _held_by_package(package: str, wrappers: list[PatchedFunction]) -> Iterator[
 
     modules = [*map(dict_of, loaded_modules(package))]
     names = (value for module in modules for value in module.values())
-    yield from (*modules, *_held_by(*names, *wrappers, into=is_inside))
+    yield from (*modules, *held_by(*names, *wrappers, into=is_inside))
 
 
-def _held_by(*roots: Any, into: Callable[[Any], bool] = lambda _: True) -> Iterator[Any]:
+def held_by(*roots: Any, into: Callable[[Any], bool] = lambda _: True) -> Iterator[Any]:
     """Yield what these objects hold, directly or not, without classes, modules and globals.
 
     ``__builtins__`` are globals too: IPython's ``get_ipython`` there leads to all that a user has.

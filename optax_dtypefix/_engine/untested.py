@@ -11,7 +11,7 @@ from .._diagnosis.probes import decide_by_probes, unsupported, verify_fix
 from .._errors import warn_or_raise
 from .._tally import paused
 from .application import Application, forget_traces
-from .locate import parameters_of
+from .locate import defining_module, find
 from .lock import LOCK
 from .state import State
 from .wrapper import stock_only
@@ -53,9 +53,12 @@ class ProbedApplication(Application):
         """Decide by the probes."""
         release = self._release
         untested = f"{self._patches.package} {release} is not a tested release"
-        lacks = [name for target in targets for name in _lacks(target, release)]
+        lacks: set[str] = set()
+        for target in targets:
+            has, known = _list_parameters(target, release)
+            lacks |= known - has
         if lacks:
-            names = ", ".join(dict.fromkeys(lacks))
+            names = ", ".join(sorted(lacks))
             return unsupported(f"{untested}; it lacks parameters that the patch needs: {names}")
         # First those faults that such a release had last: to look for others takes time.
         likely = sorted(patch.faults, key=lambda fault: not release.within(fault.releases))
@@ -65,9 +68,8 @@ class ProbedApplication(Application):
     def _make_layer(self, patch_id: str, target: Target) -> Replacement:
         """Hand calls on to stock that give a parameter which the replacement does not know."""
         layer = super()._make_layer(patch_id, target)
-        if target.known_parameters is None:
-            return layer
-        unknown = set(parameters_of(target)) - _known(target, self._release)
+        has, known = _list_parameters(target, self._release)
+        unknown = has - known
         if not unknown:
             return layer
         strict = self._patches.settings.strict
@@ -111,11 +113,9 @@ class ProbedApplication(Application):
                 patches.points.refresh(patches.suspended())
 
 
-def _known(target: Target, release: Release) -> set[str]:
+def _list_parameters(target: Target, release: Release) -> tuple[set[str], set[str]]:
+    """List those that the installed function has, and those that the replacement reads."""
     known = target.known_parameters or {}
-    return {name for name, releases in known.items() if release.within(releases)}
-
-
-def _lacks(target: Target, release: Release) -> list[str]:
-    known = _known(target, release)
-    return sorted(known - set(parameters_of(target))) if known else []
+    stock = find(defining_module(target) or "", target.qualname)
+    has = inspect.signature(stock).parameters if known else ()
+    return set(has), {name for name, releases in known.items() if release.within(releases)}

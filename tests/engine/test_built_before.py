@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from optax_dtypefix import OptaxDtypeFixError, OptaxDtypeFixWarning
+from optax_dtypefix._diagnosis.built_before import list_built_before
 from optax_dtypefix._settings import Settings
 from support.fakepackage import NAME, FakePackage, engine_of, on, patch, start
 
@@ -82,6 +83,10 @@ def engine(*names: str, **settings: Any) -> Any:
     return engine_of(patch("a", *targets), settings=Settings(**settings))
 
 
+def built_before(found: Any, value: Any) -> list[str]:
+    return [*list_built_before(value, found.points)]
+
+
 def test_it_names_the_functions_and_the_line(core: Any) -> None:
     first, second = Pair(*core.build(1)), Pair(*core.build(2))
     inner = core.curried(1)(2)
@@ -103,7 +108,7 @@ def test_a_patched_function_without_python_code_does_not_hide_the_others(core: A
     with pytest.warns(OptaxDtypeFixWarning, match=r"stock: build\. Build"):
         found.apply()
     assert found.is_applied("a")
-    assert found.built_before(built) == ["build"]
+    assert built_before(found, built) == ["build"]
 
 
 def test_what_a_partial_built_is_named_by_the_function_inside(core: Any) -> None:
@@ -112,7 +117,7 @@ def test_what_a_partial_built_is_named_by_the_function_inside(core: Any) -> None
     found = engine("tenth", "curried")
     with pytest.warns(OptaxDtypeFixWarning, match=r"stock: build\. Build"):
         found.apply()
-    assert found.built_before(built) == ["build"]
+    assert built_before(found, built) == ["build"]
 
 
 def test_a_patched_object_without_a_name_does_not_hide_the_others(core: Any) -> None:
@@ -147,7 +152,7 @@ def test_it_finds_the_parts_of_a_value(core: Any) -> None:
         (core.Steps(core.build(1)[1]), []),
         (None, []),
     ):
-        assert found.built_before(value) == names
+        assert built_before(found, value) == names
 
 
 def test_what_the_package_holds_or_nobody_holds_is_not_reported(core: Any) -> None:
@@ -190,7 +195,7 @@ def test_a_value_that_knows_the_shell_was_not_built_before(
     found = engine("build")
     with pytest.warns(OptaxDtypeFixWarning, match=r"stock: build\. Build"):
         found.apply()
-    assert found.built_before(core.wrapped_in(Shell(vars(user)).get)) == []
+    assert built_before(found, core.wrapped_in(Shell(vars(user)).get)) == []
 
 
 def test_what_lies_beside_a_name_that_is_rebound_is_the_users(
@@ -205,7 +210,7 @@ def test_what_lies_beside_a_name_that_is_rebound_is_the_users(
     with pytest.warns(OptaxDtypeFixWarning, match=r"stock: build\. Build"):
         found.apply()
     for tx in (user.known["tx"], user.listed[1], user.partial.keywords["rate"]):
-        assert found.built_before(tx) == ["build"]
+        assert built_before(found, tx) == ["build"]
 
 
 def test_what_the_objects_of_others_in_the_package_know_is_the_users(core: Any) -> None:
@@ -229,8 +234,8 @@ def test_it_warns_once(core: Any) -> None:
     found.revert()
     on_purpose = core.build(1)
     found.apply()
-    assert found.built_before(built) == ["build"]
-    assert found.built_before(on_purpose) == []
+    assert built_before(found, built) == ["build"]
+    assert built_before(found, on_purpose) == []
 
 
 def test_a_reloaded_function_is_a_new_one(core: Any) -> None:
@@ -240,7 +245,7 @@ def test_a_reloaded_function_is_a_new_one(core: Any) -> None:
     built = core.build(1)
     with pytest.warns(OptaxDtypeFixWarning, match=r"stock: build\. Build"):
         found.apply()
-    assert found.built_before(built) == ["build"]
+    assert built_before(found, built) == ["build"]
 
 
 def test_in_strict_mode_it_is_an_error_and_the_patches_stay(core: Any) -> None:
@@ -249,7 +254,7 @@ def test_in_strict_mode_it_is_an_error_and_the_patches_stay(core: Any) -> None:
     with pytest.raises(OptaxDtypeFixError, match=r"stock: build\. Build"):
         found.apply()
     assert found.is_applied("a")
-    assert found.built_before(built) == ["build"]
+    assert built_before(found, built) == ["build"]
 
 
 def test_in_strict_mode_it_stays_an_error_until_the_objects_are_gone(core: Any) -> None:
@@ -271,7 +276,7 @@ def test_in_strict_mode_it_stays_an_error_until_the_objects_are_gone(core: Any) 
     also = Closed()
     also.build = found.points.wrappers()[0].__wrapped__  # As a patched function may hold it.
     found.apply()
-    assert found.built_before(after) == []
+    assert built_before(found, after) == []
 
 
 def test_a_search_that_fails_costs_the_warning_and_no_patch(
@@ -284,7 +289,7 @@ def test_a_search_that_fails_costs_the_warning_and_no_patch(
     found = engine("build")
     found.apply()
     assert found.is_applied("a")
-    assert found.built_before(core.build(1)) == []
+    assert built_before(found, core.build(1)) == []
 
 
 def test_a_shim_that_comes_first_searches_nothing(
@@ -299,7 +304,7 @@ def test_a_shim_that_comes_first_searches_nothing(
     found.apply()
     found.revert()
     found.apply()
-    assert found.built_before(built) == []
+    assert built_before(found, built) == []
 
 
 def test_it_keeps_nothing_alive(core: Any) -> None:
@@ -319,4 +324,4 @@ def test_a_switched_off_patch_reports_nothing(core: Any) -> None:
         warnings.simplefilter("error")
         found = engine("build", enabled=False)
         found.apply()
-    assert found.built_before(built) == []
+    assert built_before(found, built) == []
