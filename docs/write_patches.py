@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from optax_dtypefix._diagnosis.report import fixed_in
 from optax_dtypefix._engine.release import Release
 from optax_dtypefix.patches import IDS, functions, load
 from optax_dtypefix.patches.releases import TESTED
@@ -234,10 +235,10 @@ def ranges(releases: Sequence[str]) -> str:
 
 def until_when(patch: Patch) -> str:
     """Say from which release on users do not need the patch."""
-    fixed_in = patch.fixed_in(list(map(Release, TESTED)))
-    if not fixed_in:
+    release = fixed_in(patch, list(map(Release, TESTED)))
+    if not release:
         return f"The newest tested release, {TESTED[-1]}, still needs this patch."
-    return f"From optax {fixed_in} on you do not need this patch."
+    return f"From optax {release} on you do not need this patch."
 
 
 def navigation(text: str) -> str:

@@ -15,9 +15,10 @@ from .._engine.still_stock import list_holders
 from .._text import cut, html_table, suggest, table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from .._engine.application import Patches
+    from .._engine.patch import Patch
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -242,7 +243,7 @@ class Report:
 def make_report(patches: Patches) -> Report:
     """Report the state of every patch."""
     package = loaded_module(patches.package)
-    # Loading a patch imports JAX, which a pending package does not justify.
+    # A program without the package does not read the tables.
     declared = {i: _declared(patches, i) if package else ((), "", False) for i in patches.ids}
     with LOCK:
         decisions = {patch_id: patches.decision_now(patch_id) for patch_id in patches.ids}
@@ -276,6 +277,16 @@ def _declared(patches: Patches, patch_id: str) -> tuple[tuple[str, ...], str, bo
     try:
         patch = patches.load(patch_id)
         tested = [_release.Release(text, tested=True) for text in patches.tested]
-        return patch.upstream, patch.fixed_in(tested), patch.opt_in
+        return patch.upstream, fixed_in(patch, tested), patch.opt_in
     except Exception:  # Its state says why it failed.
         return (), "", False
+
+
+def fixed_in(patch: Patch, tested: Sequence[_release.Release]) -> str:
+    """Return the first tested release after the last one that has a fault of a patch.
+
+    Empty if the newest tested release still has one.
+    """
+    affected = [i for i, release in enumerate(tested) if patch.faults_on(release)]
+    after = tested[affected[-1] + 1 :] if affected else tested
+    return str(after[0]) if after else ""

@@ -97,15 +97,6 @@ class Patch(NamedTuple):
         """Return the faults that a tested release has, by the table."""
         return tuple(fault for fault in self.faults if release.within(fault.releases))
 
-    def fixed_in(self, tested: Sequence[Release]) -> str:
-        """Return the first tested release after the last one that has a fault.
-
-        Empty if the newest tested release still has one.
-        """
-        affected = [i for i, release in enumerate(tested) if self.faults_on(release)]
-        after = tested[affected[-1] + 1 :] if affected else tested
-        return str(after[0]) if after else ""
-
 
 def read_patches(
     patches: Mapping[str, Mapping[str, Any]],

@@ -94,8 +94,8 @@ class PatchPoints:
             raise LookupError(f"no {target.qualname} in {' or '.join(target.modules)}")
         stock = find(module, target.qualname)
         # ``__new__`` is the one static method that is never looked up on an instance.
-        binds = isinstance(stock, (classmethod, staticmethod)) and target.name != "__new__"
-        if binds or not (callable(stock) or target.name == "__new__"):
+        binds = not callable(stock) or isinstance(stock, (classmethod, staticmethod))
+        if binds and target.name != "__new__":
             raise TypeError(f"{module}:{target.qualname} is neither a function nor a method")
         # Where it is defined: two patches may name it by different modules.
         names = ("__module__", "__qualname__")
