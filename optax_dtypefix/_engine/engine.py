@@ -37,6 +37,7 @@ class Engine(Patches):
         self._apply(waiting, importing=not late and module.__name__ == self.package)
         if late:
             self._report_still_stock()
+            return
         with LOCK:
             self.points.mark_in_time()
 
