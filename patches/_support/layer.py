@@ -28,7 +28,7 @@ from ..._contract.dtypes import (
 )
 from ..._contract.float32 import dtypes_in_float32
 from ..._contract.kinds import promote_initial_state
-from ..._contract.moments import roundings_of, second_moments, store
+from ..._contract.moments import roundings_of, second_moments
 from ..._contract.promotion import keep_present_mode
 from ..._contract.rounding import round_leaf
 from ..._contract.state import cast_back
@@ -108,7 +108,7 @@ class Layer:
             dtype = jnp.float32 if name in wide else dtype_of(leaf)
             if one is None:
                 return cast(leaf, dtype)
-            stored = store(one, one._replace(**{name: jnp.zeros((1,), dtype)}))
+            stored = cast_back(one, one._replace(**{name: jnp.zeros((1,), dtype)}))
             return cast(leaf, dtype) * 0 + getattr(stored, name)[0]
 
         fields = {
@@ -172,7 +172,9 @@ class Layer:
         if bound is not None and not self._promotes:
             new_updates = unflatten_like(new_updates, map(round_leaf, leaves(new_updates), bound))
             bound = None
-        new_state = store(new_state, stock.promote(updates, state, params, extra_args), updates)
+        # The user's subclass of a state: stock returns its own class.
+        held = type(new_state)(*stock.promote(updates, state, params, extra_args))
+        new_state = cast_back(new_state, held, grads=updates)
         return Step(new_updates, new_state, bound, self.requested)
 
     def _acting(self, state: Any, *trees: PyTree) -> list[Any]:

@@ -229,7 +229,7 @@ def mechanize(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         # The state and the updates of the base optimizer show which dtypes the user asked for.
         bounded = cast_updates(base_updates, updates, params, before)
         if same_dtypes(updates, params):
-            after = cast_back(after, before, "mechanize: state of the base optimizer")
+            after = cast_back(after, before)
         new_state = new_state._replace(base_optimizer_state=after)
         return cast_updates(new_updates, updates, params, bounded), new_state
 
