@@ -9,9 +9,9 @@ import jax
 from .dtypes import (
     REAL,
     PyTree,
+    all_dtypes,
     cast,
     dtype_of,
-    dtypes_in,
     have_same_dtypes,
     is_half_dtype,
     is_jax_array,
@@ -43,11 +43,13 @@ def cast_back(new: PyTree, old: PyTree, *, grads: PyTree = None) -> PyTree:
     """
     if have_same_dtypes(new, old):
         return new
-    structure, like = (jax.tree_util.tree_structure(s, is_leaf=is_none) for s in (new, old))
-    if structure != like:
+    structure: Any = jax.tree_util.tree_structure(new, is_leaf=is_none)
+    if structure != jax.tree_util.tree_structure(old, is_leaf=is_none):
         return new
-    if any(map(is_half_dtype, dtypes_in(old))):
+    if any(map(is_half_dtype, all_dtypes(old))):
         new = round_moments(new, old, grads)
+        if have_same_dtypes(new, old):
+            return new
     return structure.unflatten(map(cast_leaf_back, leaves_and_none(new), leaves_and_none(old)))
 
 
