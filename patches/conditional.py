@@ -60,9 +60,7 @@ def replace(stock: Stock, inner: Any, *args: Any, **kwargs: Any) -> Any:
                 nonlocal final
                 # The user's gradients, in the user's dtypes: the other branch may have others.
                 new_updates, new_state = inner.update(updates, inner_state, params, **extra_args)
-                held = cast_back(
-                    new_state, inner_state, f"{name}: state of the inner transformation"
-                )
+                held = cast_back(new_state, inner_state)
                 if not same_structure(new_updates, updates):
                     return new_updates, held  # cond reports it.
                 bounded = leaves(cast_updates(new_updates, updates, params, inner_state))
@@ -78,7 +76,6 @@ def replace(stock: Stock, inner: Any, *args: Any, **kwargs: Any) -> Any:
         with standard_promotion():
             return run_in_agreement(run, list(map(dtype_of, grads)))
 
-    name = getattr(stock, "__name__", "conditional")
     init = stock_around(inner.update).init
     return rebuild(stock(inner, *args, **kwargs), call, update_fn, init, also_in_float32=True)
 

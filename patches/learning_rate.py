@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._contract.dtypes import PyTree, array_dtypes, cast, is_inexact, is_weak, leaves
-from .._contract.signatures import parameters_of
+from .._contract.signatures import positional_names
 from .._contract.updates import requested_dtypes
 from .._contract.widths import compute_dtype
 from .._contract.x64 import is_x64
@@ -38,7 +38,7 @@ _KEEP_DTYPES = KeepDtypes()
 
 def fit_rate(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Fit the first argument of stock's function to the leaves."""
-    name, *_ = parameters_of(stock).positional
+    name, *_ = positional_names(stock)
     rate = args[0] if args else kwargs.get(name)
     if not (callable(rate) or hasattr(rate, "dtype")):
         return _KEEP_DTYPES(stock, *args, **kwargs)

@@ -218,7 +218,7 @@ def _take_step(  # noqa: PLR0913
         before = unflatten_like(state.inner_opt_state, inner_state)
         like = unflatten_like(users_params, params)
         updates, after = multi_steps._opt.update(shown_grads, before, like, **extra_args)
-        after = cast_back(after, before, "MultiSteps: state of the inner transformation")
+        after = cast_back(after, before)
         # From 0.2.8 on (no other branch), the gradients may be narrower than the accumulators.
         bounded = cast_updates(updates, shown_grads if agrees else grads, like, before)
         flat, structure = jax.tree_util.tree_flatten(bounded)
@@ -228,7 +228,7 @@ def _take_step(  # noqa: PLR0913
 
     def should_skip(_: Any, step: Any, __: Any) -> tuple[Any, PyTree]:
         skip, skip_state = multi_steps._should_skip_update_fn(grads, step, users_params)
-        return skip, cast_back(skip_state, state.skip_state, "MultiSteps: skip_state")
+        return skip, cast_back(skip_state, state.skip_state)
 
     def every_k(step: Any) -> Any:
         k_steps = multi_steps._every_k_schedule(step)

@@ -44,7 +44,7 @@ from .._tally import count
 from ._support.arguments import arguments_of
 from ._support.rebuild import call_of, rebuild
 from ._support.representation import Representation, average_dtype
-from ._support.stock_dtypes import StockCall, replace_user_code, start_as_stock
+from ._support.stock_dtypes import promote_as_stock, replace_user_code, start_as_stock
 
 _INSTEAD = "own arithmetic"
 _AVERAGES = ("exp_avg", "exp_avg_sq", "grad_sum")
@@ -63,7 +63,7 @@ def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """
     built = stock(*args, **kwargs)  # Checks the arguments, and has the right type.
     arguments = arguments_of(stock, args, kwargs)
-    known = StockCall(stock, (), replace_user_code(arguments))
+    known = functools.partial(stock, **replace_user_code(arguments))
 
     def init_fn(params: PyTree) -> Any:
         import optax.contrib
@@ -79,7 +79,7 @@ def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
             numerator_weighted=jnp.zeros((), statistics_dtype(params)),
             count=jnp.zeros((), jnp.int32),
         )
-        return start_as_stock(known.build(), state, params)
+        return start_as_stock(known(), state, params)
 
     def update_fn(
         updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
@@ -108,7 +108,7 @@ def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         averages = {name: problem.to_tree(getattr(new_state, name), updates) for name in _AVERAGES}
         new_state = new_state._replace(**averages, params0=state.params0)
         new_updates = problem.to_tree(new_updates, updates)
-        held = known.promote(updates, state, params, {})
+        held = promote_as_stock(known, updates, state, params, {})
         return cast_updates(new_updates, updates, kept), cast_back(new_state, held)
 
     return rebuild(built, call_of(stock, args, kwargs), update_fn, init_fn, also_in_float32=True)

@@ -101,7 +101,7 @@ def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
             before = state.base_optimizer_state
             updates, after = base.update(grads, before, params, **extra_args)
             if same_dtypes(grads, params):
-                after = cast_back(after, before, "schedule_free: state of the base optimizer")
+                after = cast_back(after, before)
             return half_to_float32(updates), after
 
         of_rate: list[Any] = []

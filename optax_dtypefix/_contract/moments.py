@@ -17,23 +17,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._tally import count
 from .bits import bits_for, bits_from, bits_of_step, starts_of, sums_of
 from .dtypes import (
     HALVES,
     REAL,
     PyTree,
     cast,
-    dtype_of,
-    have_same_dtypes,
     is_half,
     is_none,
     is_real,
     kind_of,
     leaves,
     leaves_and_none,
-    may_cast,
     tree_map,
-    unflatten_like,
 )
 from .rounding import (
     Rounding,
@@ -110,23 +107,6 @@ def second_moments(state: type) -> tuple[str, ...]:
     return tuple(name for name, how in fields.items() if how is not dither)
 
 
-def store(new: PyTree, old: PyTree, grads: PyTree = None) -> PyTree:
-    """Cast a new state to the dtypes of the old one, within the kinds of number.
-
-    Args:
-      new: a state after a step, in any dtypes.
-      old: the state before that step, of the same structure.
-      grads: the gradients, which tell steps apart where the state does not count.
-
-    Returns:
-      The new state. Moments that become narrower are rounded as :data:`ROUNDINGS` says.
-    """
-    if type(new) is not type(old):  # The user's subclass of a state: stock returns its own class.
-        old = unflatten_like(new, leaves(old))
-    rounded = round_moments(new, old, grads)
-    return rounded if have_same_dtypes(rounded, old) else _map(_round_like, rounded, old)
-
-
 def round_moments(new: PyTree, old: PyTree, grads: PyTree = None) -> PyTree:
     """Round the moments of a new state that the old one has in half precision; leave the rest."""
 
@@ -145,7 +125,9 @@ def _round_fields(new: Any, old: Any, grads: PyTree) -> Any:
             (x, before, _narrows(getattr(x, "dtype", None), getattr(before, "dtype", None)))
             for x, before in pairs
         ]
-    bits = _bits_of_step(new, [row for field in rows.values() for row in field if row[2]], grads)
+    narrowed = [row for field in rows.values() for row in field if row[2]]
+    count("moment rounded", len(narrowed))
+    bits = _bits_of_step(new, narrowed, grads)
     fields = {}
     for name, how in roundings.items():
         places = itertools.repeat(0) if how is dither_alike else itertools.count()
@@ -156,7 +138,8 @@ def _round_fields(new: Any, old: Any, grads: PyTree) -> Any:
         structure: Any = jax.tree_util.tree_structure(getattr(new, name), is_leaf=is_none)
         fields[name] = structure.unflatten(flat)
     if roundings.get("mu") is dither_within_root:
-        fields["nu"] = _map(_no_less_than_square, fields["nu"], fields["mu"], new.nu)
+        moments = fields["nu"], fields["mu"], new.nu
+        fields["nu"] = tree_map(_no_less_than_square, *moments, is_leaf=is_none)
     inside = "base_optimizer_state"  # Of schedule_free.
     if inside in old._fields:
         states = getattr(new, inside), getattr(old, inside)
@@ -175,13 +158,6 @@ def _narrows(now: Any, was: Any) -> bool:
     return now is not None and was in HALVES and kind_of(now) == REAL and now.itemsize > 2
 
 
-def _round_like(leaf: Any, before: Any) -> Any:
-    if not (hasattr(leaf, "dtype") and hasattr(before, "dtype")):
-        return leaf
-    same_kind = may_cast(dtype_of(leaf), dtype_of(before))
-    return round_leaf(leaf, before.dtype) if same_kind else leaf
-
-
 def _bits_of_step(state: Any, narrowed: list[Any], grads: PyTree) -> Callable[[Any, int], Any]:
     """Return a function that gives the bits of this step for the n-th leaf of each field.
 
@@ -189,9 +165,9 @@ def _bits_of_step(state: Any, narrowed: list[Any], grads: PyTree) -> Callable[[A
     state does not count, these are 32 bits, those of a first element for :func:`bits_from`.
     """
     names = (name for name in ("count", "t", "step_count") if name in state._fields)
-    count = getattr(state, next(names, ""), None)
-    if count is not None:
-        of_step = bits_of_step(count)
+    steps = getattr(state, next(names, ""), None)
+    if steps is not None:
+        of_step = bits_of_step(steps)
         return lambda x, _: bits_for(x.shape, _free_from_device(x, of_step))
     gradients = list(filter(is_real, leaves(grads)))
     # The new moments would do as well. But XLA would store them, to read them twice.
@@ -231,12 +207,3 @@ def _no_less_than_square(nu: Any, mu: Any, exact: Any) -> Any:
     wide, unit = cast(mu, jnp.float32), float(jnp.finfo(nu.dtype).eps)
     least = jnp.square(wide) * (1 + unit) + (2.0**-25 if nu.dtype == jnp.float16 else 0)
     return jnp.where(cast(nu, jnp.float32) < least, round_leaf(least, nu.dtype), nu)
-
-
-def _map(function: Callable[..., Any], *trees: PyTree) -> PyTree:
-    """``tree_map`` over trees any of which may have None for a leaf: a param that is frozen."""
-
-    def unless_none(*leaves: Any) -> Any:
-        return leaves[0] if [leaf for leaf in leaves if leaf is None] else function(*leaves)
-
-    return tree_map(unless_none, *trees, is_leaf=is_none)

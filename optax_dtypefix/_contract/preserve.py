@@ -34,8 +34,7 @@ def preserve_dtypes(
     Returns:
       An ``optax.GradientTransformationExtraArgs`` with the state of ``tx``. Extra arguments are
       passed on, except to a plain ``optax.GradientTransformation``, which takes none. Before optax
-      0.1.5, which has no extra arguments, an ``optax.GradientTransformation``. Each leaf of the
-      state that is cast back is logged once, at level info.
+      0.1.5, which has no extra arguments, an ``optax.GradientTransformation``.
 
     Raises:
       TypeError: ``tx`` is something else, such as `optax.adam`, which has to be called first.
@@ -60,7 +59,7 @@ def preserve_dtypes(
             new_updates, new_state = inner.update(updates, state, params, **extra_args)
             return (
                 cast_updates(new_updates, updates, params, state),
-                cast_back(new_state, state, "preserve_dtypes: state"),
+                cast_back(new_state, state),
             )
 
     return kind(init_fn, update_fn)

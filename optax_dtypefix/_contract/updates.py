@@ -27,7 +27,7 @@ from .dtypes import (
     unflatten_like,
 )
 from .rounding import round_leaf
-from .signatures import parameters_of
+from .signatures import is_of_dtype, positional_names
 from .widths import widest_real
 
 
@@ -270,9 +270,6 @@ def requested_dtypes(
     stock: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, ...]:
     """List the dtypes that a call asks for, as in ``mu_dtype=jnp.float32``; defaults do not ask."""
-    parameters = parameters_of(stock)
-    if not parameters.of_dtypes:
-        return ()
-    given = {**dict(zip(parameters.positional, args)), **kwargs}
-    requested = [given[name] for name in parameters.of_dtypes if given.get(name) is not None]
+    given = {**dict(zip(positional_names(stock), args)), **kwargs}
+    requested = (value for name, value in given.items() if value is not None and is_of_dtype(name))
     return tuple(map(jax.dtypes.canonicalize_dtype, requested))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 
-from .._contract.x64 import subjaxprs
+from .._contract.old_x64 import subjaxprs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from ..._contract.dtypes import cast, is_array, is_half
-from ..._contract.signatures import parameters_of
 from ..._engine.patch import Stock
 
 
 def arguments_of(stock: Stock, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """List every argument of a call by name, with its default if it was not given."""
-    bound = parameters_of(stock).signature.bind(*args, **kwargs)
+    bound = inspect.signature(stock).bind(*args, **kwargs)
     bound.apply_defaults()
     return bound.arguments
 

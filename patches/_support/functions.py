@@ -8,23 +8,18 @@ import jax
 import jax.numpy as jnp
 
 from ..._contract.dtypes import (
-    REAL,
-    PyTree,
     cast,
     dtype_of,
     half_to_float32,
     is_array,
     is_half,
-    is_inexact,
     is_weak,
-    kind_of,
     leaves,
     same_structure,
     unflatten_like,
 )
 from ..._contract.trace import trace_once
 from ..._contract.updates import update_dtype
-from ..._contract.widths import promoted
 from ..._engine.patch import Stock
 
 
@@ -62,11 +57,8 @@ def _run_in_float32(
     except Exception:  # A pytree node of the user's takes no other dtype.
         return stock(*args, **kwargs)
     results = stock(*wide_args, **wide_kwargs)
-    flat, dtype = leaves(results), _dtype_of_results(values, trees)
-    if dtype is not None:  # To trace stock takes longer than an eager step.
-        dtypes = [dtype if is_inexact(leaf) else dtype_of(leaf) for leaf in flat]
-    else:
-        dtypes = list(map(dtype_of, trace_once(stock, *args, **kwargs) or flat))
+    flat = leaves(results)
+    dtypes = list(map(dtype_of, trace_once(stock, *args, **kwargs) or flat))
     rows = list(zip(*map(leaves, trees)))
     arrays = list(filter(is_array, values))
 
@@ -86,20 +78,6 @@ def _run_in_float32(
 
 def _is_strong(value: Any) -> bool:
     return is_array(value) and not is_weak(value)
-
-
-def _dtype_of_results(values: list[Any], trees: list[PyTree]) -> Any:
-    """Return the promoted dtype of all arrays, if stock's results have it for sure; else None.
-
-    A Python number in a tree is an array of its own for stock. Integers and complex numbers change
-    their dtypes, and what a strong number beside a tree promotes depends on the function.
-    """
-    strong = set(map(dtype_of, filter(_is_strong, leaves(values))))
-    numbers = not all(map(_is_strong, leaves(trees)))
-    beside = any(map(_is_strong, values))
-    if numbers or not strong or (beside and len(strong) > 1):
-        return None
-    return promoted(*strong) if all(kind_of(dtype) == REAL for dtype in strong) else None
 
 
 def _is_tree(value: Any) -> bool:

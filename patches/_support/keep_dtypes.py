@@ -10,6 +10,7 @@ the user's choice (https://github.com/google-deepmind/optax/issues/1098), made b
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, Callable
 
 import jax.numpy as jnp
@@ -32,7 +33,6 @@ from ..._engine.patch import Stock
 from ..._tally import current
 from .layer import Layer, layer_of
 from .rebuild import Call, call_of
-from .stock_dtypes import StockCall
 
 Trees = tuple[PyTree, PyTree, PyTree]
 """Gradients, state and params."""
@@ -67,8 +67,8 @@ class KeepDtypes:
 
     def wrap(self, tx: Any, call: Call, requested: tuple[Any, ...] = ()) -> Any:
         """Return the same transformation with an ``init`` and an ``update`` that keep dtypes."""
-        stock = StockCall(call.func, (), {})
-        return Layer(tx, requested, stock, keep=self, tally=current()).rebuild(call)
+        build = functools.partial(call.func)
+        return Layer(tx, requested, build, keep=self, tally=current()).rebuild(call)
 
     @property
     def has_one_dtype(self) -> bool:

@@ -28,14 +28,21 @@ from ..._contract.dtypes import (
 )
 from ..._contract.float32 import dtypes_in_float32
 from ..._contract.kinds import promote_initial_state
-from ..._contract.moments import roundings_of, second_moments, store
+from ..._contract.moments import roundings_of, second_moments
 from ..._contract.promotion import keep_present_mode
 from ..._contract.rounding import round_leaf
 from ..._contract.state import cast_back
 from ..._contract.updates import Step, kept_like, requested_dtypes, update_dtypes
 from ..._tally import NO_PATCH, Tally, counting
 from .rebuild import Call, Promotes, count_casts, link_of, parts_of, rebuild
-from .stock_dtypes import Recorded, StockCall, start_as_stock
+from .stock_dtypes import (
+    Recorded,
+    is_function,
+    promote_as_stock,
+    promotes_half,
+    replace_functions,
+    start_as_stock,
+)
 
 if TYPE_CHECKING:
     from ..._engine.patch import Stock
@@ -54,7 +61,7 @@ class Layer:
     Attributes:
       tx: the transformation to run, most often stock's own.
       requested: dtypes that the user asked for by arguments.
-      stock: the call that returned ``tx``.
+      build: the call that returned ``tx``.
       keep: a ``KeepDtypes``: how ``tx`` keeps its dtypes; None if ``promotion`` is off.
       tally: of the patch that asks for ``keep``.
       widenings: an ``InFloat32`` for each other patch.
@@ -62,15 +69,18 @@ class Layer:
 
     tx: Any
     requested: tuple[Any, ...]
-    stock: StockCall
+    build: functools.partial[Any]
     keep: Any = None
     tally: Tally = NO_PATCH
     widenings: tuple[Any, ...] = ()
 
     def rebuild(self, call: Call) -> Any:
         """Return the transformation; ``call`` of optax returns it too."""
+        arguments = (*self.build.args, *self.build.keywords.values())
+        self._has_functions = any(map(is_function, arguments))
+        self._starts_wide = any(map(promotes_half, arguments))
         # Whether stock's updates are wider than half-precision gradients and params.
-        self._promotes = self.stock.promotes or bool(self.keep and self.keep.promotes)
+        self._promotes = self._starts_wide or bool(self.keep and self.keep.promotes)
         where: Promotes = "everywhere" if self._promotes else "nowhere"
         return rebuild(self.tx, call, self.update, self.init, promotes=where, layer=self)
 
@@ -86,7 +96,7 @@ class Layer:
             return self.tx.init(params)
         run = functools.partial(keep.run, link_of(self.tx))
         state = promote_initial_state(run, keep.start(self.tx, params), params)
-        if keep.has_one_dtype or self.stock.promotes:
+        if keep.has_one_dtype or self._starts_wide:
             state = start_as_stock(self.tx, state, params)
         return strip_weak_type(state)
 
@@ -96,9 +106,9 @@ class Layer:
         One number tells them all. To start the whole state in float32 would take four times the
         memory of stock.
         """
-        if self.stock.promotes:
+        if self._starts_wide:
             state = start_as_stock(self.tx, state, params)
-        at_zero = self.stock.function.__name__ not in STARTS_ABOVE_ZERO
+        at_zero = self.build.func.__name__ not in STARTS_ABOVE_ZERO
         wide = self._wide_fields(state)
         one = None if at_zero else self._start(jnp.zeros((1,), jnp.float32))
 
@@ -108,7 +118,7 @@ class Layer:
             dtype = jnp.float32 if name in wide else dtype_of(leaf)
             if one is None:
                 return cast(leaf, dtype)
-            stored = store(one, one._replace(**{name: jnp.zeros((1,), dtype)}))
+            stored = cast_back(one, one._replace(**{name: jnp.zeros((1,), dtype)}))
             return cast(leaf, dtype) * 0 + getattr(stored, name)[0]
 
         fields = {
@@ -146,19 +156,19 @@ class Layer:
         new_updates, new_state, kept = keep.run(run, updates, state, params)
         bound = keep.bound(new_updates, updates, params, state, self.requested)
         if kept and keep.has_one_dtype:  # Else stock itself has promoted the state.
-            state = self.stock.promote(updates, state, params, extra_args)
+            state = promote_as_stock(self.build, updates, state, params, extra_args)
         new_state = cast_back(new_state, state) if kept else new_state
         return Step(new_updates, new_state, bound, self.requested)
 
     def _step_in_float32(
         self, wide: Any, updates: PyTree, state: Any, params: PyTree, extra_args: Any
     ) -> Step:
-        stock, run = self.stock, link_of(self.tx)
-        if stock.has_functions:
+        build, run = self.build, link_of(self.tx)
+        if self._has_functions:
             users_leaves = leaves((updates, state, params))
             recorded = Recorded(dict(zip(map(id, leaves(wide)), users_leaves)))
-            run = link_of(stock.replace_functions(recorded.note).build())
-            stock = stock.replace_functions(recorded.repeat)
+            run = link_of(replace_functions(build, recorded.note)())
+            build = replace_functions(build, recorded.repeat)
         run = functools.partial(run, **extra_args)
         if self.keep and dtypes_in_float32(wide[1], wide[0], wide[2], extra_args) is None:
             run = functools.partial(self.keep.run, run)
@@ -172,7 +182,9 @@ class Layer:
         if bound is not None and not self._promotes:
             new_updates = unflatten_like(new_updates, map(round_leaf, leaves(new_updates), bound))
             bound = None
-        new_state = store(new_state, stock.promote(updates, state, params, extra_args), updates)
+        # The user's subclass of a state: stock returns its own class.
+        held = type(new_state)(*promote_as_stock(build, updates, state, params, extra_args))
+        new_state = cast_back(new_state, held, grads=updates)
         return Step(new_updates, new_state, bound, self.requested)
 
     def _acting(self, state: Any, *trees: PyTree) -> list[Any]:
@@ -190,14 +202,14 @@ def _moments_of(state: Any) -> list[PyTree]:
 
 def layer_of(stock: Stock, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Layer:
     """Return the layer of stock's transformation, with what the patches below ask for."""
-    call = StockCall(stock, args, kwargs)
-    tx = call.build()
+    build = functools.partial(stock, *args, **kwargs)
+    tx = build()
     parts = parts_of(tx)
     below = parts and parts.layer
     # Stock's function may return what another one builds.
-    if below and below.stock.function.__qualname__ == stock.__qualname__:
+    if below and below.build.func.__qualname__ == stock.__qualname__:
         return below  # type: ignore[no-any-return]
-    return Layer(tx, requested_dtypes(stock, args, kwargs), call)
+    return Layer(tx, requested_dtypes(stock, args, kwargs), build)
 
 
 def _widen(acting: list[Any], *trees: PyTree) -> Any:

@@ -108,42 +108,46 @@ def _is_narrower(dtype: Any, other: Any) -> bool:
     return 0 < _width(dtype) < _width(other)
 
 
-class StockCall:
-    """A call of a function of stock that builds a transformation."""
+def replace_functions(
+    build: functools.partial[Any], instead: Callable[[Callable[..., Any]], Any]
+) -> functools.partial[Any]:
+    """Return a call of a function of stock with other functions in place of the user's."""
 
-    def __init__(self, function: Stock, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.function, self._args, self._kwargs = function, args, kwargs
-        given = (*args, *kwargs.values())
-        self.promotes = any(map(promotes_half, given))
-        self.has_functions = any(map(_is_function, given))
+    def replaced(argument: Any) -> Any:
+        return instead(argument) if is_function(argument) else argument
 
-    def build(self) -> Any:
-        """Make the call."""
-        return self.function(*self._args, **self._kwargs)
+    by_name = {name: replaced(argument) for name, argument in build.keywords.items()}
+    return functools.partial(build.func, *map(replaced, build.args), **by_name)
 
-    def replace_functions(self, instead: Callable[[Callable[..., Any]], Any]) -> StockCall:
-        """Return the call with other functions in place of the user's."""
 
-        def replaced(argument: Any) -> Any:
-            return instead(argument) if _is_function(argument) else argument
+def promote_as_stock(
+    build: functools.partial[Any],
+    updates: PyTree,
+    state: PyTree,
+    params: PyTree,
+    extra_args: dict[str, Any],
+) -> PyTree:
+    """Cast the half-precision leaves of a state to the dtypes that stock gives them in a step.
 
-        by_name = {name: replaced(argument) for name, argument in self._kwargs.items()}
-        return StockCall(self.function, tuple(map(replaced, self._args)), by_name)
+    Stock promotes some of them where a gradient is wider than its param.
 
-    def promote(
-        self, updates: PyTree, state: PyTree, params: PyTree, extra_args: dict[str, Any]
-    ) -> PyTree:
-        """Cast the half-precision leaves of a state to the dtypes that stock gives them in a step.
-
-        Stock promotes some of them where a gradient is wider than its param. ``extra_args`` are
-        those of the update.
-        """
-        if not _may_promote(updates, state, params):
-            return state
-        extra_args = {n: _float32 if callable(v) else v for n, v in extra_args.items()}
-        given = (updates, state, params)
-        after = trace_once(_step_of(self.function), self._args, self._kwargs, given, extra_args)
-        return _widen(state, after)
+    Args:
+      build: the call of stock that builds the transformation.
+      updates: the gradients.
+      state: before the step.
+      params: or None.
+      extra_args: those of the update.
+    """
+    like = params if params is not None else next(iter(kept_like(state, updates)), updates)
+    if same_dtypes(updates, like):
+        return state
+    constants = _find_constants(state)
+    if not any(is_half(leaf) for leaf in leaves(state) if id(leaf) not in constants):
+        return state
+    extra_args = {n: _float32 if callable(v) else v for n, v in extra_args.items()}
+    given = (updates, state, params)
+    after = trace_once(_step_of(build.func), build.args, build.keywords, given, extra_args)
+    return _widen(state, after)
 
 
 @functools.lru_cache(maxsize=256)
@@ -154,15 +158,6 @@ def _step_of(function: Stock) -> Callable[..., PyTree]:
         return function(*args, **kwargs).update(*given, **extra_args)[1]
 
     return step
-
-
-def _may_promote(updates: PyTree, state: PyTree, params: PyTree) -> bool:
-    """Check whether a step of stock may promote a half-precision leaf of this state."""
-    like = params if params is not None else next(iter(kept_like(state, updates)), updates)
-    if same_dtypes(updates, like):
-        return False
-    constants = _find_constants(state)
-    return any(is_half(leaf) for leaf in leaves(state) if id(leaf) not in constants)
 
 
 # Fields that no step changes: copies of the first params, and rounded hyperparameters, which stand
@@ -204,7 +199,8 @@ class Recorded:
         return lambda *_, **__: tree_map(_number_like, self._results.pop(0))
 
 
-def _is_function(argument: Any) -> bool:
+def is_function(argument: Any) -> bool:
+    """Check whether an argument is a function of the user's, such as a schedule."""
     return callable(argument) and not isinstance(argument, type)  # ``jnp.float32`` is a type.
 
 

@@ -54,7 +54,7 @@ from ..._tally import count, counting
 from .._support.arguments import arguments_of, array_in
 from .._support.rebuild import call_of, rebuild
 from .._support.representation import Representation, average_dtype
-from .._support.stock_dtypes import StockCall, replace_user_code, start_as_stock
+from .._support.stock_dtypes import promote_as_stock, replace_user_code, start_as_stock
 
 # Fields of stock's states with a leaf for each param; all others are scalars.
 _COPIES = frozenset({"init_params", "x0"})
@@ -71,10 +71,10 @@ def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """
     built = stock(*args, **kwargs)  # Checks the arguments, and has the right type.
     arguments = arguments_of(stock, args, kwargs)
-    known = StockCall(stock, (), replace_user_code(arguments))
+    known = functools.partial(stock, **replace_user_code(arguments))
 
     def init_fn(params: PyTree) -> Any:
-        return start_as_stock(known.build(), _start(stock, arguments, params), params)
+        return start_as_stock(known(), _start(stock, arguments, params), params)
 
     def update_fn(
         updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
@@ -83,7 +83,7 @@ def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
             result: tuple[PyTree, Any] = built.update(updates, state, params, **extra_args)
             return result  # Stock raises, most often.
         new_updates, new_state = _step(stock, arguments, (updates, state, params), extra_args)
-        held = known.promote(updates, state, params, extra_args)
+        held = promote_as_stock(known, updates, state, params, extra_args)
         return cast_updates(new_updates, updates, params), cast_back(new_state, held)
 
     return rebuild(built, call_of(stock, args, kwargs), update_fn, init_fn, also_in_float32=True)
@@ -229,7 +229,7 @@ def mechanize(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         # The state and the updates of the base optimizer show which dtypes the user asked for.
         bounded = cast_updates(base_updates, updates, params, before)
         if same_dtypes(updates, params):
-            after = cast_back(after, before, "mechanize: state of the base optimizer")
+            after = cast_back(after, before)
         new_state = new_state._replace(base_optimizer_state=after)
         return cast_updates(new_updates, updates, params, bounded), new_state
 

@@ -149,8 +149,7 @@ class _Injected:
         new_updates, inner_state = inner.update(grads, before, params, **extra_args)
         new_state = new_state._replace(hyperparams=kept, inner_state=inner_state)
         held = state._replace(hyperparams=kept, inner_state=before if same else inner_state)
-        whose = "inject_hyperparams: state of the inner transformation"
-        return new_updates, cast_back(new_state, held, whose)
+        return new_updates, cast_back(new_state, held)
 
 
 class _Inner(NamedTuple):

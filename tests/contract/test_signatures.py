@@ -1,54 +1,13 @@
-"""What is known of a function's parameters, also after the function was changed in place."""
+"""Which parameters of a function may be given by position."""
 
 from __future__ import annotations
 
 import functools
-import inspect
 from typing import Any
 
 import pytest
 
-from optax_dtypefix._contract.signatures import parameters_of, positional_names
-
-
-def build(rate: Any, decay: float = 0.1, *, mu_dtype: Any = None) -> Any:
-    """Stand for a function of optax."""
-
-
-def other(rate: Any, mask: Any = None) -> Any:
-    """Stand for the function after a reload."""
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("__defaults__", (0.5,)),
-        ("__kwdefaults__", {"mu_dtype": "float32"}),
-        ("__code__", other.__code__),
-        ("__signature__", inspect.signature(other)),
-    ],
-    ids=["defaults", "keyword defaults", "code", "signature"],
-)
-def test_a_function_that_is_changed_in_place_is_read_again(
-    name: str, value: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """IPython reloads functions in this way."""
-    assert parameters_of(build).signature == inspect.signature(build)
-    monkeypatch.setattr(build, name, value, raising=False)
-    assert parameters_of(build).signature == inspect.signature(build)
-    monkeypatch.undo()
-    assert parameters_of(build) == parameters_of(build)
-    assert parameters_of(build).signature == inspect.signature(build)
-
-
-def test_defaults_of_a_wrapped_function_are_those_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    @functools.wraps(build)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return build(*args, **kwargs)
-
-    assert parameters_of(wrapper).signature.parameters["decay"].default == 0.1
-    monkeypatch.setattr(build, "__defaults__", (0.5,))
-    assert parameters_of(wrapper).signature.parameters["decay"].default == 0.5
+from optax_dtypefix._contract.signatures import positional_names
 
 
 def logged(function: Any) -> Any:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import logging
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -12,7 +11,6 @@ import optax
 import pytest
 from packaging.version import Version
 
-from optax_dtypefix._contract import state as _state
 from optax_dtypefix._contract.x64 import x64
 from optax_dtypefix._diagnosis.faults import _reproduce as reproduce
 from support.contract import assert_keeps_the_contract
@@ -322,19 +320,6 @@ def test_extra_arguments_may_be_functions_and_arrays() -> None:
     for _ in range(2):
         updates, state = tx.update(params, state, params, **extra(params))
     np.testing.assert_array_equal(np.asarray(updates["w"], np.float32), 5.0)
-
-
-def test_a_leaf_that_is_cast_back_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    _state._LOGGED.clear()
-    tx = optax.MultiSteps(drifting(), 2)
-    params = tree_of(jnp.bfloat16)
-    # OPTAX_DTYPEFIX_LOG sets the level, which is warning by default.
-    with caplog.at_level(logging.INFO, logger="optax_dtypefix"):
-        for _ in range(2):
-            jax.jit(lambda: tx.update(params, tx.init(params), params))()
-    said = [r.getMessage() for r in caplog.records if "changed from" in r.getMessage()]
-    assert len(said) == len(leaves(params))
-    assert any("['w']" in line and "bfloat16 to float32" in line for line in said)
 
 
 def test_complex_gradients_are_accumulated_in_a_real_state_from_stock() -> None:
