@@ -190,14 +190,13 @@ def _moments_of(state: Any) -> list[PyTree]:
 
 def layer_of(stock: Stock, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Layer:
     """Return the layer of stock's transformation, with what the patches below ask for."""
-    call = StockCall(stock, args, kwargs)
-    tx = call.build()
+    tx = stock(*args, **kwargs)
     parts = parts_of(tx)
     below = parts and parts.layer
     # Stock's function may return what another one builds.
     if below and below.stock.function.__qualname__ == stock.__qualname__:
         return below  # type: ignore[no-any-return]
-    return Layer(tx, requested_dtypes(stock, args, kwargs), call)
+    return Layer(tx, requested_dtypes(stock, args, kwargs), StockCall(stock, args, kwargs))
 
 
 def _widen(acting: list[Any], *trees: PyTree) -> Any:

@@ -246,11 +246,14 @@ def _copy_shared_arrays(state: PyTree, params: PyTree) -> PyTree:
     return unflatten_like(state, map(own, flat))
 
 
-def rebuild_but_for_floats(tx: Any, call: Call, update: Callable[..., Any]) -> Any:
+def rebuild_but_for_floats(
+    tx: Any, call: Call, update: Callable[..., Any], *, reads_params: bool
+) -> Any:
     """Do as :func:`rebuild` for stock that has no state, and keeps the dtypes of floats.
 
     If all gradients are strongly typed floats, of any width, stock's own update runs. To look at
-    them takes a microsecond, and a step of sgd takes 20.
+    them takes a microsecond, and a step of sgd takes 20. Where stock reads the params, they must
+    have the same dtypes.
     """
     stock, run = tx.update, current().run
 
@@ -258,7 +261,8 @@ def rebuild_but_for_floats(tx: Any, call: Call, update: Callable[..., Any]) -> A
         updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, PyTree]:
         dtypes = strong_dtypes(updates)
-        if dtypes is None or not FLOATS.issuperset(dtypes):
+        floats = dtypes is not None and FLOATS.issuperset(dtypes)
+        if not floats or (reads_params and strong_dtypes(params) != dtypes):
             return run(update, updates, state, params, **extra_args)  # type: ignore[no-any-return]
         return stock(updates, state, params, **extra_args)  # type: ignore[no-any-return]
 
