@@ -94,12 +94,6 @@ def link_of(tx: Any) -> Callable[..., Any]:
     return (parts and parts.link) or tx.update
 
 
-def pickled_as_call(tx: Any) -> Any:
-    """Return the call that builds a transformation, which pickles as what it returns."""
-    parts = parts_of(tx)
-    return tx if parts is None or tx.init is not parts.init else parts.call
-
-
 jax.tree_util.register_pytree_node(
     _Inside, lambda inside: (inside.args, inside.func), lambda func, args: _Inside(func, *args)
 )

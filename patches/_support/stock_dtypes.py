@@ -47,14 +47,13 @@ def _float32(_: Any) -> Any:
     return jnp.zeros((), jnp.float32)
 
 
-def promotes_half(argument: Any) -> bool:
-    """Check whether a hyperparameter is an array that promotes half precision, as ``0.9`` is not.
+def promotes_half(*arguments: Any) -> bool:
+    """Check for hyperparameters that are arrays and promote half precision, as ``0.9`` does not.
 
     Stock's moments are then wide from the first step on, and lose no digits.
     """
-    if not is_array(argument):
-        return False
-    return not is_weak(argument) and is_real(argument) and not is_half(argument)
+    strong = [x for x in arguments if hasattr(x, "dtype") and not getattr(x, "weak_type", False)]
+    return any(is_array(x) and is_real(x) and not is_half(x) for x in strong)
 
 
 def start_as_stock(tx: Any, state: PyTree, params: PyTree) -> PyTree:
@@ -114,8 +113,8 @@ class StockCall:
     def __init__(self, function: Stock, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.function, self._args, self._kwargs = function, args, kwargs
         given = (*args, *kwargs.values())
-        self.promotes = any(map(promotes_half, given))
-        self.has_functions = any(map(_is_function, given))
+        self.promotes = promotes_half(*given)
+        self.has_functions = _has_function(*given)
 
     def build(self) -> Any:
         """Make the call."""
@@ -125,7 +124,7 @@ class StockCall:
         """Return the call with other functions in place of the user's."""
 
         def replaced(argument: Any) -> Any:
-            return instead(argument) if _is_function(argument) else argument
+            return instead(argument) if _has_function(argument) else argument
 
         by_name = {name: replaced(argument) for name, argument in self._kwargs.items()}
         return StockCall(self.function, tuple(map(replaced, self._args)), by_name)
@@ -204,8 +203,9 @@ class Recorded:
         return lambda *_, **__: tree_map(_number_like, self._results.pop(0))
 
 
-def _is_function(argument: Any) -> bool:
-    return callable(argument) and not isinstance(argument, type)  # ``jnp.float32`` is a type.
+def _has_function(*arguments: Any) -> bool:
+    # ``jnp.float32`` is a type.
+    return bool([x for x in arguments if callable(x) and not isinstance(x, type)])
 
 
 def _number_like(leaf: Any) -> Any:
