@@ -18,7 +18,7 @@ from typing import Any, Callable
 
 import jax.numpy as jnp
 
-from .._contract.dtypes import PyTree, cast, is_complex, is_inexact, is_weak
+from .._contract.dtypes import PyTree, cast, is_inexact, is_weak
 from .._contract.signatures import parameters_of
 from .._contract.updates import requested_dtypes
 from .._contract.widths import compute_dtype
@@ -36,7 +36,8 @@ _KEEP_DTYPES = KeepDtypes()
 
 def fit_rate(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Fit the first argument of stock's function to the leaves."""
-    rate = _rate_among(stock, args, kwargs)
+    name, *_ = parameters_of(stock).positional
+    rate = args[0] if args else kwargs.get(name)
     if not callable(rate) and getattr(rate, "dtype", None) != jnp.float64:
         return _KEEP_DTYPES(stock, *args, **kwargs)
     promotes = callable(rate) or promotes_half(rate)
@@ -46,19 +47,19 @@ def fit_rate(stock: Stock, *args: Any, **kwargs: Any) -> Any:
 
 def scale(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Let stock multiply floats by a weakly typed number, which keeps their dtypes."""
-    return _fit_unless_weak(stock, args, kwargs, reads_params=False)
+    return _fit_unless_weak(stock, args, kwargs, "step_size", reads_params=False)
 
 
 def add_decayed_weights(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Let stock add floats of the same dtypes, multiplied by a weakly typed number."""
-    return _fit_unless_weak(stock, args, kwargs, reads_params=True)
+    return _fit_unless_weak(stock, args, kwargs, "weight_decay", reads_params=True)
 
 
 def _fit_unless_weak(
-    stock: Stock, args: tuple[Any, ...], kwargs: dict[str, Any], *, reads_params: bool
+    stock: Stock, args: tuple[Any, ...], kwargs: dict[str, Any], name: str, *, reads_params: bool
 ) -> Any:
-    rate = _rate_among(stock, args, kwargs)
-    if callable(rate) or not is_weak(rate) or is_complex(rate):
+    rate = args[0] if args else kwargs.get(name)
+    if callable(rate) or not is_weak(rate):
         return fit_rate(stock, *args, **kwargs)
     tx, call = stock(*args, **kwargs), call_of(stock, args, kwargs)
 
@@ -81,11 +82,6 @@ def optimistic_adam(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         return schedule(state[0].count)
 
     return _fit_in_each_step(stock, args, kwargs, tx, rate_of, also_in_float32=True)
-
-
-def _rate_among(stock: Stock, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    name, *_ = parameters_of(stock).positional
-    return args[0] if args else kwargs.get(name)
 
 
 def _fit_in_each_step(

@@ -1,8 +1,8 @@
 """Run one transformation of stock as all patches of its function ask, in one update.
 
 ``promotion`` says how the transformation keeps its dtypes: see ``keep_dtypes.py``. Other patches
-run it in float32, where a leaf is too narrow: see ``in_float32.py``. Each patch adds what it asks
-for to the layer of the patch below, and the outermost runs.
+run it in float32, where a leaf is too narrow: see ``in_float32.py``. The innermost patch rebuilds
+the transformation, and each patch above adds what it asks for to that layer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ..._contract.rounding import round_leaf
 from ..._contract.state import cast_back
 from ..._contract.updates import Step, kept_like, requested_dtypes, update_dtypes
 from ..._tally import NO_PATCH, Tally, counting
-from .rebuild import Call, Promotes, count_casts, link_of, parts_of, rebuild
+from .rebuild import Call, Promotes, call_of, count_casts, link_of, parts_of, rebuild
 from .stock_dtypes import Recorded, StockCall, start_as_stock
 
 if TYPE_CHECKING:
@@ -188,15 +188,20 @@ def _moments_of(state: Any) -> list[PyTree]:
     return [getattr(state, name, None) for name in second_moments(state.__class__)]
 
 
-def layer_of(stock: Stock, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Layer:
-    """Return the layer of stock's transformation, with what the patches below ask for."""
+def add_layer(
+    stock: Stock, args: tuple[Any, ...], kwargs: dict[str, Any], add: Callable[[Layer], None]
+) -> Any:
+    """Return stock's transformation, with what a patch adds to the layer of the patches below."""
     tx = stock(*args, **kwargs)
     parts = parts_of(tx)
     below = parts and parts.layer
     # Stock's function may return what another one builds.
     if below and below.stock.function.__qualname__ == stock.__qualname__:
-        return below  # type: ignore[no-any-return]
-    return Layer(tx, requested_dtypes(stock, args, kwargs), StockCall(stock, args, kwargs))
+        add(below)
+        return tx
+    layer = Layer(tx, requested_dtypes(stock, args, kwargs), StockCall(stock, args, kwargs))
+    add(layer)
+    return layer.rebuild(call_of(stock, args, kwargs))
 
 
 def _widen(acting: list[Any], *trees: PyTree) -> Any:
