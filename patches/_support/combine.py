@@ -22,24 +22,19 @@ def combine(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     on stock, and its state starts in the dtypes that it has on stock. The last updates are bounded.
     """
     tx = stock(*args, **kwargs)
-    links: list[Any] = []
-    parts: list[Parts | None] = []
+    promotes: list[Promotes] = []
+    updates_of_stock: list[Any] = []
 
     def note(link: Any) -> Any:
-        links.append(link)
-        parts.append(parts_of(link))
-        return _leave_casts(link, parts[-1])
+        parts = parts_of(link)
+        promotes.append(parts.promotes if parts else "nowhere")
+        updates_of_stock.append(_update_of_stock(link, parts))
+        return _leave_casts(link, parts)
 
-    def update_of(change: Callable[[Any], Any]) -> Callable[..., Any]:
-        changed_args, changed_kwargs = _map_links(change, (args, kwargs))
-        update: Callable[..., Any] = stock(*changed_args, **changed_kwargs).update
-        return update
-
-    update_links = update_of(note)
-    if not any(part and part.link for part in parts):
+    noting_args, noting_kwargs = _map_links(note, args), _map_links(note, kwargs)
+    if noting_args is args and noting_kwargs is kwargs:
         return tx
-    promotes = [part.promotes if part else "nowhere" for part in parts]
-    updates_of_stock = list(map(_update_of_stock, links, parts))
+    update_links = stock(*noting_args, **noting_kwargs).update
 
     def update_fn(updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any) -> Step:
         with Owed() as owed:
@@ -59,10 +54,13 @@ def combine(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         with Owed():
             return start_as_stock(tx._replace(update=update_links), state, params)
 
-    in_float32 = None
+    in_float32, remaining = None, iter(updates_of_stock)
+
+    def use_stock(link: Any) -> Any:
+        return link._replace(update=next(remaining))
+
     if all(updates_of_stock):
-        remaining = iter(updates_of_stock)
-        in_float32 = update_of(lambda link: link._replace(update=next(remaining)))
+        in_float32 = stock(*_map_links(use_stock, args), **_map_links(use_stock, kwargs)).update
     with NO_PATCH:  # The links count their casts.
         return rebuild(
             tx,
