@@ -65,16 +65,12 @@ class Parts(NamedTuple):
       link: takes the step, and leaves it to the caller to bound the updates; None if ``update``
         leaves nothing.
       stock: what runs in a float32 problem; None if stock is wrong there too.
-      call: of optax, which returns the transformation.
-      init: of the transformation.
       promotes: where stock's updates are wider than half-precision gradients and params.
       layer: what the patches of its function ask for, see ``layer.py``.
     """
 
     link: Callable[..., Step] | None
     stock: Callable[..., Any] | None
-    call: Call
-    init: Callable[..., Any]
     promotes: Promotes = "nowhere"
     layer: Any = None
 
@@ -207,8 +203,8 @@ def rebuild(  # noqa: PLR0913
     if below and promotes == "nowhere":
         promotes = below.promotes
     if also_in_float32:
-        return _replace_update(tx, call, bounded, Parts(None, None, call, tx.init))
-    parts = Parts(link, stock, call, tx.init, promotes, layer)
+        return _replace_update(tx, call, bounded, Parts(None, None))
+    parts = Parts(link, stock, promotes, layer)
     return _replace_update(tx, call, stock_in_float32, parts)
 
 
@@ -260,7 +256,7 @@ def rebuild_but_for_floats(
             return run(update, updates, state, params, **extra_args)  # type: ignore[no-any-return]
         return stock(updates, state, params, **extra_args)  # type: ignore[no-any-return]
 
-    return _replace_update(tx, call, stock_for_floats, Parts(None, stock, call, tx.init))
+    return _replace_update(tx, call, stock_for_floats, Parts(None, stock))
 
 
 FLOATS = frozenset(map(jnp.dtype, ("bfloat16", "float16", "float32", "float64")))
