@@ -73,7 +73,7 @@ def _divide_by_norm(  # noqa: PLR0913
       **kwargs: see ``*args``.
     """
     tx, hyperparameters = stock(*args, **kwargs), (args, kwargs)
-    promotes = any(map(promotes_half, leaves(hyperparameters)))
+    promotes = promotes_half(*leaves(hyperparameters))
     limit = arguments_of(stock, args, kwargs)[limited_by] if limited_by else 1
     guarded = not _is_positive(limit)
 

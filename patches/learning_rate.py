@@ -28,7 +28,7 @@ from .._engine.patch import Stock
 from .._tally import count, counting
 from ._support.arguments import arguments_of
 from ._support.keep_dtypes import KeepDtypes
-from ._support.rebuild import Promotes, call_of, rebuild, rebuild_but_for_floats
+from ._support.rebuild import call_of, rebuild, rebuild_but_for_floats
 from ._support.stock_dtypes import promotes_half
 
 _ACCEPTED = "schedule accepted"
@@ -40,31 +40,40 @@ def fit_rate(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Fit the first argument of stock's function to the leaves."""
     name, *_ = positional_names(stock)
     rate = args[0] if args else kwargs.get(name)
-    if not (callable(rate) or hasattr(rate, "dtype")):
+    if not callable(rate) and getattr(rate, "dtype", None) != jnp.float64:
         return _KEEP_DTYPES(stock, *args, **kwargs)
-    arguments = arguments_of(stock, args, kwargs)
-    where: Promotes = "everywhere" if callable(rate) or promotes_half(rate) else "nowhere"
-    update = _fit_in_each_step(stock, arguments, name, lambda _: rate)
-    tx = rebuild(stock(*args, **kwargs), call_of(stock, args, kwargs), update, promotes=where)
-    return _keep_dtypes(tx, stock, args, kwargs)
+    promotes = callable(rate) or promotes_half(rate)
+    options = {"promotes": "everywhere"} if promotes else {}
+    return _fit_in_each_step(stock, args, kwargs, stock(*args, **kwargs), lambda _: rate, **options)
 
 
 def scale(stock: Stock, *args: Any, **kwargs: Any) -> Any:
-    """Let stock multiply floats by a Python number, which keeps their dtypes."""
-    given = (*args, *kwargs.values())
-    # NumPy's float64 is a Python float.
-    if len(given) != 1 or type(given[0]) not in (int, float):
+    """Let stock multiply floats by a weakly typed number, which keeps their dtypes."""
+    return _fit_unless_weak(stock, args, kwargs, "step_size", reads_params=False)
+
+
+def add_decayed_weights(stock: Stock, *args: Any, **kwargs: Any) -> Any:
+    """Let stock add floats of the same dtypes, multiplied by a weakly typed number."""
+    return _fit_unless_weak(stock, args, kwargs, "weight_decay", reads_params=True)
+
+
+def _fit_unless_weak(
+    stock: Stock, args: tuple[Any, ...], kwargs: dict[str, Any], name: str, *, reads_params: bool
+) -> Any:
+    rate = args[0] if args else kwargs.get(name)
+    if callable(rate) or not is_weak(rate):
         return fit_rate(stock, *args, **kwargs)
-    tx, call = stock(*given), call_of(stock, args, kwargs)
+    tx, call = stock(*args, **kwargs), call_of(stock, args, kwargs)
 
     def update_fn(updates: PyTree, *args: Any, **kwargs: Any) -> Any:
-        if set(array_dtypes(updates) or ()) != {_FLOAT32}:
+        only_float32 = set(array_dtypes(updates) or ()) == {_FLOAT32}
+        if reads_params or not only_float32 or type(rate) not in (int, float):
             return _KEEP_DTYPES.wrap(tx, call).update(updates, *args, **kwargs)
         # Weakly typed. To multiply by an array is faster than to cast each product.
         count("weak float32 to float32", sum(map(is_weak, leaves(updates))))
-        return stock(np.float32(*given)).update(updates, *args, **kwargs)
+        return stock(np.float32(rate)).update(updates, *args, **kwargs)
 
-    return rebuild_but_for_floats(tx, call, update_fn)
+    return rebuild_but_for_floats(tx, call, update_fn, reads_params=reads_params)
 
 
 def optimistic_adam(stock: Stock, *args: Any, **kwargs: Any) -> Any:
@@ -74,29 +83,35 @@ def optimistic_adam(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     if not callable(schedule):
         return fit_rate(stock, *args, **kwargs)
     count(_ACCEPTED)
-    update = _fit_in_each_step(
-        stock, arguments, "learning_rate", lambda state: schedule(state[0].count)
-    )
     tx = stock(**{**arguments, "learning_rate": 0.0})
-    tx = rebuild(tx, call_of(stock, args, kwargs), update, also_in_float32=True)
-    return _keep_dtypes(tx, stock, args, kwargs)
 
+    def rate_of(state: Any) -> Any:
+        return schedule(state[0].count)
 
-def _keep_dtypes(tx: Any, stock: Stock, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    requested = requested_dtypes(stock, args, kwargs)
-    return _KEEP_DTYPES.wrap(tx, call_of(stock, args, kwargs), requested)
+    return _fit_in_each_step(stock, args, kwargs, tx, rate_of, also_in_float32=True)
 
 
 def _fit_in_each_step(
-    stock: Stock, arguments: dict[str, Any], name: str, rate_of: Callable[[Any], Any]
-) -> Callable[..., Any]:
-    """Return an update that builds stock's transformation with the rate for these leaves."""
+    stock: Stock,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    tx: Any,
+    rate_of: Callable[[Any], Any],
+    **options: Any,
+) -> Any:
+    """Rebuild ``tx`` so that stock builds it in each step, with the rate for these leaves.
+
+    The first argument of stock's function is the rate; ``options`` are those of :func:`rebuild`.
+    """
+    arguments, call = arguments_of(stock, args, kwargs), call_of(stock, args, kwargs)
+    name = next(iter(arguments))
 
     def update_fn(updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any) -> Any:
         rate = _no_wider_than((updates, params), rate_of(state))
         return stock(**{**arguments, name: rate}).update(updates, state, params, **extra_args)
 
-    return update_fn
+    requested = requested_dtypes(stock, args, kwargs)
+    return _KEEP_DTYPES.wrap(rebuild(tx, call, update_fn, **options), call, requested)
 
 
 def sm3(stock: Stock, *args: Any, **kwargs: Any) -> Any:

@@ -72,7 +72,7 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
         "trace": ("float32_averages", "float16_eps", "bfloat16_moments", "promotion"),
     },
     "adding": {
-        "add_decayed_weights": ("learning_rate:fit_rate",),
+        "add_decayed_weights": ("learning_rate:add_decayed_weights",),
         "add_noise": ("promotion:no_integers !=0.2.3", "promotion:no_integers_in_32_bits ==0.2.3"),
     },
     "alias": {

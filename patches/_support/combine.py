@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections.abc import Mapping
 from typing import Any, Callable, get_args
@@ -12,7 +11,7 @@ from ..._contract.state import cast_back
 from ..._contract.updates import INNERMOST, Owed, Step, same_dtypes
 from ..._engine.patch import Stock
 from ..._tally import NO_PATCH
-from .rebuild import Promotes, call_of, link_of, parts_of, pickled_as_call, rebuild
+from .rebuild import Parts, Promotes, call_of, parts_of, rebuild
 from .stock_dtypes import start_as_stock
 
 
@@ -23,19 +22,19 @@ def combine(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     on stock, and its state starts in the dtypes that it has on stock. The last updates are bounded.
     """
     tx = stock(*args, **kwargs)
-    links: list[Any] = []
-    _map_links(links.append, (args, kwargs))
-    parts = list(map(parts_of, links))
-    if not any(part and part.link for part in parts):
+    promotes: list[Promotes] = []
+    updates_of_stock: list[Any] = []
+
+    def note(link: Any) -> Any:
+        parts = parts_of(link)
+        promotes.append(parts.promotes if parts else "nowhere")
+        updates_of_stock.append(_update_of_stock(link, parts))
+        return _leave_casts(link, parts)
+
+    noting_args, noting_kwargs = _map_links(note, args), _map_links(note, kwargs)
+    if noting_args is args and noting_kwargs is kwargs:
         return tx
-    promotes = [part.promotes if part else "nowhere" for part in parts]
-
-    def update_of(change: Callable[[Any], Any]) -> Callable[..., Any]:
-        changed_args, changed_kwargs = _map_links(change, (args, kwargs))
-        update: Callable[..., Any] = stock(*changed_args, **changed_kwargs).update
-        return update
-
-    update_links = update_of(_leave_casts)
+    update_links = stock(*noting_args, **noting_kwargs).update
 
     def update_fn(updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any) -> Step:
         with Owed() as owed:
@@ -55,36 +54,45 @@ def combine(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         with Owed():
             return start_as_stock(tx._replace(update=update_links), state, params)
 
+    in_float32, remaining = None, iter(updates_of_stock)
+
+    def use_stock(link: Any) -> Any:
+        return link._replace(update=next(remaining))
+
+    if all(updates_of_stock):
+        in_float32 = stock(*_map_links(use_stock, args), **_map_links(use_stock, kwargs)).update
     with NO_PATCH:  # The links count their casts.
         return rebuild(
             tx,
-            call_of(stock, *_map_links(pickled_as_call, (args, kwargs))),
+            call_of(stock, args, kwargs),
             update_fn,
             init_fn,
-            in_float32=update_of(_use_stock) if all(map(_same_in_float32, links)) else None,
+            in_float32=in_float32,
             promotes=max(promotes, key=list(get_args(Promotes)).index),
         )
 
 
-def _map_links(function: Callable[[Any], Any], value: Any) -> Any:
+def _map_links(change: Callable[[Any], Any], value: Any) -> Any:
     """Replace the transformations among the arguments of a function; keep its other arguments."""
     import optax
 
-    if isinstance(value, optax.GradientTransformation):
-        return function(value)
-    change = functools.partial(_map_links, function)
-    if type(value) in (tuple, list):
-        return type(value)(map(change, value))
-    if isinstance(value, Mapping):
-        pairs = {key: change(item) for key, item in value.items()}
-        return value if all(map(operator.is_, pairs.values(), value.values())) else pairs
-    return value
+    by_name = isinstance(value, Mapping)
+    if not by_name and type(value) not in (tuple, list):
+        return value
+    items = list(value.values() if by_name else value)
+    changed = [
+        change(item) if isinstance(item, optax.GradientTransformation) else _map_links(change, item)
+        for item in items
+    ]
+    if all(map(operator.is_, changed, items)):
+        return value
+    return dict(zip(value, changed)) if by_name else type(value)(changed)
 
 
-def _leave_casts(tx: Any) -> Any:
+def _leave_casts(tx: Any, parts: Parts | None) -> Any:
     """Return a link that notes its casts for the innermost chain in place of making them."""
-    link = link_of(tx)
-    if link is tx.update:
+    link = parts and parts.link
+    if not link:
         return tx
 
     def update(*args: Any, **kwargs: Any) -> tuple[PyTree, PyTree]:
@@ -95,19 +103,17 @@ def _leave_casts(tx: Any) -> Any:
     return tx._replace(update=update)
 
 
-def _same_in_float32(tx: Any) -> bool:
-    """Check that a link is optax's own: the next one gets float32 if this one does."""
+def _update_of_stock(tx: Any, parts: Parts | None) -> Any:
+    """Return the update that runs in a float32 problem, if a link is optax's own; else None.
+
+    The next link gets float32 then, if this one does.
+    """
     import optax
 
-    parts = parts_of(tx)
     if parts is not None:
-        return parts.stock is not None
-    return getattr(tx.update, "__code__", None) is optax.identity().update.__code__
-
-
-def _use_stock(tx: Any) -> Any:
-    parts = parts_of(tx)
-    return tx if parts is None else tx._replace(update=parts.stock)
+        return parts.stock
+    is_identity = getattr(tx.update, "__code__", None) is optax.identity().update.__code__
+    return tx.update if is_identity else None
 
 
 def _has_one_float(params: PyTree) -> bool:

@@ -14,8 +14,7 @@ import jax.numpy as jnp
 
 from ..._engine.patch import Stock
 from ..._tally import NO_PATCH, Tally, current
-from .layer import layer_of
-from .rebuild import call_of
+from .layer import Layer, add_layer
 
 
 @functools.cache
@@ -50,7 +49,8 @@ class InFloat32:
 
     def __call__(self, stock: Stock, *args: Any, **kwargs: Any) -> Any:
         """Build stock's transformation, to be run in float32."""
-        below = layer_of(stock, args, kwargs)
-        widenings = (dataclasses.replace(self, tally=current()), *below.widenings)
-        layer = dataclasses.replace(below, widenings=widenings)
-        return layer.rebuild(call_of(stock, args, kwargs))
+        return add_layer(stock, args, kwargs, self._add_to)
+
+    def _add_to(self, layer: Layer) -> None:
+        widening = dataclasses.replace(self, tally=current())
+        layer.widenings = (widening, *layer.widenings)

@@ -31,8 +31,8 @@ from ..._contract.widths import compute_dtype
 from ..._contract.x64 import without_x64
 from ..._engine.patch import Stock
 from ..._tally import current
-from .layer import Layer, layer_of
-from .rebuild import Call, call_of
+from .layer import Layer, add_layer
+from .rebuild import Call
 
 Trees = tuple[PyTree, PyTree, PyTree]
 """Gradients, state and params."""
@@ -62,8 +62,10 @@ class KeepDtypes:
 
     def __call__(self, stock: Stock, *args: Any, **kwargs: Any) -> Any:
         """Build stock's transformation, made to keep its dtypes."""
-        layer = dataclasses.replace(layer_of(stock, args, kwargs), keep=self, tally=current())
-        return layer.rebuild(call_of(stock, args, kwargs))
+        return add_layer(stock, args, kwargs, self._add_to)
+
+    def _add_to(self, layer: Layer) -> None:
+        layer.keep, layer.tally = self, current()
 
     def wrap(self, tx: Any, call: Call, requested: tuple[Any, ...] = ()) -> Any:
         """Return the same transformation with an ``init`` and an ``update`` that keep dtypes."""

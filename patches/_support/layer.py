@@ -1,8 +1,8 @@
 """Run one transformation of stock as all patches of its function ask, in one update.
 
 ``promotion`` says how the transformation keeps its dtypes: see ``keep_dtypes.py``. Other patches
-run it in float32, where a leaf is too narrow: see ``in_float32.py``. Each patch adds what it asks
-for to the layer of the patch below, and the outermost runs.
+run it in float32, where a leaf is too narrow: see ``in_float32.py``. The innermost patch rebuilds
+the transformation, and each patch above adds what it asks for to that layer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ..._contract.rounding import round_leaf
 from ..._contract.state import cast_back
 from ..._contract.updates import Step, kept_like, requested_dtypes, update_dtypes
 from ..._tally import NO_PATCH, Tally, counting
-from .rebuild import Call, Promotes, count_casts, link_of, parts_of, rebuild
+from .rebuild import Call, Promotes, call_of, count_casts, link_of, parts_of, rebuild
 from .stock_dtypes import (
     Recorded,
     is_function,
@@ -78,7 +78,7 @@ class Layer:
         """Return the transformation; ``call`` of optax returns it too."""
         arguments = (*self.build.args, *self.build.keywords.values())
         self._has_functions = any(map(is_function, arguments))
-        self._starts_wide = any(map(promotes_half, arguments))
+        self._starts_wide = promotes_half(*arguments)
         # Whether stock's updates are wider than half-precision gradients and params.
         self._promotes = self._starts_wide or bool(self.keep and self.keep.promotes)
         where: Promotes = "everywhere" if self._promotes else "nowhere"
@@ -200,16 +200,21 @@ def _moments_of(state: Any) -> list[PyTree]:
     return [getattr(state, name, None) for name in second_moments(state.__class__)]
 
 
-def layer_of(stock: Stock, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Layer:
-    """Return the layer of stock's transformation, with what the patches below ask for."""
+def add_layer(
+    stock: Stock, args: tuple[Any, ...], kwargs: dict[str, Any], add: Callable[[Layer], None]
+) -> Any:
+    """Return stock's transformation, with what a patch adds to the layer of the patches below."""
     build = functools.partial(stock, *args, **kwargs)
     tx = build()
     parts = parts_of(tx)
     below = parts and parts.layer
     # Stock's function may return what another one builds.
     if below and below.build.func.__qualname__ == stock.__qualname__:
-        return below  # type: ignore[no-any-return]
-    return Layer(tx, requested_dtypes(stock, args, kwargs), build)
+        add(below)
+        return tx
+    layer = Layer(tx, requested_dtypes(stock, args, kwargs), build)
+    add(layer)
+    return layer.rebuild(call_of(stock, args, kwargs))
 
 
 def _widen(acting: list[Any], *trees: PyTree) -> Any:

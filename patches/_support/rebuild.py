@@ -65,16 +65,12 @@ class Parts(NamedTuple):
       link: takes the step, and leaves it to the caller to bound the updates; None if ``update``
         leaves nothing.
       stock: what runs in a float32 problem; None if stock is wrong there too.
-      call: of optax, which returns the transformation.
-      init: of the transformation.
       promotes: where stock's updates are wider than half-precision gradients and params.
       layer: what the patches of its function ask for, see ``layer.py``.
     """
 
     link: Callable[..., Step] | None
     stock: Callable[..., Any] | None
-    call: Call
-    init: Callable[..., Any]
     promotes: Promotes = "nowhere"
     layer: Any = None
 
@@ -92,12 +88,6 @@ def link_of(tx: Any) -> Callable[..., Any]:
     """Return the link of a transformation, or its update, which returns no more than a pair."""
     parts = parts_of(tx)
     return (parts and parts.link) or tx.update
-
-
-def pickled_as_call(tx: Any) -> Any:
-    """Return the call that builds a transformation, which pickles as what it returns."""
-    parts = parts_of(tx)
-    return tx if parts is None or tx.init is not parts.init else parts.call
 
 
 jax.tree_util.register_pytree_node(
@@ -213,8 +203,8 @@ def rebuild(  # noqa: PLR0913
     if below and promotes == "nowhere":
         promotes = below.promotes
     if also_in_float32:
-        return _replace_update(tx, call, bounded, Parts(None, None, call, tx.init))
-    parts = Parts(link, stock, call, tx.init, promotes, layer)
+        return _replace_update(tx, call, bounded, Parts(None, None))
+    parts = Parts(link, stock, promotes, layer)
     return _replace_update(tx, call, stock_in_float32, parts)
 
 
@@ -246,11 +236,14 @@ def _copy_shared_arrays(state: PyTree, params: PyTree) -> PyTree:
     return unflatten_like(state, map(own, flat))
 
 
-def rebuild_but_for_floats(tx: Any, call: Call, update: Callable[..., Any]) -> Any:
+def rebuild_but_for_floats(
+    tx: Any, call: Call, update: Callable[..., Any], *, reads_params: bool
+) -> Any:
     """Do as :func:`rebuild` for stock that has no state, and keeps the dtypes of floats.
 
     If all gradients are strongly typed floats, of any width, stock's own update runs. To look at
-    them takes a microsecond, and a step of sgd takes 20.
+    them takes a microsecond, and a step of sgd takes 20. Where stock reads the params, they must
+    have the same dtypes.
     """
     stock, run = tx.update, current().run
 
@@ -258,11 +251,12 @@ def rebuild_but_for_floats(tx: Any, call: Call, update: Callable[..., Any]) -> A
         updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, PyTree]:
         dtypes = strong_dtypes(updates)
-        if dtypes is None or not FLOATS.issuperset(dtypes):
+        floats = dtypes is not None and FLOATS.issuperset(dtypes)
+        if not floats or (reads_params and strong_dtypes(params) != dtypes):
             return run(update, updates, state, params, **extra_args)  # type: ignore[no-any-return]
         return stock(updates, state, params, **extra_args)  # type: ignore[no-any-return]
 
-    return _replace_update(tx, call, stock_for_floats, Parts(None, stock, call, tx.init))
+    return _replace_update(tx, call, stock_for_floats, Parts(None, stock))
 
 
 FLOATS = frozenset(map(jnp.dtype, ("bfloat16", "float16", "float32", "float64")))

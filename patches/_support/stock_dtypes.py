@@ -47,14 +47,13 @@ def _float32(_: Any) -> Any:
     return jnp.zeros((), jnp.float32)
 
 
-def promotes_half(argument: Any) -> bool:
-    """Check whether a hyperparameter is an array that promotes half precision, as ``0.9`` is not.
+def promotes_half(*arguments: Any) -> bool:
+    """Check for hyperparameters that are arrays and promote half precision, as ``0.9`` does not.
 
     Stock's moments are then wide from the first step on, and lose no digits.
     """
-    if not is_array(argument):
-        return False
-    return not is_weak(argument) and is_real(argument) and not is_half(argument)
+    strong = [x for x in arguments if hasattr(x, "dtype") and not getattr(x, "weak_type", False)]
+    return any(is_array(x) and is_real(x) and not is_half(x) for x in strong)
 
 
 def start_as_stock(tx: Any, state: PyTree, params: PyTree) -> PyTree:

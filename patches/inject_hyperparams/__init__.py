@@ -30,10 +30,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import Any, Callable
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ..._contract.dtypes import (
@@ -44,7 +42,6 @@ from ..._contract.dtypes import (
     is_real,
     leaves,
     strip_weak_type,
-    tree_map,
     unflatten_like,
 )
 from ..._contract.kinds import promote_initial_state
@@ -123,9 +120,10 @@ class _Injected:
         # NumPy: a probe must not create JAX arrays. To make one of that may compile a program.
         state = self.hyperparams.init(next(same, np.zeros((), widths.stock)))
         kept, used = self.factory.settle(state.hyperparams, widths)
-        inner = _Inner(self.factory, state.inner_state(), used, widths)
-        inner_state = strip_weak_type(inner.build().init(params))
-        inner_state = promote_initial_state(inner.update, inner_state, params)
+        build = functools.partial(self.factory.build, state.inner_state(), used, widths)
+        inner_state = strip_weak_type(build().init(params))
+        update = functools.partial(self._update_inner, build, widths)
+        inner_state = promote_initial_state(update, inner_state, params)
         # Integers stay weakly typed: int64, in 64-bit mode, would turn counters into int64.
         state = strip_weak_type(state._replace(hyperparams={}, inner_state=()))
         state = state._replace(hyperparams=kept, inner_state=inner_state)
@@ -144,49 +142,26 @@ class _Injected:
             number, state._replace(inner_state=()), number, **extra_args
         )
         kept, used = self.factory.settle(new_state.hyperparams, widths, state.hyperparams)
-        inner = _Inner(self.factory, new_state.inner_state(), used, widths)
+        build = functools.partial(self.factory.build, new_state.inner_state(), used, widths)
         grads = _widen(updates, like) if widths.promotes and not same else updates
-        new_updates, inner_state = inner.update(grads, before, params, **extra_args)
+        new_updates, inner_state = self._update_inner(
+            build, widths, grads, before, params, **extra_args
+        )
         new_state = new_state._replace(hyperparams=kept, inner_state=inner_state)
         held = state._replace(hyperparams=kept, inner_state=before if same else inner_state)
         return new_updates, cast_back(new_state, held)
 
-
-class _Inner(NamedTuple):
-    """The inner transformation of one step.
-
-    Attributes:
-      factory: builds it.
-      arguments: of the factory, with hyperparameters of stock.
-      used: the real hyperparameters as the step uses them.
-      widths: of this step.
-    """
-
-    factory: Factory
-    arguments: dict[str, Any]
-    used: dict[str, Any]
-    widths: Widths
-
-    def build(self, dtype: Any = None) -> Any:
-        """Build it, with all hyperparameters weakly typed and of ``dtype``, if that is given."""
-        given = {**self.arguments, **self.used}
-        if self.widths.promotes:
-            keeps_strong = self.widths.keeps_strong and dtype is None
-            as_given = self.factory.static | (self.factory.strong if keeps_strong else frozenset())
-            for name, value in self.arguments.items():
-                if isinstance(value, np.generic) and name not in as_given and is_real(value):
-                    given[name] = float(value)
-            arrays = {name: x for name, x in self.used.items() if name not in as_given}
-            count("hyperparameter to a weak type", len(arrays))
-            given.update(_make_weak(arrays, dtype) if arrays else {})
-        for name in self.factory.defaults:  # No dtypes that nobody asked for.
-            given.pop(name, None)
-        return self.factory.build(**given)
-
-    def update(
-        self, grads: PyTree, state: PyTree, params: PyTree, /, **extra_args: Any
+    def _update_inner(
+        self,
+        build: Callable[..., Any],
+        widths: Widths,
+        grads: PyTree,
+        state: PyTree,
+        params: PyTree,
+        /,
+        **extra_args: Any,
     ) -> tuple[PyTree, PyTree]:
-        """Take a step, with updates no wider than the user asks for.
+        """Take a step of the inner transformation, with updates no wider than the user asks for.
 
         Functions of ``jax.lax`` do not promote. Stock gives them hyperparameters in the dtype of
         the params, and so does a second try where JAX refuses float32 for that reason.
@@ -197,10 +172,10 @@ class _Inner(NamedTuple):
         accept_extra_args = getattr(optax, "with_extra_args_support", lambda tx: tx)
 
         def step(dtype: Any = None) -> tuple[PyTree, PyTree]:
-            tx = self.build(dtype)
+            tx = build(dtype)
             updates, after = accept_extra_args(tx).update(grads, state, params, **extra_args)
             if parts_of(tx) is None:  # In a mixed tree moments may be wide though nobody asked.
-                kept = None if self.widths.mixed else state
+                kept = None if widths.mixed else state
                 updates = cast_updates(updates, grads, params, kept, self.factory.dtypes)
             return updates, after
 
@@ -208,9 +183,9 @@ class _Inner(NamedTuple):
             return step()
         except (TypeError, ValueError) as error:  # ValueError comes from XLA, with old jax.
             unlike = any(text in str(error) for text in _UNLIKE)
-            if not (self.widths.promotes and unlike and type(error) in (TypeError, ValueError)):
+            if not (widths.promotes and unlike and type(error) in (TypeError, ValueError)):
                 raise
-        return step(self.widths.narrowest)
+        return step(widths.narrowest)
 
 
 _UNLIKE = (
@@ -229,13 +204,3 @@ def _widen(grads: PyTree, params: PyTree) -> PyTree:
     return unflatten_like(
         grads, [cast(grad, dtype) if is_real(grad) else grad for grad, dtype in rows]
     )
-
-
-@functools.partial(jax.jit, static_argnums=1, inline=True)
-def _make_weak(arrays: PyTree, dtype: Any = None) -> PyTree:
-    """Give arrays of floats a weak type, and perhaps another dtype."""
-    scalar = jax.ShapeDtypeStruct((), jnp.float32)
-    # Later versions of jax give a cast one parameter more.
-    (equation,) = jax.make_jaxpr(lambda x: x.astype(jnp.bfloat16))(scalar).eqns
-    bind = functools.partial(jax.lax.convert_element_type_p.bind, **equation.params)
-    return tree_map(lambda x: bind(x, new_dtype=dtype or x.dtype, weak_type=True), arrays)

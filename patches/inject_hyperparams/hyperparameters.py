@@ -105,7 +105,6 @@ class Factory:
 
     Attributes:
       stock: ``inject_hyperparams``.
-      build: the user's function.
       requested: the user's ``hyperparam_dtype``, if any; an argument from 0.1.4 on.
       static: names of the arguments that are passed on unchanged.
       dtypes: those that the user gave, as in ``mu_dtype=jnp.float32``.
@@ -123,7 +122,7 @@ class Factory:
         parameters: Parameters,
         bound: inspect.BoundArguments,
     ) -> None:
-        self.stock, self.build = stock, arguments["inner_factory"]
+        self.stock, self._function = stock, arguments["inner_factory"]
         self.static: frozenset[str] = arguments["static_args"]
         self.defaults = frozenset(parameters.of_dtypes) - frozenset(bound.arguments)
         self.dtypes: tuple[Any, ...] = ()
@@ -142,6 +141,31 @@ class Factory:
         all_strong = requested is not None and not is_half_dtype(self.requested)
         strong = (n for n, x in given.items() if all_strong or callable(x) or promotes_half(x))
         self.strong = frozenset(strong)
+
+    def build(
+        self, arguments: dict[str, Any], used: dict[str, Any], widths: Widths, dtype: Any = None
+    ) -> Any:
+        """Build the inner transformation of a step.
+
+        Args:
+          arguments: of the user's function, with hyperparameters of stock.
+          used: the real hyperparameters as the step uses them.
+          widths: of this step.
+          dtype: if given, all hyperparameters are weakly typed and have it.
+        """
+        given = {**arguments, **used}
+        if widths.promotes:
+            keeps_strong = widths.keeps_strong and dtype is None
+            as_given = self.static | (self.strong if keeps_strong else frozenset())
+            for name, value in arguments.items():
+                if isinstance(value, np.generic) and name not in as_given and is_real(value):
+                    given[name] = float(value)
+            arrays = {name: x for name, x in used.items() if name not in as_given}
+            count("hyperparameter to a weak type", len(arrays))
+            given.update(_make_weak(arrays, dtype) if arrays else {})
+        for name in self.defaults:  # No dtypes that nobody asked for.
+            given.pop(name, None)
+        return self._function(**given)
 
     def settle(
         self, stocks: dict[str, Any], widths: Widths, before: dict[str, Any] | None = None
@@ -241,3 +265,13 @@ def _choose_jvp(primals: Any, tangents: Any) -> Any:
 
 
 _choose.defjvp(_choose_jvp, symbolic_zeros=True)
+
+
+@functools.partial(jax.jit, static_argnums=1, inline=True)
+def _make_weak(arrays: dict[str, Any], dtype: Any = None) -> dict[str, Any]:
+    """Give arrays of floats a weak type, and perhaps another dtype."""
+    scalar = jax.ShapeDtypeStruct((), jnp.float32)
+    # Later versions of jax give a cast one parameter more.
+    (equation,) = jax.make_jaxpr(lambda x: x.astype(jnp.bfloat16))(scalar).eqns
+    bind = functools.partial(jax.lax.convert_element_type_p.bind, **equation.params)
+    return {name: bind(x, new_dtype=dtype or x.dtype, weak_type=True) for name, x in arrays.items()}

@@ -14,7 +14,7 @@ from packaging.version import Version
 import optax_dtypefix
 from evidence.audit import cases as transformations
 from optax_dtypefix._contract.x64 import x64
-from optax_dtypefix.patches.inject_hyperparams import _make_weak as weak
+from optax_dtypefix.patches.inject_hyperparams.hyperparameters import _make_weak as weak
 from optax_dtypefix.patches.releases import TESTED
 from support.contract import assert_keeps_the_contract, assert_within_the_bound, float64_in
 from support.moments import adam_step
@@ -530,7 +530,7 @@ def test_no_memory_is_added(dtype: Any) -> None:
 @pytest.mark.parametrize("in_x64", [False, True], ids=["32 bits", "64 bits"])
 def test_a_weak_scalar_takes_the_dtype_of_the_other_operand(in_x64: bool) -> None:
     def times(scalar: Any, dtype: Any = jnp.bfloat16) -> Any:
-        return weak([scalar])[0] * jnp.ones((), dtype)
+        return weak({"x": scalar})["x"] * jnp.ones((), dtype)
 
     with x64(in_x64):
         scalar = jnp.asarray(0.1, jnp.float32)
@@ -539,7 +539,7 @@ def test_a_weak_scalar_takes_the_dtype_of_the_other_operand(in_x64: bool) -> Non
         assert jax.grad(lambda x: times(x, jnp.float32))(scalar) == 1
         _, scanned = jax.lax.scan(lambda c, x: (c, times(x)), 0, jnp.ones(2, jnp.float32))
         assert scanned.dtype == jnp.bfloat16
-        assert weak([scalar]) == [scalar]
+        assert weak({"x": scalar}) == {"x": scalar}
 
 
 def test_the_inner_transformation_gets_weakly_typed_gradients_as_from_stock() -> None:
