@@ -41,8 +41,8 @@ For each release, the picture shows the ten steps that differ most from stock at
 The [table of all steps](#steps) has the others.
 
 Stock and patched optax ran in turn, each in its own process. Each figure is a median. `~` marks
-figures whose quartiles are more than 10 % apart. `nox -s benchmarks memory page_of_benchmarks`
-repeats all measurements on your machine, and leaves each of them in `records/`.
+figures whose quartiles are more than 10 % apart. `nox -s benchmarks memory` repeats what is
+of older code, and leaves each measurement in `records/`.
 
 | record | jax | Python | machine |
 |---|---|---|---|"""
