@@ -3,6 +3,8 @@
 - ``quick``: plain ``nox``: lint, and the tests on the newest versions.
 - ``ci``: ``.ci/run``, after the commands of the README.
 - ``full``: ``ci.yml``, and ``nox -t full`` before a version: all that must hold.
+- ``figures``: record the figures of the pages. After a break, ``nox -t figures`` goes on: what is
+  recorded on this code is skipped.
 
 ``nox -s "release(0.2.3)"`` runs one old release, ``nox -s release newest_jax`` all of them, one
 after the other. Arguments after ``--`` replace the tests of a session.
@@ -24,6 +26,7 @@ nox.options.tags = ["quick"]
 nox.options.error_on_missing_interpreters = True
 
 RELEASES = runpy.run_path("patches/releases.py")["RELEASES"]
+RECORDED = runpy.run_path("tests/support/recorded.py")
 MATCHING_JAX = {optax: row["jax"] for optax, row in RELEASES.items()}
 """For each tested release of optax: the version of jax and jaxlib, and other pins."""
 
@@ -52,6 +55,24 @@ LOWEST = ("wrapt==1.14.0", "packaging==20.0", "pytest<9")  # pytest 9 wants a ne
 def _with(key: str) -> list[nox.param]:
     """Give the releases whose rows have this key."""
     return [nox.param(optax, id=optax) for optax, row in RELEASES.items() if key in row]
+
+
+def _recorded(key: str, among: str = "jax") -> list[nox.param]:
+    """Give releases to measure: those with this key for a page, the others only as a check."""
+    return [
+        nox.param(optax, id=optax, tags=["figures" if key in row else "full"])
+        for optax, row in RELEASES.items()
+        if among in row
+    ]
+
+
+def _skip_if_recorded(session: nox.Session) -> None:
+    """Say what is left, and skip a session whose record is of this code. Delete it to repeat."""
+    left = RECORDED["left"]()
+    minutes = sum(step.minutes for step in left)
+    session.log(f"{len(left)} records left, about {minutes} minutes on two idle cores")
+    if session.name not in {step.session for step in left}:
+        session.skip("its record is of this code")
 
 
 def _all(*, on_newest_jax: bool = False) -> list[nox.param]:
@@ -222,19 +243,6 @@ def downstream(session: nox.Session, optax: str) -> None:
 
 
 @nox.session
-@nox.parametrize("optax", _with("upstream"))
-def upstream(session: nox.Session, optax: str) -> None:
-    """Run optax's own tests with the shim: none may fail that passes on stock."""
-    jax, *held_back = MATCHING_JAX[optax]
-    _install(session, optax, jax, *held_back, *RELEASES[optax]["upstream"])
-    measured, small = str(RAW / "upstream" / f"{optax}.json"), f"../docs/upstream/{optax}.json"
-    record = () if session.posargs else ("--json", measured, "--record", small)
-    with session.chdir("tests"):
-        session.run("python", "-m", "evidence.upstream.compare", *record, *session.posargs)
-    session.run("python", "docs/write_upstream.py")
-
-
-@nox.session
 @nox.parametrize("optax", _with("audit"))
 def fuzz(session: nox.Session, optax: str) -> None:
     """Fuzz each patch with thousands of trees, alone and against stock."""
@@ -248,24 +256,6 @@ def fuzz(session: nox.Session, optax: str) -> None:
 
 
 @nox.session
-@nox.parametrize("optax", _with("audit"))
-def benchmarks(session: nox.Session, optax: str) -> None:
-    """Measure steps, imports and calls for docs/benchmarks/. Run nothing else meanwhile."""
-    jax, *held_back = MATCHING_JAX[optax]
-    _install(session, optax, jax, *held_back)
-    raw = str(RAW / "benchmarks" / f"{optax}.json")
-    record = (f"docs/benchmarks/{optax}.json", "--raw", raw)
-    session.run("python", "-m", "benchmarks", "release", *record, *session.posargs)
-
-
-@nox.session
-def memory(session: nox.Session) -> None:
-    """Count the bytes of compiled steps for docs/benchmarks/. Other load does not matter."""
-    _install(session, NEWEST, *MATCHING_JAX[NEWEST])
-    session.run("python", "-m", "benchmarks", "memory", "docs/benchmarks/memory.json")
-
-
-@nox.session
 @nox.parametrize("optax", _with("jax"))
 def functions(session: nox.Session, optax: str) -> None:
     """Measure which functions have faults on one release, for patches/functions.json."""
@@ -273,13 +263,6 @@ def functions(session: nox.Session, optax: str) -> None:
     _install(session, optax, jax, *held_back)
     with session.chdir("tests"):
         session.run("python", "-m", "evidence.functions.record")
-
-
-@nox.session
-def page_of_benchmarks(session: nox.Session) -> None:
-    """Write docs/benchmarks.md and draw docs/benchmarks.svg."""
-    session.install("-e", ".")
-    session.run("python", "docs/write_benchmarks.py")
 
 
 @nox.session
@@ -297,38 +280,92 @@ def record_trajectories(session: nox.Session) -> None:
 
 
 @nox.session
-def page_of_long_runs(session: nox.Session) -> None:
-    """Write docs/long-runs.json and .md, and draw docs/long-runs.svg and docs/gains.svg."""
-    session.install("-e", ".[test]")
+@nox.parametrize("optax", _recorded("audit"))
+def record(session: nox.Session, optax: str) -> None:
+    """Audit one release; three are recorded for docs/audit.md."""
+    recorded = "audit" in RELEASES[optax]
+    if recorded:
+        _skip_if_recorded(session)
+    jax, *held_back = MATCHING_JAX[optax]
+    _install(session, optax, jax, *held_back)
+    audit = RAW / "audit" / f"{optax}.json"
+    audit.parent.mkdir(parents=True, exist_ok=True)
+    record = ("--record", f"../docs/audit/{optax}.json") if recorded else ()
+    with session.chdir("tests"), open(audit, "w", encoding="utf-8") as file:
+        session.run("python", "-m", "evidence.audit", "--json", *record, stdout=file)
+    records = [Path(f"docs/audit/{optax}.json") for optax in MATCHING_JAX]
+    existing = map(str, filter(Path.exists, records))
+    session.run("python", "docs/write_audit.py", "docs", *existing)
+
+
+@nox.session
+@nox.parametrize("optax", _recorded("mutants", among="upstream"))
+def upstream(session: nox.Session, optax: str) -> None:
+    """Run optax's own tests with the shim: none may fail that passes on stock."""
+    recorded = "mutants" in RELEASES[optax] and not session.posargs
+    if recorded:
+        _skip_if_recorded(session)
+    jax, *held_back = MATCHING_JAX[optax]
+    _install(session, optax, jax, *held_back, *RELEASES[optax]["upstream"])
+    raw = () if session.posargs else ("--json", str(RAW / "upstream" / f"{optax}.json"))
+    record = ("--record", f"../docs/upstream/{optax}.json") if recorded else ()
+    with session.chdir("tests"):
+        session.run("python", "-m", "evidence.upstream.compare", *raw, *record, *session.posargs)
+    session.run("python", "docs/write_upstream.py")
+
+
+@nox.session(tags=["figures"])
+def record_long_runs(session: nox.Session) -> None:
+    """Train 3,000 steps in each way, for docs/long-runs.md."""
+    _skip_if_recorded(session)
+    _install(session, NEWEST, *MATCHING_JAX[NEWEST])
     with session.chdir("tests"):
         session.run("python", "-m", "evidence.long_runs.record", "../docs/long-runs.json")
     session.run("python", "docs/write_long_runs.py")
 
 
-@nox.session
-@nox.parametrize("optax", _with("jax"))
-def record(session: nox.Session, optax: str) -> None:
-    """Record the audit of one release in docs/audit/; ``picture`` draws all of them."""
+@nox.session(tags=["figures"])
+@nox.parametrize("optax", _with("mutants"))
+def mutants(session: nox.Session, optax: str) -> None:
+    """Change a copy of the code in one place at a time, and see whether a test fails."""
+    _skip_if_recorded(session)
+    record = str(Path("docs", "mutants", f"{optax}.json").resolve())
+    arguments = session.posargs or ("12", "--record", record)
+    copy = Path(session.create_tmp()).resolve() / "copy"
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(".", copy, ignore=shutil.ignore_patterns(".*", "records", "site", "*.egg-info"))
+    Path(".cache").mkdir(exist_ok=True)
+    (copy / ".cache").symlink_to(Path(".cache").resolve())
     jax, *held_back = MATCHING_JAX[optax]
-    _install(session, optax, jax, *held_back)
-    audit = RAW / "audit" / f"{optax}.json"
-    audit.parent.mkdir(parents=True, exist_ok=True)
-    record = ("--record", f"../docs/audit/{optax}.json")
-    with session.chdir("tests"), open(audit, "w", encoding="utf-8") as file:
-        session.run("python", "-m", "evidence.audit", "--json", *record, stdout=file)
+    with session.chdir(copy):
+        _install(session, optax, jax, *held_back)
+    with session.chdir(copy / "tests"):
+        session.run("python", "-m", "evidence.mutation.mutate", *arguments)
 
 
-@nox.session
-def picture(session: nox.Session) -> None:
-    """Draw docs/audit.svg and write docs/audit.md from the records of ``record``."""
-    session.install("-e", ".")
-    records = [f"docs/audit/{optax}.json" for optax in MATCHING_JAX]
-    session.run("python", "docs/write_audit.py", "docs", *records)
+@nox.session(tags=["figures"])
+def memory(session: nox.Session) -> None:
+    """Count the bytes of compiled steps, for docs/benchmarks.md. Other load does not matter."""
+    _skip_if_recorded(session)
+    _install(session, NEWEST, *MATCHING_JAX[NEWEST])
+    session.run("python", "-m", "benchmarks", "memory", "docs/benchmarks/memory.json")
+    session.run("python", "docs/write_benchmarks.py")
+
+
+@nox.session(tags=["figures"])
+def benchmarks(session: nox.Session) -> None:
+    """Measure steps, imports and calls, for docs/benchmarks.md. Run nothing else meanwhile."""
+    _skip_if_recorded(session)
+    _install(session, NEWEST, *MATCHING_JAX[NEWEST])
+    raw = str(RAW / "benchmarks" / f"{NEWEST}.json")
+    record = (f"docs/benchmarks/{NEWEST}.json", "--raw", raw)
+    session.run("python", "-m", "benchmarks", "release", *record, *session.posargs)
+    session.run("python", "docs/write_benchmarks.py")
 
 
 @nox.session(python=False)
 def figures(session: nox.Session) -> None:
-    """Fail if a page shows figures of other code, and name the session that records it again."""
+    """Fail if figures are of other code; name what records them again, and how long it takes."""
     with session.chdir("tests"):
         session.run("python3", "-m", "support.recorded")
 

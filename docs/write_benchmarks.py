@@ -41,8 +41,8 @@ For each release, the picture shows the ten steps that differ most from stock at
 The [table of all steps](#steps) has the others.
 
 Stock and patched optax ran in turn, each in its own process. Each figure is a median. `~` marks
-figures whose quartiles are more than 10 % apart. `nox -s benchmarks memory page_of_benchmarks`
-repeats all measurements on your machine, and leaves each of them in `records/`.
+figures whose quartiles are more than 10 % apart. `nox -s benchmarks memory` repeats what is
+of older code, and leaves each measurement in `records/`.
 
 | record | jax | Python | machine |
 |---|---|---|---|"""
@@ -122,11 +122,6 @@ Where a patched step takes more than 1.15 times as long as stock's:
 - `adam, float16`: stock's second moments are below the smallest float16 number, so the patch
   computes them in float32. Version 1.1.0 wrote the update in float32 before it was rounded: with
   donated arrays, 38 bytes a param of traffic instead of 20. It is no longer written: 30.
-- `MultiSteps(adam), bfloat16`: before 0.2.8 gradients are summed in float32, with 62 bytes a param
-  of traffic instead of 50. On every release moments are rounded stochastically.
-- `prodigy` on 0.1.9 and 0.2.3 in 64-bit mode, with a million params: we do not know why. A step has
-  100 bytes a param of traffic instead of 116, and no float64. On one core it takes 1.2 times as
-  long, too.
 - The other steps of 10,000 params: how XLA splits loops over threads. In a process that may use one
   core, these steps take 1.0 to 1.1 times as long as stock's, and `adam, float16` 1.3 to 1.7 times.
 - `MultiSteps(adam)` in float32 on 0.2.8: noise. On one core the steps of a million params take 1.03

@@ -12,7 +12,8 @@ The package, ``noxfile.py``, ``.ci/run``, the tests and the pages read it. A rel
 - ``all_patches``: the session of this name runs all tests of the patches. They also run on the
   oldest and on the newest release.
 - ``python``: other Pythons whose session tests this release.
-- ``audit``: all audit tests, fuzzing and benchmarks run.
+- ``audit``: all audit tests and fuzzing run, and ``docs/audit.md`` shows this release.
+- ``mutants``: mutants run, and ``docs/upstream.md`` shows this release.
 - ``downstream``: the libraries that use optax are tested, with these pins.
 - ``upstream``: optax's own tests run; they need these packages.
 """
@@ -45,6 +46,7 @@ RELEASES: dict[str, dict[str, tuple[str, ...]]] = {
         "ci": (),
         "all_patches": (),
         "audit": (),
+        "mutants": (),
         "downstream": (
             *("flax<0.10", "equinox<0.11.9", "optimistix<0.0.9", "orbax-checkpoint<0.7"),
             *("dm-haiku<0.0.13", "numpyro<0.16"),
@@ -55,7 +57,14 @@ RELEASES: dict[str, dict[str, tuple[str, ...]]] = {
     "0.2.5": {"jax": ("0.6.2",), "all_patches": ()},
     "0.2.6": {"jax": ("0.7.2",), "ci": (), "upstream": ("flax",)},
     "0.2.7": {"jax": ("0.9.0",), "needs_its_jax": (), "upstream": ("flax",)},
-    "0.2.8": {"jax": ("0.10.2",), "ci": (), "audit": (), "downstream": (), "upstream": ("flax",)},
+    "0.2.8": {
+        "jax": ("0.10.2",),
+        "ci": (),
+        "audit": (),
+        "mutants": (),
+        "downstream": (),
+        "upstream": ("flax",),
+    },
 }
 """By release, the oldest first. The table of each patch was verified on these, fault by fault."""
 

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import optax_dtypefix
-from support.recorded import PAGES, ROOT, records_of, sentence, this_code, write
+from support.recorded import (
+    PAGES,
+    ROOT,
+    Step,
+    is_stale,
+    records_of,
+    sentence,
+    steps,
+    this_code,
+    write,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,6 +43,29 @@ def test_a_record_is_json_with_a_line_for_each_item_of_a_long_field(tmp_path: Pa
 def test_the_repository_keeps_what_pages_show_and_not_what_was_measured() -> None:
     sizes = {str(path): path.stat().st_size for path in ROOT.glob("docs/**/*.json")}
     assert sum(sizes.values()) < 200_000, sizes
+
+
+def test_each_record_that_a_page_shows_has_a_session_that_records_it_again() -> None:
+    shown = {path for records in PAGES.values() for path in (ROOT / "docs").glob(records)}
+    recorded = {ROOT / "docs" / step.record for step in steps()}
+    # A check of a device is of another machine.
+    assert {path for path in shown - recorded if "device" not in path.name} == set()
+    sessions = (ROOT / "noxfile.py").read_text("utf-8")
+    for step in steps():
+        assert f"def {step.session.partition('(')[0]}(session" in sessions
+
+
+def test_all_figures_are_recorded_in_90_minutes() -> None:
+    assert sum(step.minutes for step in steps()) <= 90
+
+
+def test_a_record_of_other_code_or_none_is_stale() -> None:
+    (record,) = (ROOT / "docs" / "audit").glob("0.1.9.json")
+    code = json.loads(record.read_text("utf-8"))["recorded_on"]["code"]
+    step = Step("record(0.1.9)", "audit/0.1.9.json", 8)
+    assert not is_stale(step, code)
+    assert is_stale(step, "other")
+    assert is_stale(Step("record(0.0.1)", "audit/0.0.1.json", 4), code)
 
 
 def test_versions_of_records() -> None:

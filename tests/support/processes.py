@@ -31,6 +31,10 @@ _OWN = ("OPTAX_DTYPEFIX", "JAX_", "XLA_", "COLUMNS")
 _JAX = Version(version("jax"))
 
 
+CACHE_FOLDER = str(TESTS.parent / ".cache" / "jax" / platform.node())
+"""For what JAX compiles on this machine. Delete it at any time."""
+
+
 def _cache() -> dict[str, str]:
     """Return the variables with which JAX keeps what it compiles, for this machine.
 
@@ -39,7 +43,7 @@ def _cache() -> dict[str, str]:
     if Version("0.10") > _JAX:
         return {}
     return {
-        "JAX_COMPILATION_CACHE_DIR": str(TESTS.parent / ".cache" / "jax" / platform.node()),
+        "JAX_COMPILATION_CACHE_DIR": CACHE_FOLDER,
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }
@@ -61,6 +65,9 @@ QUICKLY = (
 
 Not where a test looks at a program, or compares its results with recorded ones.
 """
+
+QUICKLY_ANYWHERE = QUICKLY or {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
+"""For evidence on all tested versions of JAX, which all know this flag."""
 
 
 def environment(**variables: str) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """Say of which code a figure is. Each record in ``docs/`` has this in its field ``recorded_on``.
 
-Run ``python -m support.recorded`` in ``tests/``, or ``nox -s figures``. It fails, and names the
-command that records a page again, if the page shows figures of other code than that of the clone.
+Run ``python -m support.recorded`` in ``tests/``, or ``nox -s figures``. It fails if a page shows
+figures of other code than that of the clone, and names the sessions that record them again, with
+their minutes. ``nox -t figures`` runs these sessions, and no others.
 """
 
 from __future__ import annotations
@@ -10,24 +11,64 @@ import ast
 import hashlib
 import json
 import re
+import runpy
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 ROOT = Path(__file__).parents[2]
 LINE = 150
 """How long a field of a record may be that stands in one line."""
 
 PAGES = {
-    "audit.md": ("audit/*.json", "nox -s record picture"),
-    "benchmarks.md": ("benchmarks/*.json", "nox -s benchmarks memory page_of_benchmarks"),
-    "long-runs.md": ("long-runs.json", "nox -s page_of_long_runs"),
-    "upstream.md": ("upstream/*.json", "nox -s upstream"),
+    "audit.md": "audit/*.json",
+    "benchmarks.md": "benchmarks/*.json",
+    "long-runs.md": "long-runs.json",
+    "upstream.md": "upstream/*.json",
 }
-"""For each page: its records, and the command that writes both."""
+"""For each page: its records."""
+
+
+class Step(NamedTuple):
+    """A session of ``noxfile.py`` that records one file in ``docs/``, in about so many minutes."""
+
+    session: str
+    record: str
+    minutes: int
+
+
+def steps() -> list[Step]:
+    """List what ``nox -t figures`` records, in this order. The minutes are those of two cores."""
+    rows = runpy.run_path(str(ROOT / "patches" / "releases.py"))["RELEASES"]
+
+    def each(key: str, session: str, folder: str, minutes: int) -> Iterator[Step]:
+        for optax, row in rows.items():
+            if key in row:
+                yield Step(f"{session}({optax})", f"{folder}/{optax}.json", minutes)
+
+    return [
+        *each("audit", "record", "audit", 8),
+        *each("mutants", "upstream", "upstream", 12),
+        Step("record_long_runs", "long-runs.json", 15),
+        *each("mutants", "mutants", "mutants", 6),
+        Step("memory", "benchmarks/memory.json", 1),
+        Step("benchmarks", f"benchmarks/{[*rows][-1]}.json", 13),
+    ]
+
+
+def is_stale(step: Step, code: str) -> bool:
+    """Return whether a record is of other code, or missing."""
+    file = ROOT / "docs" / step.record
+    return not file.exists() or json.loads(file.read_text("utf-8"))["recorded_on"]["code"] != code
+
+
+def left() -> list[Step]:
+    """List the steps whose records are of other code."""
+    code = this_code()["code"]
+    return [step for step in steps() if is_stale(step, code)]
 
 
 def this_code(root: Path = ROOT) -> dict[str, str]:
@@ -90,18 +131,18 @@ def _field(value: Any) -> str:
 
 def records_of(page: str) -> list[dict[str, Any]]:
     """Return the records of a page."""
-    return [json.loads(file.read_text("utf-8")) for file in (ROOT / "docs").glob(PAGES[page][0])]
+    return [json.loads(file.read_text("utf-8")) for file in (ROOT / "docs").glob(PAGES[page])]
 
 
 def main() -> int:
-    """Name the pages that show other code."""
-    code, found = this_code()["code"], 0
-    for page, (_, command) in PAGES.items():
-        codes = {it.get("recorded_on", {}).get("code") for it in records_of(page)}
-        if codes != {code}:
-            print(f"docs/{page} shows figures of other code. Record it again: {command}")
-            found = 1
-    return found
+    """Name the sessions whose records are of other code, and say how long they take."""
+    found = left()
+    for step in found:
+        print(f'docs/{step.record} is of other code: nox -s "{step.session}"')
+    if found:
+        minutes = sum(step.minutes for step in found)
+        print(f"{len(found)} left, about {minutes} minutes on two idle cores: nox -t figures")
+    return int(bool(found))
 
 
 if __name__ == "__main__":

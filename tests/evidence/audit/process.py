@@ -6,11 +6,23 @@ import json
 import warnings
 from typing import Any
 
+import jax
+from packaging.version import Version
+
 from evidence.audit.cases import cases, public_transformations
 from evidence.audit.measure import measure
 from evidence.audit.regimes import REGIMES
 from optax_dtypefix import status
 from optax_dtypefix._diagnosis.import_optax import import_optax
+from support.processes import CACHE_FOLDER
+
+
+def keep_compiled() -> None:
+    """Share what is compiled with the other processes; the environment of a worker has no JAX_."""
+    if Version(jax.__version__) >= Version("0.4.31"):  # Older versions cannot do that on the CPU.
+        jax.config.update("jax_compilation_cache_dir", CACHE_FOLDER)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 def write_cells(path: str, *only: str) -> None:
@@ -22,6 +34,7 @@ def write_cells(path: str, *only: str) -> None:
     """
     warnings.simplefilter("ignore")  # Deprecated functions warn, for example.
     import_optax()
+    keep_compiled()
     known = sorted(public_transformations())
     found = list(cases(only)) if set(only) <= set(known) else []
     with open(path, "w", encoding="utf-8") as file:

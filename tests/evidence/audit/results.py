@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from evidence.audit.known_exceptions import reason_for, reason_to_narrow
 from optax_dtypefix._diagnosis.worker import STOCK_AND_PATCHED, run_workers
 from optax_dtypefix._text import suggest, table
+from support.processes import QUICKLY_ANYWHERE
 from support.recorded import this_code
 
 if TYPE_CHECKING:
@@ -203,7 +204,10 @@ def audit(only: Sequence[str]) -> Audit:
     # ``ONLY`` overrides ``ENABLE``.
     name = "OPTAX_DTYPEFIX_" + ("ONLY" if os.environ.get("OPTAX_DTYPEFIX_ONLY") else "ENABLE")
     named = ",".join(filter(None, (os.environ.get(name), "every_transform")))
-    variables = {**STOCK_AND_PATCHED, "every_transform": {name: named}}
+    variables = {
+        mode: {**QUICKLY_ANYWHERE, **of_mode}
+        for mode, of_mode in {**STOCK_AND_PATCHED, "every_transform": {name: named}}.items()
+    }
     written = run_workers(_WRITE_CELLS, only, variables)
     found = {mode: worker.entries for mode, worker in written.items()}
     header = found["patched"][0]

@@ -1,13 +1,15 @@
 """Record the long runs: stock and patched optax, and the float64 reference.
 
-Run ``python -m evidence.long_runs.record FILE.json`` in ``tests/``. It takes half an hour.
+Run ``python -m evidence.long_runs.record FILE.json`` in ``tests/``. It takes a quarter of an hour.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +17,7 @@ import optax
 
 from evidence.long_runs.cases import CASES, HALVES
 from evidence.long_runs.reference_run import WINDOW, losses_in
-from support.processes import STOCK, finish, start, stdout_of, stock_and_patched
+from support.processes import CACHE, PATCHED, STOCK, run, stdout_of
 from support.recorded import this_code
 
 if TYPE_CHECKING:
@@ -38,27 +40,37 @@ def run_of(found: Mapping[str, Any]) -> dict[str, Any]:
 
 OPT_INS = {"OPTAX_DTYPEFIX_ENABLE": "float32_moments,float32_averages"}
 
-PROCESSES: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
-    "stock": (("half",), STOCK),
-    "patched": (
-        ("half", "master_weights", "stochastic_rounding", "by_turns", "float32", "perturbed"),
-        {},
-    ),
-    "rounded": (("half",), {"OPTAX_DTYPEFIX_ENABLE": "stochastic_rounding"}),
-    "opt-ins": (("half",), OPT_INS),
-    "float64": (("float64",), {"JAX_ENABLE_X64": "1"}),
+PROCESSES: dict[str, tuple[str, dict[str, str]]] = {
+    "stock": ("half", STOCK),
+    "patched": ("half", {}),
+    "rounded": ("half", {"OPTAX_DTYPEFIX_ENABLE": "stochastic_rounding"}),
+    "opt-ins": ("half", OPT_INS),
+    "float64": ("float64", {"JAX_ENABLE_X64": "1"}),
+    **{
+        way: (way, {})
+        for way in ("master_weights", "stochastic_rounding", "by_turns", "float32", "perturbed")
+    },
 }
-"""For each process: the ways that it trains, and its environment."""
+"""For each process: the way that it trains, and its environment."""
 
 
-def in_each_way() -> list[dict[str, Any]]:
+def printed_by_each(commands: Mapping[Any, tuple[tuple[str, ...], dict[str, str]]]) -> Any:
+    """Return the JSON that modules of ``tests/`` print; each core runs one at a time."""
+
+    def printed(command: tuple[tuple[str, ...], dict[str, str]]) -> Any:
+        arguments, variables = command
+        done = run("-m", *arguments, **CACHE, **variables)
+        return json.loads(stdout_of(done).splitlines()[-1])
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return dict(zip(commands, pool.map(printed, commands.values())))
+
+
+def in_each_way(results: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return final losses and bytes a param of each case, in each way: kept, and at the peak."""
-    module = "evidence.long_runs.ways"
-    started = [start("-m", module, "--ways", *ways, **env) for ways, env in PROCESSES.values()]
     cases: dict[tuple[str, str], dict[str, Any]] = {}
-    for process, done in zip(PROCESSES, finish(started)):
-        for found in json.loads(stdout_of(done).splitlines()[-1]):
-            way = process if found["way"] == "half" else found["way"]
+    for way in PROCESSES:
+        for found in results[way]:
             case = cases.setdefault((found["case"], found["dtype"]), {})
             sizes = (found[key] for key in ("bytes", "peak") if key in found)
             case[way] = [rounded(found["loss"]), *map(rounded, sizes)]
@@ -77,7 +89,15 @@ def in_each_way() -> list[dict[str, Any]]:
 
 def main(path: str) -> None:
     code = this_code()
-    stock, patched = stock_and_patched("evidence.long_runs.runs", XLA_FLAGS="")
+    ways = ("evidence.long_runs.ways", "--ways")
+    results = printed_by_each(
+        {
+            "stock runs": (("evidence.long_runs.runs",), STOCK),
+            "patched runs": (("evidence.long_runs.runs",), PATCHED),
+            **{name: ((*ways, way), variables) for name, (way, variables) in PROCESSES.items()},
+        }
+    )
+    stock, patched = results["stock runs"], results["patched runs"]
     runs = [
         {
             "case": case.name,
@@ -92,8 +112,8 @@ def main(path: str) -> None:
     ]
     facts = {"optax": optax.__version__, "recorded_on": code, "steps_a_point": WINDOW}
     head = json.dumps(facts)[:-1]
-    runs_, ways = (",\n".join(map(json.dumps, rows)) for rows in (runs, in_each_way()))
-    text = f'{head}, "runs": [\n{runs_}\n], "ways": [\n{ways}\n]}}\n'
+    rows = (",\n".join(map(json.dumps, rows)) for rows in (runs, in_each_way(results)))
+    text = '{}, "runs": [\n{}\n], "ways": [\n{}\n]}}\n'.format(head, *rows)
     Path(path).write_text(text, encoding="utf-8")
 
 

@@ -1,10 +1,11 @@
 """Change the code in one place at a time, and see whether a test fails.
 
-In a clone that may be changed, in ``tests/``, run
-``python -m evidence.mutation.mutate COUNT [--seed N] [FILE...]``. It takes ``COUNT`` mutants at
-random, of the engine and the patches or of the named files, and runs the tests of the file that
-each changes. Exits with 1 if one survives that ``EXPLAINED`` does not have. A mutant in a function
-that the tests never call with the installed optax says nothing: such mutants are counted apart.
+In a clone that may be changed, in ``tests/``, run ``python -m evidence.mutation.mutate COUNT
+[--seed SEED] [--record FILE] [FILE...]``. It takes ``COUNT`` mutants at random, of the engine and
+the patches or of the named files, and runs the tests of the file that each changes. Without a seed,
+the digest of the code is the seed: each version has its own draw, and anyone can repeat it. Exits
+with 1 if one survives that ``EXPLAINED`` does not have. A mutant in a function that the tests never
+call with the installed optax says nothing: such mutants are counted apart.
 """
 
 from __future__ import annotations
@@ -13,15 +14,18 @@ import argparse
 import ast
 import copy
 import functools
+import os
 import random
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Callable, NamedTuple
 
 from evidence.mutation.explained import EXPLAINED
 from support.processes import environment
+from support.recorded import this_code, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -148,7 +152,7 @@ def survives(file: str, text: str) -> bool:
     before = path.read_text("utf-8")
     path.write_text(text, encoding="utf-8")
     try:
-        return all(_passes(tests) for tests in tests_of(file))
+        return _all_pass(tests_of(file))
     finally:
         path.write_text(before, encoding="utf-8")
 
@@ -175,21 +179,42 @@ def _survives_an_error(file: str, line: int) -> bool:
     return survives(file, ast.unparse(tree))
 
 
-def _passes(tests: list[str]) -> bool:
-    options = ["-n", "0", "-x", "-q", "-p", "no:cacheprovider"]
-    command = [sys.executable, "-m", "pytest", *options, *tests]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+def _all_pass(groups: list[list[str]]) -> bool:
+    """Run groups of tests, one on each core, until one fails."""
+    pending, running, start = list(groups), list[subprocess.Popen[bytes]](), time.monotonic()
     try:
-        code = subprocess.call(command, cwd=ROOT, env=environment(), timeout=LIMIT, **quiet)
-    except subprocess.TimeoutExpired:
-        return False
-    return code in (0, 5)  # Passed, or this release has nothing to test.
+        while pending or running:
+            while pending and len(running) < (os.cpu_count() or 1):
+                running.append(_start(pending.pop(0)))
+            time.sleep(0.1)
+            codes = {process.poll() for process in running}
+            # 0: passed. 5: this release has nothing to test.
+            if codes - {None, 0, 5} or time.monotonic() > start + LIMIT:
+                return False
+            running = [process for process in running if process.poll() is None]
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+    return True
+
+
+def _start(tests: list[str]) -> subprocess.Popen[bytes]:
+    options = ["-n", "0", "-x", "-q", "-p", "no:cacheprovider"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "pytest", *options, *tests],
+        cwd=ROOT,
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("count", type=int)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", default=this_code()["code"])
+    parser.add_argument("--record", type=Path)
     parser.add_argument("files", nargs="*")
     asked = parser.parse_intermixed_args()
     folders = (ROOT / "patches", ROOT / "optax_dtypefix" / "_engine")
@@ -205,6 +230,10 @@ def main() -> int:
         outcomes[outcome].append(mutant)
         seconds = time.monotonic() - start
         print(f"{number}/{len(chosen)} {outcome} after {seconds:.0f} s: {mutant}", flush=True)
+    if asked.record is not None:
+        record = {name: version(name) for name in ("optax", "jax")} | {"recorded_on": this_code()}
+        drawn = {outcome: [*map(str, of)] for outcome, of in outcomes.items()}
+        write({**record, "changes": len(found), "seed": asked.seed, **drawn}, asked.record)
     unexplained = [m for m in outcomes["SURVIVED"] if (m.file, m.what) not in EXPLAINED]
     counts = ", ".join(f"{len(of)} {outcome}" for outcome, of in outcomes.items())
     print(f"{len(found)} mutants, {len(chosen)} run: {counts},")
