@@ -167,12 +167,8 @@ def _moved(params: list[Any], updates: list[Any]) -> list[Any]:
     if [np.shape(p) for p in params] != [np.shape(u) for u in updates]:
         return params  # ``lookahead`` has other params.
     # Some transformations give gradients, which go uphill: keep away from infinity.
-    return [_limit_size(p + u, 2.0) for p, u in zip(params, updates)]
-
-
-def _limit_size(numbers: Any, limit: float) -> Any:
-    """Limit the size of real or complex numbers."""
-    return numbers / np.maximum(1.0, np.abs(numbers) / limit)
+    moved = [p + u for p, u in zip(params, updates)]
+    return [p / np.maximum(1.0, np.abs(p) / 2.0) for p in moved]
 
 
 def _converged(results: Results) -> int | None:
