@@ -7,20 +7,18 @@ import sysconfig
 import traceback
 
 from .._contract.dtypes import PyTree, is_number, leaves
+from .._errors import summarize
 
 # Wherever they are installed: with ``pip install --user``, for example, not in ``purelib``.
 _LIBRARIES = (__name__.partition(".")[0], "jax", "jaxlib", "optax")
 _MISSING = re.compile(r"missing \d+ required (?:keyword-only |positional )?arguments?: (.+)")
 
 
-def raised_by_user(error: Exception) -> Exception:
-    """Return the user's StopIteration, which a generator of ours turns into RuntimeError."""
-    return error.__cause__ if isinstance(error.__cause__, StopIteration) else error
-
-
-def advice_on(error: BaseException, caller: str, params: PyTree) -> str:
-    """Return the line of the user's code that raised, if any, and advice, if there is some."""
-    return line_of(error) + _advice_on(error, caller, params)
+def explain(error: Exception, caller: str, params: PyTree) -> tuple[Exception, str]:
+    """Return what the user's code raised; and its text, its line, and advice if there is some."""
+    # A generator of ours turns StopIteration into RuntimeError.
+    raised = error.__cause__ if isinstance(error.__cause__, StopIteration) else error
+    return raised, summarize(raised) + line_of(raised) + _advice_on(raised, caller, params)
 
 
 def line_of(error: BaseException) -> str:

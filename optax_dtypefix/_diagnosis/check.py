@@ -12,7 +12,7 @@ from .._contract.updates import update_dtypes
 from .._contract.wrong_arguments import refuse_wrong
 from .._engine_instance import ENGINE
 from .._errors import summarize
-from .advice import advice_on, raised_by_user
+from .advice import explain
 from .built_before import list_built_before
 from .jaxpr import DOUBLE, float64_inside
 from .result import Check, Violation
@@ -56,8 +56,7 @@ def check(tx: Any, params: PyTree, grads: PyTree = None, **extra_args: Any) -> C
         problem = TracedStep(tx, params, grads, extra_args, state_asks=True)
         violations = [*problem.step(), *problem.cond()]
     except Exception as error:  # Reported, not swallowed: it is in the result, with its cause.
-        failure = raised_by_user(error)
-        message = summarize(failure) + advice_on(failure, "check", params)
+        failure, message = explain(error, "check", params)
         return Check((Violation("error", "", message),), failure, stale)
     return Check(tuple(violations), None, stale)
 

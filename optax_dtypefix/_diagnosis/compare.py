@@ -124,7 +124,8 @@ def _wrong_updates(
 
 def _wrong_statistics(user: Results, exact: Results, rounded: Results) -> Iterator[Violation]:
     """Yield for each scalar of the state the first value that is wrong."""
-    for name in filter(exact.scalars.__contains__, user.scalars):
+    shared = exact.scalars.keys() & rounded.scalars.keys()
+    for name in [name for name in user.scalars if name in shared]:
         got, wanted, explained = (run.scalars[name] for run in (user, exact, rounded))
         with np.errstate(invalid="ignore"):
             size = np.maximum(np.abs(wanted), 1e-30)
@@ -167,12 +168,8 @@ def _moved(params: list[Any], updates: list[Any]) -> list[Any]:
     if [np.shape(p) for p in params] != [np.shape(u) for u in updates]:
         return params  # ``lookahead`` has other params.
     # Some transformations give gradients, which go uphill: keep away from infinity.
-    return [_limit_size(p + u, 2.0) for p, u in zip(params, updates)]
-
-
-def _limit_size(numbers: Any, limit: float) -> Any:
-    """Limit the size of real or complex numbers."""
-    return numbers / np.maximum(1.0, np.abs(numbers) / limit)
+    moved = [p + u for p, u in zip(params, updates)]
+    return [p / np.maximum(1.0, np.abs(p) / 2.0) for p in moved]
 
 
 def _converged(results: Results) -> int | None:

@@ -15,9 +15,8 @@ from .._engine.release import Release, installed
 from .._engine.state import State
 from ..patches import IDS, load
 from ..patches.releases import TESTED
-from .counts import counts_so_far, patches_at_work
 from .import_optax import import_optax
-from .worker import lines_to
+from .worker import counts_so_far, lines_to, patches_at_work
 
 if TYPE_CHECKING:
     from .._engine.patch import Fault

@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._contract.modes import no_debugging
 from .._contract.wrong_arguments import refuse_traced, refuse_wrong
-from .._engine_instance import ENGINE
-from .._errors import summarize
-from .advice import advice_on, raised_by_user
+from .advice import explain
 from .built_before import list_built_before
 from .compare import find_violations
 from .random_problem import RandomProblem
@@ -65,8 +63,7 @@ def check_values(
             for one in find_violations(problem, steps, notes):
                 found.setdefault((one.kind, one.where), one)
     except Exception as error:  # Reported, not swallowed: it is in the result, with its cause.
-        failure = raised_by_user(error)
-        message = summarize(failure) + advice_on(failure, "check_values", params)
+        failure, message = explain(error, "check_values", params)
         found = {("error", ""): Violation("error", "", message, step=1)}
     stale = list_built_before(tx, ENGINE.points)
     return Check(tuple(found.values()), failure, stale, tuple(notes), if_ok="values: ok")

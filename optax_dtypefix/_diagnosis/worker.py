@@ -15,6 +15,7 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+from .._api import status
 from .import_optax import NoOptaxError
 
 if TYPE_CHECKING:
@@ -97,6 +98,18 @@ def lines_to(path: str) -> Iterator[Callable[..., None]]:
     """
     with open(path, "w", encoding="utf-8") as file:
         yield lambda **fields: print(json.dumps(fields), file=file, flush=True)
+
+
+def counts_so_far() -> dict[str, tuple[int, int]]:
+    """Return for each patch how often it changed something, and how often it was reached."""
+    return {patch.id: (sum(patch.changed.values()), patch.reached) for patch in status()}
+
+
+def patches_at_work(before: dict[str, tuple[int, int]]) -> list[str]:
+    """Return the patches that changed something since then; if none did, those reached."""
+    now = counts_so_far()
+    changed, reached = ([i for i in now if now[i][of] > before[i][of]] for of in (0, 1))
+    return changed or reached
 
 
 def _start(

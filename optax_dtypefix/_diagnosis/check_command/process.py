@@ -16,11 +16,10 @@ from ..._contract.dtypes import leaves, tree_map
 from ..._errors import summarize
 from ..advice import line_of
 from ..check import check
-from ..counts import counts_so_far, patches_at_work
 from ..import_optax import import_optax
 from ..shrink import shrunk_shapes
 from ..values import check_values
-from ..worker import lines_to
+from ..worker import counts_so_far, lines_to, patches_at_work
 from .optimizer import OptimizerError, OptimizerName, load
 from .params import Leaf, in_float32, parse_params
 

@@ -63,11 +63,17 @@ def call(path: str, *args: Any, **kwargs: Any) -> Callable[[Any], Any]:
 
 
 def all_public(optax: Any, *paths: str) -> dict[str, Any]:
-    """Look up those of some public functions that the installed optax has, by their names."""
+    """Look up those of some public functions that the installed optax has, by their names.
+
+    Raises:
+      NotInReleaseError: it has none of them.
+    """
     found: dict[str, Any] = {}
     for path in paths:
         with contextlib.suppress(NotInReleaseError):
             found[path.rpartition(".")[2]] = public(optax, path)
+    if not found:
+        raise NotInReleaseError(paths)
     return found
 
 

@@ -60,6 +60,13 @@ def _not_finite(summary: str, dtype: Any, gradient: float) -> Reproducer:
     return demo.not_finite(summary, text, compute)
 
 
+def _describe_python_value(tx: Any) -> str | None:
+    try:
+        return demo.one_step(tx, "float32", value=1.0)
+    except AttributeError as error:  # Of a probe, this means that it does not know the release.
+        return str(error)
+
+
 FAULTS = {
     "weak_types": demo.step(
         "Types in the state change in the first step of dog and dowg: the step compiles twice",
@@ -140,10 +147,11 @@ FAULTS = {
         "float32",
         0.0,
     )._replace(probe=_MAY_DIVIDE_BY_0.run),
-    "python_value": demo.step(
-        "Python numbers as value of momo: AttributeError",
-        _optimizers("momo", "momo_adam"),
-        "float32",
-        value=1.0,
+    "python_value": demo.traced(
+        demo.row(
+            "Python numbers as value of momo: AttributeError",
+            _optimizers("momo", "momo_adam"),
+            _describe_python_value,
+        )
     ),
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 from typing import Any, Callable
 
 import jax
@@ -22,17 +21,10 @@ def _steps(names: tuple[str, ...], *gradients: float) -> Callable[[Any], dict[st
 
     def compute(optax: Any) -> dict[str, Any]:
         every = demo.available(optax, *names)
-
-        def update(grads: Any, states: Any, params: Any) -> Any:
-            pairs = {name: tx.update(grads, states[name], params) for name, tx in every.items()}
-            return tuple({name: pair[i] for name, pair in pairs.items()} for i in (0, 1))
-
-        def init(params: Any) -> Any:
-            return {name: tx.init(params) for name, tx in every.items()}
-
-        together = types.SimpleNamespace(init=init, update=update)
-        updates, states = demo.steps(together, np.ones((3, 4), np.float16), gradients)
-        return {name: (updates[name], states[name]) for name in every}
+        tx = optax.multi_transform(every, {name: name for name in every})
+        params = {name: np.ones((3, 4), np.float16) for name in every}
+        updates, state = demo.steps(tx, params, gradients)
+        return {name: (updates[name], state.inner_states[name]) for name in every}
 
     return compute
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from . import (
     _reproduce as demo,
-    _stalls as stalls,
+    bfloat16_moments as stalls,
 )
 
 FAULTS = {
-    **{name: stalls.STALLS[name] for name in ("stalled_ema", "stalled_sum", "stalled_trace")},
+    **{name: stalls.FAULTS[name] for name in ("stalled_ema", "stalled_sum", "stalled_trace")},
     "narrow_averages": demo.wrong_dtype(
         "Averages of half-precision gradients are kept in half precision",
         "it is kept in {}",

@@ -9,7 +9,7 @@ from ..._contract.moments import second_moments
 from ...patches import load
 from . import (
     _reproduce as demo,
-    _stalls as stalls,
+    bfloat16_moments as stalls,
 )
 
 _WITH_ARGUMENTS = {"scale_by_madgrad"}
@@ -30,7 +30,7 @@ def _describe_narrow(tx: Any) -> str | None:
 
 FAULTS = {
     **{
-        name: stalls.STALLS[name] for name in ("stalled_moment", "stalled_decay", "stalled_factors")
+        name: stalls.FAULTS[name] for name in ("stalled_moment", "stalled_decay", "stalled_factors")
     },
     # The numbers above 256 are 2 apart: 256 + 1 is 256.
     "stalled_sum": demo.number(

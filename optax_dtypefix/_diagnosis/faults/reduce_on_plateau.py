@@ -40,6 +40,12 @@ def _run_scale(optax: Any, losses: Any, **arguments: Any) -> Any:
     return state.scale if "scale" in state._fields else state.lr  # Up to 0.2.1.
 
 
+def _update(optax: Any) -> Any:
+    tx, value = _build(optax), np.zeros((), np.float32)
+    params = demo.shapes("bfloat16")
+    return jax.eval_shape(lambda p: tx.update(p, tx.init(p), p, value=value)[0], params)["w"]
+
+
 FAULTS = {
     "weak_types": demo.step(
         "Types of the values change in the first step: the step compiles twice",
@@ -93,8 +99,11 @@ FAULTS = {
         lambda optax: _run_scale(optax, 2 * 0.9997 ** np.arange(100), patience=5),
         1.0,
     ),
-    "promoted_updates": demo.step(
-        "float32 updates for bfloat16 params", _build, "bfloat16", value=_VALUE
+    "promoted_updates": demo.wrong_dtype(
+        "float32 updates for bfloat16 params",
+        "{} updates for bfloat16 gradients",
+        _update,
+        "bfloat16",
     ),
     "array_min_scale": demo.step(
         "Arrays as min_scale with bfloat16 params: lax.cond raises, or float32 updates",

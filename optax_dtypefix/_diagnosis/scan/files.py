@@ -33,10 +33,6 @@ _DTYPES = re.compile(rb"\b(bfloat16|float16|float32|float64|complex64|complex128
 _ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
-class _RefusedError(ValueError):
-    """We do not want to parse it."""
-
-
 class Parsed(NamedTuple):
     """What a file consists of.
 
@@ -51,11 +47,6 @@ class Parsed(NamedTuple):
     problems: tuple[str, ...] = ()
     cells: tuple[int, ...] = ()
     dtypes: tuple[str, ...] = ()
-
-    @property
-    def is_unread(self) -> bool:
-        """Whether nothing of the file can be parsed."""
-        return bool(self.problems) and not self.tree.body
 
     def place(self, line: int) -> str:
         """Return the place of a line: ``31``, or ``cell 3:2`` for a notebook."""
@@ -91,7 +82,7 @@ def parse(path: str) -> Parsed:
     """Parse a file. A file that never mentions optax is not parsed, and counts as empty."""
     try:
         if not os.path.isfile(path) and not path.startswith("/dev/"):  # As in ``<(git show ...)``.
-            raise _RefusedError("it is not a regular file")
+            raise SyntaxError("it is not a regular file")
         with open(path, "rb") as file:
             text = file.read()
         if b"optax" not in text:
@@ -142,15 +133,13 @@ def _cell(source: str) -> ast.Module:
 
 def _tree(text: str | bytes) -> ast.Module:
     if len(text) > _MOST_CODE:
-        raise _RefusedError(
-            f"it has {len(text):,} characters of code; {_MOST_CODE:,} are the limit"
-        )
+        raise SyntaxError(f"it has {len(text):,} characters of code; {_MOST_CODE:,} are the limit")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Of invalid escapes, which are not ours to report.
         return ast.parse(text)
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, SyntaxError):
-        return f"line {error.lineno}: {error.msg}"
-    return str(error) if isinstance(error, _RefusedError) else f"{type(error).__name__}: {error}"
+    if not isinstance(error, SyntaxError):
+        return f"{type(error).__name__}: {error}"
+    return f"line {error.lineno}: {error.msg}" if error.lineno else error.msg

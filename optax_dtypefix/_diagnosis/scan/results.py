@@ -77,7 +77,7 @@ def _described(faults: dict[str, list[str]]) -> str:
     return f"in {', '.join(kinds)} on {{}} ({', '.join(faults)})"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Scan:
     """What was found.
 
@@ -162,7 +162,6 @@ def scan(paths: Sequence[str], releases: Sequence[Release], dtypes: Sequence[str
     files = list(dict.fromkeys(files_in(paths)))
     kinds = kinds_of(dtypes) if dtypes else set(KINDS)
     found = Scan(releases, len(files), [], [], [], 0, {}, dtypes)
-    unread = 0
     gc.disable()  # Syntax trees have no cycles, and are built in half the time.
     for file in show_progress(files):
         parsed = parse(file)
@@ -175,9 +174,9 @@ def scan(paths: Sequence[str], releases: Sequence[Release], dtypes: Sequence[str
                 found.uses.append(Use(file, parsed.place(line), path, faults))
         for dtype in parsed.dtypes:
             found.dtypes[dtype] = found.dtypes.get(dtype, 0) + 1
-        unread += parsed.is_unread
+        found.unread += bool(parsed.problems) and not parsed.tree.body
     gc.enable()
-    return dataclasses.replace(found, unread=unread)
+    return found
 
 
 def _faults(path: str, release: Release, kinds: set[str]) -> dict[str, list[str]]:
