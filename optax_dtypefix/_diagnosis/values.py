@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._contract.modes import no_debugging
 from .._contract.wrong_arguments import refuse_traced, refuse_wrong
+from .._engine_instance import ENGINE
 from .advice import explain
 from .built_before import list_built_before
 from .compare import find_violations
