@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from ..._engine.patch import Reproducer
-from ...patches._support.in_float32 import is_float16
+from ...patches._support.layer import is_float16
 from . import _reproduce as demo
 
 
