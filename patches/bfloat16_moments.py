@@ -15,6 +15,6 @@ does not. A ``mu_dtype`` that you ask for is rounded by stock, to nearest.
 
 from __future__ import annotations
 
-from ._support.in_float32 import InFloat32, is_bfloat16
+from ._support.layer import InFloat32, is_bfloat16
 
 replace = InFloat32(is_bfloat16)

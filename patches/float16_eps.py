@@ -20,6 +20,6 @@ This patch does not change norms of whole trees or the scalars of parameter-free
 
 from __future__ import annotations
 
-from ._support.in_float32 import InFloat32, is_float16
+from ._support.layer import InFloat32, is_float16
 
 replace = InFloat32(is_float16)

@@ -19,7 +19,7 @@ from .._contract.dtypes import is_half_dtype
 from .._contract.moments import moments
 from .._contract.updates import requested_dtypes
 from .._engine.patch import Stock
-from ._support.in_float32 import InFloat32
+from ._support.layer import InFloat32
 
 
 class _UnlessRequested(InFloat32):

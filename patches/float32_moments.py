@@ -16,6 +16,6 @@ from __future__ import annotations
 
 from .._contract.dtypes import is_half_dtype
 from .._contract.moments import second_moments
-from ._support.in_float32 import InFloat32
+from ._support.layer import InFloat32
 
 replace = InFloat32(is_half_dtype, wide=second_moments)

@@ -108,7 +108,10 @@ def second_moments(state: type) -> tuple[str, ...]:
 
 
 def round_moments(new: PyTree, old: PyTree, grads: PyTree = None) -> PyTree:
-    """Round the moments of a new state that the old one has in half precision; leave the rest."""
+    """Round the moments of a new state that the old one has in half precision; leave the rest.
+
+    The gradients tell steps apart where the state does not count.
+    """
 
     def rounded(new: Any, old: Any) -> Any:
         return _round_fields(new, old, grads) if _is_known(old) else new

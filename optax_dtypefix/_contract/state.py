@@ -26,7 +26,7 @@ from .moments import round_moments
 from .rounding import round_leaf
 
 
-def cast_back(new: PyTree, old: PyTree, *, grads: PyTree = None) -> PyTree:
+def cast_back(new: PyTree, old: PyTree) -> PyTree:
     """Cast a new state back to the dtypes of the old one, so that the state fits into a loop.
 
     A leaf stays within its kind of number: a float is never cast to an integer, nor a complex
@@ -36,7 +36,6 @@ def cast_back(new: PyTree, old: PyTree, *, grads: PyTree = None) -> PyTree:
     Args:
       new: the state after a step.
       old: the state before that step.
-      grads: the gradients, which tell steps apart where the state does not count.
 
     Returns:
       The new state. Moments that become narrower are rounded as ``ROUNDINGS`` says.
@@ -47,9 +46,7 @@ def cast_back(new: PyTree, old: PyTree, *, grads: PyTree = None) -> PyTree:
     if structure != jax.tree_util.tree_structure(old, is_leaf=is_none):
         return new
     if any(map(is_half_dtype, all_dtypes(old))):
-        new = round_moments(new, old, grads)
-        if have_same_dtypes(new, old):
-            return new
+        new = round_moments(new, old)
     return structure.unflatten(map(cast_leaf_back, leaves_and_none(new), leaves_and_none(old)))
 
 

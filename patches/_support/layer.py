@@ -1,7 +1,7 @@
 """Run one transformation of stock as all patches of its function ask, in one update.
 
 ``promotion`` says how the transformation keeps its dtypes: see ``keep_dtypes.py``. Other patches
-run it in float32, where a leaf is too narrow: see ``in_float32.py``. The innermost patch rebuilds
+run it in float32, where a leaf is too narrow: see :class:`InFloat32`. The innermost patch rebuilds
 the transformation, and each patch above adds what it asks for to that layer.
 """
 
@@ -28,12 +28,12 @@ from ..._contract.dtypes import (
 )
 from ..._contract.float32 import dtypes_in_float32
 from ..._contract.kinds import promote_initial_state
-from ..._contract.moments import roundings_of, second_moments
+from ..._contract.moments import round_moments, roundings_of, second_moments
 from ..._contract.promotion import keep_present_mode
 from ..._contract.rounding import round_leaf
 from ..._contract.state import cast_back
 from ..._contract.updates import Step, kept_like, requested_dtypes, update_dtypes
-from ..._tally import NO_PATCH, Tally, counting
+from ..._tally import NO_PATCH, Tally, counting, current
 from .rebuild import Call, Promotes, call_of, count_casts, link_of, parts_of, rebuild
 from .stock_dtypes import (
     Recorded,
@@ -46,6 +46,44 @@ from .stock_dtypes import (
 
 if TYPE_CHECKING:
     from ..._engine.patch import Stock
+
+
+@functools.cache
+def is_float16(dtype: Any) -> bool:
+    """Check for float16, which has too few exponents; bfloat16 has enough."""
+    return bool(dtype == jnp.float16)
+
+
+@functools.cache
+def is_bfloat16(dtype: Any) -> bool:
+    """Check for bfloat16, which has too few digits for small steps."""
+    return bool(dtype == jnp.bfloat16)
+
+
+@dataclasses.dataclass(eq=False, repr=False)  # Cheaper to import than a whole one.
+class InFloat32:
+    """A replacement that runs stock in float32 where the dtypes are too narrow.
+
+    The state keeps its dtypes. An update is as wide as its gradient, its param and what the user
+    asked for, as in stock. Where no leaf of gradients, params and moments is narrow, stock runs
+    unchanged.
+
+    Attributes:
+      is_narrow: whether leaves of a dtype have to be widened.
+      wide: if given, lists the fields that a new state of a class has in float32.
+      tally: of the patch that runs.
+    """
+
+    is_narrow: Callable[[Any], bool]
+    wide: Callable[[type], tuple[str, ...]] | None = None
+    tally: Tally = NO_PATCH
+
+    def __call__(self, stock: Stock, *args: Any, **kwargs: Any) -> Any:
+        """Build stock's transformation, to be run in float32."""
+        return add_layer(stock, args, kwargs, self._add_to)
+
+    def _add_to(self, layer: Layer) -> None:
+        layer.widenings = (dataclasses.replace(self, tally=current()), *layer.widenings)
 
 
 STARTS_ABOVE_ZERO = frozenset(
@@ -72,7 +110,7 @@ class Layer:
     build: functools.partial[Any]
     keep: Any = None
     tally: Tally = NO_PATCH
-    widenings: tuple[Any, ...] = ()
+    widenings: tuple[InFloat32, ...] = ()
 
     def rebuild(self, call: Call) -> Any:
         """Return the transformation; ``call`` of optax returns it too."""
@@ -184,7 +222,7 @@ class Layer:
             bound = None
         # The user's subclass of a state: stock returns its own class.
         held = type(new_state)(*promote_as_stock(build, updates, state, params, extra_args))
-        new_state = cast_back(new_state, held, grads=updates)
+        new_state = cast_back(round_moments(new_state, held, updates), held)
         return Step(new_updates, new_state, bound, self.requested)
 
     def _acting(self, state: Any, *trees: PyTree) -> list[Any]:

@@ -14,8 +14,7 @@ from optax_dtypefix._contract.moments import second_moments
 from optax_dtypefix._engine.locate import defining_module, find
 from optax_dtypefix._engine.release import Release
 from optax_dtypefix.patches import load
-from optax_dtypefix.patches._support.in_float32 import InFloat32
-from optax_dtypefix.patches._support.layer import STARTS_ABOVE_ZERO
+from optax_dtypefix.patches._support.layer import STARTS_ABOVE_ZERO, InFloat32
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
