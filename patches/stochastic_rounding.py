@@ -41,6 +41,7 @@ from typing import Any, Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .._contract.bits import bits_from, starts_of, sums_of
 from .._contract.dtypes import (
@@ -51,7 +52,6 @@ from .._contract.dtypes import (
     has_16_bits,
     is_array,
     is_number,
-    is_weak,
     kind_of,
 )
 from .._contract.rounding import round_stochastically
@@ -61,7 +61,7 @@ from .._tally import count
 
 def apply_updates(stock: Stock, params: PyTree, updates: PyTree) -> PyTree:
     """Round the sums of params in half precision and updates."""
-    return _by_leaf(stock, _adds, _sum, params, updates)
+    return _by_leaf(stock, _is_sum, _sum, params, updates)
 
 
 def incremental_update(
@@ -69,26 +69,32 @@ def incremental_update(
 ) -> PyTree:
     """Round averages in half precision."""
 
-    def averages(new: Any, old: Any) -> bool:
+    def is_average(new: Any, old: Any) -> bool:
         # NumPy has promotion rules of its own.
-        of_jax = isinstance(new, jax.Array) and isinstance(old, jax.Array)
-        return of_jax and has_16_bits(old) and dtype_of(new) == dtype_of(old)
+        of_numpy = isinstance(step_size, (np.ndarray, np.generic))
+        of_jax = isinstance(new, jax.Array) and isinstance(old, jax.Array) and not of_numpy
+        return of_jax and has_16_bits(old) and _promoted(step_size, new, old) == old.dtype
 
     def stock_of(new: PyTree, old: PyTree) -> PyTree:
         return stock(new, old, step_size)
 
-    # A strong float32 share makes the average float32: stock's dtype stands.
-    widens = not is_weak(step_size) and kind_of(dtype_of(step_size)) >= REAL
-    if not is_number(step_size) or (widens and not has_16_bits(step_size)):
-        return stock_of(new_tensors, old_tensors)
-    return _by_leaf(stock_of, averages, _average, new_tensors, old_tensors, step_size)
+    return _by_leaf(stock_of, is_average, _average, new_tensors, old_tensors, step_size)
 
 
-def _adds(param: Any, update: Any) -> bool:
-    """Check for a param in half precision, and an update that is a real number or an array."""
-    if not (has_16_bits(param) and is_array(param)):
-        return False
-    return (is_array(update) or is_number(update)) and 0 <= kind_of(dtype_of(update)) <= REAL
+def _is_sum(param: Any, update: Any) -> bool:
+    """Check for a param in half precision, and an update that makes the sum a real number."""
+    return is_array(param) and has_16_bits(param) and kind_of(_promoted(param, update)) == REAL
+
+
+def _promoted(*given: Any) -> Any:
+    """Return the dtype that JAX gives to numbers together; float0 where stock raises an error."""
+    try:
+        np.broadcast_shapes(*map(np.shape, given))
+        if all(is_array(number) or is_number(number) for number in given):
+            return jnp.result_type(*given)
+    except (TypeError, ValueError):  # It promotes no float8.
+        pass
+    return jax.dtypes.float0
 
 
 def _by_leaf(
@@ -139,4 +145,5 @@ def _average(new: Any, old: Any, share: Any) -> Any:
     average = share * wide + (1.0 - share) * before
     # That of equal numbers may be off by float32's own rounding. To add -0 changes nothing.
     is_off = (new == old) & jnp.isfinite(before) & (average != before)
-    return average + jax.lax.stop_gradient(jnp.where(is_off, before - average, -0.0))
+    right, wrong = jnp.where(is_off, before, -0.0), jnp.where(is_off, average, 0.0)
+    return average + jax.lax.stop_gradient(right - wrong)

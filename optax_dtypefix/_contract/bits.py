@@ -24,28 +24,66 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import Any
+from typing import Any, Callable
 
 import jax
+import jax.custom_batching
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 
-def starts_of(sums: list[tuple[Any, Any]]) -> list[Any]:
+def starts_of(sums: list[tuple[Any, Any]], alone: bool = True) -> list[Any]:
     """Return for each array the bits of its first element, 32 of them, from the sums of all.
 
-    In an eager step arrays may lie on different devices. No program takes them all, so those of the
-    same devices have bits of their own data.
+    What is equal on all replicas must stay so. So no array lends its sums to one that varies over
+    fewer mapped axes.
+
+    Args:
+      sums: of each array, those that :func:`sums_of` returns.
+      alone: whether each array has bits of its own sums where JAX does not tell what varies: inside
+        ``pmap`` and ``shard_map(check_vma=False)``. There it tells on which axes data depend.
     """
     if any(isinstance(number, jax.core.Tracer) for number, _ in sums):
-        return list(_starts(sums))
+        if _are_told(_mapped_axes()):
+            totals = _lend(_totals, tuple(_varying(number) for number, _ in sums))(sums)
+        else:
+            places = range(len(sums))
+            totals = _totals(tuple(frozenset((place,) * alone) for place in places), sums)
+        return _starts(totals)
+    # In an eager step arrays may lie on different devices. No program takes them all.
     groups: dict[Any, list[int]] = {}
     for place, (number, _) in enumerate(sums):
         groups.setdefault(frozenset(number.devices()), []).append(place)
     starts: dict[int, Any] = {}
     for places in groups.values():
-        starts.update(zip(places, _starts([sums[place] for place in places])))
+        starts.update(zip(places, _starts_of_all([sums[place] for place in places])))
     return [starts[place] for place in range(len(sums))]
+
+
+def _are_told(axes: Any) -> bool:
+    """Check whether JAX tells which numbers depend on these axes."""
+    if not hasattr(jax, "typeof"):
+        return not axes
+    return all(axis in _varying(lax.axis_index(axis)) for axis in axes)
+
+
+def _mapped_axes() -> Any:
+    """Return the names of mapped axes: of ``pmap``, ``shard_map`` and named ones of ``vmap``."""
+    core = sys.modules["jax._src.core"]
+    try:
+        return core.get_axis_env().axis_sizes
+    except AttributeError:  # Before jax 0.4.36.
+        frames = core.thread_local_state.trace_state.axis_env
+        return [frame.name for frame in frames if frame.name is not core.no_axis_name]
+
+
+def _varying(number: Any) -> frozenset[Any]:
+    """Return the mapped axes on which a number depends, as ``jax.shard_map`` checks it."""
+    aval = number.aval
+    if hasattr(aval, "manual_axis_type"):
+        return frozenset(aval.manual_axis_type.varying)
+    return frozenset(getattr(aval, "vma", ()))  # Before jax 0.10.
 
 
 def sums_of(*data: Any) -> Any:
@@ -86,19 +124,50 @@ def _has_one_device() -> bool:
     return bool(getattr(xla_bridge, "_backends", True)) and jax.device_count() == 1
 
 
-@jax.jit
-def _starts(sums: list[tuple[Any, Any]]) -> list[Any]:
-    numbered = lax.concatenate([number.reshape(1) for both in sums for number in both], 0)
-    numbered = numbered + lax.iota(jnp.uint32, 2 * len(sums)) * jnp.uint32(_GOLDEN)
-    total = jnp.sum(_hash(numbered), dtype=jnp.uint32)
+def _lend(totals: Callable[..., Any], axes: tuple[frozenset[Any], ...]) -> Callable[..., Any]:
+    """Let :func:`_totals` see the axes that ``vmap`` maps, also around what is compiled."""
+    lent = jax.custom_batching.custom_vmap(functools.partial(totals, axes))
 
+    @lent.def_vmap  # type: ignore[untyped-decorator]
+    def _map(_: int, are_mapped: Any, sums: list[tuple[Any, Any]]) -> Any:
+        mapped, axis = [first for first, _ in are_mapped[0]], object()
+        ways = [0 if is_mapped else None for is_mapped in mapped]
+
+        def each(axes: Any, sums: Any) -> Any:
+            of_each = functools.partial(totals, axes)
+            return jax.vmap(of_each, ([(way, way) for way in ways],), ways)(sums)
+
+        varying = tuple(old | {axis} if new else old for old, new in zip(axes, mapped))
+        return _lend(each, varying)(sums), mapped
+
+    return lent
+
+
+def _totals(axes: tuple[frozenset[Any], ...], sums: list[tuple[Any, Any]]) -> list[Any]:
+    """Add up for each array its sums, and those of the arrays that vary over no other axes."""
+    totals: dict[Any, Any] = {}
+    for own in dict.fromkeys(axes):
+        places = [place for place, others in enumerate(axes) if others <= own]
+        numbers = [number.reshape(1) for place in places for number in sums[place]]
+        offsets = np.arange(2 * len(sums), dtype=np.uint32).reshape(-1, 2)[places].reshape(-1)
+        hashed = _hash(lax.concatenate(numbers, 0) + offsets * np.uint32(_GOLDEN))
+        totals[own] = jnp.sum(hashed, dtype=jnp.uint32)
+    return [totals[own] for own in axes]
+
+
+def _starts(totals: list[Any]) -> list[Any]:
     def mix_all(starts: list[Any], _: None) -> tuple[list[Any], None]:
-        return [_mix(start + total) for start in starts], None
+        return [_mix(start + total) for start, total in zip(starts, totals)], None
 
     # XLA would fuse what all arrays share into the program of each: compiling for minutes. It does
     # not fuse a loop, and arrays of one shape then share a program, as they do without rounding.
-    numbers = [total * 0 + jnp.uint32(leaf * _GOLDEN % 2**32) for leaf in range(len(sums))]
-    return lax.scan(mix_all, numbers, None, length=3)[0]
+    numbers = [total * 0 + jnp.uint32(leaf * _GOLDEN % 2**32) for leaf, total in enumerate(totals)]
+    return list(lax.scan(mix_all, numbers, None, length=3)[0])
+
+
+@jax.jit
+def _starts_of_all(sums: list[tuple[Any, Any]]) -> list[Any]:
+    return _starts(_totals((frozenset(),) * len(sums), sums))
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
@@ -195,5 +264,5 @@ def bits_of_elements(number: Any, shapes: list[tuple[int, ...]]) -> list[Any]:
       shapes: of the arrays.
     """
     number = jnp.asarray(number, jnp.uint32)
-    starts = starts_of([(number, number)] * len(shapes)) if shapes else []
+    starts = _starts_of_all([(number, number)] * len(shapes)) if shapes else []
     return [bits_from(start, shape) for start, shape in zip(starts, shapes)]

@@ -196,7 +196,7 @@ def _bits_of_step(state: Any, narrowed: list[Any], grads: PyTree) -> Callable[[A
     gradients = list(filter(is_real, leaves(grads)))
     # The new moments would do as well. But XLA would store them, to read them twice.
     data = [before if gradients else x for x, before, _ in narrowed]
-    starts = starts_of(list(map(sums_of, [*data, *gradients]))) if data else []
+    starts = starts_of(list(map(sums_of, [*data, *gradients])), alone=False) if data else []
     return lambda x, place: _free_from_device(x, starts[place])
 
 

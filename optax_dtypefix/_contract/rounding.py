@@ -67,20 +67,20 @@ def round_stochastically(leaf: Any, dtype: Any, bits: Any) -> Any:
       derivative is that of a cast.
     """
     leaf = cast(leaf, jnp.float32)
+    largest = float(jnp.finfo(dtype).max)
+    finite = jnp.clip(leaf, -largest, largest)  # Else infinity + bits is no number: debug_nans.
     dropped = 23 - jnp.finfo(dtype).nmant  # Bits of the mantissa.
     mask = jnp.uint32(2**dropped - 1)
     random = bits.astype(jnp.uint32) >> (16 - dropped)
-    exact = jax.lax.bitcast_convert_type(leaf, jnp.uint32)
+    exact = jax.lax.bitcast_convert_type(finite, jnp.uint32)
     rounded = jax.lax.bitcast_convert_type((exact + random) & ~mask, jnp.float32)
     if jnp.finfo(dtype).minexp > jnp.finfo(jnp.float32).minexp:
         # Below the normal numbers of float16, neighbours are 2^-24 apart.
-        steps = leaf * 2.0**24
+        steps = finite * 2.0**24
         below = jnp.floor(steps)
         up = steps - below > (bits.astype(jnp.float32) + 0.5) * 2.0**-16
         steps = jnp.where(up, below + 1, below)  # -0 stays -0.
         rounded = jnp.where(jnp.abs(leaf) < 2.0**-14, steps * 2.0**-24, rounded)
-    largest = float(jnp.finfo(dtype).max)
-    rounded = jnp.clip(rounded, -largest, largest)
     return jnp.where(jnp.isfinite(leaf), rounded, leaf).astype(dtype)
 
 

@@ -81,7 +81,6 @@ def mapped(mesh: Mesh) -> dict[str, Any]:
     eager = optax.apply_updates(*(jax.device_put(given, on_two) for given in (params, updates)))
     return {
         "replicas": sorted(of_replicas),
-        "eager": bits(optax.apply_updates(params, updates)),
         "shards have bits of their own": bits(in_shards) == bits(np.concatenate(alone)),
         "leaves stay on their devices": all(eager[n].devices() == {on_two[n]} for n in on_two),
     }
