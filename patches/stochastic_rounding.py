@@ -18,10 +18,12 @@ unit. Gradients of new data, and moments, tell steps apart too. For few params a
 each step, wrap the optimizer in ``master_weights(tx, copy=False)``: it counts its steps. So do for
 fewer than some ten params whose updates differ only in sign, as those of lion: they repeat, too.
 
-All leaves of a step share one source of bits. So a leaf that is replicated beside one that is not,
-inside ``shard_map``, ``pmap`` or ``vmap``, gets other bits in each replica: JAX raises an error, or
-the replicas differ if its check is off (``check_vma=False``, ``pmap``). Call ``apply_updates``
-outside, or once for each group of leaves. A sum may be rounded up past a bound: clip after it.
+All arrays of a step share one source of bits. But inside ``shard_map`` and ``vmap`` an array has no
+bits of one that varies over more mapped axes, so what is replicated stays so. JAX does not tell
+what varies inside ``pmap``, ``vmap`` with an ``axis_name``, ``shard_map`` with ``check_vma=False``,
+and any ``shard_map`` of jax before 0.7. There each array has bits of its own data alone, so a
+single number repeats as the only param of a step does. A sum may be rounded up past a bound: clip
+after it.
 
 flax (``TrainState``, ``nnx.Optimizer``) calls ``optax.apply_updates``. ``equinox.apply_updates``
 does not. There, write ``arrays = optax.apply_updates(eqx.filter(model, eqx.is_array), updates)``

@@ -12,9 +12,10 @@ a generalized golden ratio along each axis, and one multiplication tells the ele
 What bits of data guarantee:
 
 - The same data give the same bits: in each run and process, eager or compiled, and, since sums of
-  integers do not depend on their order, on any number of devices. Replicas stay equal. Under vmap
-  each member has bits of its own data, and under ``shard_map`` each shard.
-- Any change of the data, in any element, gives all elements other bits. Elements with the same
+  integers do not depend on their order, on any number of devices. Under vmap each member has bits
+  of its own data, and under ``shard_map`` each shard. What is equal on all replicas stays so: no
+  array has bits of one that varies over more mapped axes (:func:`starts_of`).
+- Any change of these data, in any element, gives all elements other bits. Elements with the same
   value have different bits, and so have arrays with the same values.
 - All bits are equally likely over steps. Nothing tells two steps with the same data apart: a single
   element that is rounded to where it was, and moves by the same amount again, stays for ever.
@@ -41,15 +42,15 @@ def starts_of(sums: list[tuple[Any, Any]], alone: bool = True) -> list[Any]:
 
     Args:
       sums: of each array, those that :func:`sums_of` returns.
-      alone: whether each array has bits of its own sums where JAX does not tell what varies: inside
-        ``pmap`` and ``shard_map(check_vma=False)``. There it tells on which axes data depend.
+      alone: whether each array has bits of its own sums where JAX does not tell what varies, as
+        inside ``pmap`` and ``shard_map(check_vma=False)``; else it has those of all, as elsewhere.
     """
     if any(isinstance(number, jax.core.Tracer) for number, _ in sums):
-        if _are_told(_mapped_axes()):
+        if _are_told():
             totals = _lend(_totals, tuple(_varying(number) for number, _ in sums))(sums)
         else:
-            places = range(len(sums))
-            totals = _totals(tuple(frozenset((place,) * alone) for place in places), sums)
+            keys = (frozenset((place,) if alone else ()) for place in range(len(sums)))
+            totals = _totals(tuple(keys), sums)
         return _starts(totals)
     # In an eager step arrays may lie on different devices. No program takes them all.
     groups: dict[Any, list[int]] = {}
@@ -61,21 +62,20 @@ def starts_of(sums: list[tuple[Any, Any]], alone: bool = True) -> list[Any]:
     return [starts[place] for place in range(len(sums))]
 
 
-def _are_told(axes: Any) -> bool:
-    """Check whether JAX tells which numbers depend on these axes."""
+def _are_told() -> bool:
+    """Check whether JAX tells on which mapped axes numbers depend."""
+    core: Any = sys.modules.get("jax._src.core")
+    try:
+        if hasattr(core, "get_axis_env"):
+            axes = list(core.get_axis_env().axis_sizes)
+        else:  # Before jax 0.4.36. The axes of ``vmap`` have this name unless they have their own.
+            frames = core.thread_local_state.trace_state.axis_env
+            axes = [frame.name for frame in frames if frame.name is not core.no_axis_name]
+    except AttributeError:  # Another version of JAX.
+        return False
     if not hasattr(jax, "typeof"):
         return not axes
     return all(axis in _varying(lax.axis_index(axis)) for axis in axes)
-
-
-def _mapped_axes() -> Any:
-    """Return the names of mapped axes: of ``pmap``, ``shard_map`` and named ones of ``vmap``."""
-    core = sys.modules["jax._src.core"]
-    try:
-        return core.get_axis_env().axis_sizes
-    except AttributeError:  # Before jax 0.4.36.
-        frames = core.thread_local_state.trace_state.axis_env
-        return [frame.name for frame in frames if frame.name is not core.no_axis_name]
 
 
 def _varying(number: Any) -> frozenset[Any]:
@@ -128,7 +128,7 @@ def _lend(totals: Callable[..., Any], axes: tuple[frozenset[Any], ...]) -> Calla
     """Let :func:`_totals` see the axes that ``vmap`` maps, also around what is compiled."""
     lent = jax.custom_batching.custom_vmap(functools.partial(totals, axes))
 
-    @lent.def_vmap  # type: ignore[untyped-decorator]
+    @lent.def_vmap
     def _map(_: int, are_mapped: Any, sums: list[tuple[Any, Any]]) -> Any:
         mapped, axis = [first for first, _ in are_mapped[0]], object()
         ways = [0 if is_mapped else None for is_mapped in mapped]
