@@ -40,9 +40,11 @@ class Record:
         self._path = settings.report
         self._process = os.getpid()
         self._applied: dict[str, Any] = {}  # When optax was imported: a program may change it.
-        problem = _why_unwritable(_filled_in(self._path)) if self._path else ""
-        if problem:
-            self._give_up(problem, strict=settings.strict)
+        if self._path:
+            try:
+                _find_file(self._path)
+            except OSError as error:
+                self._give_up(error, strict=settings.strict)
         atexit.register(self._end)
 
     def start(self) -> None:
@@ -112,16 +114,16 @@ class Record:
             "finished": finished,
         }
         try:
-            _replace(_follow_own_links(_filled_in(path)), json.dumps(content, indent=2) + "\n")
+            _replace(_find_file(path), json.dumps(content, indent=2) + "\n")
         except OSError as error:
             strict = self._settings.strict and not finished  # At exit there is nothing to stop.
-            self._give_up(error.strerror or str(error), strict=strict)
+            self._give_up(error, strict=strict)
 
-    def _give_up(self, problem: str, *, strict: bool) -> None:
+    def _give_up(self, error: OSError, *, strict: bool) -> None:
         path, self._path = self._path, None
         warn_or_raise(
-            f"Cannot write the report {path}: {problem}. Set OPTAX_DTYPEFIX_REPORT (--report) to "
-            f"a file in a folder that you can write to.",
+            f"Cannot write the report {path}: {error.strerror or error}. Set "
+            f"OPTAX_DTYPEFIX_REPORT (--report) to a file in a folder that you can write to.",
             strict=strict,
         )
 
@@ -181,26 +183,26 @@ def _without(applied: list[str], others: list[str]) -> str:
     return ", ".join(text for text in applied if text not in others) or "nothing"
 
 
-def _filled_in(path: str) -> str:
-    """Replace ``%p`` by the process id and ``%h`` by the name of the host."""
+def _find_file(path: str) -> str:
+    """Return the file to write: ``%p`` is the process id, ``%h`` the host, and links are followed.
+
+    Raises:
+      OSError: it cannot be written; the message says why.
+    """
     if "%h" in path:
         import platform  # Not at the top: few paths need it.
 
         path = path.replace("%h", platform.node())
-    return path.replace("%p", str(os.getpid()))
-
-
-def _why_unwritable(path: str) -> str:
+    path = path.replace("%p", str(os.getpid()))
     folder = os.path.dirname(path)
     if not os.path.isdir(folder):
-        return f"there is no folder {folder}"
+        raise FileNotFoundError(f"there is no folder {folder}")
     if os.path.exists(path) and (folder in _NO_FILES or not os.path.isfile(path)):
-        return "it is not a regular file"
-    try:
-        _follow_own_links(path)
-    except OSError as error:
-        return error.strerror or str(error)
-    return "" if os.access(folder, os.W_OK) else f"no permission to write in {folder}"
+        raise OSError("it is not a regular file")
+    target = _follow_own_links(path)
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(f"no permission to write in {folder}")
+    return target
 
 
 def _follow_own_links(path: str) -> str:

@@ -81,10 +81,3 @@ def html_table(rows: list[tuple[str, ...]]) -> str:
 
     body = "".join(f"<tr>{line(cells, 'td')}</tr>" for cells in rows[1:])
     return f"<table><thead><tr>{line(rows[0], 'th')}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def terminal_width() -> int:
-    """Return the number of columns of the terminal, or 80 if there is none."""
-    import shutil  # Not at the top: see ``closest``.
-
-    return shutil.get_terminal_size().columns

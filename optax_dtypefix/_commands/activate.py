@@ -17,7 +17,7 @@ import sysconfig
 import time
 from pathlib import Path
 
-from .. import __version__
+from .. import OptaxDtypeFixError, __version__
 from .run import FOLDER
 
 FILE = "optax_dtypefix_activate.pth"
@@ -61,10 +61,6 @@ except Exception as error:
 _IS_ACTIVE = "import sys; print('optax_dtypefix' in sys.modules)"
 
 
-class ActivationError(Exception):
-    """The file could not be written or removed; the message says why, and what to do."""
-
-
 def activate(*, strict: bool) -> str:
     """Write the file, or write it again. Return what was done, as text.
 
@@ -72,7 +68,7 @@ def activate(*, strict: bool) -> str:
       strict: whether ``import optax`` is an error in a process in which it cannot be patched.
 
     Raises:
-      ActivationError: the file cannot be written, is not ours, or Python does not read it.
+      OptaxDtypeFixError: the file cannot be written, is not ours, or Python does not read it.
     """
     path = _path()
     _refuse_others(path)
@@ -82,7 +78,7 @@ def activate(*, strict: bool) -> str:
     )
     if done.stdout.strip() != "True":
         path.unlink()
-        raise ActivationError(
+        raise OptaxDtypeFixError(
             f"{sys.executable} does not read {path.parent} when it starts. Run each program with "
             f"`python -m optax_dtypefix run` instead."
         )
@@ -97,7 +93,7 @@ def deactivate() -> str:
     """Remove the file. Return what was done, as text.
 
     Raises:
-      ActivationError: the file cannot be removed, or is not ours.
+      OptaxDtypeFixError: the file cannot be removed, or is not ours.
     """
     path = _path()
     if not path.exists():
@@ -176,11 +172,11 @@ def _is_ours(path: Path) -> bool:
 
 def _refuse_others(path: Path) -> None:
     if path.exists() and not _is_ours(path):
-        raise ActivationError(f"{path} was not written by this command. Remove it by hand.")
+        raise OptaxDtypeFixError(f"{path} was not written by this command. Remove it by hand.")
 
 
-def _denied(what: str, path: Path, error: OSError) -> ActivationError:
-    return ActivationError(
+def _denied(what: str, path: Path, error: OSError) -> OptaxDtypeFixError:
+    return OptaxDtypeFixError(
         f"cannot {what} {path}: {error.strerror}. Run this as the owner of the environment, or in "
         f"a virtual environment of your own."
     )

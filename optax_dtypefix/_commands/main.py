@@ -6,6 +6,7 @@ import importlib.util
 import io
 import json
 import os
+import shutil
 import sys
 import warnings
 from typing import TYPE_CHECKING
@@ -21,10 +22,10 @@ from .._engine.release import installed
 from .._errors import CHECK_FAILED
 from .._record import read_record
 from .._settings import SETTINGS
-from .._text import suggest, terminal_width
+from .._text import suggest
 from ..patches import IDS, load
 from ..patches.releases import TESTED
-from .activate import UNREADABLE, ActivationError, activate, active_files, deactivate
+from .activate import UNREADABLE, activate, active_files, deactivate
 from .colour import painter
 from .parser import parse
 from .run import run
@@ -67,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # As in ``| head``: the reader has closed the pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except (ActivationError, NoOptaxError, OptimizerError, OSError) as error:
+    except (OptaxDtypeFixError, NoOptaxError, OptimizerError, OSError) as error:
         print(f"optax-dtypefix: {error}", file=sys.stderr)
         return CHECK_FAILED if options.command in ("check", "scan") else 1
 
@@ -101,7 +102,9 @@ def _status(options: argparse.Namespace) -> int:
             advice = 'For the traceback, run `python -c "import optax"`.'
             raise NoOptaxError(f"{type(error).__name__}: {error}\n{advice}") from error
     report = status()
-    text = report.as_text(terminal_width(), verbose=options.verbose, paint=painter())
+    text = report.as_text(
+        shutil.get_terminal_size().columns, verbose=options.verbose, paint=painter()
+    )
     active = active_files()
     for path, who in active.items():
         what = (
@@ -138,7 +141,9 @@ def _doctor(options: argparse.Namespace) -> int:
     elif options.patches:
         text = diagnosis.as_details()
     else:
-        text = diagnosis.as_text(terminal_width(), verbose=options.verbose, paint=painter())
+        text = diagnosis.as_text(
+            shutil.get_terminal_size().columns, verbose=options.verbose, paint=painter()
+        )
     return _say(text, 0 if diagnosis.ok else 1)
 
 
