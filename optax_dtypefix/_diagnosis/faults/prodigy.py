@@ -6,7 +6,11 @@ from typing import Any
 
 from . import _reproduce as demo
 
-_build = demo.call("contrib.prodigy")
+
+def _build(optax: Any) -> Any:
+    return demo.public(optax, "contrib.prodigy")()
+
+
 _MAY_DIVIDE_BY_0 = demo.operation(
     "The distance is divided by a sum of gradients",
     _build,
