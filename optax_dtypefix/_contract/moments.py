@@ -167,8 +167,8 @@ def _bits_of_step(state: Any, narrowed: list[Any], grads: PyTree) -> Callable[[A
     All moments of a param have the same bits: errors cancel where one is divided by another. If the
     state does not count, these are 32 bits, those of a first element for :func:`bits_from`.
     """
-    names = (name for name in ("count", "t", "step_count") if name in state._fields)
-    steps = getattr(state, next(names, ""), None)
+    fields = state._asdict()
+    steps = fields.get("count", fields.get("t", fields.get("step_count")))
     if steps is not None:
         of_step = bits_of_step(steps)
         return lambda x, _: bits_for(x.shape, _free_from_device(x, of_step))

@@ -7,19 +7,6 @@ from types import FunctionType, MethodType
 from typing import Any, Callable
 
 
-class Parameters:
-    """The parameters of a function.
-
-    Attributes:
-      signature: of the function.
-      of_dtypes: names of the parameters that are dtypes, as ``mu_dtype``.
-    """
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.signature = inspect.signature(function)
-        self.of_dtypes = list(filter(is_of_dtype, self.signature.parameters))
-
-
 def is_of_dtype(name: str) -> bool:
     """Check whether a parameter is a dtype, by its name."""
     return "dtype" in name.split("_")

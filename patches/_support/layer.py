@@ -37,7 +37,7 @@ from ..._tally import NO_PATCH, Tally, counting, current
 from .rebuild import Call, Promotes, call_of, count_casts, link_of, parts_of, rebuild
 from .stock_dtypes import (
     Recorded,
-    is_function,
+    has_function,
     promote_as_stock,
     promotes_half,
     replace_functions,
@@ -115,7 +115,7 @@ class Layer:
     def rebuild(self, call: Call) -> Any:
         """Return the transformation; ``call`` of optax returns it too."""
         arguments = (*self.build.args, *self.build.keywords.values())
-        self._has_functions = any(map(is_function, arguments))
+        self._has_functions = has_function(*arguments)
         self._starts_wide = promotes_half(*arguments)
         # Whether stock's updates are wider than half-precision gradients and params.
         self._promotes = self._starts_wide or bool(self.keep and self.keep.promotes)

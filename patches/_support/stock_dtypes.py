@@ -113,7 +113,7 @@ def replace_functions(
     """Return a call of a function of stock with other functions in place of the user's."""
 
     def replaced(argument: Any) -> Any:
-        return instead(argument) if is_function(argument) else argument
+        return instead(argument) if has_function(argument) else argument
 
     by_name = {name: replaced(argument) for name, argument in build.keywords.items()}
     return functools.partial(build.func, *map(replaced, build.args), **by_name)
@@ -198,9 +198,10 @@ class Recorded:
         return lambda *_, **__: tree_map(_number_like, self._results.pop(0))
 
 
-def is_function(argument: Any) -> bool:
-    """Check whether an argument is a function of the user's, such as a schedule."""
-    return callable(argument) and not isinstance(argument, type)  # ``jnp.float32`` is a type.
+def has_function(*arguments: Any) -> bool:
+    """Check for a function of the user's, such as a schedule."""
+    # ``jnp.float32`` is a type.
+    return bool([x for x in arguments if callable(x) and not isinstance(x, type)])
 
 
 def _number_like(leaf: Any) -> Any:

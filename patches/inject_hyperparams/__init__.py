@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 from typing import Any, Callable
 
 import numpy as np
@@ -45,7 +46,6 @@ from ..._contract.dtypes import (
     unflatten_like,
 )
 from ..._contract.kinds import promote_initial_state
-from ..._contract.signatures import Parameters
 from ..._contract.state import cast_back
 from ..._contract.updates import cast_updates, kept_like, same_dtypes
 from ..._contract.widths import widest_real
@@ -68,7 +68,7 @@ def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     names = arguments["static_args"]  # An iterator can be read only once, and a set has no hash.
     arguments["static_args"] = frozenset([names] if isinstance(names, str) else names)
     inner_factory = arguments["inner_factory"]
-    parameters = Parameters(inner_factory)
+    signature = inspect.signature(inner_factory)
 
     def remember(**hyperparams: Any) -> Any:
         """Build what has the hyperparameters for its state, in place of a transformation."""
@@ -78,13 +78,13 @@ def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         state: Any = functools.partial(dict, hyperparams)
         return optax.GradientTransformation(lambda _: state, lambda *_: (None, state))
 
-    remember.__signature__ = parameters.signature  # type: ignore[attr-defined]
+    remember.__signature__ = signature  # type: ignore[attr-defined]
     call, built = call_of(stock, (), arguments), stock(**arguments)  # Checks the arguments.
     hyperparams_of = stock(**{**arguments, "inner_factory": remember})
 
     def wrapped_transform(*args: Any, **kwargs: Any) -> Any:
         tx = built(*args, **kwargs)  # Checks the arguments, and has the right type.
-        factory = Factory(stock, arguments, parameters, parameters.signature.bind(*args, **kwargs))
+        factory = Factory(stock, arguments, signature.bind(*args, **kwargs))
         injected = _Injected(tx, hyperparams_of(*args, **kwargs), factory)
         again = Call(in_place, *args, **kwargs)
         return rebuild(tx, again, injected.update, injected.init)

@@ -21,14 +21,13 @@ from ..._contract.dtypes import (
     is_weak,
     kind_of,
 )
+from ..._contract.signatures import is_of_dtype
 from ..._contract.widths import promoted, widest_real
 from ..._tally import count, paused
 from .._support.stock_dtypes import promotes_half
 
 if TYPE_CHECKING:
     import inspect
-
-    from ..._contract.signatures import Parameters
 
 
 class Widths(NamedTuple):
@@ -119,14 +118,14 @@ class Factory:
         self,
         stock: Callable[..., Any],
         arguments: dict[str, Any],
-        parameters: Parameters,
         bound: inspect.BoundArguments,
     ) -> None:
         self.stock, self._function = stock, arguments["inner_factory"]
         self.static: frozenset[str] = arguments["static_args"]
-        self.defaults = frozenset(parameters.of_dtypes) - frozenset(bound.arguments)
+        of_dtypes = list(filter(is_of_dtype, bound.signature.parameters))
+        self.defaults = frozenset(of_dtypes) - frozenset(bound.arguments)
         self.dtypes: tuple[Any, ...] = ()
-        asked = (bound.arguments.get(name) for name in parameters.of_dtypes)
+        asked = (bound.arguments.get(name) for name in of_dtypes)
         with contextlib.suppress(TypeError):  # An argument of the user's may mean something else.
             self.dtypes = tuple(jax.dtypes.canonicalize_dtype(x) for x in asked if x is not None)
         bound.apply_defaults()
