@@ -176,7 +176,6 @@ class Layer:
                 wide = _widen(acting, *given)
             except Exception:  # A pytree node of the user's takes no other dtype.
                 acting = []
-        extra_args = _extra_args(params, extra_args) if extra_args else {}
         step: Callable[..., Step]
         if acting:
             tally, step = acting[0].tally, functools.partial(self._step_in_float32, wide)
@@ -184,7 +183,8 @@ class Layer:
             tally, step = self.tally, functools.partial(self._step, self.keep)
         else:
             return link_of(self.tx)(*given, **extra_args)  # type: ignore[no-any-return]
-        taken: Step = tally.run(step, *given, extra_args)
+        seen = tally.run(_extra_args, params, extra_args) if extra_args else {}
+        taken: Step = tally.run(step, *given, seen)
         return taken if taken.bound is None else tally.run(count_casts, taken)
 
     def _step(

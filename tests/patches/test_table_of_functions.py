@@ -83,6 +83,7 @@ _SCHEDULE_FREE = [f"schedule_free{name}" for name in ("", "_adamw", "_eval_param
                 "fromage": ["fromage"],
                 "sums": ["hessian_diag", "hessian_diag"],
                 "conditional": ["periodic_update"],
+                "zoom_linesearch": ["scale_by_lbfgs"],
             },
         ),
         (
