@@ -27,6 +27,6 @@ def test_both_lists_of_sessions_are_those_of_nox() -> None:
     tags = {
         tag for row in re.findall(r"tags=\[(.*?)\]", noxfile) for tag in re.findall(r'"(\w+)"', row)
     }
-    assert tags == {"quick", "ci", "full"}
+    assert tags == {"quick", "ci", "full", "figures"}
     assert "nox --list --json --tags full" in WORKFLOWS[0].read_text("utf-8")
     assert "list ci |" in (ROOT / ".ci" / "run").read_text("utf-8")
