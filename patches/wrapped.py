@@ -76,11 +76,11 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
         "add_noise": ("promotion:no_integers !=0.2.3", "promotion:no_integers_in_32_bits ==0.2.3"),
     },
     "alias": {
-        "adafactor": ("promotion:adafactor",),
+        "adafactor": ("promotion.special_cases:adafactor",),
         "fromage": ("fromage:with_parts <0.2.7", "fromage:with_stock >=0.2.7"),
         "lbfgs >=0.2.3": ("zoom_linesearch.lbfgs:lbfgs",),
-        "optimistic_adam >=0.2.4": ("learning_rate:optimistic_adam",),
-        "sm3": ("learning_rate:sm3",),
+        "optimistic_adam >=0.2.4": ("learning_rate.schedules:optimistic_adam",),
+        "sm3": ("learning_rate.schedules:sm3",),
     },
     "base": {"GradientTransformation.__new__": ("every_transform",)},
     "clipping": {
@@ -123,7 +123,7 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
             "float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
         "scale_by_simplified_ademamix >=0.2.5": (
             "float32_moments", "float16_eps", "bfloat16_moments",
-            "promotion:count_in_int32 <0.2.7",
+            "promotion.special_cases:count_in_int32 <0.2.7",
             "promotion >=0.2.7",
         ),
     },
@@ -183,7 +183,7 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
     "contrib.sophia": {
         "hutchinson_estimator_diag_hessian >=0.2.5": ("promotion:hessian",),
         "scale_by_sophia >=0.2.5": (
-            "float32_moments", "float16_eps", "bfloat16_moments", "promotion:sophia"),
+            "float32_moments", "float16_eps", "bfloat16_moments", "promotion.special_cases:sophia"),
     },
     "factorized": {
         "scale_by_factored_rms": (
@@ -192,7 +192,7 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
             "promotion >=0.2.4",
         ),
     },
-    "layouts": {"flatten": ("promotion:flatten",)},
+    "layouts": {"flatten": ("promotion.special_cases:flatten",)},
     "linear_algebra": {"global_norm <0.2.7": ("global_norm:in_float32",)},
     "linesearch": {
         "scale_by_backtracking_linesearch >=0.2.0": (
@@ -209,7 +209,7 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
             "zoom_linesearch:zoom_wide >=0.2.5",
         ),
     },
-    "lookahead": {"lookahead": ("promotion:lookahead",)},
+    "lookahead": {"lookahead": ("promotion.special_cases:lookahead",)},
     "losses": {"cosine_similarity": ("sums:in_float32",)},
     "masking": {"masked": ("promotion:combine",)},
     "microbatching": {
@@ -222,7 +222,7 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
         "safe_norm": ("global_norm:in_float32",),
         "safe_root_mean_squares": ("global_norm:in_float32",),
     },
-    "package": {"__getattr__ >=0.2.3": ("promotion:deprecated_name",)},
+    "package": {"__getattr__ >=0.2.3": ("promotion.special_cases:deprecated_name",)},
     "tree_utils": {"__getattr__ >=0.2.5": ("global_norm:deprecated_name",)},
     "projections": {
         "projection_halfspace >=0.2.6": ("sums:trees_in_float32",),
@@ -235,14 +235,14 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
         "projection_vector >=0.2.6": ("sums:trees_in_float32",),
     },
     "schedules": {
-        "cosine_decay_schedule": ("promotion:schedule",),
-        "exponential_decay": ("promotion:schedule",),
+        "cosine_decay_schedule": ("promotion.special_cases:schedule",),
+        "exponential_decay": ("promotion.special_cases:schedule",),
         "inject_hyperparams": ("inject_hyperparams",),
         "inject_stateful_hyperparams ==0.1.8": ("inject_hyperparams",),
-        "join_schedules": ("promotion:schedule",),
-        "piecewise_constant_schedule": ("promotion:schedule",),
-        "piecewise_interpolate_schedule": ("promotion:schedule",),
-        "polynomial_schedule": ("promotion:schedule",),
+        "join_schedules": ("promotion.special_cases:schedule",),
+        "piecewise_constant_schedule": ("promotion.special_cases:schedule",),
+        "piecewise_interpolate_schedule": ("promotion.special_cases:schedule",),
+        "polynomial_schedule": ("promotion.special_cases:schedule",),
     },
     "second_order": {"hessian_diag": ("sums:hessian_diag",)},
     "transform": {

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 EXPLAINED: dict[tuple[str, str], str] = {
     (
-        "patches/learning_rate.py",
+        "patches/learning_rate/__init__.py",
         "jnp.finfo(rate.dtype).bits > jnp.finfo(widest).bits  ->  "
         "jnp.finfo(rate.dtype).bits >= jnp.finfo(widest).bits",
     ): "A real, strong rate with the bits of float32 or float64 has that dtype: cast returns it.",
     (
-        "patches/learning_rate.py",
+        "patches/learning_rate/__init__.py",
         "if callable(rate):  ->  if False:",
     ): "In 0.2.3 no function of the patch takes a schedule. A test of 0.2.8 fails.",
     (

@@ -19,19 +19,18 @@ from typing import Any, Callable
 import jax.numpy as jnp
 import numpy as np
 
-from .._contract.dtypes import PyTree, array_dtypes, cast, is_inexact, is_weak, leaves
-from .._contract.signatures import positional_names
-from .._contract.updates import requested_dtypes
-from .._contract.widths import compute_dtype
-from .._contract.x64 import is_x64
-from .._engine.patch import Stock
-from .._tally import count, counting
-from ._support.arguments import arguments_of
-from ._support.keep_dtypes import KeepDtypes
-from ._support.rebuild import call_of, rebuild, rebuild_but_for_floats
-from ._support.stock_dtypes import promotes_half
+from ..._contract.dtypes import PyTree, array_dtypes, cast, is_inexact, is_weak, leaves
+from ..._contract.signatures import positional_names
+from ..._contract.updates import requested_dtypes
+from ..._contract.widths import compute_dtype
+from ..._contract.x64 import is_x64
+from ..._engine.patch import Stock
+from ..._tally import count, counting
+from .._support.arguments import arguments_of
+from .._support.keep_dtypes import KeepDtypes
+from .._support.rebuild import call_of, rebuild, rebuild_but_for_floats
+from .._support.stock_dtypes import promotes_half
 
-_ACCEPTED = "schedule accepted"
 _FLOAT32 = jnp.dtype(jnp.float32)
 _KEEP_DTYPES = KeepDtypes()
 
@@ -44,7 +43,7 @@ def fit_rate(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         return _KEEP_DTYPES(stock, *args, **kwargs)
     promotes = callable(rate) or promotes_half(rate)
     options = {"promotes": "everywhere"} if promotes else {}
-    return _fit_in_each_step(stock, args, kwargs, stock(*args, **kwargs), lambda _: rate, **options)
+    return fit_in_each_step(stock, args, kwargs, stock(*args, **kwargs), lambda _: rate, **options)
 
 
 def scale(stock: Stock, *args: Any, **kwargs: Any) -> Any:
@@ -76,22 +75,7 @@ def _fit_unless_weak(
     return rebuild_but_for_floats(tx, call, update_fn, reads_params=reads_params)
 
 
-def optimistic_adam(stock: Stock, *args: Any, **kwargs: Any) -> Any:
-    """Accept a schedule, too."""
-    arguments = arguments_of(stock, args, kwargs)
-    schedule = arguments["learning_rate"]
-    if not callable(schedule):
-        return fit_rate(stock, *args, **kwargs)
-    count(_ACCEPTED)
-    tx = stock(**{**arguments, "learning_rate": 0.0})
-
-    def rate_of(state: Any) -> Any:
-        return schedule(state[0].count)
-
-    return _fit_in_each_step(stock, args, kwargs, tx, rate_of, also_in_float32=True)
-
-
-def _fit_in_each_step(
+def fit_in_each_step(
     stock: Stock,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -112,21 +96,6 @@ def _fit_in_each_step(
 
     requested = requested_dtypes(stock, args, kwargs)
     return _KEEP_DTYPES.wrap(rebuild(tx, call, update_fn, **options), call, requested)
-
-
-def sm3(stock: Stock, *args: Any, **kwargs: Any) -> Any:
-    """Replace ``sm3`` by one that also accepts a schedule."""
-    import optax
-
-    arguments = arguments_of(stock, args, kwargs)
-    schedule = arguments["learning_rate"]
-    if not callable(schedule):
-        return stock(*args, **kwargs)
-    count(_ACCEPTED)
-    return optax.chain(
-        optax.scale_by_sm3(arguments["momentum"]),
-        optax.scale_by_schedule(lambda count: -schedule(count)),
-    )
 
 
 def _no_wider_than(tree: PyTree, rate: Any) -> Any:
