@@ -16,8 +16,6 @@ import jax.numpy as jnp
 
 from .._contract.dtypes import (
     PyTree,
-    cast_hyperparameter,
-    half_to_float32,
     safe_increment,
     tree_map,
 )
@@ -26,6 +24,7 @@ from .._contract.widths import statistics_dtype
 from .._engine.patch import Stock
 from .._tally import count
 from ._support.arguments import arguments_of
+from ._support.float32 import cast_hyperparameter, half_to_float32
 from ._support.rebuild import call_of, rebuild
 
 

@@ -30,9 +30,7 @@ import numpy as np
 from .._contract.dtypes import (
     PyTree,
     cast,
-    cast_hyperparameter,
     dtypes_in,
-    half_to_float32,
     is_inexact,
     leaves,
     tree_map,
@@ -44,6 +42,7 @@ from .._engine.patch import Stock
 from .._tally import count
 from ._support.arguments import arguments_of
 from ._support.deprecated import deprecated_attribute
+from ._support.float32 import cast_hyperparameter, half_to_float32
 from ._support.functions import in_float32, trees_in_float32  # noqa: F401  # For ``wrapped.py``.
 from ._support.rebuild import Promotes, call_of, rebuild
 from ._support.stock_dtypes import promotes_half

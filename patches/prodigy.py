@@ -25,8 +25,6 @@ import jax.numpy as jnp
 from .._contract.dtypes import (
     PyTree,
     cast,
-    cast_hyperparameter,
-    half_to_float32,
     is_half,
     leaves,
     safe_increment,
@@ -42,6 +40,7 @@ from .._contract.x64 import is_x64
 from .._engine.patch import Stock
 from .._tally import count
 from ._support.arguments import arguments_of
+from ._support.float32 import cast_hyperparameter, half_to_float32
 from ._support.rebuild import call_of, rebuild
 from ._support.representation import Representation, average_dtype
 from ._support.stock_dtypes import promote_as_stock, replace_user_code, start_as_stock

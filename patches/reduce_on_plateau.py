@@ -28,7 +28,6 @@ from .._contract.dtypes import (
     cast,
     dtype_of,
     dtypes_in,
-    half_to_float32,
     is_half,
     is_inexact,
     strip_weak_type,
@@ -42,6 +41,7 @@ from .._contract.x64 import without_x64
 from .._engine.patch import Stock
 from .._tally import count, paused
 from ._support.arguments import arguments_of, array_in
+from ._support.float32 import half_to_float32
 from ._support.rebuild import call_of, rebuild
 
 

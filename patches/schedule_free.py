@@ -20,9 +20,7 @@ import jax.numpy as jnp
 from .._contract.dtypes import (
     PyTree,
     cast,
-    cast_hyperparameter,
     dtype_of,
-    half_to_float32,
     is_array,
     is_half,
     is_inexact,
@@ -37,6 +35,7 @@ from .._contract.updates import cast_updates, requested_dtypes, same_dtypes
 from .._contract.widths import compute_dtype, promoted, statistics_dtype
 from .._engine.patch import Stock
 from ._support.arguments import arguments_of
+from ._support.float32 import cast_hyperparameter, half_to_float32
 from ._support.rebuild import call_of, rebuild
 
 STATISTICS = ("b1", "weight_sum", "max_lr")

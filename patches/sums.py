@@ -23,7 +23,6 @@ from .._contract.dtypes import (
     cast,
     cast_like,
     dtype_of,
-    half_to_float32,
     is_half,
     is_real,
     leaves,
@@ -34,6 +33,7 @@ from .._contract.promotion import standard_promotion
 from .._contract.widths import promoted
 from .._engine.patch import Stock
 from .._tally import counting
+from ._support.float32 import half_to_float32
 from ._support.functions import in_float32, trees_in_float32  # noqa: F401  # For ``wrapped.py``.
 
 

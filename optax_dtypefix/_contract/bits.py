@@ -25,10 +25,9 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import Any, Callable
+from typing import Any
 
 import jax
-import jax.custom_batching
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -37,7 +36,7 @@ from jax import lax
 def starts_of(sums: list[tuple[Any, Any]], alone: bool = True) -> list[Any]:
     """Return for each array the bits of its first element, 32 of them, from the sums of all.
 
-    What is equal on all replicas must stay so. So no array lends its sums to one that varies over
+    What is equal on all replicas must stay so. So no array gives its sums to one that varies over
     fewer mapped axes.
 
     Args:
@@ -46,8 +45,11 @@ def starts_of(sums: list[tuple[Any, Any]], alone: bool = True) -> list[Any]:
         inside ``pmap`` and ``shard_map(check_vma=False)``; else it has those of all, as elsewhere.
     """
     if any(isinstance(number, jax.core.Tracer) for number, _ in sums):
-        if _are_told():
-            totals = _lend(_totals, tuple(_varying(number) for number, _ in sums))(sums)
+        from . import mapped_axes  # Not at the top: adam counts its steps.
+
+        if mapped_axes.are_told():
+            axes = tuple(mapped_axes.axes_of(number) for number, _ in sums)
+            totals = mapped_axes.tell_axes(_totals, axes)(sums)
         else:
             keys = (frozenset((place,) if alone else ()) for place in range(len(sums)))
             totals = _totals(tuple(keys), sums)
@@ -60,30 +62,6 @@ def starts_of(sums: list[tuple[Any, Any]], alone: bool = True) -> list[Any]:
     for places in groups.values():
         starts.update(zip(places, _starts_of_all([sums[place] for place in places])))
     return [starts[place] for place in range(len(sums))]
-
-
-def _are_told() -> bool:
-    """Check whether JAX tells on which mapped axes numbers depend."""
-    core: Any = sys.modules.get("jax._src.core")
-    try:
-        if hasattr(core, "get_axis_env"):
-            axes = list(core.get_axis_env().axis_sizes)
-        else:  # Before jax 0.4.36. The axes of ``vmap`` have this name unless they have their own.
-            frames = core.thread_local_state.trace_state.axis_env
-            axes = [frame.name for frame in frames if frame.name is not core.no_axis_name]
-    except AttributeError:  # Another version of JAX.
-        return False
-    if not hasattr(jax, "typeof"):
-        return not axes
-    return all(axis in _varying(lax.axis_index(axis)) for axis in axes)
-
-
-def _varying(number: Any) -> frozenset[Any]:
-    """Return the mapped axes on which a number depends, as ``jax.shard_map`` checks it."""
-    aval = number.aval
-    if hasattr(aval, "manual_axis_type"):
-        return frozenset(aval.manual_axis_type.varying)
-    return frozenset(getattr(aval, "vma", ()))  # Before jax 0.10.
 
 
 def sums_of(*data: Any) -> Any:
@@ -122,25 +100,6 @@ def _has_one_device() -> bool:
     """Ask JAX, unless that would start its backend: distributed programs may trace before."""
     xla_bridge = sys.modules.get("jax._src.xla_bridge")
     return bool(getattr(xla_bridge, "_backends", True)) and jax.device_count() == 1
-
-
-def _lend(totals: Callable[..., Any], axes: tuple[frozenset[Any], ...]) -> Callable[..., Any]:
-    """Let :func:`_totals` see the axes that ``vmap`` maps, also around what is compiled."""
-    lent = jax.custom_batching.custom_vmap(functools.partial(totals, axes))
-
-    @lent.def_vmap
-    def _map(_: int, are_mapped: Any, sums: list[tuple[Any, Any]]) -> Any:
-        mapped, axis = [first for first, _ in are_mapped[0]], object()
-        ways = [0 if is_mapped else None for is_mapped in mapped]
-
-        def each(axes: Any, sums: Any) -> Any:
-            of_each = functools.partial(totals, axes)
-            return jax.vmap(of_each, ([(way, way) for way in ways],), ways)(sums)
-
-        varying = tuple(old | {axis} if new else old for old, new in zip(axes, mapped))
-        return _lend(each, varying)(sums), mapped
-
-    return lent
 
 
 def _totals(axes: tuple[frozenset[Any], ...], sums: list[tuple[Any, Any]]) -> list[Any]:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._tally import count, counting
+from .._tally import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -100,10 +100,10 @@ def cast(leaf: Any, dtype: Any) -> Any:
         count_cast(leaf, dtype)
     else:
         count(_kind_of_cast(aval.dtype, dtype, aval.weak_type))
-    return _converted(leaf, dtype)
+    return converted(leaf, dtype)
 
 
-def _converted(leaf: Any, dtype: Any) -> Any:
+def converted(leaf: Any, dtype: Any) -> Any:
     if isinstance(leaf, jax.ShapeDtypeStruct):  # ``init`` may be given no more than shapes.
         return jax.ShapeDtypeStruct(leaf.shape, dtype)
     if leaf.dtype == dtype and not is_weak(leaf):
@@ -177,23 +177,6 @@ def strip_weak_type(state: PyTree, *, numbers_too: bool = False) -> PyTree:
         return cast(leaf, dtype_of(leaf)) if numbers_too or is_jax_array(leaf) else leaf
 
     return tree_map(strong, state)
-
-
-def half_to_float32(tree: PyTree) -> PyTree:
-    """Cast half-precision leaves to float32, for arithmetic; leave others alone."""
-    if not any(map(is_half_dtype, dtypes_in(tree))):
-        return tree
-    return tree_map(lambda leaf: cast(leaf, jnp.float32) if is_half(leaf) else leaf, tree)
-
-
-def cast_hyperparameter(value: Any, dtype: Any) -> Any:
-    """Cast the arrays of a number or schedule to ``dtype``; keep a Python number."""
-    if callable(value):
-        return counting(lambda count: cast_hyperparameter(value(count), dtype))
-    if not hasattr(value, "dtype"):
-        return value
-    # A weakly typed number promotes nothing, so to cast it is no change to count.
-    return (_converted if is_weak(value) else cast)(value, dtype)
 
 
 def safe_increment(count: Any) -> Any:

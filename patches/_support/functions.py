@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from ..._contract.dtypes import (
     cast,
     dtype_of,
-    half_to_float32,
     is_array,
     is_half,
     is_weak,
@@ -21,6 +20,7 @@ from ..._contract.dtypes import (
 from ..._contract.trace import trace_once
 from ..._contract.updates import update_dtype
 from ..._engine.patch import Stock
+from .float32 import half_to_float32
 
 
 def in_float32(stock: Stock, *args: Any, **kwargs: Any) -> Any:

@@ -1,0 +1,59 @@
+"""Find the mapped axes over which numbers vary, so that what is equal on all replicas stays so."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any, Callable
+
+import jax
+import jax.custom_batching
+from jax import lax
+
+
+def are_told() -> bool:
+    """Check whether JAX tells on which mapped axes numbers depend."""
+    core: Any = sys.modules.get("jax._src.core")
+    try:
+        if hasattr(core, "get_axis_env"):
+            axes = list(core.get_axis_env().axis_sizes)
+        else:  # Before jax 0.4.36. The axes of ``vmap`` have this name unless they have their own.
+            frames = core.thread_local_state.trace_state.axis_env
+            axes = [frame.name for frame in frames if frame.name is not core.no_axis_name]
+    except AttributeError:  # Another version of JAX.
+        return False
+    if not hasattr(jax, "typeof"):
+        return not axes
+    return all(axis in axes_of(lax.axis_index(axis)) for axis in axes)
+
+
+def axes_of(number: Any) -> frozenset[Any]:
+    """Return the mapped axes on which a number depends, as ``jax.shard_map`` checks it."""
+    aval = number.aval
+    if hasattr(aval, "manual_axis_type"):
+        return frozenset(aval.manual_axis_type.varying)
+    return frozenset(getattr(aval, "vma", ()))  # Before jax 0.10.
+
+
+def tell_axes(totals: Callable[..., Any], axes: tuple[frozenset[Any], ...]) -> Callable[..., Any]:
+    """Tell a function of sums over which axes each varies, those of a later ``vmap`` too.
+
+    Args:
+      totals: ``totals(axes, sums)`` returns a number for each pair of sums.
+      axes: for each pair, those over which it varies here.
+    """
+    lent = jax.custom_batching.custom_vmap(functools.partial(totals, axes))
+
+    @lent.def_vmap
+    def _map(_: int, are_mapped: Any, sums: list[tuple[Any, Any]]) -> Any:
+        mapped, axis = [first for first, _ in are_mapped[0]], object()
+        ways = [0 if is_mapped else None for is_mapped in mapped]
+
+        def each(axes: Any, sums: Any) -> Any:
+            of_each = functools.partial(totals, axes)
+            return jax.vmap(of_each, ([(way, way) for way in ways],), ways)(sums)
+
+        varying = tuple(old | {axis} if new else old for old, new in zip(axes, mapped))
+        return tell_axes(each, varying)(sums), mapped
+
+    return lent
