@@ -90,23 +90,15 @@ def scale_by_zoom(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     return _scale_by_linesearch(stock(*args, **kwargs), call_of(stock, args, kwargs), split=False)
 
 
-def scale_by_backtracking_split(stock: Stock, *args: Any, **kwargs: Any) -> Any:
-    """Do as :func:`scale_by_zoom_split`."""
-    return _backtracking(stock, args, kwargs, split=True)
-
-
-def scale_by_backtracking(stock: Stock, *args: Any, **kwargs: Any) -> Any:
-    """Do as :func:`scale_by_zoom`."""
-    return _backtracking(stock, args, kwargs, split=False)
-
-
-def _backtracking(
-    stock: Stock, args: tuple[Any, ...], kwargs: dict[str, Any], *, split: bool
-) -> Any:
+def _scale_by_backtracking(stock: Stock, *args: Any, split: bool, **kwargs: Any) -> Any:
     stores_grad = bool(arguments_of(stock, args, kwargs).get("store_grad"))
     # This search takes JAX's gradient, zoom takes its conjugate.
     tx, call = stock(*args, **kwargs), call_of(stock, args, kwargs)
     return _scale_by_linesearch(tx, call, split=split, raw_grad=True, transposes=stores_grad)
+
+
+scale_by_backtracking_split = functools.partial(_scale_by_backtracking, split=True)
+scale_by_backtracking = functools.partial(_scale_by_backtracking, split=False)
 
 
 def _scale_by_linesearch(

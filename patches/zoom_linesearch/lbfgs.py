@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import Any
 
@@ -32,19 +33,8 @@ _TREES = ("params", "updates", "diff_params_memory", "diff_updates_memory")
 """Fields of the state that are trees like the params; the memories have one axis more."""
 
 
-def scale_by_lbfgs(stock: Stock, *args: Any, **kwargs: Any) -> Any:
+def _scale_by_lbfgs(stock: Stock, *args: Any, split: bool, **kwargs: Any) -> Any:
     """Compute directions in one dtype; 64-bit mode alone does not make the weights float64."""
-    return _scale_by_lbfgs(stock, args, kwargs, split=False)
-
-
-def scale_by_lbfgs_split(stock: Stock, *args: Any, **kwargs: Any) -> Any:
-    """Do as :func:`scale_by_lbfgs`, with complex leaves as pairs of real ones, up to 0.2.4."""
-    return _scale_by_lbfgs(stock, args, kwargs, split=True)
-
-
-def _scale_by_lbfgs(
-    stock: Stock, args: tuple[Any, ...], kwargs: dict[str, Any], *, split: bool
-) -> Any:
     tx = stock(*args, **kwargs)
 
     def init_fn(params: PyTree) -> Any:
@@ -76,6 +66,11 @@ def _scale_by_lbfgs(
         return cast_updates(new_updates, updates, params), new_state
 
     return rebuild(tx, call_of(stock, args, kwargs), update_fn, init_fn, also_in_float32=True)
+
+
+scale_by_lbfgs = functools.partial(_scale_by_lbfgs, split=False)
+# Up to 0.2.4, with complex leaves as pairs of real ones.
+scale_by_lbfgs_split = functools.partial(_scale_by_lbfgs, split=True)
 
 
 def _as_kept(grad: Any, kept: Any) -> Any:
