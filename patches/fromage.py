@@ -9,6 +9,7 @@ that part never moves.
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any, Callable
 
@@ -28,19 +29,8 @@ from ._support.float32 import cast_hyperparameter, half_to_float32
 from ._support.rebuild import call_of, rebuild
 
 
-def with_stock(stock: Stock, *args: Any, **kwargs: Any) -> Any:
-    """From 0.2.7 on, run stock in float32 for half-precision leaves."""
-    return _scheduled(stock, stock, args, kwargs)
-
-
-def with_parts(stock: Stock, *args: Any, **kwargs: Any) -> Any:
-    """Up to 0.2.6, build a scheduled fromage from stock's parts."""
-    return _scheduled(stock, _from_parts, args, kwargs)
-
-
-def _scheduled(
-    stock: Stock, build: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+def _scheduled(stock: Stock, *args: Any, from_parts: bool, **kwargs: Any) -> Any:
+    build = _from_parts if from_parts else stock
     arguments = arguments_of(stock, args, kwargs)
     schedule, min_norm = arguments["learning_rate"], arguments["min_norm"]
     if not callable(schedule):
@@ -56,6 +46,11 @@ def _scheduled(
         return cast_updates(new_updates, updates, params), state
 
     return rebuild(build(schedule, min_norm), call_of(stock, args, kwargs), update_fn)
+
+
+# From 0.2.7 on, stock takes a schedule: run stock in float32 for half-precision leaves.
+with_stock = functools.partial(_scheduled, from_parts=False)
+with_parts = functools.partial(_scheduled, from_parts=True)
 
 
 def _from_parts(schedule: Callable[[Any], Any], min_norm: Any) -> Any:

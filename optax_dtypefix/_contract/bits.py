@@ -25,15 +25,18 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-def starts_of(sums: list[tuple[Any, Any]], alone: bool = True) -> list[Any]:
+
+def starts_of(sums: list[tuple[Any, Any]], params: Sequence[int] | None = None) -> list[Any]:
     """Return for each array the bits of its first element, 32 of them, from the sums of all.
 
     What is equal on all replicas must stay so. So no array gives its sums to one that varies over
@@ -41,8 +44,9 @@ def starts_of(sums: list[tuple[Any, Any]], alone: bool = True) -> list[Any]:
 
     Args:
       sums: of each array, those that :func:`sums_of` returns.
-      alone: whether each array has bits of its own sums where JAX does not tell what varies, as
-        inside ``pmap`` and ``shard_map(check_vma=False)``; else it has those of all, as elsewhere.
+      params: of each array, the number of the param that it belongs to; if not given, each array
+        is a param. Where JAX does not tell what varies, as inside ``pmap`` and
+        ``shard_map(check_vma=False)``, a param has bits of its own arrays alone.
     """
     if any(isinstance(number, jax.core.Tracer) for number, _ in sums):
         from . import mapped_axes  # Not at the top: adam counts its steps.
@@ -51,8 +55,8 @@ def starts_of(sums: list[tuple[Any, Any]], alone: bool = True) -> list[Any]:
             axes = tuple(mapped_axes.axes_of(number) for number, _ in sums)
             totals = mapped_axes.tell_axes(_totals, axes)(sums)
         else:
-            keys = (frozenset((place,) if alone else ()) for place in range(len(sums)))
-            totals = _totals(tuple(keys), sums)
+            own = tuple(frozenset((param,)) for param in params or range(len(sums)))
+            totals = _totals(own, sums)
         return _starts(totals)
     # In an eager step arrays may lie on different devices. No program takes them all.
     groups: dict[Any, list[int]] = {}

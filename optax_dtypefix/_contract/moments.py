@@ -9,8 +9,8 @@ sums; all others are rounded to nearest.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import itertools
 from typing import Any, Callable
 
 import jax
@@ -28,7 +28,6 @@ from .dtypes import (
     is_none,
     is_real,
     kind_of,
-    leaves,
     leaves_and_none,
     tree_map,
 )
@@ -128,15 +127,13 @@ def _round_fields(new: Any, old: Any, grads: PyTree) -> Any:
             (x, before, _narrows(getattr(x, "dtype", None), getattr(before, "dtype", None)))
             for x, before in pairs
         ]
-    narrowed = [row for field in rows.values() for row in field if row[2]]
-    count("moment rounded", len(narrowed))
-    bits = _bits_of_step(new, narrowed, grads)
+    count("moment rounded", len([row for field in rows.values() for row in field if row[2]]))
+    bits = _bits_of_step(new, rows, grads)
     fields = {}
     for name, how in roundings.items():
-        places = itertools.repeat(0) if how is dither_alike else itertools.count()
         flat = [
-            _round_to_half(how, x, before, bits(x, next(places))) if is_narrowed else x
-            for x, before, is_narrowed in rows[name]
+            _round_to_half(how, x, before, bits(x, name, place)) if is_narrowed else x
+            for place, (x, before, is_narrowed) in enumerate(rows[name])
         ]
         structure: Any = jax.tree_util.tree_structure(getattr(new, name), is_leaf=is_none)
         fields[name] = structure.unflatten(flat)
@@ -161,8 +158,10 @@ def _narrows(now: Any, was: Any) -> bool:
     return now is not None and was in HALVES and kind_of(now) == REAL and now.itemsize > 2
 
 
-def _bits_of_step(state: Any, narrowed: list[Any], grads: PyTree) -> Callable[[Any, int], Any]:
-    """Return a function that gives the bits of this step for the n-th leaf of each field.
+def _bits_of_step(
+    state: Any, rows: dict[str, list[tuple[Any, Any, bool]]], grads: PyTree
+) -> Callable[[Any, str, int], Any]:
+    """Return a function that gives the bits of this step for a leaf of a field, by its place.
 
     All moments of a param have the same bits: errors cancel where one is divided by another. If the
     state does not count, these are 32 bits, those of a first element for :func:`bits_from`.
@@ -171,12 +170,32 @@ def _bits_of_step(state: Any, narrowed: list[Any], grads: PyTree) -> Callable[[A
     steps = fields.get("count", fields.get("t", fields.get("step_count")))
     if steps is not None:
         of_step = bits_of_step(steps)
-        return lambda x, _: bits_for(x.shape, _free_from_device(x, of_step))
-    gradients = list(filter(is_real, leaves(grads)))
-    # The new moments would do as well. But XLA would store them, to read them twice.
-    data = [before if gradients else x for x, before, _ in narrowed]
-    starts = starts_of(list(map(sums_of, [*data, *gradients])), alone=False) if data else []
-    return lambda x, place: _free_from_device(x, starts[place])
+        return lambda x, *_: bits_for(x.shape, _free_from_device(x, of_step))
+    params = {name: _params_of(fields[name], grads) for name in rows}
+    flat = enumerate(leaves_and_none(grads))
+    gradients = [(param, grad) for param, grad in flat if grad is not None and is_real(grad)]
+    moments = [
+        # The new moments would do as well. But XLA would store them, to read them twice.
+        (param, before if gradients else x)
+        for name, field in rows.items()
+        for param, (x, before, is_narrowed) in zip(params[name], field)
+        if is_narrowed
+    ]
+    arrays = [*moments, *gradients] if moments else []
+    numbers = [param for param, _ in arrays]
+    found = starts_of([sums_of(array) for _, array in arrays], numbers)
+    starts = dict(zip(reversed(numbers), reversed(found)))  # Those of the first array of a param.
+    return lambda x, name, place: _free_from_device(x, starts[params[name][place]])
+
+
+def _params_of(field: PyTree, grads: PyTree) -> list[int]:
+    """Return for each leaf of a field the number of the param that it belongs to."""
+    structure: Any = jax.tree_util.tree_structure(grads, is_leaf=is_none)
+    parts = leaves_and_none(field)
+    if grads is not None:
+        with contextlib.suppress(TypeError, ValueError):  # A field has one vector for all params.
+            parts = structure.flatten_up_to(field)
+    return [param for param, part in enumerate(parts) for _ in leaves_and_none(part)]
 
 
 def _free_from_device(x: Any, bits: Any) -> Any:

@@ -61,15 +61,15 @@ def combine(stock: Stock, *args: Any, **kwargs: Any) -> Any:
 
     if all(updates_of_stock):
         in_float32 = stock(*_map_links(use_stock, args), **_map_links(use_stock, kwargs)).update
-    with NO_PATCH:  # The links count their casts.
-        return rebuild(
-            tx,
-            call_of(stock, args, kwargs),
-            update_fn,
-            init_fn,
-            in_float32=in_float32,
-            promotes=max(promotes, key=list(get_args(Promotes)).index),
-        )
+    return NO_PATCH.run(  # The links count their casts.
+        rebuild,
+        tx,
+        call_of(stock, args, kwargs),
+        update_fn,
+        init_fn,
+        in_float32=in_float32,
+        promotes=max(promotes, key=list(get_args(Promotes)).index),
+    )
 
 
 def _map_links(change: Callable[[Any], Any], value: Any) -> Any:

@@ -80,14 +80,13 @@ def _steady(scalar: Any, dtype: Any) -> Any:
     return cast(scalar, jnp.int32 if is_count else dtype_of(scalar))
 
 
-def scale_by_zoom_split(stock: Stock, *args: Any, **kwargs: Any) -> Any:
-    """Up to 0.2.4, make pairs of real leaves of complex ones: stock compares complex slopes."""
-    return _scale_by_linesearch(stock(*args, **kwargs), call_of(stock, args, kwargs), split=True)
+def _scale_by_zoom(stock: Stock, *args: Any, split: bool, **kwargs: Any) -> Any:
+    return _scale_by_linesearch(stock(*args, **kwargs), call_of(stock, args, kwargs), split=split)
 
 
-def scale_by_zoom(stock: Stock, *args: Any, **kwargs: Any) -> Any:
-    """From 0.2.5 on, leave complex leaves as they are."""
-    return _scale_by_linesearch(stock(*args, **kwargs), call_of(stock, args, kwargs), split=False)
+# Up to 0.2.4, make pairs of real leaves of complex ones: stock compares complex slopes.
+scale_by_zoom_split = functools.partial(_scale_by_zoom, split=True)
+scale_by_zoom = functools.partial(_scale_by_zoom, split=False)
 
 
 def _scale_by_backtracking(stock: Stock, *args: Any, split: bool, **kwargs: Any) -> Any:

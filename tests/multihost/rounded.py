@@ -21,6 +21,11 @@ BUILDS = {
     "rmsprop": lambda: optax.rmsprop(1e-3),
     "adagrad": lambda: optax.adagrad(1e-2),
 }
+WITHOUT_COUNTER = {
+    "momentum": BUILDS["momentum"],
+    "adagrad": BUILDS["adagrad"],
+    "sm3": lambda: optax.sm3(1e-2),
+}
 COLLECTIVE = re.compile(
     r" (all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute)(?:-start)?\("
 )
@@ -86,11 +91,43 @@ def mapped(mesh: Mesh) -> dict[str, Any]:
     }
 
 
+def beside_shards(build: Any, mesh: Mesh) -> dict[str, int]:
+    """Count the different updates that the replicas of a param have, beside one in shards."""
+    tx, count = build(), len(jax.devices())
+    specs = {"shards": PartitionSpec("x"), "replicas": PartitionSpec()}
+    random = np.random.default_rng(0)
+    grads = {name: jnp.asarray(random.normal(size=(64, 2)), jnp.bfloat16) for name in specs}
+
+    def step(grads: Any) -> Any:
+        state = tx.init(grads)
+        for _ in range(3):
+            updates, state = tx.update(grads, state, grads)
+        return updates
+
+    def different(replicas: Any) -> int:
+        return len({np.asarray(part.data).tobytes() for part in replicas.addressable_shards})
+
+    def in_shard_map(*, check_vma: bool) -> int:
+        mapped = jax.shard_map(
+            step, mesh=mesh, in_specs=(specs,), out_specs=specs, check_vma=check_vma
+        )
+        return different(jax.jit(mapped)(grads)["replicas"])
+
+    parts = {"shards": grads["shards"].reshape(count, -1, 2), "replicas": grads["replicas"]}
+    axes = {"shards": 0, "replicas": None}
+    return {
+        "shard_map": in_shard_map(check_vma=True),
+        "shard_map, not checked": in_shard_map(check_vma=False),
+        "pmap": different(jax.pmap(step, in_axes=(axes,))(parts)["replicas"]),
+    }
+
+
 def main() -> None:
     optax_dtypefix.apply("stochastic_rounding")
     mesh = Mesh(np.asarray(jax.devices()), ("x",))
     found: dict[str, Any] = {name: measure(build, mesh) for name, build in BUILDS.items()}
-    print(json.dumps({**found, "mapped": mapped(mesh)}))
+    beside = {name: beside_shards(build, mesh) for name, build in WITHOUT_COUNTER.items()}
+    print(json.dumps({"runs": found, "mapped": mapped(mesh), "beside shards": beside}))
 
 
 if __name__ == "__main__":
