@@ -19,11 +19,12 @@ each step, wrap the optimizer in ``master_weights(tx, copy=False)``: it counts i
 fewer than some ten params whose updates differ only in sign, as those of lion: they repeat, too.
 
 All arrays of a step share one source of bits. But inside ``shard_map`` and ``vmap`` an array has no
-bits of one that varies over more mapped axes, so what is replicated stays so. JAX does not tell
+bits of one that varies over more mapped axes, so what is replicated stays so. JAX does not say
 what varies inside ``pmap``, ``vmap`` with an ``axis_name``, ``shard_map`` with ``check_vma=False``,
 and any ``shard_map`` of jax before 0.7. There each array has bits of its own data alone, so a
-single number repeats as the only param of a step does. A sum may be rounded up past a bound: clip
-after it.
+single number repeats as the only param of a step does. Before jax 0.4.21, ``shard_map`` needs
+``check_rep=False`` where replicated params stand beside others. A sum may be rounded up past a
+bound: clip after it.
 
 flax (``TrainState``, ``nnx.Optimizer``) calls ``optax.apply_updates``. ``equinox.apply_updates``
 does not. There, write ``arrays = optax.apply_updates(eqx.filter(model, eqx.is_array), updates)``

@@ -45,7 +45,7 @@ def starts_of(sums: list[tuple[Any, Any]], params: Sequence[int] | None = None) 
     Args:
       sums: of each array, those that :func:`sums_of` returns.
       params: of each array, the number of the param that it belongs to; if not given, each array
-        is a param. Where JAX does not tell what varies, as inside ``pmap`` and
+        is a param. Where JAX does not say what varies, as inside ``pmap`` and
         ``shard_map(check_vma=False)``, a param has bits of its own arrays alone.
     """
     if any(isinstance(number, jax.core.Tracer) for number, _ in sums):

@@ -100,10 +100,11 @@ def cast(leaf: Any, dtype: Any) -> Any:
         count_cast(leaf, dtype)
     else:
         count(_kind_of_cast(aval.dtype, dtype, aval.weak_type))
-    return converted(leaf, dtype)
+    return convert(leaf, dtype)
 
 
-def converted(leaf: Any, dtype: Any) -> Any:
+def convert(leaf: Any, dtype: Any) -> Any:
+    """Cast a leaf as :func:`cast` does, and count nothing."""
     if isinstance(leaf, jax.ShapeDtypeStruct):  # ``init`` may be given no more than shapes.
         return jax.ShapeDtypeStruct(leaf.shape, dtype)
     if leaf.dtype == dtype and not is_weak(leaf):

@@ -12,7 +12,7 @@ from jax import lax
 
 
 def are_told() -> bool:
-    """Check whether JAX tells on which mapped axes numbers depend."""
+    """Check whether JAX says over which mapped axes numbers vary."""
     core: Any = sys.modules.get("jax._src.core")
     try:
         if hasattr(core, "get_axis_env"):

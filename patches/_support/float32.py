@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from ..._contract.dtypes import (
     PyTree,
     cast,
-    converted,
+    convert,
     dtypes_in,
     is_half,
     is_half_dtype,
@@ -33,4 +33,4 @@ def cast_hyperparameter(value: Any, dtype: Any) -> Any:
     if not hasattr(value, "dtype"):
         return value
     # A weakly typed number promotes nothing, so to cast it is no change to count.
-    return (converted if is_weak(value) else cast)(value, dtype)
+    return (convert if is_weak(value) else cast)(value, dtype)

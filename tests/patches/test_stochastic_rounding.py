@@ -488,7 +488,7 @@ if hasattr(jax, "shard_map"):
     mapped = [(jax.shard_map, "check_vma", check) for check in (True, False)]
 else:
     from jax.experimental.shard_map import shard_map
-    # Before jax 0.4.25 it has no rule for iota.
+    # Before jax 0.4.21 it has no rule for iota.
     mapped = [(shard_map, "check_rep", check) for check in (CHECKED, False)]
 for shard_map, name, check in mapped:
     for function in (optax.apply_updates, jax.jit(optax.apply_updates)):
@@ -504,7 +504,7 @@ assert all_equal(beside["b"])
 def test_processes_devices_and_replicas_agree() -> None:
     """Also those of an array that is replicated beside one that is not."""
     enabled, flag = "stochastic_rounding", "--xla_force_host_platform_device_count="
-    checked = str(Version(jax.__version__) >= Version("0.4.25"))
+    checked = str(Version(jax.__version__) >= Version("0.4.21"))
     program = PROGRAM.replace("CHECKED", checked)
     lines = [
         line
