@@ -334,8 +334,8 @@ def mutants(session: nox.Session, optax: str) -> None:
     copy = Path(session.create_tmp()).resolve() / "copy"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(".", copy, ignore=shutil.ignore_patterns(".*", "records", "site", "*.egg-info"))
-    Path(".cache").mkdir(exist_ok=True)
-    (copy / ".cache").symlink_to(Path(".cache").resolve())
+    Path(".jax_cache").mkdir(exist_ok=True)
+    (copy / ".jax_cache").symlink_to(Path(".jax_cache").resolve())
     jax, *held_back = MATCHING_JAX[optax]
     with session.chdir(copy):
         _install(session, optax, jax, *held_back)

@@ -31,7 +31,7 @@ _OWN = ("OPTAX_DTYPEFIX", "JAX_", "XLA_", "COLUMNS")
 _JAX = Version(version("jax"))
 
 
-CACHE_FOLDER = str(TESTS.parent / ".cache" / "jax" / platform.node())
+CACHE_FOLDER = str(TESTS.parent / ".jax_cache" / platform.node())
 """For what JAX compiles on this machine. Delete it at any time."""
 
 
