@@ -132,7 +132,6 @@ class Audit:
                     "rate": row.rate,
                     "inside": row.inside,
                     "cells": "".join(map(row.verdict, self.regimes)),
-                    "stock": _marks(row, self.regimes),
                 }
                 for row in self.rows
             ],
@@ -285,10 +284,6 @@ def _message(row: Row, regime: str) -> str:
     said = {mode: row.messages[mode].get(regime) for mode in MODES}
     message = said["every_transform"] or said["patched"] or said["stock"] or ""
     return " ".join(message.split())
-
-
-def _marks(row: Row, regimes: Sequence[str]) -> str:
-    return "".join(BROKEN if regime in row.messages["stock"] else KEPT for regime in regimes)
 
 
 def _worst(verdicts: Iterator[str]) -> str:

@@ -12,6 +12,7 @@ import pytest
 from evidence.audit.picture import draw
 from evidence.audit.record import count_by_name, count_verdicts, summarize
 from evidence.audit.results import BROKEN, BY_DESIGN, KEPT, Row, narrowed, worse
+from evidence.upstream import changes
 from optax_dtypefix.patches.releases import TESTED
 from support.processes import TESTS, run, stdout_of
 from support.recorded import write
@@ -203,6 +204,24 @@ def test_a_record_has_what_the_audit_counts(few: Any) -> None:
     assert drifts == audit["broken"]["stock"]["all"]
     assert record["verdicts"]["o"] == audit["broken"]["patched"]["all"]
     assert set(record["reasons"]) == set(audit["by_design"].values())
+
+
+def test_an_audit_of_an_untested_optax_is_compared_with_a_record(few: Any) -> None:
+    audit, _ = few
+    before = drawn(audit)
+    assert list(changes.cells(audit, before)) == []
+    adam = before["transformations"]["adam"]
+    before["transformations"] = {
+        "adam": {**adam, ".": adam["."] + 2, "+": adam["+"] - 2},
+        "gone": adam,
+    }
+    broken, measured = adam["+"] + adam["o"], sum(adam.values())
+    assert sorted(changes.cells({**audit, "still_broken": {"adam, f32": "why"}}, before)) == [
+        ("Broken with the shim", "adam, f32: why"),
+        ("New transformation", "clip"),
+        ("Stock breaks more", f"adam: {broken} of {measured} cells, were {broken - 2}"),
+        ("Transformation that is gone", "gone"),
+    ]
 
 
 def test_write_audit_makes_a_table_and_a_picture(few: Any, tmp_path: Path) -> None:

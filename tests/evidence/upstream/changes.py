@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evidence.audit.results import Row
+from evidence.audit.record import count_by_name
+from evidence.audit.results import KEPT
 from optax_dtypefix._engine.release import Release
 from optax_dtypefix.patches import IDS, load
 from optax_dtypefix.patches.releases import TESTED
@@ -41,11 +42,13 @@ def faults(doctor: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def cells(audit: dict[str, Any], before: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield heading and line of each transformation that came, went, or is broken."""
-    old, new = (
-        {Row("", row["name"], row["rate"], row["inside"], {}).title: row for row in record["rows"]}
-        for record in (before, audit)
-    )
+    """Yield heading and line of each transformation that came, went, or is broken.
+
+    Args:
+      audit: all that ``evidence.audit --json`` printed.
+      before: a record in ``docs/``, which has counts only.
+    """
+    old, new = before["transformations"], count_by_name(audit["rows"])
     for name, why in audit["still_broken"].items():
         yield "Broken with the shim", f"{name}: {why}"
     for name in new.keys() - old.keys():
@@ -53,10 +56,16 @@ def cells(audit: dict[str, Any], before: dict[str, Any]) -> Iterator[tuple[str, 
     for name in old.keys() - new.keys():
         yield "Transformation that is gone", name
     for name in new.keys() & old.keys():
-        was, now = old[name]["stock"].count("x"), new[name]["stock"].count("x")
+        (was, _), (now, measured) = map(_count_broken, (old[name], new[name]))
         if was != now:
             change = "Stock breaks more" if now > was else "Stock breaks less"
-            yield change, f"{name}: {now} of {len(audit['regimes'])} cells, were {was}"
+            yield change, f"{name}: {now} of {measured} cells, were {was}"
+
+
+def _count_broken(verdicts: dict[str, int]) -> tuple[int, int]:
+    """Count the cells that stock breaks, and all cells."""
+    cells = sum(verdicts.values())
+    return cells - verdicts.get(KEPT, 0), cells
 
 
 def main(doctor_path: str, audit_path: str) -> int:
