@@ -71,7 +71,8 @@ def test_check_and_the_import_name_what_stays_stock(tmp_path: Path) -> None:
     names = warning.partition("still stock: ")[2].partition(". Build these objects again")[0]
     found = names.split(", ")
     if Version(jax.__version__) < Version("0.4.31"):  # Its caches keep what was traced alive.
-        assert {"scale_by_adam", "inject_hyperparams"} <= {*found}
+        assert "inject_hyperparams" in found
+        assert "scale_by_adam" in found or found[-1].endswith("and 1 more")  # Of seven, six.
     else:
         assert found == [
             *("add_decayed_weights", "chain", "inject_hyperparams", "scale", "scale_by_adam")

@@ -88,11 +88,14 @@ def test_hyperparameters_of_stock_need_no_migration(name: str, dtype: str, state
     new = tx.init(params)
     saved = states[0][f"{name}, {dtype}"]
     restored = jax.tree_util.tree_structure(new).unflatten(saved)
-    assert [change.kind for change in migrate_state(tx, params, restored)[1]] in (
+    changes = migrate_state(tx, params, restored)[1]
+    if name == "MultiSteps":  # Its accumulators are float32, on stock from 0.2.8 on.
+        changes = tuple(change for change in changes if "acc_grads" not in change.where)
+    assert [change.kind for change in changes] in (
         [],
         ["cast"],  # A scheduled rate that is weakly typed on stock.
     )
-    if name != "MultiSteps":  # Its accumulators are float32.
+    if name != "MultiSteps":
         assert_same(restored, new)
     if name == "inject":
         updates, _ = tx.update(params, restored, params)
