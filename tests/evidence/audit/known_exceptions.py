@@ -167,6 +167,11 @@ DIFFERENT = (
         ("f32 x64", "f64 x64"),
         inside=("apply_if_finite",),
     ),
+    KnownException(
+        ("scale_by_muon",),
+        "divides by the bias correction in float32; stock by 0, the bias correction in int8",
+        ("int8 grads",),
+    ),
 )
 """Where a program is not that of stock, and ``functions.json`` names no problem."""
 
