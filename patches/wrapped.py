@@ -68,7 +68,7 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
             "zero_nans:update >=0.2.0",
         ),
         "ema": ("float32_averages", "float16_eps", "bfloat16_moments", "promotion"),
-        "skip_large_updates >=0.1.3": ("sums:skip_large_updates",),
+        "skip_large_updates >=0.1.3": ("sums.special_cases:skip_large_updates",),
         "trace": ("float32_averages", "float16_eps", "bfloat16_moments", "promotion"),
     },
     "adding": {
@@ -213,9 +213,9 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
     "losses": {"cosine_similarity": ("sums:in_float32",)},
     "masking": {"masked": ("promotion:combine",)},
     "microbatching": {
-        "_mean >=0.2.7": ("sums:accumulator",),
-        "_running_mean >=0.2.7": ("sums:accumulator",),
-        "_sum >=0.2.7": ("sums:accumulator",),
+        "_mean >=0.2.7": ("sums.special_cases:accumulator",),
+        "_running_mean >=0.2.7": ("sums.special_cases:accumulator",),
+        "_sum >=0.2.7": ("sums.special_cases:accumulator",),
     },
     "monitoring": {"measure_with_ema >=0.2.7": ("promotion",)},
     "numerics": {
@@ -244,7 +244,7 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
         "piecewise_interpolate_schedule": ("promotion.special_cases:schedule",),
         "polynomial_schedule": ("promotion.special_cases:schedule",),
     },
-    "second_order": {"hessian_diag": ("sums:hessian_diag",)},
+    "second_order": {"hessian_diag": ("sums.special_cases:hessian_diag",)},
     "transform": {
         "apply_every": ("float32_averages", "float16_eps", "bfloat16_moments", "promotion"),
         "bias_correction >=0.1.9,<0.2.3": ("promotion:bias_correction",),

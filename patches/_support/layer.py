@@ -36,11 +36,9 @@ from ..._contract.updates import Step, kept_like, requested_dtypes, update_dtype
 from ..._tally import NO_PATCH, Tally, counting, current
 from .rebuild import Call, Promotes, call_of, count_casts, link_of, parts_of, rebuild
 from .stock_dtypes import (
-    Recorded,
     has_function,
     promote_as_stock,
     promotes_half,
-    replace_functions,
     start_as_stock,
 )
 
@@ -203,6 +201,8 @@ class Layer:
     ) -> Step:
         build, run = self.build, link_of(self.tx)
         if self._has_functions:
+            from .user_functions import Recorded, replace_functions  # Few programs need them.
+
             users_leaves = leaves((updates, state, params))
             recorded = Recorded(dict(zip(map(id, leaves(wide)), users_leaves)))
             run = link_of(replace_functions(build, recorded.note)())

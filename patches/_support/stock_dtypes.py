@@ -20,16 +20,13 @@ from ..._contract.dtypes import (
     is_array,
     is_half,
     is_real,
-    is_weak,
     kind_of,
     leaves,
-    tree_map,
     unflatten_like,
 )
 from ..._contract.trace import trace, trace_once, trace_state
 from ..._contract.updates import kept_like, same_dtypes
 from ..._engine.patch import Stock
-from ..._tally import counting
 
 _FLOAT32 = jnp.dtype(jnp.float32)
 
@@ -107,18 +104,6 @@ def _is_narrower(dtype: Any, other: Any) -> bool:
     return 0 < _width(dtype) < _width(other)
 
 
-def replace_functions(
-    build: functools.partial[Any], instead: Callable[[Callable[..., Any]], Any]
-) -> functools.partial[Any]:
-    """Return a call of a function of stock with other functions in place of the user's."""
-
-    def replaced(argument: Any) -> Any:
-        return instead(argument) if has_function(argument) else argument
-
-    by_name = {name: replaced(argument) for name, argument in build.keywords.items()}
-    return functools.partial(build.func, *map(replaced, build.args), **by_name)
-
-
 def promote_as_stock(
     build: functools.partial[Any],
     updates: PyTree,
@@ -173,42 +158,10 @@ def _find_constants(state: PyTree) -> set[int]:
     return set(map(id, leaves(list(fields))))
 
 
-class Recorded:
-    """What functions of the user return to stock, to be returned again while stock is traced.
-
-    The functions see the user's own leaves: muon's may choose by dtype.
-    """
-
-    def __init__(self, users_leaves: dict[int, Any]) -> None:
-        """Take the user's leaves, by the ids of those that stock is given."""
-        self._leaves, self._results = users_leaves, list[Any]()
-
-    def note(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the same function, which notes what it returns."""
-
-        def noted(*args: Any, **kwargs: Any) -> Any:
-            args, kwargs = tree_map(lambda leaf: self._leaves.get(id(leaf), leaf), (args, kwargs))
-            self._results.append(function(*args, **kwargs))
-            return self._results[-1]
-
-        return counting(noted)
-
-    def repeat(self, _: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that returns numbers of the same dtypes, in the order of the calls."""
-        return lambda *_, **__: tree_map(_number_like, self._results.pop(0))
-
-
 def has_function(*arguments: Any) -> bool:
     """Check for a function of the user's, such as a schedule."""
     # ``jnp.float32`` is a type.
     return bool([x for x in arguments if callable(x) and not isinstance(x, type)])
-
-
-def _number_like(leaf: Any) -> Any:
-    if not isinstance(leaf, jax.Array):
-        return leaf
-    # The leaf itself may be a tracer that is out of use.
-    return leaf.dtype.type().item() if is_weak(leaf) else jnp.zeros(leaf.shape, leaf.dtype)
 
 
 class Growth:

@@ -1,15 +1,4 @@
-"""sums: functions that sum inside one call sum half precision in float32.
-
-bfloat16 has 8 bits: 256 + 1 == 256, so a sum of ones stops at 256, and a mean of 4,096 ones that
-are added one by one is 0.0625. In float16 the sum of squares overflows above 65504. Stock's
-``skip_large_updates`` then skips every step of a ``MultiSteps``, for ever.
-
-Here stock runs on float32 copies of the half-precision arguments, and the results have the dtypes
-that stock gives them. So a float16 sum above 65504 that the user asks for is still infinite.
-``microbatch`` calls the user's function with the user's dtypes, and adds up its results in float32.
-
-No upstream issue was found about these sums.
-"""
+"""Sum in float32 where stock is given more than arrays: a loss, or a state that it carries."""
 
 from __future__ import annotations
 
@@ -18,7 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from .._contract.dtypes import (
+from ..._contract.dtypes import (
     PyTree,
     cast,
     cast_like,
@@ -29,12 +18,11 @@ from .._contract.dtypes import (
     tree_map,
     unflatten_like,
 )
-from .._contract.promotion import standard_promotion
-from .._contract.widths import promoted
-from .._engine.patch import Stock
-from .._tally import counting
-from ._support.float32 import half_to_float32
-from ._support.functions import in_float32, trees_in_float32  # noqa: F401  # For ``wrapped.py``.
+from ..._contract.promotion import standard_promotion
+from ..._contract.widths import promoted
+from ..._engine.patch import Stock
+from ..._tally import counting
+from .._support.float32 import half_to_float32
 
 
 def skip_large_updates(stock: Stock, updates: PyTree, *args: Any, **kwargs: Any) -> Any:
