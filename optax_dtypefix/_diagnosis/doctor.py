@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from .._engine.selection import NOT_OPTED_IN
 from .._engine.state import State
 from .._text import table
-from .worker import STOCK_AND_PATCHED, Written, run_workers
+from .processes import STOCK_AND_PATCHED, Written, run_workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-_WRITE_OUTCOMES = "optax_dtypefix._diagnosis.reproducers:write_outcomes"
+_WRITE_OUTCOMES = "optax_dtypefix._diagnosis.doctor_worker:write_outcomes"
 
 
 class Verdict(str, enum.Enum):

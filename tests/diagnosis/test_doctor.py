@@ -8,7 +8,7 @@ import pytest
 
 from optax_dtypefix._diagnosis import doctor as _doctor
 from optax_dtypefix._diagnosis.doctor import FaultResult
-from optax_dtypefix._diagnosis.worker import Written
+from optax_dtypefix._diagnosis.processes import Written
 from optax_dtypefix.patches import load
 from support.processes import Python
 

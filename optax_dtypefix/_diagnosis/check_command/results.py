@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..._engine.selection import NOT_OPTED_IN
 from ..._engine.state import State
-from ..worker import STOCK_AND_PATCHED, Written, run_workers
+from ..processes import STOCK_AND_PATCHED, Written, run_workers
 from .optimizer import OptimizerError, OptimizerName
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _SMALL_UPDATES = (
     "set OPTAX_DTYPEFIX_ENABLE=stochastic_rounding, or use optax_dtypefix.master_weights(tx)."
 )
 
-_WRITE_FINDINGS = "optax_dtypefix._diagnosis.check_command.process:write_findings"
+_WRITE_FINDINGS = "optax_dtypefix._diagnosis.check_command.worker:write_findings"
 
 
 class Verdict(enum.IntEnum):

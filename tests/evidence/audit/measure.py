@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from optax_dtypefix._contract.dtypes import COMPLEX, dtype_of, is_inexact, kind_of, leaves, tree_map
 from optax_dtypefix._contract.updates import update_dtypes
 from optax_dtypefix._diagnosis.check import TracedStep
-from optax_dtypefix._diagnosis.check_command.process import loss
+from optax_dtypefix._diagnosis.check_command.worker import loss
 from optax_dtypefix._diagnosis.result import Violation
 from optax_dtypefix._errors import summarize
 

@@ -16,7 +16,7 @@ from .._engine.state import State
 from ..patches import IDS, load
 from ..patches.releases import TESTED
 from .import_optax import import_optax
-from .worker import counts_so_far, lines_to, patches_at_work
+from .processes import counts_so_far, lines_to, patches_at_work
 
 if TYPE_CHECKING:
     from .._engine.patch import Fault

@@ -17,9 +17,9 @@ from ..._errors import summarize
 from ..advice import line_of
 from ..check import check
 from ..import_optax import import_optax
+from ..processes import counts_so_far, lines_to, patches_at_work
 from ..shrink import shrunk_shapes
 from ..values import check_values
-from ..worker import counts_so_far, lines_to, patches_at_work
 from .optimizer import OptimizerError, OptimizerName, load
 from .params import Leaf, in_float32, parse_params
 
