@@ -10,12 +10,10 @@ import jax.numpy as jnp
 from .._contract.dtypes import REAL, PyTree, dtype_of, is_weak, kind_of, leaves
 from .._contract.updates import update_dtypes
 from .._contract.wrong_arguments import refuse_wrong
-from .._engine_instance import ENGINE
 from .._errors import summarize
-from .advice import explain
-from .built_before import list_built_before
 from .jaxpr import DOUBLE, float64_inside
 from .result import Check, Violation
+from .run_check import run_check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,14 +49,12 @@ def check(tx: Any, params: PyTree, grads: PyTree = None, **extra_args: Any) -> C
     """
     refuse_wrong("check", tx, params)
     grads = params if grads is None else grads
-    stale = list_built_before(tx, ENGINE.points)
-    try:
+
+    def find() -> list[Violation]:
         problem = TracedStep(tx, params, grads, extra_args, state_asks=True)
-        violations = [*problem.step(), *problem.cond()]
-    except Exception as error:  # Reported, not swallowed: it is in the result, with its cause.
-        failure, message = explain(error, "check", params)
-        return Check((Violation("error", "", message),), failure, stale)
-    return Check(tuple(violations), None, stale)
+        return [*problem.step(), *problem.cond()]
+
+    return run_check("check", tx, params, find)
 
 
 class TracedStep:
