@@ -22,8 +22,6 @@ from .._engine.release import installed
 from .._errors import CHECK_FAILED
 from .._record import read_record
 from .._settings import SETTINGS
-from .._text import suggest
-from ..patches import IDS, load
 from ..patches.releases import TESTED
 from .activate import UNREADABLE, activate, active_files, deactivate
 from .colour import painter
@@ -132,15 +130,6 @@ def _status(options: argparse.Namespace) -> int:
 
 def _doctor(options: argparse.Namespace) -> int:
     _look_for_optax()
-    for name in options.patches:
-        patch_id, dot, _ = name.partition(".")
-        known: tuple[str, ...] = IDS
-        if dot and patch_id in IDS:
-            known = tuple(f"{patch_id}.{fault.id}" for fault in load(patch_id).faults)
-        if name not in known:
-            what = "patch" if known is IDS else "fault"
-            print(f"Unknown {what} {name!r}. {suggest(name, known)}", file=sys.stderr)
-            return 2
     found = diagnose(options.patches)
     text = found.as_text(
         shutil.get_terminal_size().columns, verbose=options.verbose, paint=painter()
