@@ -41,6 +41,7 @@ def table(
     rows: list[tuple[str, ...]],
     width: int | None = None,
     paint: Callable[[str], str] = str,
+    most_lines: int | None = None,
 ) -> list[str]:
     """Return the lines of a table with aligned columns; the first row is the heading.
 
@@ -48,9 +49,10 @@ def table(
       rows: the cells.
       width: if given, wrap the last column to keep lines this short where possible.
       paint: adds colour to a cell, which is aligned already.
+      most_lines: if given, cut the last column to so many lines; ``…`` shows that some are missing.
     """
     if width is not None:
-        rows = list(_wrapped(rows, width))
+        rows = list(_wrapped(rows, width, most_lines))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     rule = tuple("-" * width for width in widths)
     lines = [
@@ -60,12 +62,15 @@ def table(
     return ["  ".join(map(paint, cells)).rstrip() for cells in lines]
 
 
-def _wrapped(rows: list[tuple[str, ...]], width: int) -> Iterator[tuple[str, ...]]:
+def _wrapped(
+    rows: list[tuple[str, ...]], width: int, most_lines: int | None
+) -> Iterator[tuple[str, ...]]:
     import textwrap  # Not at the top: see ``closest``.
 
     before = sum(max(map(len, column)) + 2 for column in list(zip(*rows))[:-1])
+    room = max(width - before, 20)
     for *cells, last in rows:
-        lines = textwrap.wrap(last, max(width - before, 20)) or [""]
+        lines = textwrap.wrap(last, room, max_lines=most_lines, placeholder=" …") or [""]
         yield (*cells, lines[0])
         yield from (("",) * len(cells) + (line,) for line in lines[1:])
 

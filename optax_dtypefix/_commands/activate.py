@@ -1,8 +1,8 @@
 """Give the shim to every Python of an environment, by a file in its site-packages.
 
-Python executes a line of a ``.pth`` file that starts with ``import`` when it starts. Ours executes
-``_startup/sitecustomize.py`` by its path. If that fails, because the package is gone for example,
-``import optax`` prints why; in a strict environment, it is an error.
+Python executes a line of a ``.pth`` file that starts with ``import`` when it starts. Ours holds a
+copy of ``_startup/sitecustomize.py``. If the shim cannot be imported, because the package is gone
+for example, ``import optax`` prints why; in a strict environment, it is an error.
 """
 
 from __future__ import annotations
@@ -25,39 +25,6 @@ FILE = "optax_dtypefix_activate.pth"
 UNREADABLE = "It cannot be read"
 
 _MARK = "# optax-dtypefix: every Python of this environment imports optax_dtypefix before optax."
-_CODE = """\
-import os, sys, _thread
-class OptaxIsNotPatched:
-    searching = set()
-    create_module = lambda self, spec: None
-    def exec_module(self, module): raise RuntimeError(problem) from cause
-    def find_spec(self, name, path=None, target=None):
-        thread = _thread.get_ident()
-        if name != 'optax' or thread in self.searching: return None
-        self.searching.add(thread)
-        try:
-            others = sys.meta_path[sys.meta_path.index(self) + 1:]
-            searches = (getattr(other, 'find_spec', None) for other in others)
-            found = (search(name, path, target) for search in searches if search)
-            spec = next(filter(None, found), None)
-        finally: self.searching.remove(thread)
-        if spec and stops:
-            spec.loader = self
-            return spec
-        if spec and on and sys.stderr: print('optax-dtypefix:', problem, file=sys.stderr)
-try:
-    with open(STARTUP, encoding='utf-8') as file: code = file.read()
-    exec(code, {'__file__': STARTUP, '__name__': 'optax_dtypefix_startup', 'STRICT': STRICT})
-except Exception as error:
-    if 'optax' in sys.modules: raise
-    problem = 'optax is not patched: %s: %s. Install optax-dtypefix again, or delete %s'
-    problem, cause = problem % (type(error).__name__, error, FILE), error
-    given = lambda name: os.environ.get('OPTAX_DTYPEFIX' + name, '').strip()
-    on = given('') != 'off'
-    stops = given('_REQUIRE') or on and (given('_STRICT') or STRICT) == '1'
-    if not any(type(finder).__name__ == 'OptaxIsNotPatched' for finder in sys.meta_path):
-        sys.meta_path.insert(0, OptaxIsNotPatched())
-"""
 _IS_ACTIVE = "import sys; print('optax_dtypefix' in sys.modules)"
 
 
@@ -143,9 +110,15 @@ def _text(path: Path, *, strict: bool) -> str:
     when = time.strftime("%Y-%m-%d %H:%M")
     how = ", strict" if strict else ""
     who = ascii(f"Written by optax-dtypefix {__version__} for {user} on {when}{how}.")[1:-1]
-    startup = os.path.join(FOLDER, "sitecustomize.py")
-    names = {"STARTUP": startup, "STRICT": "1" if strict else "0", "FILE": str(path)}
-    return f"{_MARK}\n# {who}\nimport sys; exec({_CODE!r}, {names!a})\n"
+    startup = Path(FOLDER, "sitecustomize.py")
+    names = {
+        "__file__": str(startup),
+        "__name__": "optax_dtypefix_startup",
+        "STRICT": "1" if strict else "0",
+        "FILE": str(path),
+    }
+    code = startup.read_text(encoding="utf-8")
+    return f"{_MARK}\n# {who}\nimport sys; exec({code!a}, {names!a})\n"
 
 
 def _write(path: Path, text: str) -> None:

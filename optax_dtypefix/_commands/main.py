@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .. import OptaxDtypeFixError, OptaxDtypeFixWarning, State, status
 from .._api import RECORD
@@ -22,8 +22,6 @@ from .._engine.release import installed
 from .._errors import CHECK_FAILED
 from .._record import read_record
 from .._settings import SETTINGS
-from .._text import suggest
-from ..patches import IDS, load
 from ..patches.releases import TESTED
 from .activate import UNREADABLE, activate, active_files, deactivate
 from .colour import painter
@@ -32,7 +30,14 @@ from .run import run
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+_TAKES_TIME = {
+    "doctor": "Reproducing each fault on stock and on patched optax ...",
+    "check": "Checking {target} on stock and on patched optax ...",
+    "scan": "Looking for functions with faults ...",
+}
+"""What a terminal shows while a command runs."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,9 +63,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         "doctor": _doctor,
         "check": _check,
         "scan": _scan,
-        "activate": lambda options: _say(activate(strict=options.strict)),
-        "deactivate": lambda _: _say(deactivate()),
+        "activate": lambda options: _say(options, activate(strict=options.strict)),
+        "deactivate": lambda options: _say(options, deactivate()),
     }
+    if options.command in _TAKES_TIME and sys.stderr.isatty():
+        print(_TAKES_TIME[options.command].format_map(vars(options)), file=sys.stderr)
     try:
         return commands[options.command](options)
     except KeyboardInterrupt:
@@ -111,8 +118,7 @@ def _status(options: argparse.Namespace) -> int:
             "Not active in the Pythons" if who.startswith(UNREADABLE) else "Active in every Python"
         )
         text += f"\n\n{what} of this environment, by {path}\n{who}"
-    as_dict = {**report.as_dict(), "active_files": active}
-    print(json.dumps(as_dict, indent=2) if options.json else text, flush=True)
+    _say(options, text, {**report.as_dict(), "active_files": active})
     failed = [patch.id for patch in report if patch.state is State.FAILED]
     if failed:
         print(f"\nFailed: {', '.join(failed)}. Their functions stay stock.", file=sys.stderr)
@@ -124,36 +130,18 @@ def _status(options: argparse.Namespace) -> int:
 
 def _doctor(options: argparse.Namespace) -> int:
     _look_for_optax()
-    for name in options.patches:
-        patch_id, dot, _ = name.partition(".")
-        known: tuple[str, ...] = IDS
-        if dot and patch_id in IDS:
-            known = tuple(f"{patch_id}.{fault.id}" for fault in load(patch_id).faults)
-        if name not in known:
-            what = "patch" if known is IDS else "fault"
-            print(f"Unknown {what} {name!r}. {suggest(name, known)}", file=sys.stderr)
-            return 2
-    if sys.stderr.isatty():
-        print("Reproducing each fault on stock and on patched optax ...", file=sys.stderr)
-    diagnosis = diagnose(options.patches)
-    if options.json:
-        text = diagnosis.as_json()
-    elif options.patches:
-        text = diagnosis.as_details()
-    else:
-        text = diagnosis.as_text(
-            shutil.get_terminal_size().columns, verbose=options.verbose, paint=painter()
-        )
-    return _say(text, 0 if diagnosis.ok else 1)
+    found = diagnose(options.patches)
+    text = found.as_text(
+        shutil.get_terminal_size().columns, verbose=options.verbose, paint=painter()
+    )
+    return _say(options, text, found.as_dict(), 0 if found.ok else 1)
 
 
 def _check(options: argparse.Namespace) -> int:
     _look_for_optax()
-    if sys.stderr.isatty():
-        print(f"Checking {options.target} on stock and on patched optax ...", file=sys.stderr)
     found = compare(options.target, options.params, x64=options.x64)
-    text = found.as_json() if options.json else found.as_text(verbose=options.verbose)
-    return _say(text, found.verdict)
+    text = found.as_text(verbose=options.verbose)
+    return _say(options, text, found.as_dict(), found.verdict)
 
 
 def _scan(options: argparse.Namespace) -> int:
@@ -161,7 +149,7 @@ def _scan(options: argparse.Namespace) -> int:
     if not releases[0].text:
         raise NoOptaxError("it is not installed. Name a release: --optax 0.2.8")
     found = scan(options.paths, releases, options.dtypes)
-    return _say(found.as_json() if options.json else found.as_text(), found.verdict)
+    return _say(options, found.as_text(), found.as_dict(), found.verdict)
 
 
 def _look_for_optax() -> None:
@@ -172,6 +160,10 @@ def _look_for_optax() -> None:
         raise NoOptaxError(why)
 
 
-def _say(text: str, code: int = 0) -> int:
-    print(text, flush=True)
+def _say(
+    options: argparse.Namespace, text: str, record: Mapping[str, Any] | None = None, code: int = 0
+) -> int:
+    """Print a text, or with ``--json`` the record, and return the exit code."""
+    as_json = record is not None and options.json
+    print(json.dumps(record, indent=2) if as_json else text, flush=True)
     return code

@@ -15,7 +15,8 @@ from .._diagnosis.check_command.optimizer import parse_name
 from .._diagnosis.check_command.params import USUAL, parse_dtypes, parse_own
 from .._engine.release import Release, version_of
 from .._errors import CHECK_FAILED
-from .._text import closest
+from .._text import closest, suggest
+from ..patches import IDS, load
 from ..patches.releases import TESTED
 
 if TYPE_CHECKING:
@@ -221,6 +222,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentP
         "patches",
         metavar="PATCH",
         nargs="*",
+        type=_patch_or_fault,
         help="such as multi_steps, or a fault: multi_steps.adafactor",
     )
     _add_params(check)
@@ -258,6 +260,17 @@ def _parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentP
     program.add_argument("script", metavar="SCRIPT", nargs="?", help="path of a Python file")
     program.add_argument("-m", metavar="MODULE", dest="module", help="name of a module or package")
     return parser, commands.choices
+
+
+def _patch_or_fault(name: str) -> str:
+    patch_id, dot, _ = name.partition(".")
+    known: tuple[str, ...] = IDS
+    if dot and patch_id in IDS:
+        known = tuple(f"{patch_id}.{fault.id}" for fault in load(patch_id).faults)
+    if name not in known:
+        what = "patch" if known is IDS else "fault"
+        raise argparse.ArgumentTypeError(f"Unknown {what} {name!r}. {suggest(name, known)}")
+    return name
 
 
 def _releases(text: str) -> list[Release]:

@@ -10,12 +10,10 @@ import jax.numpy as jnp
 from .._contract.dtypes import REAL, PyTree, dtype_of, is_weak, kind_of, leaves
 from .._contract.updates import update_dtypes
 from .._contract.wrong_arguments import refuse_wrong
-from .._engine_instance import ENGINE
 from .._errors import summarize
-from .advice import explain
-from .built_before import list_built_before
 from .jaxpr import DOUBLE, float64_inside
 from .result import Check, Violation
+from .run_check import run_check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,14 +49,12 @@ def check(tx: Any, params: PyTree, grads: PyTree = None, **extra_args: Any) -> C
     """
     refuse_wrong("check", tx, params)
     grads = params if grads is None else grads
-    stale = list_built_before(tx, ENGINE.points)
-    try:
+
+    def find() -> list[Violation]:
         problem = TracedStep(tx, params, grads, extra_args, state_asks=True)
-        violations = [*problem.step(), *problem.cond()]
-    except Exception as error:  # Reported, not swallowed: it is in the result, with its cause.
-        failure, message = explain(error, "check", params)
-        return Check((Violation("error", "", message),), failure, stale)
-    return Check(tuple(violations), None, stale)
+        return [*problem.step(), *problem.cond()]
+
+    return run_check("check", tx, params, find)
 
 
 class TracedStep:
@@ -84,30 +80,40 @@ class TracedStep:
         # A user-defined node may accept nothing but arrays, so it is given no shapes.
         trees = (params, grads, abstract)
         self._structure: Any = jax.tree_util.tree_structure(trees)
-        self._inputs = list(map(_shape, leaves(trees)))
+        self.inputs = list(map(_shape, leaves(trees)))
+
+    def init(self, flat: list[Any]) -> PyTree:
+        """Return the first state for such inputs."""
+        return self._tx.init(self._structure.unflatten(flat)[0])
+
+    def update(self, state: PyTree, flat: list[Any]) -> tuple[PyTree, PyTree]:
+        """Return the updates and the next state for such inputs."""
+        params, grads, abstract = self._structure.unflatten(flat)
+        result: tuple[PyTree, PyTree] = self._tx.update(
+            grads, state, params, **abstract, **self._static
+        )
+        return result
 
     def step(self) -> Iterator[Violation]:
         """Yield what one step breaks, in ``lax.scan``. Raise what ``tx`` raises."""
         seen: list[list[Violation]] = []
 
         def scan(flat: list[Any]) -> PyTree:
-            inputs = self._structure.unflatten(flat)
-
             def body(state: PyTree, _: None) -> tuple[PyTree, PyTree]:
-                updates, new_state = self._update(state, inputs)
-                seen.append(list(self._compare(state, new_state, updates, inputs)))
+                updates, new_state = self.update(state, flat)
+                seen.append(list(self._compare(state, new_state, updates, flat)))
                 return new_state, updates
 
-            return jax.lax.scan(body, self._tx.init(inputs[0]), None, length=2)
+            return jax.lax.scan(body, self.init(flat), None, length=2)
 
         refused: list[Violation] = []
         try:
-            jaxpr = jax.make_jaxpr(scan)(self._inputs)
+            jaxpr = jax.make_jaxpr(scan)(self.inputs)
         except TypeError as error:
             if not seen:  # The transformation itself raises, not scan.
                 raise
             refused = [_refused("scan", error)]
-            jaxpr = jax.make_jaxpr(self._take_step)(self._inputs)
+            jaxpr = jax.make_jaxpr(lambda flat: self.update(self.init(flat), flat))(self.inputs)
         # If a weak type changes, scan traces the body again without the weak type.
         yield from seen[0]
         if not self._has_input(DOUBLE) and float64_inside(jaxpr.jaxpr):
@@ -118,31 +124,18 @@ class TracedStep:
         """Check that ``lax.cond`` accepts the state, updated in one branch and old in the other."""
 
         def cond(flat: list[Any]) -> list[Any]:
-            inputs = self._structure.unflatten(flat)
-
             def update(state: PyTree) -> PyTree:
-                return self._update(state, inputs)[1]
+                return self.update(state, flat)[1]
 
-            return leaves(jax.lax.cond(True, update, lambda state: state, self._tx.init(inputs[0])))
+            return leaves(jax.lax.cond(True, update, lambda state: state, self.init(flat)))
 
         try:
-            jax.eval_shape(cond, self._inputs)
+            jax.eval_shape(cond, self.inputs)
         except TypeError as error:
             yield _refused("cond", error)
 
-    def _take_step(self, flat: list[Any]) -> tuple[PyTree, PyTree]:
-        inputs = self._structure.unflatten(flat)
-        return self._update(self._tx.init(inputs[0]), inputs)
-
-    def _update(self, state: PyTree, inputs: PyTree) -> tuple[PyTree, PyTree]:
-        params, grads, abstract = inputs
-        result: tuple[PyTree, PyTree] = self._tx.update(
-            grads, state, params, **abstract, **self._static
-        )
-        return result
-
     def _compare(
-        self, state: PyTree, new_state: PyTree, updates: PyTree, inputs: PyTree
+        self, state: PyTree, new_state: PyTree, updates: PyTree, flat: list[Any]
     ) -> Iterator[Violation]:
         before: Any = jax.tree_util.tree_structure(state)
         after: Any = jax.tree_util.tree_structure(new_state)
@@ -153,16 +146,16 @@ class TracedStep:
                 was, now = _describe(leaf), _describe(new_leaf)
                 if was != now:
                     yield Violation("state", path, f"changes from {was} to {now}")
-        yield from self._widths(updates, state, inputs)
+        yield from self._widths(updates, state, flat)
         for kind, dtypes in (("float64", DOUBLE), ("int64", _LONG)):
             for path, leaf in () if self._has_input(dtypes) else _flatten_with_paths(new_state):
                 if dtype_of(leaf) in dtypes:
                     message = f"{_describe(leaf)} in the state, but no input is {kind}"
                     yield Violation(kind, path, message)
 
-    def _widths(self, updates: PyTree, state: PyTree, inputs: PyTree) -> Iterator[Violation]:
+    def _widths(self, updates: PyTree, state: PyTree, flat: list[Any]) -> Iterator[Violation]:
         """Compare each update with its bound: wider, or of a kind that loses the fraction."""
-        params, grads, _ = inputs
+        params, grads, _ = self._structure.unflatten(flat)
         dtypes = update_dtypes(updates, grads, params, state if self._state_asks else None)
         if dtypes is None:
             has: Any = jax.tree_util.tree_structure(updates)
@@ -180,7 +173,7 @@ class TracedStep:
                 yield Violation("updates", path, f"{dtype} loses fractions ({given})")
 
     def _has_input(self, dtypes: tuple[Any, ...]) -> bool:
-        return any(leaf.dtype in dtypes for leaf in self._inputs)
+        return any(leaf.dtype in dtypes for leaf in self.inputs)
 
 
 def _refused(by: str, error: Exception) -> Violation:

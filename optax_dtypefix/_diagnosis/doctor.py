@@ -6,18 +6,17 @@ import collections
 import dataclasses
 import enum
 import itertools
-import json
 from typing import TYPE_CHECKING, Any
 
 from .._engine.selection import NOT_OPTED_IN
 from .._engine.state import State
 from .._text import table
-from .worker import STOCK_AND_PATCHED, Written, run_workers
+from .processes import STOCK_AND_PATCHED, Written, run_workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-_WRITE_OUTCOMES = "optax_dtypefix._diagnosis.reproducers:write_outcomes"
+_WRITE_OUTCOMES = "optax_dtypefix._diagnosis.doctor_worker:write_outcomes"
 
 
 class Verdict(str, enum.Enum):
@@ -121,27 +120,28 @@ class Diagnosis:
                 lines.append(advice.format(faults=faults, patches=patches))
         return "\n".join(lines)
 
-    def as_json(self) -> str:
-        """Return all of it, with full messages, as JSON text."""
-        record = {
+    def as_dict(self) -> dict[str, Any]:
+        """Return all of it, with full messages, for JSON."""
+        return {
             **self.report,
             "tested_release": self.tested,
             "ok": self.ok,
             "conclusion": self.conclusion,
             "faults": [dataclasses.asdict(row) for row in self.rows],
         }
-        return json.dumps(record, indent=2)
 
     def as_text(
         self, width: int, *, verbose: bool = False, paint: Callable[[str], str] = str
     ) -> str:
-        """Return the versions, a table, and the conclusion.
+        """Return the versions, a table, and the conclusion; details of what was asked for.
 
         Args:
           width: the number of columns.
           verbose: one line a fault, with its messages, in place of one line a patch.
           paint: adds colour to a cell.
         """
+        if self.asked:
+            return "\n".join([*map(_details, self._rows_of_release), self.conclusion])
         heading = f"optax {self.report['optax_version']}, jax {self.report['jax_version']}"
         if verbose:
             heading += f"\nin {self.report['optax_location']}"
@@ -159,10 +159,6 @@ class Diagnosis:
         # A message is not cut, and last.
         lines = [*table(cells, None if verbose else width, paint), ""] if rows else []
         return "\n".join([heading, "", *lines, self.conclusion])
-
-    def as_details(self) -> str:
-        """Return every detail of each fault of this release, and the conclusion."""
-        return "\n".join([*map(_details, self._rows_of_release), self.conclusion])
 
     @property
     def _rows_of_release(self) -> list[FaultResult]:

@@ -210,12 +210,9 @@ class Report:
         """
         rows: list[tuple[str, ...]] = [("patch", "state", "fixed in", "reason")]
         rows += [(p.id, p.state.value, p.fixed_in_text, p.reason) for p in self]
-        if width is not None and not verbose:
-            before = sum(max(map(len, column)) + 2 for column in list(zip(*rows))[:-1])
-            short = [(*cells, cut(reason, max(width - before, 20))) for *cells, reason in rows]
-            hint = "\n\n`status -v` shows each reason in full." if short != rows else ""
-            return self._as_text(short, width, paint) + hint
-        return self._as_text(rows, width, paint)
+        text = self._as_text(rows, width, paint, None if verbose else 1)
+        is_cut = text.count("…") > sum(reason.count("…") for *_, reason in rows)
+        return f"{text}\n\n`status -v` shows each reason in full." if is_cut else text
 
     def _effects(self) -> list[tuple[str, ...]]:
         rows = ((patch.id, patch.state.value, patch.effect) for patch in self)
@@ -226,8 +223,9 @@ class Report:
         rows: list[tuple[str, ...]],
         width: int | None = None,
         paint: Callable[[str], str] = str,
+        most_lines: int | None = None,
     ) -> str:
-        lines = [self.headline, "", *table(rows, width, paint)]
+        lines = [self.headline, "", *table(rows, width, paint, most_lines)]
         held = dict.fromkeys(name for patch in self.patches for name in patch.held)
         if held:
             lines += [

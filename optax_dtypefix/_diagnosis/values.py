@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from .._contract.modes import no_debugging
 from .._contract.wrong_arguments import refuse_traced, refuse_wrong
-from .._engine_instance import ENGINE
-from .advice import explain
-from .built_before import list_built_before
 from .compare import find_violations
 from .random_problem import RandomProblem
-from .result import Check, Violation
+from .run_check import run_check
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from .._contract.dtypes import PyTree
+    from .result import Check, Violation
 
 
 def check_values(
@@ -55,16 +56,15 @@ def check_values(
     if steps < 1:
         raise ValueError(f"steps is {steps!r}. Give at least 1.")
     grads = params if grads is None else grads
-    found: dict[tuple[str, str], Violation] = {}
     notes: dict[str, None] = {}
-    failure: Exception | None = None
-    try:
+
+    def find() -> Iterable[Violation]:
+        first: dict[tuple[str, str], Violation] = {}
         with no_debugging():
             problem = RandomProblem(tx, params, grads, extra_args)
             for one in find_violations(problem, steps, notes):
-                found.setdefault((one.kind, one.where), one)
-    except Exception as error:  # Reported, not swallowed: it is in the result, with its cause.
-        failure, message = explain(error, "check_values", params)
-        found = {("error", ""): Violation("error", "", message, step=1)}
-    stale = list_built_before(tx, ENGINE.points)
-    return Check(tuple(found.values()), failure, stale, tuple(notes), if_ok="values: ok")
+                first.setdefault((one.kind, one.where), one)
+        return first.values()
+
+    found = run_check("check_values", tx, params, find, step=1)
+    return dataclasses.replace(found, notes=tuple(notes), if_ok="values: ok")

@@ -1,8 +1,8 @@
 """Import the shim when Python starts, then run the next ``sitecustomize`` on the path.
 
 ``run`` puts this folder first on PYTHONPATH, so that Python imports this module when it starts. The
-``.pth`` file that ``activate`` writes executes it by its path, and gives ``STRICT``. If the shim
-cannot be imported, that concerns only a process that imports optax.
+``.pth`` file that ``activate`` writes has a copy of the code, and gives it ``STRICT`` and
+``FILE``, its path. If the shim cannot be imported, that concerns only a process that imports optax.
 """
 
 from __future__ import annotations
@@ -27,10 +27,15 @@ class OptaxIsNotPatched:
     """Report on ``import optax`` why the shim could not be imported."""
 
     def __init__(self, error: Exception) -> None:
-        self.error = error
+        advice = "For the traceback, run `python -m optax_dtypefix status`."
+        gone = isinstance(error, ModuleNotFoundError) and error.name == "optax_dtypefix"
+        if gone and "FILE" in globals():
+            advice = f"Install optax-dtypefix again, or delete {globals()['FILE']}"
+        self.problem = f"optax is not patched: {type(error).__name__}: {error}. {advice}"
         self.on = _given("") != "off"
         # A malformed variable stops the program, as it does after ``import optax_dtypefix``.
         malformed = type(error).__name__ == "OptaxDtypeFixError"
+        self.error = error if malformed else RuntimeError(self.problem)
         self.stops = malformed or bool(_given("_REQUIRE")) or (self.on and _given("_STRICT") == "1")
         self.searching: set[int] = set()
 
@@ -53,9 +58,7 @@ class OptaxIsNotPatched:
             spec.loader, spec.loader_state = _refusal(), self.error
             return spec
         if self.on and sys.stderr is not None:  # It is None under ``pythonw``.
-            why = f"{type(self.error).__name__}: {self.error}"
-            advice = "For the traceback, run `python -m optax_dtypefix status`."
-            print(f"optax-dtypefix: optax is not patched: {why}. {advice}", file=sys.stderr)
+            print(f"optax-dtypefix: {self.problem}", file=sys.stderr)
         return None
 
 
@@ -74,6 +77,8 @@ def _refusal() -> Any:
 _before = os.environ.get(_STRICT)
 if globals().get("STRICT") == "1" and not _given("_STRICT"):
     os.environ[_STRICT] = "1"
+# Python reads the .pth files of a virtual environment twice. Only the last outcome counts.
+sys.meta_path[:] = [f for f in sys.meta_path if type(f).__name__ != OptaxIsNotPatched.__name__]
 # Last: this may be site-packages, and must hide no standard module.
 sys.path.append(os.path.dirname(os.path.dirname(_FOLDER)))
 try:
@@ -81,9 +86,7 @@ try:
 except Exception as error:
     if "optax" in sys.modules:  # Imported by an earlier .pth file: nothing will ask us for it.
         raise
-    # Python reads the .pth files of a virtual environment twice.
-    if not any(type(finder).__name__ == OptaxIsNotPatched.__name__ for finder in sys.meta_path):
-        sys.meta_path.insert(0, OptaxIsNotPatched(error))
+    sys.meta_path.insert(0, OptaxIsNotPatched(error))
 finally:
     sys.path.pop()
     os.environ.pop(_STRICT, None)  # The program, and what it starts, have their own environment.

@@ -153,7 +153,7 @@ def test_a_malformed_variable_concerns_only_programs_with_optax(active: Environm
 BREAKAGES = {
     "_settings.py": "raise (",
     "__init__.py": "raise ImportError('a stray file')",
-    "_startup/sitecustomize.py": "raise (",
+    "_errors.py": "raise (",
     "": "",  # The package is gone.
 }
 
@@ -163,6 +163,13 @@ def damage(made: Environment, file: str) -> None:
         (made.shim / file).write_text(BREAKAGES[file])
     else:
         shutil.rmtree(made.shim)
+        (made.site / "zz_parent.pth").unlink()  # It may lead to another shim.
+
+
+def advice(made: Environment, file: str) -> str:
+    if file:
+        return ". For the traceback, run `python -m optax_dtypefix status`."
+    return f". Install optax-dtypefix again, or delete {made.file}"
 
 
 IMPORT = "import optax; print(optax.__name__)"
@@ -178,7 +185,7 @@ def test_a_damaged_shim_leaves_stock_optax_and_says_so(active: Environment, file
     assert (done.returncode, done.stdout) == (0, "optax\n")
     (line,) = done.stderr.splitlines()
     assert line.startswith("optax-dtypefix: optax is not patched: ")
-    assert line.endswith((f"or delete {active.file}", "run `python -m optax_dtypefix status`."))
+    assert line.endswith(advice(active, file))
     for variables in ({"OPTAX_DTYPEFIX_STRICT": "1"}, REQUIRE, {**REQUIRE, **OFF}):
         done = active("-c", IMPORT, **variables)
         assert (done.returncode, done.stdout) == (1, "")
@@ -192,14 +199,16 @@ def test_a_strict_environment_refuses_stock_optax(active: Environment, file: str
     for options in ((), ("-I",)):
         done = active(*options, "-c", IMPORT)
         assert (done.returncode, done.stdout) == (1, "")
-        assert "Error: " in done.stderr.splitlines()[-1]
+        error = done.stderr.splitlines()[-1]
+        assert error.startswith("RuntimeError: optax is not patched: ")
+        assert error.endswith(advice(active, file))
     assert active.prints(IMPORT, **OFF) == "optax\n"
     not_strict = active("-c", IMPORT, OPTAX_DTYPEFIX_STRICT="0")
     assert (not_strict.returncode, not_strict.stdout) == (0, "optax\n")
     assert not_strict.stderr.startswith("optax-dtypefix: optax is not patched: ")
 
 
-@pytest.mark.parametrize("file", ["_settings.py", "_startup/sitecustomize.py", ""])
+@pytest.mark.parametrize("file", ["_settings.py", ""])
 def test_a_strict_environment_refuses_the_import_and_not_the_question(
     active: Environment, file: str
 ) -> None:
@@ -225,14 +234,14 @@ def test_a_strict_environment_refuses_the_import_and_not_the_question(
     assert "RecursionError" not in done.stderr
 
 
-@pytest.mark.parametrize("file", ["_settings.py", "_startup/sitecustomize.py", ""])
+@pytest.mark.parametrize("file", ["_settings.py", ""])
 def test_a_strict_environment_does_not_claim_that_there_is_an_optax(
     active: Environment, file: str
 ) -> None:
     active.command("activate", "--strict")
     damage(active, file)
     shutil.rmtree(active.site / "optax")
-    (active.site / "zz_parent.pth").unlink()
+    (active.site / "zz_parent.pth").unlink(missing_ok=True)
     asks = "import importlib.util as u; print(u.find_spec('optax'))"
     assert active.prints(asks) == "None\n"
     done = active("-c", "import optax")
@@ -272,6 +281,16 @@ def test_a_damaged_shim_is_named_if_optax_is_imported_before(
     done = active("-c", "print(1)")
     assert done.stdout == "1\n"
     assert f"Error processing line 3 of {active.file}" in done.stderr
+
+
+def test_a_shim_that_python_finds_later_patches_after_all(active: Environment) -> None:
+    later = active.site.parent / "later"
+    later.mkdir()
+    active.shim.rename(later / "optax_dtypefix")
+    shutil.copy(active.file, later)
+    (active.site / "zz_later.pth").write_text(f"import site; site.addsitedir({str(later)!r})\n")
+    code = "import sys; print('optax_dtypefix' in sys.modules, 'OptaxIsNot' in str(sys.meta_path))"
+    assert active.prints(code) == "True False\n"
 
 
 def test_in_a_strict_environment_variables_are_read_strictly(active: Environment) -> None:

@@ -54,7 +54,7 @@ SCRIPT = """
     for build in (optax.adamw, optax.inject_hyperparams(optax.sgd), optax.rmsprop, optax.lamb):
         assert not shim.check(build(0.1), params).built_before
     if hasattr(optax, "lbfgs"):  # Its default line search was built when optax was imported.
-        from optax_dtypefix._diagnosis.built_before import list_built_before
+        from optax_dtypefix._diagnosis.run_check import list_built_before
         from optax_dtypefix._engine_instance import ENGINE
         assert not list_built_before(optax.lbfgs(), ENGINE.points)
     """

@@ -36,7 +36,6 @@ from optax_dtypefix._diagnosis.check_command.params import (
     parse_own,
     parse_params,
 )
-from optax_dtypefix._diagnosis.check_command.process import checked, findings
 from optax_dtypefix._diagnosis.check_command.results import (
     OptimizerCheck,
     ParamsCheck,
@@ -45,7 +44,8 @@ from optax_dtypefix._diagnosis.check_command.results import (
     found_by,
     refuse_unfit,
 )
-from optax_dtypefix._diagnosis.worker import Written
+from optax_dtypefix._diagnosis.check_command.worker import checked, findings
+from optax_dtypefix._diagnosis.processes import Written
 from optax_dtypefix._errors import summarize
 from optax_dtypefix.patches.releases import TESTED
 from support.processes import Python, finish, start, write_script
@@ -241,7 +241,7 @@ def test_a_factory_that_never_returns_ends(command: Python) -> None:
     limit = """
         import wrapt
 
-        @wrapt.when_imported("optax_dtypefix._diagnosis.check_command.process")
+        @wrapt.when_imported("optax_dtypefix._diagnosis.check_command.worker")
         def limit(module):
             module._BUILD_LIMIT = 1.0
         """

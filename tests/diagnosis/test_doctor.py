@@ -8,7 +8,7 @@ import pytest
 
 from optax_dtypefix._diagnosis import doctor as _doctor
 from optax_dtypefix._diagnosis.doctor import FaultResult
-from optax_dtypefix._diagnosis.worker import Written
+from optax_dtypefix._diagnosis.processes import Written
 from optax_dtypefix.patches import load
 from support.processes import Python
 
@@ -373,9 +373,9 @@ def test_messages_and_names_are_not_cut(width: int) -> None:
         f"patch_id  fault_id  still fails  stock: {line}; patched: {line}",
         f"patch_id  fault_id  fixed        stock: {line}",
     ]
-    assert json.loads(diagnosis(row("fixed", long)).as_json())["faults"][0]["stock"] == long
+    assert diagnosis(row("fixed", long)).as_dict()["faults"][0]["stock"] == long
 
 
 def test_what_was_asked_for_and_is_not_there_is_named() -> None:
     found = dataclasses.replace(diagnosis(row("not in this release")), asked=True)
-    assert found.as_details() == "optax 1.2.3 does not have patch_id.fault_id."
+    assert found.as_text(80) == "optax 1.2.3 does not have patch_id.fault_id."

@@ -457,15 +457,15 @@ def test_only_the_user_s_files_are_read(capsys: pytest.CaptureFixture[str], job:
     assert as_json(capsys, job / "train", job / "train" / "opt.py")["files"] == 2
 
 
-def test_progress_is_shown_on_a_terminal_only(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_terminal_shows_that_it_runs(
+    job: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(results, "_PROGRESS_AFTER", -1.0)
-    assert list(results.show_progress(["a", "b"])) == ["a", "b"]
-    assert not capsys.readouterr().err
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    assert list(results.show_progress(["a", "b"])) == ["a", "b"]
-    assert capsys.readouterr().err == "\r0 of 2 files\r\033[K"
+    for is_terminal in (True, False):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda shown=is_terminal: shown)
+        main(["scan", str(job), "--json"])
+        done = capsys.readouterr()
+        assert done.err == "Looking for functions with faults ...\n" * is_terminal
+        assert json.loads(done.out)["files"] == 2
 
 
 def test_a_function_is_known_wherever_a_release_has_it() -> None:

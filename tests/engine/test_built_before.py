@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from optax_dtypefix import OptaxDtypeFixError, OptaxDtypeFixWarning
-from optax_dtypefix._diagnosis.built_before import list_built_before
+from optax_dtypefix._diagnosis.run_check import list_built_before
 from optax_dtypefix._settings import Settings
 from support.fakepackage import NAME, FakePackage, engine_of, on, patch, start
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import json
 from typing import TYPE_CHECKING, Any
 
 from ..._engine.selection import NOT_OPTED_IN
 from ..._engine.state import State
-from ..worker import STOCK_AND_PATCHED, Written, run_workers
+from ..processes import STOCK_AND_PATCHED, Written, run_workers
 from .optimizer import OptimizerError, OptimizerName
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ _SMALL_UPDATES = (
     "set OPTAX_DTYPEFIX_ENABLE=stochastic_rounding, or use optax_dtypefix.master_weights(tx)."
 )
 
-_WRITE_FINDINGS = "optax_dtypefix._diagnosis.check_command.process:write_findings"
+_WRITE_FINDINGS = "optax_dtypefix._diagnosis.check_command.worker:write_findings"
 
 
 class Verdict(enum.IntEnum):
@@ -110,9 +109,9 @@ class OptimizerCheck:
     def _not_checked(self) -> str:
         return _NOT_CHECKED if any("float16" in c.params.params for c in self.checks) else ""
 
-    def as_json(self) -> str:
-        """Return everything as JSON text."""
-        record = {
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything for JSON."""
+        return {
             "target": str(self.name),
             "verdict": self.verdict.name.lower(),
             "not_checked": self._not_checked,
@@ -120,7 +119,6 @@ class OptimizerCheck:
             "cases": [check.as_dict() for check in self.checks],
             **self.report,
         }
-        return json.dumps(record, indent=2)
 
     def as_text(self, *, verbose: bool = False) -> str:
         """Return some lines for each params, and the conclusion; all problems if ``verbose``."""

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import json
-import sys
-import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..._errors import CHECK_FAILED
 from ...patches.functions import KINDS, faults_of
@@ -19,8 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ..._engine.release import Release
-
-_PROGRESS_AFTER = 2.0  # Seconds.
 
 _HALF = ("bfloat16", "float16")
 _KINDS_OF = {
@@ -108,10 +103,9 @@ class Scan:
             return 1
         return CHECK_FAILED if self.unread == self.files else 2 if self.unparsed else 0
 
-    def as_json(self) -> str:
-        """Return everything as JSON text."""
-        releases = [str(release) for release in self.releases]
-        return json.dumps({**dataclasses.asdict(self), "releases": releases}, indent=2)
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything for JSON."""
+        return {**dataclasses.asdict(self), "releases": [str(release) for release in self.releases]}
 
     def as_text(self) -> str:
         """Return a line for each use and each file that cannot be parsed, and the summary.
@@ -163,7 +157,7 @@ def scan(paths: Sequence[str], releases: Sequence[Release], dtypes: Sequence[str
     kinds = kinds_of(dtypes) if dtypes else set(KINDS)
     found = Scan(releases, len(files), [], [], [], 0, {}, dtypes)
     gc.disable()  # Syntax trees have no cycles, and are built in half the time.
-    for file in show_progress(files):
+    for file in files:
         parsed = parse(file)
         names = names_in(parsed.tree)
         found.unparsed.extend(f"{file}: {problem}" for problem in parsed.problems)
@@ -184,15 +178,3 @@ def _faults(path: str, release: Release, kinds: set[str]) -> dict[str, list[str]
     every = faults_of(path, release).items()
     found = {patch: [kind for kind in mine if kind in kinds] for patch, mine in every}
     return {patch: mine for patch, mine in found.items() if mine}
-
-
-def show_progress(files: Sequence[str]) -> Iterator[str]:
-    """Yield the files; from two seconds on, show on a terminal how many are done."""
-    start, shown = time.monotonic(), False
-    for done, file in enumerate(files):
-        if done % 50 == 0 and sys.stderr.isatty() and time.monotonic() - start > _PROGRESS_AFTER:
-            print(f"\r{done} of {len(files)} files", end="", file=sys.stderr, flush=True)
-            shown = True
-        yield file
-    if shown:
-        print("\r\033[K", end="", file=sys.stderr, flush=True)

@@ -29,16 +29,17 @@ from support.compiled import without_metadata
 def program(subject: Case, regime: Regime, *, compiled: bool) -> str:
     """Return init and one step of a transformation as text."""
     with regime.modes():
-        init, step, inputs = traced_step(subject, regime).functions()
+        traced = traced_step(subject, regime)
+        inputs = traced.inputs
         structures = []
 
         def flat_init(inputs: list[Any]) -> list[Any]:
-            leaves, structure = jax.tree_util.tree_flatten(init(inputs))
+            leaves, structure = jax.tree_util.tree_flatten(traced.init(inputs))
             structures.append(structure)
             return leaves
 
         def flat_step(state: list[Any], inputs: list[Any]) -> list[Any]:
-            return jax.tree_util.tree_leaves(step(structures[0].unflatten(state), inputs))
+            return jax.tree_util.tree_leaves(traced.update(structures[0].unflatten(state), inputs))
 
         # JAX would put shapes into the state, and user-defined nodes take arrays only.
         state = jax.eval_shape(flat_init, inputs)

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 from optax_dtypefix._contract.dtypes import COMPLEX, dtype_of, is_inexact, kind_of, leaves, tree_map
 from optax_dtypefix._contract.updates import update_dtypes
 from optax_dtypefix._diagnosis.check import TracedStep
-from optax_dtypefix._diagnosis.check_command.process import loss
+from optax_dtypefix._diagnosis.check_command.worker import loss
 from optax_dtypefix._diagnosis.result import Violation
 from optax_dtypefix._errors import summarize
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from evidence.audit.cases import Case
     from evidence.audit.regimes import Regime
@@ -51,26 +51,11 @@ def measure(case: Case, regime: Regime, *, eager: bool = True) -> Outcome:
         return Outcome(broken, tx.updates)
 
 
-class TracedCase(TracedStep):
-    """A step of a case that can also be compiled."""
-
-    def functions(self) -> tuple[Callable[..., PyTree], Callable[..., PyTree], list[Any]]:
-        """Return ``init(inputs)``, ``update(state, inputs)``, and the abstract inputs of both."""
-
-        def init(flat: list[Any]) -> PyTree:
-            return self._tx.init(self._structure.unflatten(flat)[0])
-
-        def update(state: PyTree, flat: list[Any]) -> tuple[PyTree, PyTree]:
-            return self._update(state, self._structure.unflatten(flat))
-
-        return init, update, self._inputs
-
-
-def traced_step(case: Case, regime: Regime, tx: Any = None) -> TracedCase:
+def traced_step(case: Case, regime: Regime, tx: Any = None) -> TracedStep:
     """Build the case, and trace one step of it on the trees of the regime."""
     params, grads = _trees(case, regime)
     tx = _Watched(case.build()) if tx is None else tx
-    return TracedCase(tx, params, grads, _extra_args(case, params, grads))
+    return TracedStep(tx, params, grads, _extra_args(case, params, grads))
 
 
 class _Watched:

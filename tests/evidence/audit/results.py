@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from evidence.audit.known_exceptions import reason_for, reason_to_narrow
-from optax_dtypefix._diagnosis.worker import STOCK_AND_PATCHED, run_workers
+from optax_dtypefix._diagnosis.processes import STOCK_AND_PATCHED, run_workers
 from optax_dtypefix._text import suggest, table
 from support.processes import QUICKLY_ANYWHERE
 from support.recorded import this_code

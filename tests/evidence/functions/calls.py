@@ -8,7 +8,7 @@ from typing import Any, Callable
 import jax.numpy as jnp
 import optax
 
-from optax_dtypefix._diagnosis.check_command.process import loss
+from optax_dtypefix._diagnosis.check_command.worker import loss
 from support.functions import CALLS, find
 from support.trees import tree_of
 

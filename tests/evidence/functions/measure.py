@@ -115,8 +115,8 @@ def _around_drifting(name: str, parameter: str) -> Case:
 
 def _of_case(case: Case, regimes: Collection[str] = tuple(_KINDS)) -> Kinds:
     def trace(regime: Regime) -> None:
-        init, update, inputs = traced_step(case, regime).functions()
-        jax.eval_shape(update, jax.eval_shape(init, inputs), inputs)
+        step = traced_step(case, regime)
+        jax.eval_shape(step.update, jax.eval_shape(step.init, step.inputs), step.inputs)
 
     return _kinds(regimes, trace)
 

@@ -15,7 +15,7 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from .._api import status
+from .._engine_instance import ENGINE
 from .import_optax import NoOptaxError
 
 if TYPE_CHECKING:
@@ -102,7 +102,8 @@ def lines_to(path: str) -> Iterator[Callable[..., None]]:
 
 def counts_so_far() -> dict[str, tuple[int, int]]:
     """Return for each patch how often it changed something, and how often it was reached."""
-    return {patch.id: (sum(patch.changed.values()), patch.reached) for patch in status()}
+    tallies = {patch_id: slot.tally for patch_id, slot in ENGINE.slots.items()}
+    return {i: (sum(tally.changed.values()), tally.reached) for i, tally in tallies.items()}
 
 
 def patches_at_work(before: dict[str, tuple[int, int]]) -> list[str]:

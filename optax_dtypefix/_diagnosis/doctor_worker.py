@@ -8,7 +8,7 @@ faults, then one outcome a fault, then the report again.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .._api import disabled, status
 from .._engine.release import Release, installed
@@ -16,7 +16,7 @@ from .._engine.state import State
 from ..patches import IDS, load
 from ..patches.releases import TESTED
 from .import_optax import import_optax
-from .worker import counts_so_far, lines_to, patches_at_work
+from .processes import counts_so_far, lines_to, patches_at_work
 
 if TYPE_CHECKING:
     from .._engine.patch import Fault
@@ -39,10 +39,8 @@ def write_outcomes(path: str, *ids: str) -> None:
         for fault in load(patch_id).faults
         if not ids or {patch_id, f"{patch_id}.{fault.id}"} & {*ids}
     ]
-    in_release = [(patch_id, fault) for patch_id, fault in faults if _may_have(release, fault)]
     report = status()
     applied = {patch.id for patch in report if patch.state is State.APPLIED}
-    known: dict[Any, str | None] = {}  # Some faults stand in the tables of two patches.
     with lines_to(path) as write:
         write(
             report=report.as_dict(),
@@ -58,14 +56,12 @@ def write_outcomes(path: str, *ids: str) -> None:
                 for patch_id, fault in faults
             ],
         )
-        for patch_id, fault in in_release:
-            others_may_fix = applied and patch_id not in applied
-            before = counts_so_far() if others_may_fix else None
-            run = fault.reproducer().run
-            if before is not None or run not in known:
-                known[run] = _outcome(fault)
-            outcome, fixed_by = known[run], [patch_id]
-            if outcome is None and before is not None:
+        for patch_id, fault in faults:
+            if not _may_have(release, fault):
+                continue
+            before = counts_so_far()
+            outcome, fixed_by = _outcome(fault), [patch_id]
+            if outcome is None and applied and patch_id not in applied:
                 fixed_by = _fixed_by(fault, patches_at_work(before))
             write(patch=patch_id, fault=fault.id, outcome=outcome, fixed_by=fixed_by)
         write(report=status().as_dict())  # A reproducer may have imported a pending module.

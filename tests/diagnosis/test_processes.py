@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from optax_dtypefix._diagnosis.import_optax import NoOptaxError
-from optax_dtypefix._diagnosis.worker import Written, run_workers
+from optax_dtypefix._diagnosis.processes import Written, run_workers
 from support import processes
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def test_it_does_not_wait_for_threads_of_the_user(
 def test_in_isolated_mode_no_file_on_pythonpath_runs(cwd: Path, tmp_path: Path) -> None:
     script = """
         from optax_dtypefix._diagnosis.import_optax import NoOptaxError
-        from optax_dtypefix._diagnosis.worker import run_workers
+        from optax_dtypefix._diagnosis.processes import run_workers
         try:
             run_workers("pathlib:Path", (), {"some": {}})
         except NoOptaxError as error:

@@ -14,12 +14,12 @@ import jax.numpy as jnp
 from ..._api import status
 from ..._contract.dtypes import leaves, tree_map
 from ..._errors import summarize
-from ..advice import line_of
 from ..check import check
 from ..import_optax import import_optax
+from ..processes import counts_so_far, lines_to, patches_at_work
+from ..run_check import line_of
 from ..shrink import shrunk_shapes
 from ..values import check_values
-from ..worker import counts_so_far, lines_to, patches_at_work
 from .optimizer import OptimizerError, OptimizerName, load
 from .params import Leaf, in_float32, parse_params
 
