@@ -290,6 +290,8 @@ def test_members_of_vmap_have_their_own_bits() -> None:
 @pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, jax.checkpoint], ids=["", "jit", "remat"])
 def test_what_vmap_does_not_map_stays_so(wrap: Any) -> None:
     """Stock's result of an array that all members share is one array, as ``out_axes`` says."""
+    if wrap is jax.checkpoint and Version(jax.__version__) < Version("0.4.20"):
+        pytest.skip("JAX crashes: checkpoint inside vmap, then clear_caches; without us, too")
     params = {"both": normal((3, 4, 5)), "first": normal((3, 6)), "second": normal((4, 7))}
     params = {**params, "none": normal(8), "number": normal(())}
     params = {name: leaf.astype(jnp.bfloat16) for name, leaf in params.items()}
