@@ -12,6 +12,7 @@ import functools
 import inspect
 import operator
 import types
+from collections.abc import Mapping
 from typing import Any, Callable, Literal, NamedTuple
 
 import jax
@@ -36,7 +37,34 @@ class Call(functools.partial[Any]):
         # dill fills closures last: a function of ours could not be called while it is loaded.
         inside = getattr(self.func, "__wrapped__", None)
         func = inside if isinstance(inside, _Inside) else self.func
-        return functools.partial(func, *self.args, **self.keywords), ()
+        # Transformations among the arguments are built again too, so that a chain knows its links.
+        args = map_links(_call_behind, self.args)
+        kwargs = map_links(_call_behind, self.keywords)
+        return functools.partial(func, *args, **kwargs), ()
+
+
+def _call_behind(tx: Any) -> Any:
+    """Return the call that a transformation comes from; itself if a user replaced a part of it."""
+    insides = [getattr(function, "__wrapped__", None) for function in tx]
+    calls = [inside.pickled_as[1][0] for inside in insides if isinstance(inside, _Inside)]
+    return calls[0] if len(calls) == 2 and calls[0] is calls[1] else tx
+
+
+def map_links(change: Callable[[Any], Any], value: Any) -> Any:
+    """Replace the transformations among the arguments of a function; keep its other arguments."""
+    import optax
+
+    by_name = isinstance(value, Mapping)
+    if not by_name and type(value) not in (tuple, list):
+        return value
+    items = list(value.values() if by_name else value)
+    changed = [
+        change(item) if isinstance(item, optax.GradientTransformation) else map_links(change, item)
+        for item in items
+    ]
+    if all(map(operator.is_, changed, items)):
+        return value
+    return dict(zip(value, changed)) if by_name else type(value)(changed)
 
 
 def call_of(stock: Stock, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
