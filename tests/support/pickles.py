@@ -24,7 +24,7 @@ import optax_dtypefix  # noqa: F401  # isort: skip  # First, as in a training sc
 import cloudpickle  # type: ignore[import-untyped]
 import dill  # type: ignore[import-untyped]
 import jax
-import jax.numpy as jnp
+import numpy as np
 import optax
 
 from evidence.audit.cases import Case, cases
@@ -47,7 +47,7 @@ def subjects() -> Iterator[Case]:
     adam stands for what may be inside a wrapper; fromage and sgd for what follows a schedule.
     """
     yield Case(LOOKAHEAD, lambda: optax.lookahead(optax.sgd(0.1), 2, 0.5))
-    yield Case("wide link", lambda: optax.chain(optax.scale(jnp.float32(0.01)), optax.adam(0.1)))
+    yield Case("wide link", lambda: optax.chain(optax.scale(np.float32(0.01)), optax.adam(0.1)))
     for case in cases():
         rated = case.rate in ("", "float") or (
             case.rate == "schedule" and case.name in ("adam", "fromage", "sgd")
