@@ -109,11 +109,16 @@ def _has_one_device() -> bool:
 def _totals(axes: tuple[frozenset[Any], ...], sums: list[tuple[Any, Any]]) -> list[Any]:
     """Add up for each array its sums, and those of the arrays that vary over no other axes."""
     totals: dict[Any, Any] = {}
+    # No constant: a ``cond`` whose branch ``vmap`` chooses would map it, which custom_vmap refuses.
+    all_offsets = lax.iota(np.uint32, 2 * len(sums)) * np.uint32(_GOLDEN)
     for own in dict.fromkeys(axes):
         places = [place for place, others in enumerate(axes) if others <= own]
         numbers = [number.reshape(1) for place in places for number in sums[place]]
-        offsets = np.arange(2 * len(sums), dtype=np.uint32).reshape(-1, 2)[places].reshape(-1)
-        hashed = _hash(lax.concatenate(numbers, 0) + offsets * np.uint32(_GOLDEN))
+        offsets = all_offsets
+        if len(places) < len(sums):
+            pairs = [lax.slice(all_offsets, (2 * i,), (2 * i + 2,)) for i in places]
+            offsets = lax.concatenate(pairs, 0)
+        hashed = _hash(lax.concatenate(numbers, 0) + offsets)
         totals[own] = jnp.sum(hashed, dtype=jnp.uint32)
     return [totals[own] for own in axes]
 

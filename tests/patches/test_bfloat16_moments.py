@@ -145,6 +145,28 @@ def test_each_run_gives_the_same_bits_eager_and_compiled() -> None:
             np.testing.assert_array_equal(np.asarray(got, float), np.asarray(expected, float))
 
 
+@pytest.mark.parametrize("wrap", [optax.MultiSteps, optax.apply_if_finite])
+@pytest.mark.parametrize("build", [lambda: optax.sgd(0.1, 0.9), lambda: optax.rmsprop(0.1)])
+def test_vmap_may_choose_the_branch_of_a_wrapper(wrap: Any, build: Any) -> None:
+    """Each member steps as it does alone, with bits from the data of the step."""
+    tx, rng = wrap(build(), 2), np.random.default_rng(0)
+    shapes = {"w": (3, 3, 4), "number": (3,)}
+    params = {name: jnp.asarray(rng.normal(size=of), jnp.bfloat16) for name, of in shapes.items()}
+
+    def train(params: Any) -> Any:
+        def step(state: Any, _: None) -> Any:
+            updates, state = tx.update(params, state, params)
+            return state, updates
+
+        return jax.lax.scan(step, tx.init(params), None, 4)[1]
+
+    together = jax.jit(jax.vmap(train))(params)
+    for member in range(3):
+        alone = jax.jit(train)(tree_map(lambda leaf, i=member: leaf[i], params))
+        for name in shapes:
+            np.testing.assert_array_equal(together[name][member], alone[name])
+
+
 def test_vmap_gives_each_row_the_steps_that_it_has_alone() -> None:
     tx, rows = optax.scale_by_adam(), jnp.asarray(np.random.randn(3, 5), jnp.bfloat16)
 
