@@ -19,6 +19,7 @@ from unittest.mock import MagicMock
 
 import pytest
 import wrapt
+from packaging.version import Version
 
 from optax_dtypefix import OptaxDtypeFixError, OptaxDtypeFixWarning, State
 from optax_dtypefix._engine import import_hook as _import_hook
@@ -361,7 +362,8 @@ def test_the_import_hooks_of_wrapt(
     sys.meta_path.insert(place, importer.ImportHookFinder())
     module = package.load()
     assert calls == theirs == [module]
-    assert module.__loader__ is module.__spec__.loader is package
+    if place == 0 or Version(wrapt.__version__) >= Version("1.15"):  # Before, its loader stayed.
+        assert module.__loader__ is module.__spec__.loader is package
 
 
 def test_two_of_our_finders(package: FakePackage, calls: list[Any]) -> None:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from packaging.version import Version
 
 import optax_dtypefix
 from optax_dtypefix._contract.x64 import x64
@@ -525,8 +526,10 @@ def test_a_gradient_that_is_not_a_number_still_shows(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
 def test_a_schedule_of_the_limit_may_end_at_zero(dtype: Any) -> None:
+    first = int(Version(optax.__version__) < Version("0.1.4"))  # The count of the first step.
+
     def limit(count: Any) -> Any:
-        return 1.0 - jnp.minimum(count, 2) / 2
+        return 1.0 - jnp.minimum(count - first, 2) / 2
 
     tx = optax.inject_hyperparams(optax.clip_by_global_norm)(limit)
     grads = {"w": jnp.full((2, 2), 4, dtype)}

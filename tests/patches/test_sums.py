@@ -246,6 +246,7 @@ def test_trees_of_different_structures_are_still_refused() -> None:
         optax.tree_utils.tree_vdot({"a": one}, {"b": one})
 
 
+@pytest.mark.skipif(jax.__version_info__ <= (0, 4, 13), reason="keeps no trace: it would crash")
 def test_the_dtype_of_a_sum_is_traced_once() -> None:
     lengths = []
 

@@ -18,6 +18,9 @@ import pytest
 import optax_dtypefix
 import optax_dtypefix.patches
 
+# Old releases call deprecated functions of JAX.
+pytestmark = pytest.mark.filterwarnings("ignore:jax.tree_:FutureWarning")
+
 FOLDERS = tuple(
     str(Path(str(module.__file__)).parent) for module in (optax_dtypefix, optax_dtypefix.patches)
 )

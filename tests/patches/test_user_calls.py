@@ -104,6 +104,8 @@ CASES = {name: (build, times) for name, build, times in with_wide_gradients()}
 def test_an_eager_step_with_wide_gradients_does_not_trace_stock(name: str) -> None:
     """It is traced in the first step, and once more if the dtypes of the state change there."""
     build, times = CASES[name]
+    if "narrow" in name and jax.__version_info__ <= (0, 4, 13):
+        pytest.skip("keeps no trace: jax.clear_caches() would crash")
     for _ in range(2):  # The second transformation uses what was traced for the first.
         tx = build()
         state = tx.init(NARROW)
