@@ -32,11 +32,6 @@ class Known:
 
 KNOWN = (
     Known(
-        "InjectHyperparamsTest::test_hyperparam_default_dtype",
-        ">=0.2.8",
-        "hyperparameters in bfloat16, where b2 = 0.999 is 1: inject_hyperparams keeps float32",
-    ),
-    Known(
         "GaLoreTest::test_mu_dtype_controls_moment_dtype",
         ">=0.2.7",
         "second moments in bfloat16, which stall: the opt-in patch float32_moments widens them",
