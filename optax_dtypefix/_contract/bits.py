@@ -116,8 +116,9 @@ def _totals(axes: tuple[frozenset[Any], ...], sums: list[tuple[Any, Any]]) -> li
         numbers = [number.reshape(1) for place in places for number in sums[place]]
         offsets = all_offsets
         if len(places) < len(sums):
-            pairs = [lax.slice(all_offsets, (2 * i,), (2 * i + 2,)) for i in places]
-            offsets = lax.concatenate(pairs, 0)
+            offsets = lax.concatenate(
+                [lax.slice(all_offsets, (2 * i,), (2 * i + 2,)) for i in places], 0
+            )
         hashed = _hash(lax.concatenate(numbers, 0) + offsets)
         totals[own] = jnp.sum(hashed, dtype=jnp.uint32)
     return [totals[own] for own in axes]

@@ -52,11 +52,6 @@ def is_real(leaf: Any) -> bool:
     return kind_of(dtype_of(leaf)) == REAL
 
 
-def is_complex(leaf: Any) -> bool:
-    """Check whether a leaf is complex."""
-    return kind_of(dtype_of(leaf)) == COMPLEX
-
-
 def is_array(value: Any) -> bool:
     """Check for an array or a NumPy scalar. ``np.float32`` itself has an attribute dtype too."""
     return isinstance(value, (jax.Array, np.ndarray, np.generic))

@@ -25,7 +25,7 @@ from .dtypes import (
     unflatten_like,
 )
 from .rounding import bits_of, round_stochastically, round_to_nearest
-from .state import cast_back
+from .state import cast_back, ids_of_fields
 from .wrong_arguments import refuse_no_transformation, refuse_wrong_key
 
 if TYPE_CHECKING:
@@ -156,8 +156,12 @@ def master_weights(
             )
         has_copy = isinstance(state, MasterWeightsState)
         master = tree_map(_follow, state.master, params) if has_copy else widen(params)
-        # What stays narrow inside, as z of schedule_free, would be rounded to nearest there.
-        before = widen(state.inner_state) if narrow_state else state.inner_state
+        before = state.inner_state
+        if narrow_state:
+            # What stays narrow inside, as z of schedule_free, would be rounded to nearest there.
+            # But a rounded hyperparameter stands for what the user gave.
+            given = ids_of_fields(before, {"hyperparams"})
+            before = tree_map(lambda leaf: leaf if id(leaf) in given else widen(leaf), before)
         new_updates, inner_state = inner.update(widen(updates), before, master, **extra_args)
         if not same_structure(new_updates, params):
             raise ValueError(
@@ -229,3 +233,14 @@ def _apply(param: Any, update: Any) -> Any:
     if kind_of(dtype_of(update)) < 0:  # float0 is no number.
         return _copy(param)
     return jnp.asarray(param + update).astype(dtype_of(param))
+
+
+def requested_by(state: PyTree) -> tuple[Any, ...]:
+    """List the dtypes of the updates that any ``master_weights`` in a state gives."""
+
+    def asks(node: Any) -> bool:
+        return isinstance(node, STATES)
+
+    found = list(filter(asks, jax.tree_util.tree_leaves(state, is_leaf=asks)))
+    copies = (dtype_of(leaf) for node in found for leaf in leaves(getattr(node, "master", ())))
+    return tuple(dict.fromkeys((jnp.dtype(jnp.float32), *copies))) if found else ()

@@ -194,22 +194,12 @@ def update_dtypes(
     dtypes = [update_dtype(dtype, *row, requested=requested) for dtype, row in zip(given, inputs)]
     if state is None or dtypes == given:
         return dtypes
-    requested = (*requested, *_requested_by(state))
+    # Not at the top: few programs use it.
+    from .master_weights import requested_by
+
+    requested = (*requested, *requested_by(state))
     rows = zip(given, inputs, kept() or [()] * len(given))
     return [update_dtype(dtype, *row, requested=(*requested, *more)) for dtype, row, more in rows]
-
-
-def _requested_by(state: PyTree) -> tuple[Any, ...]:
-    """List the dtypes of the updates that any ``master_weights`` in a state gives."""
-    # Not at the top: few programs use it.
-    from .master_weights import STATES
-
-    def asks(node: Any) -> bool:
-        return isinstance(node, STATES)
-
-    found = list(filter(asks, jax.tree_util.tree_leaves(state, is_leaf=asks)))
-    copies = (dtype_of(leaf) for node in found for leaf in leaves(getattr(node, "master", ())))
-    return tuple(dict.fromkeys((jnp.dtype(jnp.float32), *copies))) if found else ()
 
 
 _UNKNOWN = np.dtype("V3")  # Of no array of JAX.

@@ -20,7 +20,6 @@ from ..._contract.dtypes import (
     all_dtypes,
     cast,
     dtype_of,
-    is_complex,
     is_inexact,
     kind_of,
     leaves,
@@ -113,3 +112,8 @@ def _join(real: Any, imaginary: Any) -> Any:
     if isinstance(real, jax.ShapeDtypeStruct):  # Some releases keep the params as they are given.
         return jax.eval_shape(jax.lax.complex, real, imaginary)
     return jax.lax.complex(real, imaginary)
+
+
+def is_complex(leaf: Any) -> bool:
+    """Check whether a leaf is complex."""
+    return kind_of(dtype_of(leaf)) == COMPLEX

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 from typing import Any, Callable
 
-import jax
 import jax.numpy as jnp
 
 from ..._contract.dtypes import (
@@ -24,6 +23,7 @@ from ..._contract.dtypes import (
     leaves,
     unflatten_like,
 )
+from ..._contract.state import ids_of_fields
 from ..._contract.trace import trace, trace_once, trace_state
 from ..._contract.updates import kept_like, same_dtypes
 from ..._engine.patch import Stock
@@ -85,7 +85,7 @@ def _widen(state: PyTree, wide: list[Any] | None, most: list[Any] | None = None)
         return state
     limits = most or [_FLOAT32] * len(flat)
     dtypes = [min(pair, key=_width) for pair in zip(all_dtypes(wide), limits)]
-    constants = _find_constants(state)
+    constants = ids_of_fields(state, _CONSTANTS)
 
     def widened(leaf: Any, dtype: Any) -> Any:
         narrow = id(leaf) not in constants and _is_narrower(dtype_of(leaf), dtype)
@@ -125,7 +125,7 @@ def promote_as_stock(
     like = params if params is not None else next(iter(kept_like(state, updates)), updates)
     if same_dtypes(updates, like):
         return state
-    constants = _find_constants(state)
+    constants = ids_of_fields(state, _CONSTANTS)
     if not any(is_half(leaf) for leaf in leaves(state) if id(leaf) not in constants):
         return state
     extra_args = {n: _float32 if callable(v) else v for n, v in extra_args.items()}
@@ -147,15 +147,6 @@ def _step_of(function: Stock) -> Callable[..., PyTree]:
 # Fields that no step changes: copies of the first params, and rounded hyperparameters, which stand
 # for what the user gave.
 _CONSTANTS = frozenset({"params0", "init_params", "x0", "init_particles", "hyperparams"})
-
-
-def _find_constants(state: PyTree) -> set[int]:
-    def has_constants(node: Any) -> bool:
-        return not _CONSTANTS.isdisjoint(getattr(node, "_fields", ()))
-
-    nodes = filter(has_constants, jax.tree_util.tree_leaves(state, is_leaf=has_constants))
-    fields = (getattr(node, name, ()) for node in nodes for name in _CONSTANTS)
-    return set(map(id, leaves(list(fields))))
 
 
 def has_function(*arguments: Any) -> bool:

@@ -10,7 +10,6 @@ from ..._contract.dtypes import (
     PyTree,
     cast,
     dtype_of,
-    is_complex,
     leaves,
     same_structure,
     tree_map,
@@ -27,7 +26,7 @@ from ..._errors import warn_or_raise
 from ..._settings import SETTINGS
 from ..._tally import count
 from .._support.rebuild import call_of, rebuild
-from .._support.representation import Representation
+from .._support.representation import Representation, is_complex
 
 _TREES = ("params", "updates", "diff_params_memory", "diff_updates_memory")
 """Fields of the state that are trees like the params; the memories have one axis more."""

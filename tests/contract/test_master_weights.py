@@ -69,6 +69,25 @@ def test_small_steps_of_a_state_that_holds_params_add_up() -> None:
     np.testing.assert_allclose(z, 0.3, atol=0.01)
 
 
+@pytest.mark.parametrize("copy", [True, False])
+def test_a_narrow_state_keeps_hyperparameters_as_they_were_given(copy: bool) -> None:
+    """In bfloat16 the state holds 1 for ``b2=0.999``, and the step needs 0.999."""
+    nested = optax.inject_hyperparams(lambda rate: optax.inject_hyperparams(optax.adam)(rate, 0.95))
+    params = {"w": jnp.linspace(1, 2, 12, dtype=jnp.bfloat16)}
+    results = []
+    for tx in (optax.adam(0.01, 0.95), nested(rate=0.01)):
+        wrapped, found = master_weights(tx, copy=copy, narrow_state=True), params
+        state = wrapped.init(params)
+        dtypes = [leaf.dtype for leaf in leaves(state)]
+        for _ in range(4):
+            updates, state = wrapped.update(found, state, found)
+            found = optax.apply_updates(found, updates)
+        assert [leaf.dtype for leaf in leaves(state)] == dtypes
+        results.append(np.asarray(found["w"], np.float64))
+    assert np.abs(results[0] - np.asarray(params["w"], np.float64)).max() > 0.02
+    np.testing.assert_allclose(results[1], results[0], rtol=2**-7)
+
+
 def test_without_a_copy_they_are_rounded_away() -> None:
     end, _ = train(optax.sgd(1e-3), jnp.ones((3,), jnp.bfloat16), 1000)
     np.testing.assert_array_equal(end, 1)
