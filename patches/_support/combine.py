@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any, Callable, get_args
 
 from ..._contract.dtypes import REAL, PyTree, dtypes_in, is_half, kind_of, leaves
 from ..._contract.state import cast_back
 from ..._contract.updates import INNERMOST, Owed, Step, same_dtypes
 from ..._engine.patch import Stock
 from ..._tally import NO_PATCH
-from .rebuild import Parts, Promotes, call_of, map_links, parts_of, rebuild
+from .rebuild import Parts, Promotes, call_of, parts_of, rebuild
 from .stock_dtypes import start_as_stock
 
 
@@ -30,7 +31,7 @@ def combine(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         updates_of_stock.append(_update_of_stock(link, parts))
         return _leave_casts(link, parts)
 
-    noting_args, noting_kwargs = map_links(note, args), map_links(note, kwargs)
+    noting_args, noting_kwargs = _map_links(note, args), _map_links(note, kwargs)
     if noting_args is args and noting_kwargs is kwargs:
         return tx
     update_links = stock(*noting_args, **noting_kwargs).update
@@ -59,7 +60,7 @@ def combine(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         return link._replace(update=next(remaining))
 
     if all(updates_of_stock):
-        in_float32 = stock(*map_links(use_stock, args), **map_links(use_stock, kwargs)).update
+        in_float32 = stock(*_map_links(use_stock, args), **_map_links(use_stock, kwargs)).update
     return NO_PATCH.run(  # The links count their casts.
         rebuild,
         tx,
@@ -69,6 +70,23 @@ def combine(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         in_float32=in_float32,
         promotes=max(promotes, key=list(get_args(Promotes)).index),
     )
+
+
+def _map_links(change: Callable[[Any], Any], value: Any) -> Any:
+    """Replace the transformations among the arguments of a function; keep its other arguments."""
+    import optax
+
+    by_name = isinstance(value, Mapping)
+    if not by_name and type(value) not in (tuple, list):
+        return value
+    items = list(value.values() if by_name else value)
+    changed = [
+        change(item) if isinstance(item, optax.GradientTransformation) else _map_links(change, item)
+        for item in items
+    ]
+    if all(map(operator.is_, changed, items)):
+        return value
+    return dict(zip(value, changed)) if by_name else type(value)(changed)
 
 
 def _leave_casts(tx: Any, parts: Parts | None) -> Any:

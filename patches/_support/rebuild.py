@@ -12,7 +12,6 @@ import functools
 import inspect
 import operator
 import types
-from collections.abc import Mapping
 from typing import Any, Callable, Literal, NamedTuple
 
 import jax
@@ -37,34 +36,7 @@ class Call(functools.partial[Any]):
         # dill fills closures last: a function of ours could not be called while it is loaded.
         inside = getattr(self.func, "__wrapped__", None)
         func = inside if isinstance(inside, _Inside) else self.func
-        # Transformations among the arguments are built again too, so that a chain knows its links.
-        args = map_links(_call_behind, self.args)
-        kwargs = map_links(_call_behind, self.keywords)
-        return functools.partial(func, *args, **kwargs), ()
-
-
-def _call_behind(tx: Any) -> Any:
-    """Return the call that a transformation comes from; itself if a user replaced a part of it."""
-    insides = [getattr(function, "__wrapped__", None) for function in tx]
-    calls = [inside.pickled_as[1][0] for inside in insides if isinstance(inside, _Inside)]
-    return calls[0] if len(calls) == 2 and calls[0] is calls[1] else tx
-
-
-def map_links(change: Callable[[Any], Any], value: Any) -> Any:
-    """Replace the transformations among the arguments of a function; keep its other arguments."""
-    import optax
-
-    by_name = isinstance(value, Mapping)
-    if not by_name and type(value) not in (tuple, list):
-        return value
-    items = list(value.values() if by_name else value)
-    changed = [
-        change(item) if isinstance(item, optax.GradientTransformation) else map_links(change, item)
-        for item in items
-    ]
-    if all(map(operator.is_, changed, items)):
-        return value
-    return dict(zip(value, changed)) if by_name else type(value)(changed)
+        return functools.partial(func, *self.args, **self.keywords), ()
 
 
 def call_of(stock: Stock, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
@@ -108,8 +80,11 @@ Promotes = Literal["nowhere", "in mixed trees", "everywhere"]
 
 def parts_of(tx: Any) -> Parts | None:
     """Return the parts of a transformation; None if it is the user's, or stock's own."""
-    parts: Parts | None = getattr(getattr(tx.update, "__wrapped__", None), "parts", None)
-    return parts
+    inside = tx.update
+    # A loaded function of ours has inside what optax built where it was loaded: ours once more.
+    while getattr(getattr(inside, "__code__", None), "co_name", None) == "in_place_of_stock":
+        inside = getattr(inside, "__wrapped__", None)
+    return inside.parts if isinstance(inside, _Inside) else None
 
 
 def link_of(tx: Any) -> Callable[..., Any]:
@@ -155,10 +130,10 @@ def in_place_of(
     if hasattr(stock, "__qualname__") and isinstance(function, types.FunctionType):
         function.__qualname__ = stock.__qualname__  # Python names it if arguments are missing.
 
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    def in_place_of_stock(*args: Any, **kwargs: Any) -> Any:
         return inside(*args, **kwargs)
 
-    plain = inspect.unwrap(wrapper)  # An import hook on this package may have wrapped it.
+    plain = inspect.unwrap(in_place_of_stock)  # An import hook on this package may have wrapped it.
     in_place = types.FunctionType(plain.__code__, {}, closure=plain.__closure__)
     # Annotations are types, which would be pickled by value.
     functools.update_wrapper(in_place, stock, ("__module__", "__name__", "__qualname__", "__doc__"))

@@ -5,6 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import cloudpickle  # type: ignore[import-untyped]
+import dill  # type: ignore[import-untyped]
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
 import pytest
 
 from support.processes import PATCHED, STOCK, finish, run, start, stdout_of
@@ -65,6 +71,26 @@ def test_another_process_loads_the_same_transformations(outcome: Outcome) -> Non
     same = {name: outcome.patched[name]["program"] for name in outcome.loaded}
     assert {name: found["program"] for name, found in outcome.loaded.items()} == same
     assert names(outcome.loaded) == names({name: outcome.stock[name] for name in outcome.loaded})
+
+
+@pytest.mark.parametrize("pickler", [cloudpickle, dill])
+def test_a_loaded_link_tells_a_new_chain_what_it_owes(pickler: Any) -> None:
+    link = optax.scale(np.float32(0.01))  # Its updates are float32 on stock.
+    loaded = link
+    for _ in range(2):
+        loaded = pickler.loads(pickler.dumps(loaded))
+    params = jnp.linspace(-1, 1, 5, dtype=jnp.bfloat16)
+    steps = []
+    for first in (link, loaded):
+        tx = optax.chain(first, optax.scale_by_adam())
+        updates, state = tx.update(params, tx.init(params), params)
+        steps.append((updates, state, tx.init(params)))
+    assert jax.tree_util.tree_all(jax.tree_util.tree_map(identical, *steps))
+    assert steps[0][1][1].mu.dtype == jnp.float32
+
+
+def identical(a: Any, b: Any) -> bool:
+    return bool(a.dtype == b.dtype and np.array_equal(a, b))
 
 
 LOAD_WITHOUT_US = """
