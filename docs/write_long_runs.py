@@ -92,7 +92,6 @@ CHOICE_NOTES = """
 - *Kept* are the bytes of its params and optimizer state between steps. *Peak in a step* is what a
   compiled step of the optimizer needs at once on a CPU: params, state, gradients and temporaries,
   if params and state are donated.
-- The rows of `stochastic_rounding` and of `rounding_key` were recorded after version 1.1.0.
 - With `stochastic_rounding` a whole train step of the transformer, forward and backward, takes as
   long as without: 0.98 to 1.00 times (`benchmarks/train_step.py`; the best of 40 rounds in turns,
   on a machine with other load).
