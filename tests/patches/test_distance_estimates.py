@@ -588,6 +588,21 @@ def test_a_complex_param_trains_like_its_two_parts(name: str) -> None:
                 assert kept["z"].dtype == jnp.complex64
 
 
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_real_half_gradient_of_a_complex_param_is_widened_first(name: str, dtype: Any) -> None:
+    """Else its squares are rounded before they are summed."""
+    params = {"z": jnp.asarray([1 + 2j, 0.5], jnp.complex64)}
+    half = {"z": jnp.asarray([0.3, 0.1], dtype)}
+    widened = {"z": half["z"].astype(jnp.complex64)}
+    found, wanted = (
+        steps_of(build(name), params, [grads] * 3, losses_of(name)) for grads in (half, widened)
+    )
+    for (_, state), (_, other) in zip(found, wanted):
+        for field, value in fields(other, SCALARS[name]).items():
+            np.testing.assert_allclose(fields(state, SCALARS[name])[field], value, rtol=1e-6)
+
+
 @pytest.mark.skipif("momo" not in NAMES, reason="momo came with optax 0.2.3")
 def test_momo_follows_the_paper_for_complex_params() -> None:
     """Treat C as R^2, on |z - goal|^2, and compare with float64."""
