@@ -50,12 +50,12 @@ def steps() -> list[Step]:
                 yield Step(f"{session}({optax})", f"{folder}/{optax}.json", minutes)
 
     return [
-        *each("audit", "record", "audit", 8),
-        *each("mutants", "upstream", "upstream", 12),
-        Step("record_long_runs", "long-runs.json", 15),
-        *each("mutants", "mutants", "mutants", 6),
-        Step("memory", "benchmarks/memory.json", 1),
-        Step("benchmarks", f"benchmarks/{[*rows][-1]}.json", 13),
+        *each("audit", "record", "audit", 6),
+        *each("mutants", "upstream", "upstream", 13),
+        Step("record_long_runs", "long-runs.json", 16),
+        *each("mutants", "mutants", "mutants", 12),
+        Step("memory", "benchmarks/memory.json", 2),
+        Step("benchmarks", f"benchmarks/{[*rows][-1]}.json", 20),
     ]
 
 

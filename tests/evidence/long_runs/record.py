@@ -1,6 +1,6 @@
 """Record the long runs: stock and patched optax, and the float64 reference.
 
-Run ``python -m evidence.long_runs.record FILE.json`` in ``tests/``. It takes a quarter of an hour.
+Run ``python -m evidence.long_runs.record FILE.json`` in ``tests/``. It takes 10 to 25 minutes.
 """
 
 from __future__ import annotations
