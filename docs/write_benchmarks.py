@@ -54,7 +54,8 @@ IMPORT = """
 table shows what they add to `import optax`, in CPU time, with bytecode and without garbage
 collection. `wrapt` alone is the part that you do not pay if your program imports wrapt anyway: from
 2.2 on, wrapt imports asyncio. The rest is some 25 small modules to load, and some 110 functions to
-wrap. The module of a patch is loaded at the first call of a function that it wraps. The last two columns are of the statement `import optax_dtypefix` alone.
+wrap. The module of a patch is loaded at the first call of a function that it wraps. The last two
+columns are of the statement `import optax_dtypefix` alone.
 
 | optax | `import optax` | wrapt | wrapt and patches | in instructions | statement | modules |
 |---|---|---|---|---|---|---|"""
@@ -122,8 +123,8 @@ Where a patched step takes more than 1.15 times as long as stock's:
 - `adamw, float16`: stock's second moments are below the smallest float16 number, so the patch
   computes them in float32. A step with donated arrays reads and writes 30 bytes a param, and 20 on
   stock.
-- The other steps of 10,000 params: how XLA splits loops over threads. Measured on version 1.1.0 in a
-  process that may use one core, they take 1.0 to 1.1 times as long as stock's.
+- The other steps of 10,000 params: how XLA splits loops over threads. Measured on version 1.1.0 in
+  a process that may use one core, they take 1.0 to 1.1 times as long as stock's.
 
 This table counts the steps that run both on stock and with the patches. `a / b`: with the patches,
 a step has fewer or more traces, and a smaller or larger state.
