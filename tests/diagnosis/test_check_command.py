@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
@@ -14,10 +13,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 import optax
 import pytest
-from hypothesis import (
-    given,
-    strategies as st,
-)
 
 import optax_dtypefix
 from optax_dtypefix._commands.main import main
@@ -28,30 +23,22 @@ from optax_dtypefix._diagnosis.check_command.optimizer import (
     parse_name,
 )
 from optax_dtypefix._diagnosis.check_command.params import (
-    DTYPES,
-    Leaf,
     default_params,
-    in_float32,
     parse_dtypes,
-    parse_own,
-    parse_params,
 )
 from optax_dtypefix._diagnosis.check_command.results import (
     OptimizerCheck,
     ParamsCheck,
     Verdict,
     compare,
-    found_by,
     refuse_unfit,
 )
 from optax_dtypefix._diagnosis.check_command.worker import checked, findings
-from optax_dtypefix._diagnosis.processes import Written
-from optax_dtypefix._errors import summarize
 from optax_dtypefix.patches.releases import TESTED
 from support.processes import Python, finish, start, write_script
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
 HALF = default_params("bfloat16")
 
@@ -470,79 +457,6 @@ def test_help_has_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert "3  nothing was checked" in capsys.readouterr().out
 
 
-# Params.
-
-
-def test_params_are_nested_by_dots() -> None:
-    text = " layer.w = bfloat16[128, 256] ,layer.b=float32[16],scale=float32[]"
-    assert parse_params(text) == {
-        "layer": {"w": Leaf("bfloat16", (128, 256)), "b": Leaf("float32", (16,))},
-        "scale": Leaf("float32", ()),
-    }
-    (case,) = parse_own(text)
-    assert case.name == "layer.w=bfloat16[128,256],layer.b=float32[16],scale=float32[]"
-
-
-words = st.from_regex("[a-z_][a-z0-9_]{0,5}", fullmatch=True)
-leaves = st.builds(Leaf, st.sampled_from(DTYPES), st.lists(st.integers(0, 99), max_size=3))
-trees: st.SearchStrategy[Any] = st.dictionaries(
-    words,
-    leaves | st.dictionaries(words, leaves, min_size=1, max_size=2),
-    min_size=1,
-    max_size=3,
-)
-
-
-def flat(tree: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Leaf]]:
-    for name, node in tree.items():
-        path = f"{before}{name}"
-        if isinstance(node, Leaf):
-            yield path, node
-        else:
-            yield from flat(node, f"{path}.")
-
-
-@given(trees)
-def test_any_tree_can_be_written(tree: Any) -> None:
-    text = ",".join(
-        f"{path}={leaf.dtype}[{','.join(map(str, leaf.shape))}]" for path, leaf in flat(tree)
-    )
-    read = dict(flat(parse_params(text)))
-    assert read == {path: leaf._replace(shape=tuple(leaf.shape)) for path, leaf in flat(tree)}
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "cannot read ''"),
-        ("w=float32[2],", "cannot read ''"),
-        ("w=float32[2] b=float32[2]", "cannot read 'w=float32"),
-        ("w=float32", "cannot read 'w=float32'"),
-        ("w=float32[2 3]", "cannot read 'w=float32[2 3]'"),
-        ("w=flaot32[2]", "unknown dtype 'flaot32'. Did you mean 'float32'?"),
-        ("w=int8[2],w=int8[3]", "'w' is named twice"),
-        ("w=int8[2],w.x=int8[3]", "'w.x': 'w' is an array already"),
-        ("w.x=int8[2],w=int8[3]", "'w' is named twice"),
-        ("w..x=int8[2]", "cannot read 'w..x=int8[2]'"),
-    ],
-)
-def test_malformed_params_are_explained(text: str, message: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError) as error:
-        parse_params(text)
-    assert message in str(error.value)
-
-
-def test_half_precision_becomes_float32() -> None:
-    text = "w=bfloat16[2],float16 = float16 [3],b=float64[]"
-    single = "w=float32[2],float16=float32[3],b=float64[]"
-    assert parse_params(in_float32(text)) == parse_params(single)
-
-
-def test_64_bits_need_64_bit_mode() -> None:
-    assert [case.needs_x64 for case in parse_dtypes("float64, complex128,int64")] == [True] * 3
-    assert [case.needs_x64 for case in parse_dtypes("float32,complex64")] == [False] * 2
-
-
 # Extra arguments.
 
 needs_extra_args = pytest.mark.skipif(
@@ -592,118 +506,3 @@ def test_an_error_that_names_no_extra_argument_stays_as_it_is() -> None:
     given, found = checked(tx, {"w": jax.ShapeDtypeStruct((3,), "float32")})
     assert given == {}
     assert "and 0 were given" in str(found.error)
-
-
-# The patches that were at work.
-
-
-def problems(*texts: str, where: str = "updates['w']") -> list[dict[str, str]]:
-    return [
-        {"check": "values", "kind": text, "where": where, "text": f"{text} of a leaf"}
-        for text in texts
-    ]
-
-
-def checked_params(stock: Any, patched: Any, *at_work: str) -> ParamsCheck:
-    return ParamsCheck(HALF, {"problems": stock}, {"problems": patched, "at_work": [*at_work]})
-
-
-@pytest.mark.parametrize(
-    ("stock", "patched", "needs"),
-    [
-        (problems("nan"), [], ["a"]),
-        (problems("nan", "off"), problems("off"), ["a"]),
-        (problems("nan"), problems("nan", where="updates['b']"), ["a"]),
-        (problems("nan"), problems("nan"), []),
-        ([], [], []),
-        ([], problems("nan"), []),
-    ],
-)
-def test_patches_are_named_where_they_solve_a_problem(stock: Any, patched: Any, needs: Any) -> None:
-    assert checked_params(stock, patched, "a").needs == needs
-
-
-def test_a_killed_process_leaves_a_problem() -> None:
-    written = Written([{"report": {}}, {"problems": [], "unfit": False, "at_work": []}], -9)
-    first, second = found_by(written, 2)
-    assert first["problems"] == []
-    assert second["problems"][0]["text"] == "no result: the process ended with code -9"
-
-
-def test_a_process_that_ends_in_the_factory_is_no_matter_of_params() -> None:
-    written = Written([{"building": True}], 3)
-    ended = found_by(written, 1)[0]
-    name = OptimizerName("train.py", "make")
-    check = ParamsCheck(parse_dtypes("bfloat16")[0], ended, ended)
-    with pytest.raises(OptimizerError) as error:
-        refuse_unfit(name, check)
-    assert "cannot be built, stock or patched: no result: the process ended with code 3" in str(
-        error.value
-    )
-    assert "params" not in str(error.value)
-
-
-def test_an_error_without_a_text_has_its_name() -> None:
-    class NoTextError(Exception):
-        def __str__(self) -> str:
-            raise AssertionError
-
-    assert summarize(NoTextError()) == "NoTextError"
-
-
-# Text.
-
-
-def text_of(*checks: ParamsCheck, verbose: bool = False) -> list[str]:
-    report = {"optax_version": "0.2.5", "jax_version": "0.6.2", "patches": []}
-    found = OptimizerCheck(OptimizerName("train.py", "make"), report, checks)
-    return found.as_text(verbose=verbose).splitlines()
-
-
-def test_params_are_three_lines() -> None:
-    check = checked_params(problems("nan"), [], "inject_hyperparams")
-    assert text_of(check) == [
-        "make, bfloat16",
-        "  stock    nan of a leaf",
-        "  patched  ok             needs: inject_hyperparams",
-        "",
-        "optax 0.2.5, jax 0.6.2: affected; fixed in bfloat16.",
-        "Not checked: runs of thousands of steps, and the rounding of params after each step. "
-        "Half-precision params lose updates smaller than half a unit in the last place: set "
-        "OPTAX_DTYPEFIX_ENABLE=stochastic_rounding, or use optax_dtypefix.master_weights(tx).",
-    ]
-
-
-def test_verbose_shows_every_problem() -> None:
-    check = checked_params(problems("nan", "off", "inf"), problems("off", "inf"), "a")
-    short, long = (text_of(check, verbose=verbose) for verbose in (False, True))
-    assert short[1] == "  stock    nan of a leaf, and 2 more"
-    assert short[2] == "  patched  off of a leaf, and 1 more"
-    assert short[3] == "           needs: a"
-    assert long[1:4] == [
-        "  stock    nan of a leaf",
-        "           off of a leaf",
-        "           inf of a leaf",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("kind", "preserves"),
-    [("state", True), ("updates", True), ("scan", True), ("float64", False), ("stalls", False)],
-)
-def test_a_problem_that_stays_has_a_next_step(kind: str, preserves: bool) -> None:
-    one = problems(kind)
-    _, *advice = text_of(checked_params(one, one))[4:]
-    assert advice[-1].startswith('For more, see "If a problem stays"')
-    assert any("optax_dtypefix.preserve_dtypes(tx)" in line for line in advice) == preserves
-    assert "preserve_dtypes" not in "".join(text_of(checked_params(one, [])))
-
-
-def test_worse_than_stock_is_not_called_affected() -> None:
-    one = problems("nan")
-    lines = text_of(checked_params([], one), checked_params(one, one))
-    (conclusion,) = [line for line in lines if line.startswith("optax 0.2.5")]
-    assert conclusion.endswith(
-        ": affected; broken by the patches (please report it) in bfloat16; the same on "
-        "stock and patched optax in bfloat16."
-    )
