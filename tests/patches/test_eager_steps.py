@@ -73,6 +73,24 @@ def test_a_float32_step_makes_few_python_calls_into_the_shim(build: Any, most: i
     assert 0 < len(calls) <= most, calls
 
 
+@pytest.mark.parametrize(
+    ("build", "most"),
+    [
+        (lambda: optax.adam(1e-3), 99),
+        (lambda: optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3)), 222),
+        (lambda: optax.inject_hyperparams(optax.adamw)(1e-3), 249),
+    ],
+    ids=["adam", "clip and adamw", "inject"],
+)
+@pytest.mark.filterwarnings("ignore:jax.tree_leaves is deprecated:FutureWarning")  # Of 0.1.2.
+def test_a_bfloat16_step_makes_few_python_calls_into_the_shim(build: Any, most: int) -> None:
+    """The second step: what the first one looked at is remembered."""
+    tx, params = build(), {"w": jnp.ones((4, 3), jnp.bfloat16)}
+    _, state = tx.update(params, tx.init(params), params)
+    calls = calls_into_the_shim(lambda: tx.update(params, state, params))
+    assert 0 < len(calls) <= most, calls
+
+
 def test_a_step_of_sgd_makes_few_python_calls_for_a_weakly_typed_leaf() -> None:
     """To cast each update took 20 calls a leaf, and three times as long as stock's step."""
     tx, grads = optax.sgd(0.1), {str(i): jnp.asarray(1.0) + i for i in range(20)}
