@@ -110,7 +110,7 @@ The picture has two marks a run. The curves are of runs in which stock ends at l
 not at NaN: for each patch, the one in which stock ends worst. Stock reaches NaN in {nan} of {all}
 runs. It ends at least 5 % lower than patched optax in {lower} runs: {names}.
 In {helped} patched optax ends where the reference does, so stock's rounding error happens to help
-on this problem. In the other runs the end depends on the last bit: it also differs between float32
+on this problem. In the others the end depends on the last bit: it also differs between float32
 and float64.
 
 In the table:

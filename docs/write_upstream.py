@@ -36,8 +36,8 @@ also runs those of 0.1.9, 0.2.4, 0.2.6 and 0.2.7.
 |---|---|---|---|---|---|"""
 
 KNOWN = """
-These tests fail only with the patches, because they assert what a patch changes on purpose.
-`tests/evidence/upstream/known.py` gives the reason for each:
+These tests fail only with the opt-in patches, because they assert what such a patch changes on
+purpose. `tests/evidence/upstream/known.py` gives the reason for each:
 """
 
 TAIL = """
