@@ -5,13 +5,19 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import optax
 import pytest
+from packaging.version import Version
 
 from support import processes
 from support.processes import PATCHED, STOCK, stdout_of
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+# Before, stock's scalars of prodigy are float32 in bfloat16 too, so no number is lost.
+HAS_NARROW_SCALARS = Version(optax.__version__) >= Version("0.2.4")
 
 
 def run(*arguments: str, **variables: str) -> Any:
@@ -21,7 +27,10 @@ def run(*arguments: str, **variables: str) -> Any:
 
 @pytest.mark.parametrize(
     ("before", "after", "kinds", "states"),
-    [(STOCK, PATCHED, {"replaced", "cast"}, 20), (PATCHED, STOCK, {"cast"}, 15)],
+    [
+        (STOCK, PATCHED, {"cast", *["replaced"] * HAS_NARROW_SCALARS}, 20),
+        (PATCHED, STOCK, {"cast"}, 15),
+    ],
     ids=["from stock", "to stock"],
 )
 def test_a_new_state_is_one_again(
