@@ -350,7 +350,6 @@ PATCHES: dict[str, dict[str, Any]] = {
             "bfloat16 params do not move with a small rate: `apply_updates` and "
             "`incremental_update` round to nearest, which loses what is below half a unit"
         ),
-        "opt_in": True,
         "faults": {
             "small_updates": ">=0.1.2",
             "slow_average": ">=0.1.2",

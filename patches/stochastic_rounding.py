@@ -1,8 +1,10 @@
-"""stochastic_rounding (opt-in): params in half precision are rounded so that small updates count.
+"""stochastic_rounding: params in half precision are rounded so that small updates count.
 
 bfloat16 has 8 bits. ``apply_updates`` rounds params + updates to nearest, so a param of 1 does not
 move by less than 0.002. ``incremental_update``, for target networks and averages of weights, does
-not move by a small share of the distance. Such runs end far above those with float32 params.
+not move by a small share of the distance. Such runs end far above those with float32 params. With
+right moments they may end above stock too: where stock's moments stall, its updates are too large,
+and more of them are larger than half a unit. So both are rounded up and down by default.
 
 Here the sum is computed in float32, and rounded up or down, each as likely as it is near: the param
 is right on average. There is no key and no state. The bits come from the params and updates of the
@@ -11,20 +13,25 @@ frozen params, zero updates and the updates of ``master_weights``. A finite sum 
 where stock's float16 param becomes infinite. Everything else is stock's: float32 and wider,
 integers, complex numbers, None, and what is not finite. The derivative is that of stock.
 
-The bits repeat if the step repeats: if no param moves and the updates are the same again, all
-params stay for ever. So does a single param with a constant gradient. Of many, some move in each
-step, if an update is more than a unit over their number: 1,000 params move by a thousandth of a
-unit. Gradients of new data, and moments, tell steps apart too. For few params and the same data in
-each step, wrap the optimizer in ``master_weights(tx, copy=False)``: it counts its steps. So do for
-fewer than some ten params whose updates differ only in sign, as those of lion: they repeat, too.
+All params of a step share one source of bits: a sample of the params, at least four elements along
+each axis of each array. Of at most 64 arrays, the sample has the updates too; of 16384 numbers or
+less it has all. Each element adds the bits of its own update. In each step the bits are even over
+the tree: if all updates are equal, and together more than about four units, some params move.
 
-All arrays of a step share one source of bits. But inside ``shard_map`` and ``vmap`` an array has no
-bits of one that varies over more mapped axes, so what is replicated stays so. JAX does not say
-what varies inside ``pmap``, ``vmap`` with an ``axis_name``, ``shard_map`` with ``check_vma=False``,
-and any ``shard_map`` of jax before 0.7. There each array has bits of its own data alone, so a
-single number repeats as the only param of a step does. Before jax 0.4.21, ``shard_map`` needs
-``check_rep=False`` where replicated params stand beside others. A sum may be rounded up past a
-bound: clip after it.
+The bits repeat if the step repeats: if no param moves and the updates are the same again, all
+params stay for ever. A tree of a single number hardly moves, with noisy updates too: bfloat16 has
+few numbers that the param and its update can be, and where all of these round back the param
+stays. Two numbers are enough, if their updates are noisy. Keep a number that is alone in its
+optimizer, such as a temperature, in float32, which costs nothing. For few params and the same data
+in each step, wrap the optimizer in ``master_weights(tx, copy=False)``: it counts its steps. So do
+for fewer than some ten params whose updates differ only in sign, as those of lion.
+
+Inside ``shard_map`` and ``vmap`` an array has no bits of one that varies over more mapped axes, so
+what is replicated stays so. JAX does not say what varies inside ``pmap``, ``vmap`` with an
+``axis_name``, ``shard_map`` with ``check_vma=False``, and any ``shard_map`` of jax before 0.7.
+There each array has bits of its own data alone, so a single number repeats as the only param of a
+step does. Before jax 0.4.21, ``shard_map`` needs ``check_rep=False`` where replicated params stand
+beside others. A sum may be rounded up past a bound: clip after it.
 
 flax (``TrainState``, ``nnx.Optimizer``) calls ``optax.apply_updates``. ``equinox.apply_updates``
 does not. There, write ``arrays = optax.apply_updates(eqx.filter(model, eqx.is_array), updates)``
@@ -46,7 +53,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._contract.bits import bits_from, starts_of, sums_of
+from .._contract.bits import bits_from, own_bits, starts_of
 from .._contract.dtypes import (
     REAL,
     PyTree,
@@ -76,7 +83,8 @@ def incremental_update(
         # NumPy has promotion rules of its own.
         of_numpy = isinstance(step_size, (np.ndarray, np.generic))
         of_jax = isinstance(new, jax.Array) and isinstance(old, jax.Array) and not of_numpy
-        return of_jax and has_16_bits(old) and _promoted(step_size, new, old) == old.dtype
+        halves = of_jax and has_16_bits(new) and has_16_bits(old)
+        return halves and _promoted(step_size, new, old) == old.dtype
 
     def stock_of(new: PyTree, old: PyTree) -> PyTree:
         return stock(new, old, step_size)
@@ -123,19 +131,25 @@ def _by_leaf(
     if others:  # In lists: a user's node need not accept leaves of other nodes.
         columns = zip(*(pairs[place] for place in others))
         results.update(zip(others, stock(*map(list, columns))))
-    # Not of what is rounded: XLA would keep that for all params, in float32.
-    starts = starts_of([sums_of(*pairs[place], *args) for place in places])
+    # Not of what is rounded: XLA would keep that for all params, in float32. Of many params alone:
+    # XLA would compile twice what computes the updates, once more for the sample.
+    rows = [(*pairs[place], *args) for place in places]
+    starts = starts_of([row[:1] for row in rows] if len(rows) > _FEW else rows)
     for place, start in zip(places, starts):
         count(f"{dtype_of(flat[place])} rounded stochastically")
         results[place] = _rounded(exact, start, *pairs[place], *args)
     return structure.unflatten(results[place] for place in range(len(pairs)))
 
 
+_FEW = 64
+
+
 # Compiled once for arrays of one shape: an eager step calls two programs for each array.
 @functools.partial(jax.jit, static_argnums=0)
-def _rounded(exact: Callable[..., Any], start: Any, *given: Any) -> Any:
-    number = exact(*given)
-    return round_stochastically(number, given[0].dtype, bits_from(start, number.shape, True))
+def _rounded(exact: Callable[..., Any], start: Any, first: Any, second: Any, *args: Any) -> Any:
+    number = exact(first, second, *args)
+    bits = bits_from(start, number.shape, True) + own_bits(second)
+    return round_stochastically(number, jnp.asarray(first).dtype, bits)
 
 
 def _sum(param: Any, update: Any) -> Any:

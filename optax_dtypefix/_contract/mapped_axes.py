@@ -29,31 +29,32 @@ def are_told() -> bool:
 
 def axes_of(number: Any) -> frozenset[Any]:
     """Return the mapped axes on which a number depends, as ``jax.shard_map`` checks it."""
-    aval = number.aval
+    aval = getattr(number, "aval", None)
     if hasattr(aval, "manual_axis_type"):
         return frozenset(aval.manual_axis_type.varying)
     return frozenset(getattr(aval, "vma", ()))  # Before jax 0.10.
 
 
 def tell_axes(totals: Callable[..., Any], axes: tuple[frozenset[Any], ...]) -> Callable[..., Any]:
-    """Tell a function of sums over which axes each varies, those of a later ``vmap`` too.
+    """Tell a function of rows of arrays over which axes each varies, those of a later ``vmap`` too.
 
     Args:
-      totals: ``totals(axes, sums)`` returns a number for each pair of sums.
-      axes: for each pair, those over which it varies here.
+      totals: ``totals(axes, rows)`` returns a number for each row.
+      axes: for each row, those over which it varies here.
     """
     lent = jax.custom_batching.custom_vmap(functools.partial(totals, axes))
 
     @lent.def_vmap
-    def _map(_: int, are_mapped: Any, sums: list[tuple[Any, Any]]) -> Any:
-        mapped, axis = [first for first, _ in are_mapped[0]], object()
-        ways = [0 if is_mapped else None for is_mapped in mapped]
+    def _map(_: int, are_mapped: Any, rows: list[list[Any]]) -> Any:
+        mapped, axis = list(map(any, are_mapped[0])), object()
+        ways = [[0 if is_mapped else None for is_mapped in row] for row in are_mapped[0]]
 
-        def each(axes: Any, sums: Any) -> Any:
+        def each(axes: Any, rows: Any) -> Any:
             of_each = functools.partial(totals, axes)
-            return jax.vmap(of_each, ([(way, way) for way in ways],), ways)(sums)
+            out = [0 if is_mapped else None for is_mapped in mapped]
+            return jax.vmap(of_each, (ways,), out)(rows)
 
         varying = tuple(old | {axis} if new else old for old, new in zip(axes, mapped))
-        return tell_axes(each, varying)(sums), mapped
+        return tell_axes(each, varying)(rows), mapped
 
     return lent

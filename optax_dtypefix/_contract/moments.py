@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._tally import count
-from .bits import bits_for, bits_from, bits_of_step, starts_of, sums_of
+from .bits import bits_for, bits_from, bits_of_step, starts_of
 from .dtypes import (
     HALVES,
     REAL,
@@ -174,17 +174,16 @@ def _bits_of_step(
     params = {name: _params_of(fields[name], grads) for name in rows}
     flat = enumerate(leaves_and_none(grads))
     gradients = [(param, grad) for param, grad in flat if grad is not None and is_real(grad)]
-    moments = [
-        # The new moments would do as well. But XLA would store them, to read them twice.
-        (param, before if gradients else x)
-        for name, field in rows.items()
-        for param, (x, before, is_narrowed) in zip(params[name], field)
-        if is_narrowed
-    ]
-    arrays = [*moments, *gradients] if moments else []
-    numbers = [param for param, _ in arrays]
-    found = starts_of([sums_of(array) for _, array in arrays], numbers)
-    starts = dict(zip(reversed(numbers), reversed(found)))  # Those of the first array of a param.
+    rows_of: dict[int, list[Any]] = {}
+    for name, field in rows.items():
+        for param, (x, before, is_narrowed) in zip(params[name], field):
+            if is_narrowed:
+                # The new moments would do as well. But XLA would store them, to read them twice.
+                rows_of.setdefault(param, []).append(before if gradients else x)
+    if rows_of:
+        for param, grad in gradients:
+            rows_of.setdefault(param, []).append(grad)
+    starts = dict(zip(rows_of, starts_of([*rows_of.values()])))
     return lambda x, name, place: _free_from_device(x, starts[params[name][place]])
 
 

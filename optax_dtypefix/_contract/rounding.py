@@ -8,6 +8,7 @@ from typing import Any, Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from .dtypes import cast, dtype_of
 
@@ -20,7 +21,7 @@ def round_to_nearest(leaf: Any, dtype: Any) -> Any:
     # Changes nothing. But XLA writes a float32 array that a loop uses twice: 8 bytes of traffic
     # a param, and 4 of memory, in a step of adam in float16.
     infinity = np.asarray(np.inf, dtype_of(leaf))
-    leaf = jax.lax.clamp(-infinity, leaf, infinity)
+    leaf = lax.clamp(-infinity, leaf, infinity)
     largest = float(jnp.finfo(dtype).max)
     rounded = jnp.where(jnp.isfinite(leaf), jnp.clip(leaf, -largest, largest), leaf)
     normal = _reduce_precision(rounded, dtype)
@@ -33,7 +34,7 @@ def round_to_nearest(leaf: Any, dtype: Any) -> Any:
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))  # Old versions of JAX have no derivative.
 def _reduce_precision(leaf: Any, dtype: Any) -> Any:
     # XLA may skip a cast there and back, but not this.
-    return jax.lax.reduce_precision(leaf, jnp.finfo(dtype).nexp, jnp.finfo(dtype).nmant)
+    return lax.reduce_precision(leaf, jnp.finfo(dtype).nexp, jnp.finfo(dtype).nmant)
 
 
 @_reduce_precision.defjvp
@@ -50,7 +51,7 @@ def round_leaf(leaf: Any, dtype: Any) -> Any:
 
 def bits_of(leaf: Any) -> Any:
     """Return the bits of a half-precision array: XLA may skip its rounding in a comparison."""
-    return jax.lax.bitcast_convert_type(leaf, jnp.uint16)
+    return lax.bitcast_convert_type(leaf, jnp.uint16)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
@@ -60,27 +61,31 @@ def round_stochastically(leaf: Any, dtype: Any, bits: Any) -> Any:
     Args:
       leaf: an array of floats, of any shape.
       dtype: bfloat16 or float16.
-      bits: an array of random uint16, of the same shape.
+      bits: random, of the same shape or one that broadcasts: uint16, or uint32 of which the upper
+        half counts.
 
     Returns:
       An array of ``dtype``. What it has exactly stays; no finite number becomes infinite. The
       derivative is that of a cast.
     """
     leaf = cast(leaf, jnp.float32)
-    largest = float(jnp.finfo(dtype).max)
-    finite = jnp.clip(leaf, -largest, largest)  # Else infinity + bits is no number: debug_nans.
-    dropped = 23 - jnp.finfo(dtype).nmant  # Bits of the mantissa.
-    mask = jnp.uint32(2**dropped - 1)
-    random = bits.astype(jnp.uint32) >> (16 - dropped)
-    exact = jax.lax.bitcast_convert_type(finite, jnp.uint32)
-    rounded = jax.lax.bitcast_convert_type((exact + random) & ~mask, jnp.float32)
-    if jnp.finfo(dtype).minexp > jnp.finfo(jnp.float32).minexp:
-        # Below the normal numbers of float16, neighbours are 2^-24 apart.
-        steps = finite * 2.0**24
-        below = jnp.floor(steps)
-        up = steps - below > (bits.astype(jnp.float32) + 0.5) * 2.0**-16
-        steps = jnp.where(up, below + 1, below)  # -0 stays -0.
-        rounded = jnp.where(jnp.abs(leaf) < 2.0**-14, steps * 2.0**-24, rounded)
+    info = jnp.finfo(dtype)
+    dropped = 23 - info.nmant  # Bits of the mantissa.
+    wide = bits.astype(jnp.uint32) << 16 if bits.dtype == jnp.uint16 else bits
+    # Neither an infinite number nor NaN is another one without its last bits.
+    random = jnp.where(jnp.abs(leaf) < float(info.max), wide >> (32 - dropped), 0)
+    exact = lax.bitcast_convert_type(leaf, jnp.uint32) + random
+    if dtype == jnp.bfloat16:  # It is the upper half of float32. XLA would round once more.
+        return lax.bitcast_convert_type((exact >> 16).astype(jnp.uint16), dtype)
+    rounded = lax.bitcast_convert_type(exact & jnp.uint32(2**32 - 2**dropped), jnp.float32)
+    # Below the normal numbers of float16, neighbours are 2^-24 apart.
+    finite = jnp.clip(leaf, -1.0, 1.0)  # ``debug_nans`` refuses what infinity would give here.
+    steps = finite * 2.0**24
+    below = jnp.floor(steps)
+    up = steps - below > ((wide >> 16).astype(jnp.float32) + 0.5) * 2.0**-16
+    steps = jnp.where(up, below + 1, below)  # -0 stays -0.
+    rounded = jnp.where(jnp.abs(leaf) < 2.0**-14, steps * 2.0**-24, rounded)
+    rounded = jnp.clip(rounded, -float(info.max), float(info.max))
     return jnp.where(jnp.isfinite(leaf), rounded, leaf).astype(dtype)
 
 

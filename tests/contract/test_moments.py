@@ -56,7 +56,7 @@ def test_dithering_keeps_the_mean(dtype: Any) -> None:
         # Means below 6e-5 are rounded to nearest in float16, squares to 6e-8 or more.
         known = (0 if dtype == jnp.bfloat16 else 2.0**-14 if how is dither else TINY) < SIZES
         error = np.abs(mean_over_steps(how, dtype) - SIZES)
-        assert (error[known] <= 0.01 * unit(dtype)[known]).all()
+        assert (error[known] <= 0.02 * unit(dtype)[known]).all()
 
 
 def test_squares_are_never_zero_in_float16() -> None:
@@ -246,7 +246,7 @@ def adam_with_a_period(
     return got, np.stack(expected[-21:], axis=1)
 
 
-def test_no_period_of_the_gradients_locks_to_the_bits() -> None:
+def test_gradients_with_a_short_period_do_not_lock_to_the_bits() -> None:
     """Stock is up to 63 % off, and multiples of the golden ratio are 8 % off."""
     cells = ([3, 4], [5, 3], [1, 1.735])
     got, exact = adam_with_a_period((0.9, 0.999), *map(np.asarray, cells))
@@ -256,7 +256,7 @@ def test_no_period_of_the_gradients_locks_to_the_bits() -> None:
     ):
         found, expected = (row[-len(right) :] for row in rows)
         np.testing.assert_allclose(expected, right, atol=1e-3)
-        np.testing.assert_allclose(found, right, rtol=0.02)
+        np.testing.assert_allclose(found, right, rtol=0.03)
     grid = np.meshgrid(np.arange(2, 22), [1.5, 2, 3, 5, 10, 20, 50, 100], 1 + np.arange(16) / 16)
     periods, *rest = map(np.ravel, grid)
     of_period = np.arange(21) >= 21 - periods[:, None]  # Each update of the last period.
@@ -264,15 +264,43 @@ def test_no_period_of_the_gradients_locks_to_the_bits() -> None:
     for betas in ((0.9, 0.999), (0.95, 0.95)):
         got, exact = adam_with_a_period(betas, periods, *rest)
         errors.append(np.where(of_period, np.abs(got / exact - 1), 0).max(1))
-    assert np.max(errors) < 0.04
-    assert np.quantile(errors, 0.99) < 0.03
+    assert np.max(errors) < 0.06
+    assert np.quantile(errors, 0.99) < 0.035
+
+
+def test_no_period_up_to_256_locks_to_the_bits() -> None:
+    """As of an epoch of 41 batches: 41 parts of bits lock to it, and updates are 8 to 17 % off."""
+    random = np.random.default_rng(0)
+    periods = np.asarray([8, 16, 40, 41, 64, 82, 123, 128, 205, 246, 256] * 30)
+    batches = random.normal(size=(len(periods), 256))
+    spread = np.sign(batches) * np.exp(1.5 * random.normal(size=batches.shape))
+    batches = np.where(np.arange(len(periods))[:, None] % 2, batches, spread)
+    batches = jnp.asarray(batches, jnp.bfloat16)
+    tx, steps = optax.scale_by_adam(), 4000
+
+    def moments_of(period: Any, batches: Any) -> Any:
+        def step(state: Any, count: Any) -> tuple[Any, Any]:
+            after = tx.update(batches[count % period], state, batches[0])[1]
+            return after, after.nu
+
+        state = jax.lax.fori_loop(1, steps - 255, lambda n, s: step(s, n)[0], tx.init(batches[0]))
+        return jax.lax.scan(step, state, jnp.arange(steps - 255, steps + 1))[1]
+
+    got = np.asarray(jax.jit(jax.vmap(moments_of))(jnp.asarray(periods), batches), float)
+    squares, moment, expected = np.asarray(batches, float) ** 2, np.zeros(len(periods)), []
+    for count in range(1, steps + 1):
+        moment = 0.999 * moment + 0.001 * squares[np.arange(len(periods)), count % periods]
+        expected.append(moment)
+    off = np.abs(np.sqrt(got / np.stack(expected[-256:], axis=1)) - 1)
+    of_period = np.arange(256) >= 256 - periods[:, None]
+    assert np.quantile(np.where(of_period, off, 0).max(1), 0.99) < 0.045
 
 
 def test_each_param_has_bits_of_its_own_in_each_step() -> None:
     """Rounded alike, all weights would grow in one step and shrink in another."""
     shapes = [(64, 64), (64, 64)]
     bits = [np.asarray(bits_of_elements(step, shapes), float) for step in range(400)]
-    every = np.stack(bits) / 2**16
+    every = np.stack(bits) / 2**32
     assert np.abs(every.mean((1, 2, 3)) - 0.5).max() < 0.02
     assert np.abs(every.mean(0) - 0.5).max() < 0.08
     leaves_apart = [np.corrcoef(*of_step.reshape(2, -1))[0, 1] for of_step in every]

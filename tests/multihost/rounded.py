@@ -7,7 +7,7 @@ import json
 import re
 from typing import Any
 
-import optax_dtypefix  # isort: skip  # First, as in a training script.
+import optax_dtypefix  # noqa: F401  # isort: skip  # First, as in a training script.
 
 import jax
 import jax.numpy as jnp
@@ -123,7 +123,6 @@ def beside_shards(build: Any, mesh: Mesh) -> dict[str, int]:
 
 
 def main() -> None:
-    optax_dtypefix.apply("stochastic_rounding")
     mesh = Mesh(np.asarray(jax.devices()), ("x",))
     found: dict[str, Any] = {name: measure(build, mesh) for name, build in BUILDS.items()}
     beside = {name: beside_shards(build, mesh) for name, build in WITHOUT_COUNTER.items()}
