@@ -1,4 +1,4 @@
-"""bfloat16_moments: moments of bfloat16 gradients are rounded up and down, so that none stalls.
+"""bfloat16_moments: moments in bfloat16 are rounded up and down, so that none stalls.
 
 v += (1 - b2) (g^2 - v) does not move v by less than half a unit in its last place. bfloat16 has 8
 bits. So with b2 = 0.999, v stalls as soon as g^2 / v is below 1 + 2^-9 / 0.001, about 3. For unit
@@ -10,7 +10,8 @@ steps and down in others, so that the mean over steps is right. The step counter
 decides, so each run gives the same bits, and the state takes no more memory. rmsprop, adagrad, sm3,
 adadelta, cocob and ``trace``, the momentum of SGD, have no counter: there all data of the step
 decide. Of few elements, gradients that repeat exactly may still stall them: ``float32_moments``
-does not. A ``mu_dtype`` that you ask for is rounded by stock, to nearest.
+does not. A moment whose dtype you ask for (``mu_dtype``, ``accumulator_dtype``) is rounded in the
+same way, for float32 params too.
 """
 
 from __future__ import annotations

@@ -222,6 +222,7 @@ PATCHES: dict[str, dict[str, Any]] = {
             "stalled_ema": ">=0.1.2",
             "stalled_sum": ">=0.1.2",
             "stalled_trace": ">=0.1.2",
+            "requested_dtype": ">=0.1.2",
             "stalled_without_counter": ">=0.1.2",
         },
     },

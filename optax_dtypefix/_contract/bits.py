@@ -212,7 +212,7 @@ def own_bits(array: Any) -> Any:
 
 @functools.cache
 def _steps(shape: tuple[int, ...]) -> tuple[list[int], int]:
-    """Number the elements of an array: return the step along each axis, and where the next begins.
+    """Return the step of places along each axis of an array, and the first place after it.
 
     Multiples of the golden ratio are as even as numbers can be, over any range of places. But where
     such a multiple is nearly an integer, as that of 144, rows of 144 would be rounded alike. There

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 from typing import TYPE_CHECKING, Any, Callable
 
+import jax
 import jax.numpy as jnp
 
 from ..._contract.dtypes import (
@@ -21,6 +22,7 @@ from ..._contract.dtypes import (
     cast_like,
     dtype_of,
     dtypes_in,
+    is_half_dtype,
     leaves,
     strip_weak_type,
     tree_map,
@@ -31,6 +33,7 @@ from ..._contract.kinds import promote_initial_state
 from ..._contract.moments import round_moments, roundings_of, second_moments
 from ..._contract.promotion import keep_present_mode
 from ..._contract.rounding import round_leaf
+from ..._contract.signatures import is_of_dtype, positional_names
 from ..._contract.state import cast_back
 from ..._contract.updates import Step, kept_like, requested_dtypes, update_dtypes
 from ..._tally import NO_PATCH, Tally, counting, current
@@ -114,6 +117,9 @@ class Layer:
         """Return the transformation; ``call`` of optax returns it too."""
         arguments = (*self.build.args, *self.build.keywords.values())
         self._has_functions = has_function(*arguments)
+        # With ``mu_dtype`` stock would round to nearest, before the moments are rounded here.
+        self._narrow = set(filter(is_half_dtype, self.requested))
+        self._exact = _without_half_dtypes(self.build) if self._narrow else self.build
         self._starts_wide = promotes_half(*arguments)
         # Whether stock's updates are wider than half-precision gradients and params.
         self._promotes = self._starts_wide or bool(self.keep and self.keep.promotes)
@@ -199,13 +205,14 @@ class Layer:
     def _step_in_float32(
         self, wide: Any, updates: PyTree, state: Any, params: PyTree, extra_args: Any
     ) -> Step:
-        build, run = self.build, link_of(self.tx)
+        build, exact = self.build, self._exact
+        run = link_of(exact() if self._narrow else self.tx)
         if self._has_functions:
             from .user_functions import Recorded, replace_functions  # Few programs need them.
 
             users_leaves = leaves((updates, state, params))
             recorded = Recorded(dict(zip(map(id, leaves(wide)), users_leaves)))
-            run = link_of(replace_functions(build, recorded.note)())
+            run = link_of(replace_functions(exact, recorded.note)())
             build = replace_functions(build, recorded.repeat)
         run = functools.partial(run, **extra_args)
         if self.keep and dtypes_in_float32(wide[1], wide[0], wide[2], extra_args) is None:
@@ -227,7 +234,8 @@ class Layer:
 
     def _acting(self, state: Any, *trees: PyTree) -> list[Any]:
         """List the widenings that have something to do."""
-        dtypes = dtypes_in((_moments_of(state), trees)) if self.widenings else ()
+        dtypes = dtypes_in((_moments_of(state), trees)) if self.widenings else set()
+        dtypes |= self._narrow
         return [widening for widening in self.widenings if any(map(widening.is_narrow, dtypes))]
 
     def _wide_fields(self, state: Any) -> set[str]:
@@ -253,6 +261,19 @@ def add_layer(
     layer = Layer(tx, requested_dtypes(stock, args, kwargs), build)
     add(layer)
     return layer.rebuild(call_of(stock, args, kwargs))
+
+
+def _without_half_dtypes(build: functools.partial[Any]) -> functools.partial[Any]:
+    """Return the call of stock without the half-precision dtypes among its arguments."""
+    names = positional_names(build.func)
+
+    def replaced(name: str, value: Any) -> Any:
+        is_asked = value is not None and is_of_dtype(name)
+        return None if is_asked and is_half_dtype(jax.dtypes.canonicalize_dtype(value)) else value
+
+    args = map(replaced, names, build.args)
+    by_name = {name: replaced(name, value) for name, value in build.keywords.items()}
+    return functools.partial(build.func, *args, **by_name)
 
 
 def _widen(acting: list[Any], *trees: PyTree) -> Any:

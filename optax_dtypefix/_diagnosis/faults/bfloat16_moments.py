@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from . import _reproduce as demo
 
 
-def last_update(tx: Any, gradients: Any) -> Any:
-    """Return the last update of a bfloat16 param for these gradients, one a step."""
-    params = np.ones((4, 4), "bfloat16")
+def last_update(tx: Any, gradients: Any, dtype: str = "bfloat16") -> Any:
+    """Return the last update of a param for these gradients, one a step."""
+    params = np.ones((4, 4), dtype)
 
     # Without a stack of all updates: XLA on the CPU would copy bfloat16 stacks in each step.
     def run(params: Any, gradients: Any) -> Any:
@@ -81,6 +82,15 @@ FAULTS = {
         "In bfloat16, trace(0.99) of gradients of about 1 ends below its limit of 100",
         "after 2000 gradients the trace is {:.3g}, not {:.3g}",
         lambda optax: last_update(optax.trace(0.99), _NEAR_ONE),
+        decayed_sum(_NEAR_ONE, 0.99),
+        rtol=0.05,
+    ),
+    "requested_dtype": demo.number(
+        "trace(0.99, accumulator_dtype=bfloat16) of gradients of about 1 ends below its limit of 100",
+        "after 2000 float32 gradients the trace is {:.3g}, not {:.3g}",
+        lambda optax: last_update(
+            optax.trace(0.99, accumulator_dtype=jnp.bfloat16), _NEAR_ONE, "float32"
+        ),
         decayed_sum(_NEAR_ONE, 0.99),
         rtol=0.05,
     ),
