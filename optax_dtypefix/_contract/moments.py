@@ -120,6 +120,9 @@ def round_moments(new: PyTree, old: PyTree, grads: PyTree = None) -> PyTree:
 
 def _round_fields(new: Any, old: Any, grads: PyTree) -> Any:
     roundings = ROUNDINGS[type(old).__name__]
+    if "e_x" in roundings:
+        parts = new.e_x, new.e_g, old.e_g
+        new = new._replace(e_x=tree_map(_in_proportion, *parts, is_leaf=is_none))
     rows = {}
     for name in roundings:
         pairs = zip(leaves_and_none(getattr(new, name)), leaves_and_none(getattr(old, name)))
@@ -145,6 +148,18 @@ def _round_fields(new: Any, old: Any, grads: PyTree) -> Any:
         states = getattr(new, inside), getattr(old, inside)
         fields[inside] = round_moments(*states, grads)
     return new._replace(**fields)
+
+
+def _in_proportion(squares_of_updates: Any, squares: Any, before: Any) -> Any:
+    """Let adadelta's second average stop where its first does, which is at 65504 in float16.
+
+    An update is as large as the root of their quotient, and its square is in the second average: if
+    the first one alone stops, the other feeds on itself.
+    """
+    if not _narrows(getattr(squares, "dtype", None), getattr(before, "dtype", None)):
+        return squares_of_updates
+    largest = float(jnp.finfo(before.dtype).max)
+    return squares_of_updates * jnp.where(squares > largest, largest / squares, 1)
 
 
 def _is_known(node: Any) -> bool:

@@ -443,3 +443,22 @@ def test_nodes_only_receive_arrays(gradient: Any) -> None:
     grads = Converting(jnp.ones((3,), gradient))
     updates, _ = tx.update(grads, tx.init(params), params)
     np.testing.assert_allclose(updates.child, -0.1, rtol=1e-3)
+
+
+@pytest.mark.parametrize("scale", [500, 5000])
+def test_adadelta_with_squares_past_the_largest_number_does_not_feed_on_itself(scale: int) -> None:
+    """Its second average has the squares of updates, which the first one divides."""
+    grads = scale * np.random.default_rng(0).normal(size=(300, 6, 5))
+    ends = {}
+    for dtype in (jnp.float16, jnp.float32):
+        tx, params = optax.adadelta(1.0), jnp.ones((6, 5), dtype)
+
+        def step(carry: Any, grad: Any, tx: Any = tx) -> tuple[Any, None]:
+            params, state = carry
+            updates, state = tx.update(grad.astype(params.dtype), state, params)
+            return (optax.apply_updates(params, updates), state), None
+
+        scan = jax.jit(lambda c, f=step: jax.lax.scan(f, c, jnp.asarray(grads, jnp.float32))[0][0])
+        ends[dtype] = np.asarray(scan((params, tx.init(params))), float)
+    # It was from -2070 to 3606. The averages are shorter, so the paths differ a little.
+    np.testing.assert_allclose(ends[jnp.float16], ends[jnp.float32], atol=0.1)
