@@ -34,8 +34,8 @@ GAINS = (
 
 REACHED = {
     "stock": ("red", "stock", 266),
-    "patched": ("blue", "patched", 328),
-    "rounded": ("amber", "stochastic_rounding", 390),
+    "patched": ("amber", "rounding off", 328),
+    "rounded": ("blue", "patched", 390),
     "master_weights": ("green", "master_weights", 452),
 }
 """The ways that the README shows: their color, name, and where the column of their figures ends."""
@@ -54,9 +54,9 @@ GAP, LINE, PANEL = 40, 16, 124
 
 WAYS = {
     "stock": "stock optax",
-    "patched": "default patches",
-    "rounded": "default patches and `stochastic_rounding`",
-    "opt-ins": "opt-ins: `float32_moments`, `float32_averages`",
+    "rounded": "default patches",
+    "patched": "default patches, rounding of params switched off",
+    "opt-ins": "the same, with `float32_moments`, `float32_averages`",
     "master_weights": "`master_weights(tx)`",
     "stochastic_rounding": "`master_weights(tx, rounding_key=key)`",
     "by_turns": "`master_weights(tx, copy=False, narrow_state=True)`",
@@ -73,12 +73,12 @@ CHOICE = """\
 
 {recorded_on}
 
-Half-precision params lose small updates: a bfloat16 param of 1 does not move by 0.001. To train as
-in float32, round them up and down: set `OPTAX_DTYPEFIX_ENABLE=stochastic_rounding`, and change no
-code. Or keep a float32 copy of the params, or round them in the optimizer: each takes one line
-around the whole optimizer, such as `tx = optax_dtypefix.master_weights(tx)`. The table shows how
-far the final loss is above that of float32 params after 3,000 steps, for a transformer and over all
-runs, and the bytes a param:
+On stock, half-precision params lose small updates: a bfloat16 param of 1 does not move by 0.001.
+With the import, `optax.apply_updates` rounds them up and down, and they train as float32 params
+do. Or keep a float32 copy of the params, or round them in the optimizer: each takes one line around
+the whole optimizer, such as `tx = optax_dtypefix.master_weights(tx)`. The table shows how far the
+final loss is above that of float32 params after 3,000 steps, for a transformer and over all runs,
+and the bytes a param:
 
 | what you write | transformer | median | worst | kept | peak in a step |
 |---|---|---|---|---|---|"""
@@ -92,6 +92,8 @@ CHOICE_NOTES = """
 - *Kept* are the bytes of its params and optimizer state between steps. *Peak in a step* is what a
   compiled step of the optimizer needs at once on a CPU: params, state, gradients and temporaries,
   if params and state are donated.
+- *Rounding of params switched off* is `OPTAX_DTYPEFIX_DISABLE=stochastic_rounding`. Then
+  adam may end [above stock](contract.md#how-params-in-half-precision-are-rounded).
 - With `stochastic_rounding` a whole train step of the transformer, forward and backward, takes as
   long as without: 0.98 to 1.00 times (`benchmarks/train_step.py`; the best of 40 rounds in turns,
   on a machine with other load).
@@ -102,7 +104,9 @@ CHOICE_NOTES = """
 
 HEAD = """\
 Each run trains a softmax regression on scikit-learn's digits, with params in half precision: with
-stock optax {version}, with the patches, and as a reference in float64 NumPy.
+stock optax {version}, with the patches but `stochastic_rounding`, and as a reference in float64
+NumPy. So all three round params to nearest, and what differs is the rest. The
+[last table](#every-way) has the losses with all default patches.
 
 ![Final loss over that of the reference, for each run, and some curves](long-runs.svg)
 
@@ -130,10 +134,11 @@ EVERY_WAY = """
 ## Every way
 
 The mean loss of the last 300 steps. The [record](long-runs.json) also has the bytes a param.
-*Rounded* is `stochastic_rounding`. *Copy*, *key* and *no key* are the three forms of
+*Rounding off* is `OPTAX_DTYPEFIX_DISABLE=stochastic_rounding`, and so is *opt-ins*, with
+`float32_moments` and `float32_averages`. *Copy*, *key* and *no key* are the three forms of
 `master_weights`, in the order of the first table.
 
-| run | stock | default | rounded | opt-ins | copy | key | no key | float32 | float64 |
+| run | stock | default | rounding off | opt-ins | copy | key | no key | float32 | float64 |
 |---|---|---|---|---|---|---|---|---|---|"""
 
 
@@ -264,7 +269,7 @@ def draw_runs(record: Mapping[str, Any]) -> str:
             worst.setdefault(run["patch"], run)
     height = bottom + 66 + PANEL * -(-len(worst) // 2)
     svg = Svg(height, "Final loss over that of a float64 reference")
-    names = {"red": "stock optax", "blue": "default patches"}
+    names = {"red": "stock optax", "blue": "patched, stochastic_rounding off"}
     svg.legend(48, [(color, words, MARKS[color][1]) for color, words in names.items()])
     axis = LogAxis(250, WIDTH - 60, 0.5, 48)
     axis.draw(svg, 62, bottom, (0.5, 1, 2, 4, 8, 16, 32))
