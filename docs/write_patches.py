@@ -46,6 +46,13 @@ OPTAX_DTYPEFIX_DISABLE=multi_steps python train.py
 
 In Python, call `optax_dtypefix.revert("multi_steps")` before you build the optimizer.
 
+To round params in half precision to nearest, switch two patches off. With `bfloat16_moments` alone,
+adam may end [above stock](../contract.md#how-params-in-half-precision-are-rounded):
+
+```sh
+OPTAX_DTYPEFIX_DISABLE=stochastic_rounding,bfloat16_moments python train.py
+```
+
 ## Switch a patch on
 
 An opt-in patch acts only if you name it:

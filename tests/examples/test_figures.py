@@ -90,6 +90,18 @@ def test_the_readme_gives_the_loss_of_master_weights() -> None:
     assert f"not counting {', '.join(unstable[:-1])} and {unstable[-1]}." in text_of("README.md")
 
 
+def test_the_readme_gives_the_loss_of_the_default_patches() -> None:
+    page = (ROOT / "docs" / "long-runs.md").read_text("utf-8")
+    rows = {
+        words: figures
+        for words, *figures in re.findall(r"^\| ([^|]*) \|" + 3 * r" (\S+) \|", page, re.MULTILINE)
+    }
+    (median,) = re.findall(r"\(stock: (\d+) % in the median\)", text_of("README.md"))
+    (bound,) = re.findall(r"steps end at most ([\d.]+) % above", text_of("README.md"))
+    assert rows["stock optax"][1] == f"+{median}%"
+    assert float(rows["default patches"][2].strip("+%")) <= float(bound)
+
+
 def test_the_pages_give_one_time_for_ci_and_one_for_the_tests() -> None:
     ((all_, tests),) = re.findall(
         r"`\.ci/run` takes up to (\d+) minutes, and `python -m pytest` about (\d+)\.",
