@@ -34,12 +34,12 @@ step does. Before jax 0.4.21, ``shard_map`` needs ``check_rep=False`` where repl
 beside others. A sum may be rounded up past a bound: clip after it.
 
 flax (``TrainState``, ``nnx.Optimizer``) calls ``optax.apply_updates``. ``equinox.apply_updates``
-does not. There, write ``arrays = optax.apply_updates(eqx.filter(model, eqx.is_array), updates)``
-and ``model = eqx.combine(arrays, model)``.
+does not, so it is patched too, if the program imports equinox. Where it gives a wider array, as for
+float32 updates of bfloat16 params, that is stock's.
 
 ``periodic_update`` copies, and rounds nothing. ``tree.add_scale`` is arithmetic on any trees, which
 optax uses on moments and directions too: it is left alone, and so are params that you add up
-yourself.
+yourself, as in ``jax.tree.map(jnp.add, params, updates)``.
 
 No upstream issue was found about this rounding.
 """
@@ -72,6 +72,30 @@ from .._tally import count
 def apply_updates(stock: Stock, params: PyTree, updates: PyTree) -> PyTree:
     """Round the sums of params in half precision and updates."""
     return _by_leaf(stock, _is_sum, _sum, params, updates)
+
+
+def apply_to_model(stock: Stock, model: PyTree, updates: PyTree) -> PyTree:
+    """Round the sums of arrays in half precision and updates, as equinox adds them.
+
+    An update of None stands for a part of the model that stays: an array, a function, a layer.
+    """
+
+    def is_sum(part: Any, update: Any) -> bool:
+        in_jax = isinstance(part, jax.Array) and has_16_bits(part)
+        return in_jax and _promoted(part, update) == part.dtype
+
+    if not any(map(has_16_bits, jax.tree_util.tree_leaves(model))):
+        return stock(model, updates)
+    structure: Any
+    flat, structure = jax.tree_util.tree_flatten(updates, is_leaf=lambda leaf: leaf is None)
+    try:
+        parts = structure.flatten_up_to(model)
+    except (TypeError, ValueError):
+        return stock(model, updates)  # The error is stock's.
+    moving = [None if update is None else part for part, update in zip(parts, flat)]
+    moved = _by_leaf(stock, is_sum, _sum, moving, flat)
+    rows = zip(parts, flat, moved)
+    return structure.unflatten(part if update is None else new for part, update, new in rows)
 
 
 def incremental_update(

@@ -9,6 +9,9 @@ folder, on these releases only, in PEP 440 specifiers. ``patch`` alone stands fo
 ``float16_eps.replace``, which calls ``bfloat16_moments.replace``, which calls
 ``promotion.in_one_dtype``, which calls stock. ``float32_moments`` is opt-in.
 
+A function of another package is wrapped when a program imports that package. Until then its patch
+is applied without it.
+
 The file of a patch is imported when one of its layers is called for the first time.
 """
 
@@ -26,6 +29,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "combining": ("optax.transforms._combining", "optax._src.combine"),
     "conditionality": ("optax.transforms._conditionality", "optax._src.wrappers"),
     "contrib": ("optax.contrib._", "optax.contrib.", "optax._src.contrib.", "optax._src."),
+    "equinox": ("equinox._update",),
     "factorized": ("optax._src.factorized",),
     "layouts": ("optax.transforms._layouts", "optax._src.wrappers"),
     "linear_algebra": ("optax._src.linear_algebra",),
@@ -185,6 +189,7 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
         "scale_by_sophia >=0.2.5": (
             "float32_moments", "float16_eps", "bfloat16_moments", "promotion.special_cases:sophia"),
     },
+    "equinox": {"apply_updates": ("stochastic_rounding:apply_to_model",)},
     "factorized": {
         "scale_by_factored_rms": (
             "float32_moments", "float16_eps", "bfloat16_moments",

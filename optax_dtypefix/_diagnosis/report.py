@@ -21,6 +21,15 @@ if TYPE_CHECKING:
     from .._engine.patch import Patch
 
 
+# With float32 params bfloat16 moments are not counted so, and float16 ones sometimes.
+_TO_HALF = ("float32 to bfloat16", "float32 to float16")
+_NEVER_ADDED = (
+    "Patches made numbers in half precision, and `apply_updates` was never called. Params that a "
+    "program adds up itself are rounded to nearest, and small updates are lost. Call "
+    "`optax.apply_updates`."
+)
+
+
 @dataclasses.dataclass(frozen=True, repr=False)
 class PatchStatus:
     """State of one patch. ``==`` ignores ``held``, ``reached`` and ``changed``.
@@ -155,6 +164,17 @@ class Report:
             f"jax {self.jax_version} (digest {self.digest[:6]})"
         )
 
+    @property
+    def notes(self) -> list[str]:
+        """What the program should do differently, as sentences; mostly nothing."""
+        rows = {patch.id: patch for patch in self}
+        rounding = rows.get("stochastic_rounding")
+        if rounding is None or rounding.reached or rounding.state is not State.APPLIED:
+            return []
+        makers = (rows[i] for i in ("bfloat16_moments", "float16_eps") if i in rows)
+        made = {kind for patch in makers for kind in patch.changed}
+        return [] if made.isdisjoint(_TO_HALF) else [_NEVER_ADDED]
+
     def __iter__(self) -> Iterator[PatchStatus]:
         return iter(self.patches)
 
@@ -177,6 +197,7 @@ class Report:
             "jax_version": self.jax_version,
             "optax_location": self.optax_location,
             "patches": [patch.as_dict() for patch in self.patches],
+            "notes": self.notes,
         }
 
     def as_json(self) -> str:
@@ -233,6 +254,8 @@ class Report:
                 "These objects hold stock functions from before the patch. Build them again:",
                 *(f"  {h}" for h in held),
             ]
+        for note in self.notes:
+            lines += ["", note]
         if not any(patch.has_work for patch in self.patches):
             lines += ["", "This optax needs no patches; you can remove `import optax_dtypefix`."]
         return "\n".join(lines)

@@ -4,6 +4,7 @@
 ``application`` decides on patches (``selection``, by the ``release``) and adds them to
 ``patch_points`` (the wrapped functions), with ``locate`` (finds them), ``wrapper`` (wraps them) and
 ``rebinding`` (finds other names of them). The package is optax; the tests have a small one.
+A patch may also wrap a function of another package, if a program imports that.
 
 A program on a tested release loads no more. ``untested`` applies patches by probes, and
 ``still_stock`` serves a late import.

@@ -159,14 +159,15 @@ class Application:
     Args:
       patches: the patches of the package.
       release: the installed release.
-      importing: whether the package is being imported, so that no other code has a copy yet.
+      importing: the package that is being imported, so that no other code has a copy of its
+        functions yet; empty if none is.
 
     Attributes:
       outcome: the decisions, as recorded.
       stale: whether JAX may have traced a function before it changed.
     """
 
-    def __init__(self, patches: Patches, release: Release, *, importing: bool) -> None:
+    def __init__(self, patches: Patches, release: Release, *, importing: str) -> None:
         self._patches = patches
         self._release = release
         self._importing = importing
@@ -195,7 +196,8 @@ class Application:
         named = patches.slots[patch_id].requested or patches.settings.opted_in(patch_id)
         try:
             patch = patches.load(patch_id)
-            return decide(patch, self._release, opted_in=named, judge=self._judge)
+            package = patches.package
+            return decide(patch, self._release, package, opted_in=named, judge=self._judge)
         except Exception as error:  # A broken patch must not break the others, or the import.
             LOGGER.debug("%s could not be decided", patch_id, exc_info=True)
             return describe_failure(error)

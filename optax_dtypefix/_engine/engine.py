@@ -15,7 +15,7 @@ from .._errors import warn_or_raise
 from .._logging import LOGGER
 from . import release as _release
 from .application import Application, Patches, forget_traces
-from .import_hook import after_import, is_being_imported, is_imported
+from .import_hook import after_import, is_being_imported, is_imported, loaded_module
 from .lock import LOADING, LOCK
 from .state import State
 
@@ -31,15 +31,18 @@ class Engine(Patches):
 
     def on_import(self, module: ModuleType) -> None:
         """Apply the patches that wait for this module, at the end of its import or later."""
+        if loaded_module(self.package) is None:  # Its import failed, and another package came.
+            return
         late = not is_being_imported(module)
+        package, _, part = module.__name__.partition(".")
         with LOCK:
             waiting = [patch_id for patch_id in self.ids if self.is_waiting(patch_id)]
-        self._apply(waiting, importing=not late and module.__name__ == self.package)
+        self._apply(waiting, importing="" if late or part else package)
         if late:
             self._report_still_stock()
             return
         with LOCK:
-            self.points.mark_in_time()
+            self.points.mark_in_time(package)
 
     def apply(self, *ids: str) -> None:
         """Apply the named patches, or all that the settings want. Idempotent."""
@@ -111,7 +114,7 @@ class Engine(Patches):
 
         return make_report(self)
 
-    def _apply(self, ids: Iterable[str], *, importing: bool = False) -> None:
+    def _apply(self, ids: Iterable[str], *, importing: str = "") -> None:
         release = _release.installed(sys.modules[self.package], self.tested)
         application = Application(self, release, importing=importing)
         if not release.tested:
@@ -127,7 +130,7 @@ class Engine(Patches):
             if decision.waits_for is not None:
                 after_import(decision.waits_for, self.on_import, strict=self.settings.strict)
         active = any(decision.state is State.APPLIED for decision in outcome.values())
-        if (active or importing) and LOGGER.isEnabledFor(logging.INFO):
+        if (active or importing == self.package) and LOGGER.isEnabledFor(logging.INFO):
             LOGGER.info(self.status().headline)
         self.report_problems(outcome)  # Last: in strict mode it may raise.
 

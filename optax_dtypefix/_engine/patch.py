@@ -77,6 +77,14 @@ class Target(NamedTuple):
         """The last part of the qualified name."""
         return self.qualname.rpartition(".")[2]
 
+    @property
+    def package(self) -> str:
+        """The package that defines it. If it is not the patched one, a program may never load it.
+
+        Then the patch is applied without it. It is wrapped when that package is imported.
+        """
+        return self.modules[0].partition(".")[0]
+
 
 class Patch(NamedTuple):
     """Everything about one patch. ``patches/catalogue.py`` says what its options mean."""

@@ -18,7 +18,13 @@ if TYPE_CHECKING:
 class PatchPoint:
     """A module or class attribute that patches replace, each by a layer of one wrapper.
 
+    Args:
+      package: the package that defines it.
+      module: the module.
+      qualname: the name in the module.
+
     Attributes:
+      package: the package that defines it.
       bound: whether names may hold a wrapper.
       where: the module and the qualified name of the stock function.
       path: the same as text, ``module:qualname``.
@@ -27,7 +33,8 @@ class PatchPoint:
         stay: names that other code copied from a wrapper must follow a second ``apply``.
     """
 
-    def __init__(self, module: str, qualname: str) -> None:
+    def __init__(self, package: str, module: str, qualname: str) -> None:
+        self.package = package
         self.path = f"{module}:{qualname}"
         self.layers: dict[str, Replacement] = {}
         self.wrappers: list[PatchedFunction] = []
@@ -38,8 +45,11 @@ class PatchPoint:
     def lost(self) -> bool:
         """Whether callers no longer reach a wrapper: the function was reloaded or removed.
 
-        A wrapper that other code put around ours, or a mock, is assumed to call ours.
+        A wrapper that other code put around ours, or a mock, is assumed to call ours. What was
+        never bound is of a package that the program has not imported.
         """
+        if not self.wrappers:
+            return False
         current = find(*self.where)
         return current is None or (patched_in(current) is None and self._is_stock(current))
 
@@ -56,10 +66,10 @@ class PatchPoint:
         Rebinding(*owner_of(*self.where), current, wrapper).bind()
         return True
 
-    def wrapped_by_others(self, package: str) -> dict[int, str]:
+    def wrapped_by_others(self) -> dict[int, str]:
         """Describe the wrappers that other code put around ours in the package, by their ids."""
         qualname = self.where[1]
-        names = [str(dict_of(module).get("__name__")) for module in loaded_modules(package)]
+        names = [str(dict_of(module).get("__name__")) for module in loaded_modules(self.package)]
         found = ((name, find(name, qualname)) for name in names)
         return {
             id(current): f"{name}.{qualname}, now {current!r}"
@@ -86,10 +96,14 @@ class PatchPoints:
         """Add a layer, which acts from the next :meth:`refresh` on.
 
         Raises:
-          LookupError: the package does not have the target.
+          LookupError: the package does not have the target. Another package may come later.
           TypeError: the target is neither a function nor a method.
         """
         module = defining_module(target)
+        if module is None and target.package != self.package:
+            point = PatchPoint(target.package, target.modules[0], target.qualname)
+            self._points.setdefault(point.path, point).layers[patch_id] = layer
+            return
         if module is None:
             raise LookupError(f"no {target.qualname} in {' or '.join(target.modules)}")
         stock = find(module, target.qualname)
@@ -99,9 +113,9 @@ class PatchPoints:
             raise TypeError(f"{module}:{target.qualname} is neither a function nor a method")
         # Where it is defined: two patches may name it by different modules.
         names = ("__module__", "__qualname__")
-        point = PatchPoint(*(str(getattr(stock, name, "")) for name in names))
+        point = PatchPoint(target.package, *(str(getattr(stock, name, "")) for name in names))
         if find(*point.where) is not stock:
-            point = PatchPoint(module, target.qualname)
+            point = PatchPoint(target.package, module, target.qualname)
         self._points.setdefault(point.path, point).layers[patch_id] = layer
 
     def detach(self, patch_id: str) -> None:
@@ -111,7 +125,7 @@ class PatchPoints:
 
     def paths(self, patch_id: str) -> tuple[str, ...]:
         """List the functions in which a patch has a layer, as ``module:qualname``."""
-        return tuple(point.path for point in self._with_layers((patch_id,)))
+        return tuple(point.path for point in self._with_layers((patch_id,)) if point.wrappers)
 
     def lost(self, patch_id: str) -> str:
         """Say which callers no longer reach a patch, after a reload for example; empty if all do.
@@ -122,7 +136,7 @@ class PatchPoints:
         paths = [point.path for point in points if point.lost]
         if paths:
             return f"{', '.join(paths)} was reloaded or removed"
-        names = stale_names(_swaps(points), self.package)
+        names = stale_names(_swaps(points), *_packages(points))
         return f"{', '.join(names)} was set back to the stock function" if names else ""
 
     def wrappers(self, ids: Collection[str] = ()) -> list[PatchedFunction]:
@@ -130,10 +144,11 @@ class PatchPoints:
         points = self._with_layers(ids) if ids else self._points.values()
         return [wrapper for point in points for wrapper in point.wrappers]
 
-    def mark_in_time(self) -> None:
-        """Note that nobody had a function before it was patched."""
-        for wrapper in self.wrappers(self.order):
-            wrapper._self_held = wrapper._self_held or {}
+    def mark_in_time(self, package: str) -> None:
+        """Note that nobody had a function of this package before it was patched."""
+        for point in self._with_layers(self.order):
+            for wrapper in point.wrappers if point.package == package else ():
+                wrapper._self_held = wrapper._self_held or {}
 
     def stack(self, suspended: Collection[str]) -> bool:
         """Set the layers of every wrapper, without those of suspended patches.
@@ -149,14 +164,13 @@ class PatchPoints:
         ]
         return any(changed)
 
-    def refresh(
-        self, suspended: Collection[str], *, importing: bool = False
-    ) -> tuple[bool, list[str]]:
+    def refresh(self, suspended: Collection[str], *, importing: str = "") -> tuple[bool, list[str]]:
         """Set the layers of every wrapper, and bind or restore its names.
 
         Args:
           suspended: patches whose layers do not act now but remain.
-          importing: whether the package is being imported, so that no other code has a copy yet.
+          importing: the package that is being imported, so that no other code has a copy of its
+            functions yet; empty if none is.
 
         Returns:
           Whether traces of JAX may hold a function that changed, and the names that were not
@@ -164,11 +178,12 @@ class PatchPoints:
         """
         points = self._with_layers(self.order)
         bound = [point for point in points if point.bind()]
+        importing = importing if _packages(bound) <= {importing} else ""
         changed = self.stack(suspended)
         swaps = _swaps(points)
         rebound = []
-        if bound or stale_names(swaps, self.package):
-            rebound = rebind_aliases(swaps, self.package if importing else None)
+        if bound or stale_names(swaps, *_packages(points)):
+            rebound = rebind_aliases(swaps, *filter(None, [importing]))
         kinds = (functools.partial, staticmethod)
         self.replaced += [(r.before, r.after) for r in rebound if type(r.before) in kinds]
         # Nobody saw the calls of a name before it was bound.
@@ -186,13 +201,17 @@ class PatchPoints:
         rebind_aliases([*swaps, *((after, before) for before, after in own)])
         foreign: dict[int, str] = {}
         for point in leaving:
-            around = point.wrapped_by_others(self.package)
+            around = point.wrapped_by_others()
             point.bound = bool(around)  # The next revert tries again.
             foreign.update(around)
         return [*foreign.values()]
 
     def _with_layers(self, ids: Collection[str]) -> list[PatchPoint]:
         return [p for p in self._points.values() if not p.layers.keys().isdisjoint(ids)]
+
+
+def _packages(points: Iterable[PatchPoint]) -> set[str]:
+    return {point.package for point in points}
 
 
 def _swaps(points: Iterable[PatchPoint]) -> list[tuple[Any, Any]]:

@@ -45,30 +45,30 @@ class Rebinding(NamedTuple):
         return True
 
 
-def rebind_aliases(swaps: Iterable[tuple[Any, Any]], package: str | None = None) -> list[Rebinding]:
+def rebind_aliases(swaps: Iterable[tuple[Any, Any]], *packages: str) -> list[Rebinding]:
     """Rebind every copy of some functions, in one sweep.
 
     Args:
       swaps: pairs of a function to look for and its replacement.
-      package: the only package to search, if given; else search all of ``sys.modules``.
+      *packages: the only ones to search, if given; else search all of ``sys.modules``.
     """
     done = []
-    for rebinding in _stale(swaps, package):
+    for rebinding in _stale(swaps, packages):
         with contextlib.suppress(Exception):  # One that refuses must not keep the others stale.
             done += [rebinding] if rebinding.bind() else []
     return done
 
 
-def stale_names(swaps: Iterable[tuple[Any, Any]], package: str) -> list[str]:
-    """List the names in a package that hold one of some functions: :func:`rebind_aliases` would."""
-    return [f"{_name_of(stale.owner)}.{stale.name}" for stale in _stale(swaps, package)]
+def stale_names(swaps: Iterable[tuple[Any, Any]], *packages: str) -> list[str]:
+    """List the names in packages that hold one of some functions: :func:`rebind_aliases` would."""
+    return [f"{_name_of(stale.owner)}.{stale.name}" for stale in _stale(swaps, packages)]
 
 
-def loaded_modules(package: str | None = None) -> Iterator[ModuleType]:
-    """Yield the loaded modules of a package, or all, without triggering a lazy module."""
-    inside = f"{package}." if package else ""
+def loaded_modules(*packages: str) -> Iterator[ModuleType]:
+    """Yield the loaded modules of some packages, or all, without triggering a lazy module."""
     for name, module in list(sys.modules.items()):
-        if (name == package or name.startswith(inside)) and issubclass(type(module), ModuleType):
+        inside = not packages or name.partition(".")[0] in packages
+        if inside and issubclass(type(module), ModuleType):
             yield module
 
 
@@ -78,10 +78,10 @@ dict_of = _IN_MODULES.__get__
 """Read the ``vars`` of a module without running a property of its class."""
 
 
-def _stale(swaps: Iterable[tuple[Any, Any]], package: str | None) -> Iterator[Rebinding]:
+def _stale(swaps: Iterable[tuple[Any, Any]], packages: tuple[str, ...]) -> Iterator[Rebinding]:
     swaps = tuple(swaps)  # Keeps the functions alive, so that no id is used again.
     new = {id(old): replacement for old, replacement in swaps}
-    for owner, names in _names(package) if new else ():
+    for owner, names in _names(packages) if new else ():
         in_module = issubclass(type(owner), ModuleType)
         kinds = (functools.partial, staticmethod, *((tuple,) if in_module else ()))
         for name, value in names.items():  # Tens of thousands: call nothing for most of them.
@@ -91,10 +91,10 @@ def _stale(swaps: Iterable[tuple[Any, Any]], package: str | None) -> Iterator[Re
                     yield Rebinding(owner, name, value, after)
 
 
-def _names(package: str | None) -> Iterator[tuple[Any, dict[Any, Any]]]:
+def _names(packages: tuple[str, ...]) -> Iterator[tuple[Any, dict[Any, Any]]]:
     """Yield modules, and the classes, dicts and lists that they hold, with what these hold."""
     seen = set()
-    for module in loaded_modules(package):
+    for module in loaded_modules(*packages):
         # The raw __dict__: attribute access could trigger a lazy module or run foreign code.
         names = dict_of(module).copy()
         yield module, names

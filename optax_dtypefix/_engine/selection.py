@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Callable, NamedTuple
 
 from .locate import defining_module, unloaded_module
@@ -24,7 +25,8 @@ class Decision(NamedTuple):
       state: the state to record; ``applied`` means: apply ``targets``.
       reason: why, as text.
       targets: what to wrap.
-      waits_for: a module to wait for; when that module is imported, decide again.
+      waits_for: a module to wait for; when that module is imported, decide again, or wrap those
+        targets that it brings.
       warn: whether to warn the user, who wanted a patch that cannot be applied.
       probed: the faults whose abstract reproducers led to the decision. Once the patch is applied,
         the reproducers must find nothing.
@@ -38,24 +40,30 @@ class Decision(NamedTuple):
     probed: tuple[Fault, ...] = ()
 
 
-def decide(patch: Patch, release: Release, *, opted_in: bool, judge: Judge) -> Decision:
+def decide(
+    patch: Patch, release: Release, package: str, *, opted_in: bool, judge: Judge
+) -> Decision:
     """Decide on one patch that is not disabled.
 
     Args:
       patch: the patch.
       release: the installed release of the package, which is imported.
+      package: its name. Targets of other packages may be absent.
       opted_in: whether the user named the patch, in the environment or in ``apply``.
       judge: decides on a patch whose targets are there.
     """
     if patch.opt_in and not opted_in:
         return Decision(State.DISABLED, NOT_OPTED_IN)
     targets = tuple(target for target in patch.targets if release.within(target.releases))
-    absent = [target for target in targets if defining_module(target) is None]
-    if patch.allow_missing_targets and not release.tested and len(absent) < len(targets):
+    own = [target for target in targets if target.package == package]
+    absent = [target for target in own if defining_module(target) is None]
+    if patch.allow_missing_targets and not release.tested and len(absent) < len(own):
         targets, absent = tuple(target for target in targets if target not in absent), []
-    if absent or not targets:
+    if absent or not own:
         return _absent(absent, wanted=release.tested and bool(patch.faults_on(release)))
-    return judge(patch, targets)
+    decision = judge(patch, targets)
+    others = (target.package for target in decision.targets if target.package != package)
+    return decision._replace(waits_for=next((o for o in others if o not in sys.modules), None))
 
 
 def _absent(targets: list[Target], *, wanted: bool) -> Decision:
