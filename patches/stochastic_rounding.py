@@ -15,7 +15,7 @@ integers, complex numbers, None, and what is not finite. The derivative is that 
 
 All params of a step share one source of bits: a sample of the params, at least four elements along
 each axis of each array. Of at most 64 arrays, the sample has the updates too; of 16384 numbers or
-less it has all. Each element adds the bits of its own update. In each step the bits are even over
+less it has all. Of more arrays, each element adds the bits of its own update. In each step the bits are even over
 the tree: if all updates are equal, and together more than about four units, some params move.
 
 The bits repeat if the step repeats: if no param moves and the updates are the same again, all
@@ -156,12 +156,12 @@ def _by_leaf(
         columns = zip(*(pairs[place] for place in others))
         results.update(zip(others, stock(*map(list, columns))))
     # Not of what is rounded: XLA would keep that for all params, in float32. Of many params alone:
-    # XLA would compile twice what computes the updates, once more for the sample.
-    rows = [(*pairs[place], *args) for place in places]
-    starts = starts_of([row[:1] for row in rows] if len(rows) > _FEW else rows)
+    # XLA would compile what computes the updates once more, for the sample.
+    rows, are_many = [(*pairs[place], *args) for place in places], len(places) > _FEW
+    starts = starts_of([row[:1] for row in rows] if are_many else rows)
     for place, start in zip(places, starts):
         count(f"{dtype_of(flat[place])} rounded stochastically")
-        results[place] = _rounded(exact, start, *pairs[place], *args)
+        results[place] = _rounded(exact, are_many, start, *pairs[place], *args)
     return structure.unflatten(results[place] for place in range(len(pairs)))
 
 
@@ -169,10 +169,14 @@ _FEW = 64
 
 
 # Compiled once for arrays of one shape: an eager step calls two programs for each array.
-@functools.partial(jax.jit, static_argnums=0)
-def _rounded(exact: Callable[..., Any], start: Any, first: Any, second: Any, *args: Any) -> Any:
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _rounded(  # noqa: PLR0913
+    exact: Callable[..., Any], are_many: bool, start: Any, first: Any, second: Any, *args: Any
+) -> Any:
     number = exact(first, second, *args)
-    bits = bits_from(start, number.shape, True) + own_bits(second)
+    bits = bits_from(start, number.shape, True)
+    if are_many:  # The second one is not in the sample.
+        bits = bits + own_bits(second)
     return round_stochastically(number, jnp.asarray(first).dtype, bits)
 
 
