@@ -42,11 +42,20 @@ class RandomProblem:
       loss: ``value_fn``, if it is given: then the transformation may converge.
       double: whether float32 is not enough for the exact run.
       half: whether a param or gradient is in half precision.
+      shrunk: whether the user has larger shapes.
       coarse: whether a param or gradient has 8 bits: rounding alone explains any error.
       paths: key path of each gradient.
     """
 
-    def __init__(self, tx: Any, params: PyTree, grads: PyTree, extra_args: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        tx: Any,
+        params: PyTree,
+        grads: PyTree,
+        extra_args: dict[str, Any],
+        *,
+        least: int = 4,
+    ) -> None:
         functions = {name: value for name, value in extra_args.items() if callable(value)}
         arrays = {name: value for name, value in extra_args.items() if name not in functions}
 
@@ -63,7 +72,8 @@ class RandomProblem:
         self.loss = functions.get("value_fn")
         self._extra_arrays = arrays
         self._structure: Any = jax.tree_util.tree_structure((params, grads))
-        shapes = {} if functions else shrunk_shapes(tx, params, grads)
+        shapes = {} if functions else shrunk_shapes(tx, params, grads, least=least)
+        self.shrunk = any(shape != small for shape, small in shapes.items())
         every = [_Leaf.make(leaf, shapes) for leaf in leaves((params, grads))]
         self._params, self._grads = every[: len(leaves(params))], every[len(leaves(params)) :]
         bits = [jnp.finfo(leaf.dtype).bits for leaf in every if leaf.is_float]
@@ -105,6 +115,11 @@ class RandomProblem:
     def start(self, rng: np.random.Generator) -> Arrays:
         """Return the first params."""
         return [leaf.draw(rng) if leaf.given is None else leaf.given for leaf in self._params]
+
+    def steady(self, rng: np.random.Generator) -> Inputs:
+        """Return params and gradients of sizes between 0.5 and 1.5, as on a slope without end."""
+        every = [*self._params, *self._grads]
+        return Inputs([leaf.round(leaf.draw(rng)) for leaf in every], 1.0)
 
     def inputs(
         self, params: Arrays, start: Arrays, step: int, scale: float, rng: np.random.Generator

@@ -18,9 +18,10 @@ class Violation:
 
     Attributes:
       kind: ``state``, ``structure``, ``updates``, ``float64``, ``int64``, ``scan``, ``cond`` or
-        ``error``; of values, ``not finite``, ``update``, ``statistic``, ``stalls`` or ``error``.
-      where: key path of the leaf, as in ``[0].mu['w']``; of values, as in ``updates['w']`` or
-        ``state[0].weight_sum``. Empty if it is about the whole.
+        ``error``; of values, ``not finite``, ``update``, ``statistic``, ``stalls``, ``params`` or
+        ``error``.
+      where: key path of the leaf, as in ``[0].mu['w']``; of values, as in ``updates['w']``,
+        ``params['w']`` or ``state[0].weight_sum``. Empty if it is about the whole.
       message: what is wrong, such as ``changes from bfloat16[3] to float32[3]``.
       step: of values, the first step that shows it, counted from 1.
       gradients: of values, what is special about the gradients that show it, as text.

@@ -20,23 +20,26 @@ _SIZES = (4, 16, 64, 128, 256, 512)
 """The sizes to try for large dimensions, in this order. Adafactor factors from 128 on."""
 
 
-def shrunk_shapes(tx: Any, params: PyTree, grads: PyTree) -> dict[Shape, Shape]:
+def shrunk_shapes(
+    tx: Any, params: PyTree, grads: PyTree, *, least: int = _SIZES[0]
+) -> dict[Shape, Shape]:
     """Choose a smaller shape for each shape of the params and gradients.
 
-    A dimension of at most 4 stays. Of the larger ones, equal ones stay equal, and a longer one
-    stays longer. ``tx`` must do the same to the smaller ones: ``init`` makes a state of the same
-    structure, with the same ranks and the same dimensions of size 1, and ``update`` runs the same
-    operations. If it does not, the next size is tried, and at last the shapes stay.
+    A dimension of at most ``least`` stays. Of the larger ones, equal ones stay equal, and a longer
+    one stays longer. ``tx`` must do the same to the smaller ones: ``init`` makes a state of the
+    same structure, with the same ranks and the same dimensions of size 1, and ``update`` runs the
+    same operations. If it does not, the next size is tried, and at last the shapes stay.
 
     Args:
       tx: the transformation. If it needs extra arguments, only ``init`` counts.
       params: tree of arrays or ``jax.ShapeDtypeStruct``.
       grads: likewise.
+      least: the smallest size for a large dimension.
     """
     shapes = set(map(np.shape, leaves((params, grads))))
     as_is = {shape: shape for shape in shapes}
     wanted = _outline(tx, params, grads, as_is)
-    for size in _SIZES if wanted else ():
+    for size in filter(least.__le__, _SIZES) if wanted else ():
         smaller = _smaller(shapes, size)
         if _outline(tx, params, grads, smaller) == wanted:
             return smaller

@@ -87,6 +87,11 @@ class Run:
         """Return the scalars of the state, by key path."""
         return {name: leaf for name, leaf in zip(self._names, leaves(self._state)) if name}
 
+    def scalar_dtypes(self) -> dict[str, Any]:
+        """Return the dtype of each float scalar of the state, by key path."""
+        every = self.scalars().items()
+        return {name: np.dtype(dtype_of(leaf)) for name, leaf in every if is_inexact(leaf)}
+
     @property
     def rounds_params(self) -> bool:
         """Whether the state is that of ``master_weights``, or holds one."""

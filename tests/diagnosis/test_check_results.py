@@ -46,6 +46,24 @@ def test_patches_are_named_where_they_solve_a_problem(stock: Any, patched: Any, 
     assert checked_params(stock, patched, "a").needs == needs
 
 
+def test_the_rounding_of_params_is_named_where_it_moves_params() -> None:
+    off, stuck = problems("off"), problems("params", where="params['w']")
+    at_work = ("a", "stochastic_rounding")
+    assert checked_params(off, [], *at_work).needs == ["a"]
+    assert checked_params(stuck, [], *at_work).needs == ["stochastic_rounding"]
+    assert checked_params(off + stuck, [], *at_work).needs == [*at_work]
+    assert checked_params(off + stuck, stuck, *at_work).needs == ["a"]
+
+
+def test_params_that_do_not_move_get_advice() -> None:
+    stuck = problems("params", where="params['s']")
+    *_, advice, _ = text_of(checked_params(stuck, stuck))
+    assert advice == (
+        "Keep a number that is alone in its optimizer in float32, which costs nothing, "
+        "or use optax_dtypefix.master_weights(tx)."
+    )
+
+
 def test_a_killed_process_leaves_a_problem() -> None:
     written = Written([{"report": {}}, {"problems": [], "unfit": False, "at_work": []}], -9)
     first, second = found_by(written, 2)
@@ -88,9 +106,8 @@ def test_params_are_three_lines() -> None:
         "  patched  ok             needs: inject_hyperparams",
         "",
         "optax 0.2.5, jax 0.6.2: affected; fixed in bfloat16.",
-        "Not checked: runs of thousands of steps, and the rounding of params after each step. "
-        "Half-precision params lose updates smaller than half a unit in the last place: set "
-        "OPTAX_DTYPEFIX_ENABLE=stochastic_rounding, or use optax_dtypefix.master_weights(tx).",
+        "Not checked: half-precision params that your program adds up itself, as p + u. "
+        "These are rounded to nearest, and stall: use optax.apply_updates.",
     ]
 
 

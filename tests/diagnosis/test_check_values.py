@@ -128,6 +128,73 @@ def test_rounding_of_stored_moments_is_no_problem() -> None:
         assert found.ok, found
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_a_moment_that_stalls_is_found(dtype: Any) -> None:
+    """It stalls where a thousandth of a square is less than half a unit of bfloat16."""
+
+    def root(grads: Any, state: Any) -> Any:
+        square = jnp.mean(jnp.square(grads["w"].astype(jnp.float32)))
+        mean = state["mean"] + (0.001 * (square - state["mean"])).astype(dtype)
+        return -0.1 / jnp.sqrt(1e-6 + mean.astype(jnp.float32)), {"mean": mean}
+
+    tx = stateful(lambda _: {"mean": jnp.zeros((1,), dtype)}, root)
+    found = check_values(tx, shapes(dtype))
+    if dtype == jnp.float32:
+        assert found.ok, found
+        return
+    assert {(p.kind, p.step, p.gradients) for p in found} == {
+        ("update", 2000, "after steady gradients")
+    }
+    assert "times too large at step 2000 (updates['b']), after steady gradients" in str(found)
+    assert check_values(tx, shapes(dtype), steps=300).ok  # Without that run.
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_params_that_do_not_move_are_found(dtype: Any) -> None:
+    tx = optax.sgd(1e-4)
+    with optax_dtypefix.disabled("stochastic_rounding"):
+        found = check_values(tx, shapes(dtype))
+        assert check_values(optax.sgd(0.1), shapes(dtype)).ok
+    assert [(p.kind, p.where) for p in found] == [("params", f"params['{n}']") for n in "bw"]
+    text = "moves params only 0.00 of the way at step 2000 (params['w']), after steady gradients"
+    assert text in str(found)
+    found = check_values(tx, shapes(dtype))
+    assert found.ok, found
+
+
+def test_a_number_that_is_alone_hardly_moves() -> None:
+    tx = optax.adam(1e-3)
+    number = jax.ShapeDtypeStruct((), jnp.bfloat16)
+    assert kinds(check_values(tx, {"s": number})) == {"params"}
+    assert check_values(tx, {"s": number, "w": jax.ShapeDtypeStruct((8, 12), jnp.bfloat16)}).ok
+    assert check_values(tx, {"s": jax.ShapeDtypeStruct((), jnp.float32)}).ok
+
+
+def test_the_rounding_of_a_hyperparameter_is_no_problem() -> None:
+    """float16 has no 1e-8. A patch uses what was given, where the state holds its rounding."""
+
+    def same(grads: Any, state: Any) -> Any:
+        del grads
+        return -0.1, state
+
+    def init(params: Any) -> Any:
+        return {"eps": jnp.asarray(1e-8, params["w"].dtype)}
+
+    found = check_values(stateful(init, same), shapes(jnp.float16))
+    assert found.ok, found
+
+
+def test_a_state_that_no_loop_takes_is_a_note() -> None:
+    def grow(grads: Any, state: Any) -> Any:
+        del grads
+        return -0.1, (*state, jnp.zeros(()))
+
+    found = check_values(stateful(lambda _: (), grow), shapes(jnp.bfloat16))
+    assert found.ok
+    (note,) = found.notes
+    assert note.startswith("no run with steady gradients: ")
+
+
 def test_float32_is_compared_with_float64() -> None:
     def factor(grads: Any, state: Any) -> Any:
         del grads

@@ -21,14 +21,19 @@ _UNCHANGED = "the same on stock and patched optax"
 _KEPT_BY_PRESERVE_DTYPES = {"state", "updates", "scan", "cond"}
 """Kinds of problems that ``preserve_dtypes`` solves."""
 
-_NOT_CHECKED = "runs of thousands of steps, and the rounding of params after each step"
-"""What half precision may cost beyond a few hundred steps of the transformation."""
+_NOT_CHECKED = "half-precision params that your program adds up itself, as p + u"
+"""What no patch can reach."""
 
-_SEE_PAGE = "See docs/long-runs.md."
-_SMALL_UPDATES = (
-    "Half-precision params lose updates smaller than half a unit in the last place: "
-    "set OPTAX_DTYPEFIX_ENABLE=stochastic_rounding, or use optax_dtypefix.master_weights(tx)."
+_ADD_UP = "These are rounded to nearest, and stall: use optax.apply_updates."
+
+_LONE_NUMBER = (
+    "Keep a number that is alone in its optimizer in float32, which costs nothing, "
+    "or use optax_dtypefix.master_weights(tx)."
 )
+"""What to do about params that do not move, though they are rounded stochastically."""
+
+_ROUNDING = "stochastic_rounding"
+"""The patch that moves params, and does nothing else."""
 
 _WRITE_FINDINGS = "optax_dtypefix._diagnosis.check_command.worker:write_findings"
 
@@ -63,7 +68,8 @@ class ParamsCheck:
             {(problem["check"], problem["kind"], problem["where"]) for problem in side["problems"]}
             for side in (self.stock, self.patched)
         )
-        return self.patched["at_work"] if stock - patched else []
+        solved = {kind == "params" for _, kind, _ in stock - patched}
+        return [patch for patch in self.patched["at_work"] if (patch == _ROUNDING) in solved]
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything for JSON. ``notes`` say which values were not compared, and why."""
@@ -127,9 +133,7 @@ class OptimizerCheck:
             name = f"{self.name.name}, {check.params.name}"
             lines += [name, *check.lines(verbose=verbose), ""]
         conclusion, *advice = self._conclusion()
-        applied = [p["id"] for p in self.report["patches"] if p["state"] == State.APPLIED.value]
-        more = _SEE_PAGE if "stochastic_rounding" in applied else _SMALL_UPDATES
-        left_out = f"Not checked: {self._not_checked}. {more}"
+        left_out = f"Not checked: {self._not_checked}. {_ADD_UP}"
         return "\n".join([*lines, conclusion, *[left_out] * bool(self._not_checked), *advice])
 
     def _conclusion(self) -> Iterator[str]:
@@ -156,6 +160,8 @@ class OptimizerCheck:
         if off:
             yield f"Your OPTAX_DTYPEFIX* variables switch these patches off: {', '.join(off)}."
         left = {problem["kind"] for check in self.checks for problem in check.patched["problems"]}
+        if "params" in left and _ROUNDING not in off:
+            yield _LONE_NUMBER
         if left & _KEPT_BY_PRESERVE_DTYPES:
             yield "To keep its dtypes, use optax_dtypefix.preserve_dtypes(tx)."
         yield 'For more, see "If a problem stays" in docs/control.md.'
