@@ -56,7 +56,7 @@ def test_dithering_keeps_the_mean(dtype: Any) -> None:
         # Means below 6e-5 are rounded to nearest in float16, squares to 6e-8 or more.
         known = (0 if dtype == jnp.bfloat16 else 2.0**-14 if how is dither else TINY) < SIZES
         error = np.abs(mean_over_steps(how, dtype) - SIZES)
-        assert (error[known] <= 0.02 * unit(dtype)[known]).all()
+        assert (error[known] <= 0.01 * unit(dtype)[known]).all()
 
 
 def test_squares_are_never_zero_in_float16() -> None:
@@ -256,7 +256,7 @@ def test_gradients_with_a_short_period_do_not_lock_to_the_bits() -> None:
     ):
         found, expected = (row[-len(right) :] for row in rows)
         np.testing.assert_allclose(expected, right, atol=1e-3)
-        np.testing.assert_allclose(found, right, rtol=0.03)
+        np.testing.assert_allclose(found, right, rtol=0.04)
     grid = np.meshgrid(np.arange(2, 22), [1.5, 2, 3, 5, 10, 20, 50, 100], 1 + np.arange(16) / 16)
     periods, *rest = map(np.ravel, grid)
     of_period = np.arange(21) >= 21 - periods[:, None]  # Each update of the last period.
