@@ -182,6 +182,8 @@ def take_steps(run: Run) -> None:
     state = jax.jit(tx.init)(params)
     for _ in range(3):
         state = step(state, tree_map(lambda leaf: leaf // 2, params), params)
+    if run.dtype == jnp.float32:
+        optax.apply_updates(params, params)
 
 
 def main() -> None:

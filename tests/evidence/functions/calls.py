@@ -73,6 +73,8 @@ _ALL: dict[str, Callable[[Any, Any], Any]] = {
     **{name: functools.partial(_schedule, given) for name, given in _SCHEDULES.items()},
     **{path: functools.partial(_with_number, call) for path, call in CALLS.items()},
     "cosine_similarity": lambda similarity, tree: similarity(tree["b"], tree["b"]),
+    "apply_updates": lambda apply, tree: apply(tree, tree),
+    "incremental_update": lambda update, tree: update(tree, tree, 0.1),
     "periodic_update": _updated,
     "global_norm": lambda norm, tree: norm(tree),
     "tree.norm": lambda norm, tree: norm(tree),
