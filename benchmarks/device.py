@@ -25,11 +25,11 @@ WORKER = Path(__file__).with_name("device_worker.py")
 SIDES = {
     "stock": {"OPTAX_DTYPEFIX": "off"},
     "patched": {},
-    "rounded": {"OPTAX_DTYPEFIX_ENABLE": "stochastic_rounding"},
+    "to nearest": {"OPTAX_DTYPEFIX_DISABLE": "stochastic_rounding"},
 }
 """The processes, and their variables."""
 
-SHARES = {"stock": 0.25, "patched": 0.45, "rounded": 0.1}
+SHARES = {"stock": 0.25, "patched": 0.45, "to nearest": 0.1}
 """How much of the time each process may take. The rest is for ``doctor`` and the examples."""
 
 NAMES = (
@@ -67,7 +67,7 @@ def check(
         "steps": dict(compare(found)),
         "bits": {
             f"{name}, {side}": result
-            for side in ("patched", "rounded")
+            for side in ("patched", "to nearest")
             for name, result in found[side]["bits"].items()
         },
         "trained_steps": trained,
@@ -188,9 +188,9 @@ def table(record: dict[str, Any]) -> Iterator[str]:
     yield "| step | ms | ratio | temporaries, bytes a param | peak |"
     yield "|---|---|---|---|---|"
     for name, sides in record["steps"].items():
-        for side in ("patched", "rounded"):
+        for side in ("patched", "to nearest"):
             if side in sides:
-                title = name if side == "patched" else f"{name}, stochastic_rounding"
+                title = name if side == "patched" else f"{name}, rounded to nearest"
                 yield f"| {' | '.join((title, *cells(sides, side)))} |"
     for part in ("bits", "training", "doctor", "examples", "errors"):
         for name, found in record.get(part, {}).items():

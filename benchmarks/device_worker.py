@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 REPEATS, STEPS = 7, 12
 STOCK = os.environ.get("OPTAX_DTYPEFIX") == "off"
-ROUNDED = "stochastic_rounding" in os.environ.get("OPTAX_DTYPEFIX_ENABLE", "")
+TO_NEAREST = "stochastic_rounding" in os.environ.get("OPTAX_DTYPEFIX_DISABLE", "")
 SIX_BYTES = "master_weights(adamw, copy=False, narrow_state=True)"
 tree_map, leaves = jax.tree_util.tree_map, jax.tree_util.tree_leaves
 
@@ -50,7 +50,7 @@ def optimizers() -> dict[str, tuple[Callable[[], Any], tuple[str, ...]]]:
     names = ("adamw", "clip, inject(adamw)", "MultiSteps(adamw)")
     stock = {name: (CASES[name].build, every) for name in names}
     stock["lion"] = (lambda: optax.lion(0.001), every)
-    if ROUNDED:
+    if TO_NEAREST:
         return {name: (build, halves) for name, (build, _) in stock.items()}
     names = ("schedule_free_sgd", "adafactor")
     stock.update({name: (CASES[name].build, every) for name in names if name in CASES})
@@ -211,7 +211,7 @@ def main(count: str, trained: str, seconds: str, *asked: str) -> None:
     parts = {"steps": steps(int(count), [*asked])}
     if not STOCK:
         parts["bits"] = bits([*asked])
-    if not (STOCK or ROUNDED) and int(trained):
+    if not (STOCK or TO_NEAREST) and int(trained):
         parts["training"] = training(int(trained))
     for part, results in parts.items():
         for found in results:

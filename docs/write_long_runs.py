@@ -1,4 +1,4 @@
-"""Write docs/long-runs.md and its two pictures from docs/long-runs.json.
+"""Write docs/long-runs.md and three pictures from docs/long-runs.json.
 
 Run ``python docs/write_long_runs.py``. ``evidence.long_runs.record`` writes the JSON file.
 """
@@ -146,7 +146,8 @@ def main() -> None:
     """Write the page and draw the pictures."""
     record = json.loads((FOLDER / "long-runs.json").read_text("utf-8"))
     (FOLDER / "long-runs.md").write_text("\n".join(page(record)) + "\n", encoding="utf-8")
-    for name, draw in (("gains", draw_gains), ("long-runs", draw_runs)):
+    pictures = {"one-import": draw_curves, "gains": draw_gains, "long-runs": draw_runs}
+    for name, draw in pictures.items():
         (FOLDER / f"{name}.svg").write_text(draw(record), encoding="utf-8")
 
 
@@ -232,6 +233,42 @@ def ends_as_the_reference(run: Run) -> bool:
 def scientific(error: float | None) -> str:
     """Format a relative error."""
     return "NaN" if error is None else f"{error:.1e}"
+
+
+CURVES = {"stock": ("red", 1.6), "float32": ("ink", 3), "patched": ("blue", 1.6)}
+"""The curves of the README's first picture: their color and width, in the order of drawing."""
+
+
+def draw_curves(record: Mapping[str, Any]) -> str:
+    """Draw the loss of the transformer in float32, and in bfloat16 on stock and patched optax."""
+    svg = Svg(236, "Loss of a small transformer, adamw")
+    last = {way: record["curves"][way][-5:] for way in CURVES}
+    words = {
+        way: f"{'float32' if way == 'float32' else f'bfloat16, {way}'} {sum(of) / 5:.3f}"
+        for way, of in last.items()
+    }
+    svg.legend(46, [(color, words[way], "square") for way, (color, _) in CURVES.items()])
+    left, right, top, bottom = MARGIN + 30, WIDTH - MARGIN, 66, 210
+    low, high = 1.2, 2.2  # Above that the curves are one.
+    for loss in (1.2, 1.4, 1.6, 1.8, 2.0, 2.2):
+        y = bottom - (bottom - top) * (loss - low) / (high - low)
+        svg.line([(left, y), (right, y)], "rule")
+        svg.text(left - 6, y + 4, f"{loss:.1f}", "muted", text_anchor="end", font_size=11)
+    for step in (1000, 2000, 3000):
+        x = left + (right - left) * step / 3000
+        svg.text(x, bottom + 18, f"{step:,}", "muted", text_anchor="end", font_size=11)
+    for way, (color, width) in CURVES.items():
+        losses = record["curves"][way]
+        points = [
+            (
+                left + (right - left) * (index + 1) / len(losses),
+                bottom - (bottom - top) * (loss - low) / (high - low),
+            )
+            for index, loss in enumerate(losses)
+            if loss <= high
+        ]
+        svg.line(points, color, stroke_width=width)
+    return str(svg)
 
 
 def draw_gains(record: Mapping[str, Any]) -> str:

@@ -15,8 +15,9 @@ integers, complex numbers, None, and what is not finite. The derivative is that 
 
 All params of a step share one source of bits: a sample of the params, at least four elements along
 each axis of each array. Of at most 64 arrays, the sample has the updates too; of 16384 numbers or
-less it has all. Of more arrays, each element adds the bits of its own update. In each step the bits are even over
-the tree: if all updates are equal, and together more than about four units, some params move.
+less it has all. Of more arrays, each element adds the bits of its own update. In each step the bits
+are even over the tree: if all updates are equal, and together more than about four units, some
+params move.
 
 The bits repeat if the step repeats: if no param moves and the updates are the same again, all
 params stay for ever. A tree of a single number hardly moves, with noisy updates too: bfloat16 has
@@ -170,7 +171,7 @@ _FEW = 64
 
 # Compiled once for arrays of one shape: an eager step calls two programs for each array.
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _rounded(  # noqa: PLR0913
+def _rounded(
     exact: Callable[..., Any], are_many: bool, start: Any, first: Any, second: Any, *args: Any
 ) -> Any:
     number = exact(first, second, *args)

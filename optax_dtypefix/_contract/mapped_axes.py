@@ -29,7 +29,7 @@ def are_told() -> bool:
 
 def axes_of(number: Any) -> frozenset[Any]:
     """Return the mapped axes on which a number depends, as ``jax.shard_map`` checks it."""
-    aval = getattr(number, "aval", None)
+    aval: Any = getattr(number, "aval", None)
     if hasattr(aval, "manual_axis_type"):
         return frozenset(aval.manual_axis_type.varying)
     return frozenset(getattr(aval, "vma", ()))  # Before jax 0.10.

@@ -81,11 +81,11 @@ def test_the_check_of_the_device_runs_on_the_cpu(tmp_path: Path) -> None:
     assert steps["lion, float32"]["same"]
     assert not steps["lion, bfloat16"]["same"]
     for name in ("lion, bfloat16", "lion, float16", "transformer, lion, bfloat16"):
-        assert {*steps[name]} == {"stock", "patched", "rounded", "same"}
-        for side in ("stock", "patched", "rounded"):
+        assert {*steps[name]} == {"stock", "patched", "to nearest", "same"}
+        for side in ("stock", "patched", "to nearest"):
             assert steps[name][side]["ms"][1] > 0
         assert f"| {name} |" in printed
-        assert f"| {name}, stochastic_rounding |" in printed
+        assert f"| {name}, rounded to nearest |" in printed
     # The device is the CPU itself.
     assert len(checked["bits"]) == 4
     for shares in checked["bits"].values():

@@ -86,7 +86,7 @@ FAULTS = {
         rtol=0.05,
     ),
     "requested_dtype": demo.number(
-        "trace(0.99, accumulator_dtype=bfloat16) of gradients of about 1 ends below its limit of 100",
+        "trace(0.99, accumulator_dtype=bfloat16) ends below its limit, in float32 problems too",
         "after 2000 float32 gradients the trace is {:.3g}, not {:.3g}",
         lambda optax: last_update(
             optax.trace(0.99, accumulator_dtype=jnp.bfloat16), _NEAR_ONE, "float32"

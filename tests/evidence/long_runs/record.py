@@ -88,6 +88,16 @@ def in_each_way(results: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
+CURVES = {"float32": "float32", "stock": "stock", "rounded": "patched"}
+"""The processes whose curves the README shows, and their names there."""
+
+
+def curves_in(results: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the losses of the transformer, each the mean of some steps."""
+    found = {way: [case for case in results[way] if case["curve"]] for way in CURVES}
+    return {CURVES[way]: curve(of_way[0]["curve"]) for way, of_way in found.items()}
+
+
 def main(path: str) -> None:
     code = this_code()
     ways = ("evidence.long_runs.ways", "--ways")
@@ -113,7 +123,7 @@ def main(path: str) -> None:
         for dtype in case.dtypes
     ]
     facts = {"optax": optax.__version__, "recorded_on": code, "steps_a_point": WINDOW}
-    head = json.dumps(facts)[:-1]
+    head = json.dumps({**facts, "curves": curves_in(results)})[:-1]
     rows = (",\n".join(map(json.dumps, rows)) for rows in (runs, in_each_way(results)))
     text = '{}, "runs": [\n{}\n], "ways": [\n{}\n]}}\n'.format(head, *rows)
     Path(path).write_text(text, encoding="utf-8")

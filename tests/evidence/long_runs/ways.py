@@ -20,6 +20,7 @@ import optax
 
 from evidence.long_runs import digits, runs, text
 from evidence.long_runs.cases import CASES, HALVES, Case
+from evidence.long_runs.reference_run import WINDOW
 from support.compiled import compiled_step
 
 if TYPE_CHECKING:
@@ -166,7 +167,8 @@ def train(problem: Problem, way: Way, dtype: str) -> dict[str, Any]:
     losses = np.asarray(scan(start, jnp.asarray(problem.batches())), np.float64)
     count = sum(leaf.size for leaf in jax.tree_util.tree_leaves(params))
     size = sum(leaf.nbytes for leaf in jax.tree_util.tree_leaves(start))
-    return {"loss": float(losses[-LAST:].mean()), "bytes": size / count}
+    curve = losses.reshape(-1, WINDOW).mean(1).tolist() if problem is TRANSFORMER else []
+    return {"loss": float(losses[-LAST:].mean()), "bytes": size / count, "curve": curve}
 
 
 def main() -> None:
