@@ -13,7 +13,8 @@ from support.state_programs import PROGRAMS
 
 @pytest.fixture(scope="module")
 def results() -> tuple[dict[str, Any], dict[str, Any]]:
-    return stock_and_patched("support.state_programs")
+    # What is rounded up or down differs from stock's by a unit, as it should.
+    return stock_and_patched("support.state_programs", OPTAX_DTYPEFIX_DISABLE="stochastic_rounding")
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
