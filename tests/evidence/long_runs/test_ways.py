@@ -31,7 +31,7 @@ def found() -> dict[tuple[str, str, str], Any]:
 @pytest.mark.parametrize("name", ARRAYS)
 def test_loss_is_that_of_float32(name: str, found: Any) -> None:
     single = found[name, "float32", "float32"]["loss"]
-    assert not found[name, "bfloat16", "stock"]["loss"] <= 1.2 * single  # Or NaN.
+    assert not found[name, "bfloat16", "stock"]["loss"] <= 1.02 * single  # Or NaN.
     for way in ("half", "master_weights", "stochastic_rounding", "by_turns"):
         assert found[name, "bfloat16", way]["loss"] == pytest.approx(single, rel=0.02), way
 
