@@ -13,11 +13,11 @@ frozen params, zero updates and the updates of ``master_weights``. A finite sum 
 where stock's float16 param becomes infinite. Everything else is stock's: float32 and wider,
 integers, complex numbers, None, and what is not finite. The derivative is that of stock.
 
-All params of a step share one source of bits: a sample of the params, at least four elements along
-each axis of each array. Of at most 64 arrays, the sample has the updates too; of 16384 numbers or
-less it has all. Of more arrays, each element adds the bits of its own update. In each step the bits
-are even over the tree: if all updates are equal, and together more than about four units, some
-params move.
+All params of a step share one source of bits: a sample of the params, and for at most 64 arrays of
+the updates too. Each array has an equal share of 16384 numbers: what fits is in the sample, of
+larger arrays at least four numbers along each axis. For more than 64 arrays, each element adds the
+bits of its own update. In each step the bits are even over the tree: if all updates are equal, and
+together more than about four units, some params move.
 
 The bits repeat if the step repeats: if no param moves and the updates are the same again, all
 params stay for ever. A tree of a single number hardly moves, with noisy updates too: bfloat16 has

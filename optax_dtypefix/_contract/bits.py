@@ -14,8 +14,9 @@ What bits of data guarantee:
   integers do not depend on their order, on any number of devices. Under vmap each member has bits
   of its own data, and under ``shard_map`` each shard. What is equal on all replicas stays so: no
   array has bits of one that varies over more mapped axes.
-- Any change in the sample gives all elements other bits. Of few data the sample has all: of arrays
-  with 16384 elements together. Of others it has some of each array, at least four along each axis.
+- Any change in the sample gives all elements other bits. Each array has an equal share of 16384
+  elements. Of an array that fits its share the sample has all, of another one some elements, at
+  least four along each axis.
 - All bits are equally likely over steps. Nothing tells two steps with the same data apart: a single
   element that is rounded to where it was, and moves by the same amount again, stays for ever.
 """
