@@ -1,4 +1,4 @@
-"""Measure large trees: abstract ``init``, tracing and ``check``, in CPU seconds.
+"""Measure trees of many leaves: ``init``, tracing, compiling and ``check``, in CPU seconds.
 
 Run as ``scale.py TREE``, with ``OPTAX_DTYPEFIX=off`` for stock. Prints JSON.
 """
@@ -19,7 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-TREES = ("10,000 leaves", "80 layers")
+COMPILED = {"10 leaves": 10, "100 leaves": 100, "650 leaves": 650}
+"""Trees of 60 shapes, as many as there are in a large vision model."""
+TREES = ("10,000 leaves", "80 layers", *COMPILED)
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "adamw": lambda: optax.adamw(0.01),
     "MultiSteps(adamw)": lambda: optax.MultiSteps(optax.adamw(0.01), 4),
@@ -28,6 +30,9 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 
 def params_of(tree: str) -> Any:
     """Return the shapes of one of the trees, in bfloat16; the layers are those of a transformer."""
+    if tree in COMPILED:
+        shapes = [(16 + n % 60, 8 + n % 60 % 13) for n in range(COMPILED[tree])]
+        return {f"leaf {n}": jax.ShapeDtypeStruct(s, jnp.bfloat16) for n, s in enumerate(shapes)}
     if tree == "10,000 leaves":
         return {f"leaf {n}": jax.ShapeDtypeStruct((8, 8), jnp.bfloat16) for n in range(10_000)}
     width, shapes = 8192, {"attention": (4, 1), "mlp": (3, 4)}
@@ -53,12 +58,16 @@ def seconds(tree: str) -> dict[str, float]:
         times = [time.process_time()]
         state = jax.eval_shape(tx.init, params)
         times.append(time.process_time())
-        jax.make_jaxpr(step)(params, state, params)
+        lowered = jax.jit(step).lower(params, state, params)
+        times.append(time.process_time())
+        if tree in COMPILED:
+            lowered.compile()
         times.append(time.process_time())
         optax_dtypefix.check(tx, params)
         times.append(time.process_time())
-        for verb, spent in zip(("init", "trace", "check"), np.diff(times)):
-            found[f"{tree}, {name}, {verb}"] = float(f"{spent:.4g}")
+        for verb, spent in zip(("init", "trace", "compile", "check"), np.diff(times)):
+            if verb != "compile" or tree in COMPILED:
+                found[f"{tree}, {name}, {verb}"] = float(f"{spent:.4g}")
     return found
 
 

@@ -51,17 +51,14 @@ def starts_of(rows: Sequence[Sequence[Any]]) -> list[Any]:
     """
     if not rows:
         return []
-    shapes = [np.shape(row[0]) for row in rows]
     rows = [list(map(lax.stop_gradient, row)) for row in rows]
     if any(isinstance(array, jax.core.Tracer) for row in rows for array in row):
         from . import mapped_axes  # Not at the top: adam counts its steps.
 
         if mapped_axes.are_told():
             axes = tuple(frozenset().union(*map(mapped_axes.axes_of, row)) for row in rows)
-            totals = mapped_axes.tell_axes(_totals, axes)(rows)
-        else:
-            totals = _totals(tuple(frozenset((place,)) for place in range(len(rows))), rows)
-        return _starts(totals, shapes)
+            return mapped_axes.tell_axes(_starts_of_all, axes)(rows)
+        return _starts_of_all(tuple(frozenset((place,)) for place in range(len(rows))), rows)
     # In an eager step arrays may lie on different devices. No program takes them all.
     groups: dict[Any, list[int]] = {}
     for place, row in enumerate(rows):
@@ -69,42 +66,50 @@ def starts_of(rows: Sequence[Sequence[Any]]) -> list[Any]:
         groups.setdefault(frozenset().union(*devices), []).append(place)
     starts: dict[int, Any] = {}
     for places in groups.values():
-        found = _starts_of_all(
-            [rows[place] for place in places], tuple(shapes[place] for place in places)
-        )
-        starts.update(zip(places, found))
+        axes = (frozenset[Any](),) * len(places)
+        starts.update(zip(places, _eager_starts(axes, [rows[place] for place in places])))
     return [starts[place] for place in range(len(rows))]
 
 
-def _totals(axes: tuple[frozenset[Any], ...], rows: Sequence[Sequence[Any]]) -> list[Any]:
-    """Add up for each row its data, and those of the rows that vary over no other axes."""
+def _starts_of_all(axes: tuple[frozenset[Any], ...], rows: Sequence[Sequence[Any]]) -> list[Any]:
+    """Start each row by its data, and those of the rows that vary over no other axes."""
     totals = {
         own: _total([array for row, others in zip(rows, axes) if others <= own for array in row])
         for own in dict.fromkeys(axes)
     }
-    return [totals[own] for own in axes]
+    return _starts([totals[own] for own in axes], [np.shape(row[0]) for row in rows])
+
+
+_eager_starts = jax.jit(_starts_of_all, static_argnums=0)
 
 
 def _total(arrays: Sequence[Any]) -> Any:
     """Add up the hashes of a sample of all arrays, and of where each element stands in it."""
-    strides = [_strides(np.shape(array), len(arrays)) for array in arrays]
-    if _has_one_device():
-        # Few instructions for each array: a tree of hundreds compiles fast. XLA would gather the
-        # whole sample from several devices.
-        sampled = [
-            lax.slice(jnp.asarray(array), (0,) * np.ndim(array), np.shape(array), stride)
-            for array, stride in zip(arrays, strides)
-        ]
-        flat = [leaf.astype(jnp.float32).reshape(-1) for leaf in sampled]
-        bits = lax.bitcast_convert_type(lax.concatenate(flat, 0), jnp.uint32)
-        hashed = _hash(bits + lax.iota(np.uint32, bits.size) * np.uint32(_GOLDEN))
-        return jnp.sum(hashed, dtype=jnp.uint32)
-    first, total = 0, jnp.uint32(0)
-    for array, stride in zip(arrays, strides):
-        shape = tuple(-(-size // step) for size, step in zip(np.shape(array), stride))
-        total = total + _total_of_one(array, stride, first)
-        first += math.prod(shape)
-    return total
+    groups: dict[int, list[tuple[Any, tuple[int, ...]]]] = {}
+    for array in arrays:
+        strides = _strides(np.shape(array), len(arrays))
+        size = math.prod(-(-n // step) for n, step in zip(np.shape(array), strides))
+        groups.setdefault(size, []).append((array, strides))
+    # Few instructions for each array: a tree of hundreds compiles fast.
+    total = _total_of_joined if _has_one_device() else _total_of_each
+    of_arrays = lax.concatenate([total(group) for group in groups.values()], 0)
+    return jnp.sum(_hash_of(of_arrays, lax.iota(np.uint32, len(arrays))), dtype=jnp.uint32)
+
+
+def _total_of_joined(group: Sequence[tuple[Any, tuple[int, ...]]]) -> Any:
+    """Add up the hashes of each array, all of which have samples of one size."""
+    sampled = [
+        lax.slice(jnp.asarray(array), (0,) * np.ndim(array), np.shape(array), strides)
+        for array, strides in group
+    ]
+    joined = lax.concatenate([each.astype(jnp.float32).reshape(1, -1) for each in sampled], 0)
+    hashed = _hash_of(joined, lax.broadcasted_iota(np.uint32, joined.shape, 1))
+    return jnp.sum(hashed, 1, dtype=jnp.uint32)
+
+
+def _total_of_each(group: Sequence[tuple[Any, tuple[int, ...]]]) -> Any:
+    """Return the same. Each device adds up its part: XLA would gather what is joined."""
+    return jnp.stack([_total_of_one(array, strides) for array, strides in group])
 
 
 def _strides(shape: tuple[int, ...], arrays: int) -> tuple[int, ...]:
@@ -118,18 +123,17 @@ def _strides(shape: tuple[int, ...], arrays: int) -> tuple[int, ...]:
 _SAMPLE = 2**14
 
 
-def _total_of_one(array: Any, strides: tuple[int, ...], first: int) -> Any:
-    """Add up the hashes of one array. Each device does so for its part: no data move."""
+@functools.partial(jax.jit, static_argnums=1)  # Compiled once for arrays of one shape.
+def _total_of_one(array: Any, strides: tuple[int, ...]) -> Any:
     array = jnp.asarray(array)
-    bits = lax.bitcast_convert_type(array.astype(jnp.float32), jnp.uint32)
-    place, is_sampled = jnp.uint32(first), jnp.bool_(True)
+    place, is_sampled = jnp.uint32(0), jnp.bool_(True)
     below = 1
     for axis in reversed(range(array.ndim)):
         index = lax.broadcasted_iota(np.uint32, array.shape, axis)
         is_sampled = is_sampled & (index % strides[axis] == 0)
         place = place + index // strides[axis] * np.uint32(below)
         below *= -(-array.shape[axis] // strides[axis])
-    hashed = _hash(bits + place * np.uint32(_GOLDEN))
+    hashed = _hash_of(array.astype(jnp.float32), place)
     return jnp.sum(jnp.where(is_sampled, hashed, 0), dtype=jnp.uint32)
 
 
@@ -162,7 +166,8 @@ def _starts(totals: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[An
         key = unique.setdefault(id(total), len(unique)), seen[shape]
         seen[shape] += 1
         keys.append(key)
-        shared[key] = total * 0 + jnp.uint32(firsts[key[1]] * _GOLDEN % 2**32)
+        if key not in shared:
+            shared[key] = total * 0 + jnp.uint32(firsts[key[1]] * _GOLDEN % 2**32)
 
     def mix(carry: Any, _: None) -> tuple[Any, None]:
         mixed, starts = carry
@@ -172,14 +177,9 @@ def _starts(totals: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[An
     by_id = {id(total): total for total in totals}
     _, starts = _behind_a_loop(mix, ([by_id[name] for name in unique], shared))
     return [
-        starts[key] + jnp.uint32(within[shape] * _GOLDEN % 2**32)
+        lax.add(starts[key], np.uint32(within[shape] * _GOLDEN % 2**32))
         for key, shape in zip(keys, shapes)
     ]
-
-
-@functools.partial(jax.jit, static_argnums=1)
-def _starts_of_all(rows: list[list[Any]], shapes: tuple[tuple[int, ...], ...]) -> list[Any]:
-    return _starts(_totals((frozenset(),) * len(rows), rows), shapes)
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
@@ -233,6 +233,11 @@ def _hash(number: Any) -> Any:
     number = (number ^ (number >> 16)) * jnp.uint32(0x7FEB352D)
     number = (number ^ (number >> 15)) * jnp.uint32(0x846CA68B)
     return number ^ (number >> 16)
+
+
+def _hash_of(number: Any, place: Any) -> Any:
+    """Hash 32 bits and where they stand."""
+    return _hash(lax.bitcast_convert_type(number, jnp.uint32) + place * np.uint32(_GOLDEN))
 
 
 def _mix(number: Any) -> Any:

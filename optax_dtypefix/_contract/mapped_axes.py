@@ -35,14 +35,14 @@ def axes_of(number: Any) -> frozenset[Any]:
     return frozenset(getattr(aval, "vma", ()))  # Before jax 0.10.
 
 
-def tell_axes(totals: Callable[..., Any], axes: tuple[frozenset[Any], ...]) -> Callable[..., Any]:
+def tell_axes(starts: Callable[..., Any], axes: tuple[frozenset[Any], ...]) -> Callable[..., Any]:
     """Tell a function of rows of arrays over which axes each varies, those of a later ``vmap`` too.
 
     Args:
-      totals: ``totals(axes, rows)`` returns a number for each row.
+      starts: ``starts(axes, rows)`` returns a number for each row.
       axes: for each row, those over which it varies here.
     """
-    lent = jax.custom_batching.custom_vmap(functools.partial(totals, axes))
+    lent = jax.custom_batching.custom_vmap(functools.partial(starts, axes))
 
     @lent.def_vmap
     def _map(_: int, are_mapped: Any, rows: list[list[Any]]) -> Any:
@@ -50,7 +50,7 @@ def tell_axes(totals: Callable[..., Any], axes: tuple[frozenset[Any], ...]) -> C
         ways = [[0 if is_mapped else None for is_mapped in row] for row in are_mapped[0]]
 
         def each(axes: Any, rows: Any) -> Any:
-            of_each = functools.partial(totals, axes)
+            of_each = functools.partial(starts, axes)
             out = [0 if is_mapped else None for is_mapped in mapped]
             return jax.vmap(of_each, (ways,), out)(rows)
 
