@@ -57,7 +57,7 @@ def starts_of(rows: Sequence[Sequence[Any]]) -> list[Any]:
 
         if mapped_axes.are_told():
             axes = tuple(frozenset().union(*map(mapped_axes.axes_of, row)) for row in rows)
-            return mapped_axes.tell_axes(_starts_of_all, axes)(rows)
+            return list(mapped_axes.tell_axes(_starts_of_all, axes)(rows))
         return _starts_of_all(tuple(frozenset((place,)) for place in range(len(rows))), rows)
     # In an eager step arrays may lie on different devices. No program takes them all.
     groups: dict[Any, list[int]] = {}
