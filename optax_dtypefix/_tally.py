@@ -46,6 +46,11 @@ class Tally:
         finally:
             opened.pop()
 
+    def reach(self) -> None:
+        """Count a call that reaches the patch."""
+        if not THREAD.paused:
+            self.reached += 1
+
     def layer(self, replacement: Callable[..., Any]) -> Callable[..., Any]:
         """Return the replacement, with its calls counted and this tally open while it runs."""
 

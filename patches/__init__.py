@@ -25,6 +25,6 @@ def load(patch_id: str) -> Patch:
 def _read_tables() -> dict[str, Patch]:
     # Not at the top: a program that never imports optax needs no more than the ids.
     from .._engine.patch import read_patches
-    from .wrapped import MODULES, WRAPPED
+    from .wrapped import BUILDERS, MODULES, WRAPPED
 
-    return read_patches(PATCHES, WRAPPED, MODULES, folder=__name__)
+    return read_patches(PATCHES, WRAPPED, MODULES, BUILDERS, folder=__name__)

@@ -21,13 +21,15 @@ from .._contract.kinds import promote_initial_state
 from .._contract.state import cast_back
 from .._contract.updates import cast_updates
 from .._engine.patch import Stock
-from .._tally import current
+from .._tally import Tally, current
 
 
-def replace(stock: Stock, cls: Any, *args: Any, **kwargs: Any) -> Any:
+def replace(tally: Tally, stock: Stock, cls: Any, *args: Any, **kwargs: Any) -> Any:
     """Wrap ``init`` and ``update`` of each new transformation."""
-    init, update = stock(cls, *args, **kwargs)
-    return stock(cls, _Init(init, update), _Update(update))
+    tally.reach()
+    with tally:
+        init, update = stock(cls, *args, **kwargs)
+        return stock(cls, _Init(init, update), _Update(update))
 
 
 class _Wrapped:

@@ -13,22 +13,17 @@ No upstream issue was found about the averages.
 
 from __future__ import annotations
 
-from typing import Any
-
 from .._contract.dtypes import is_half_dtype
 from .._contract.moments import moments
-from .._contract.updates import requested_dtypes
-from .._engine.patch import Stock
-from ._support.layer import InFloat32
+from ._support.layer import InFloat32, Layer
 
 
 class _UnlessRequested(InFloat32):
     """Run stock in float32, unless the user chose the dtype of the accumulator."""
 
-    def __call__(self, stock: Stock, *args: Any, **kwargs: Any) -> Any:
-        """Build stock's transformation."""
-        requested = requested_dtypes(stock, args, kwargs)
-        return stock(*args, **kwargs) if requested else super().__call__(stock, *args, **kwargs)
+    def add_to(self, layer: Layer) -> None:
+        if not layer.requested:
+            super().add_to(layer)
 
 
 replace = _UnlessRequested(is_half_dtype, wide=moments)

@@ -5,9 +5,9 @@ first. The innermost one calls stock. The same order holds in each row: that of 
 
 A layer is written ``patch:name releases``. That is the function ``name`` of ``patch.py`` in this
 folder, on these releases only, in PEP 440 specifiers. ``patch`` alone stands for ``patch:replace``.
-``patch.part:name`` is in the folder ``patch``. So on 0.2.3, ``scale_by_radam`` calls
-``float16_eps.replace``, which calls ``bfloat16_moments.replace``, which calls
-``promotion.in_one_dtype``, which calls stock. ``float32_moments`` is opt-in.
+``patch.part:name`` is in the folder ``patch``. So ``schedule_free_eval_params`` before 0.2.4 calls
+``schedule_free.eval_params_like_params``, which calls stock. ``door:patch`` is what ``door.py``
+does for a patch, in each transformation that a function among ``BUILDERS`` builds.
 
 A function of another package is wrapped when a program imports that package. Until then its patch
 is applied without it.
@@ -71,13 +71,10 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
             "zero_nans:update_selecting_state >=0.1.8,<0.2.0",
             "zero_nans:update >=0.2.0",
         ),
-        "ema": ("float32_averages", "float16_eps", "bfloat16_moments", "promotion"),
         "skip_large_updates >=0.1.3": ("sums.special_cases:skip_large_updates",),
-        "trace": ("float32_averages", "float16_eps", "bfloat16_moments", "promotion"),
     },
     "adding": {
         "add_decayed_weights": ("learning_rate:add_decayed_weights",),
-        "add_noise": ("promotion:no_integers !=0.2.3", "promotion:no_integers_in_32_bits ==0.2.3"),
     },
     "alias": {
         "adafactor": ("promotion.special_cases:adafactor",),
@@ -86,10 +83,14 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
         "optimistic_adam >=0.2.4": ("learning_rate.schedules:optimistic_adam",),
         "sm3": ("learning_rate.schedules:sm3",),
     },
-    "base": {"GradientTransformation.__new__": ("every_transform",)},
+    "base": {
+        "GradientTransformation.__new__": (
+            "every_transform", "door:float32_moments", "door:float32_averages", "door:float16_eps",
+            "door:bfloat16_moments", "door:promotion",
+        ),
+    },
     "clipping": {
         "adaptive_grad_clip": ("promotion", "global_norm:scale_by_params"),
-        "clip": ("promotion",),
         "clip_by_block_rms": ("promotion", "global_norm:clip_by_block_rms"),
         "clip_by_global_norm": (
             "promotion:no_integers",
@@ -118,43 +119,14 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
         "conditionally_transform >=0.2.3": ("conditional",),
         "maybe_update <0.2.3": ("conditional",),
     },
-    "contrib.acprop": {
-        "scale_by_acprop >=0.2.3": (
-            "float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
-    },
-    "contrib.ademamix": {
-        "scale_by_ademamix >=0.2.5": (
-            "float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
-        "scale_by_simplified_ademamix >=0.2.5": (
-            "float32_moments", "float16_eps", "bfloat16_moments",
-            "promotion.special_cases:count_in_int32 <0.2.7",
-            "promotion >=0.2.7",
-        ),
-    },
-    "contrib.adopt": {
-        "scale_by_adopt >=0.2.5": (
-            "float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
-    },
-    "contrib.cocob": {
-        "cocob >=0.1.8,<0.2.3": ("promotion:in_one_dtype",),
-        "scale_by_cocob >=0.2.3": (
-            "float16_eps", "bfloat16_moments",
-            "promotion:in_one_dtype ==0.2.3",
-            "promotion:no_integers >=0.2.4",
-        ),
-    },
     "contrib.complex_valued": {"split_real_and_imaginary >=0.1.8": ("promotion:around_another",)},
     "contrib.dadapt_adamw": {"dadapt_adamw >=0.1.8": ("distance_estimates:dadapt_adamw",)},
     "contrib.dog": {
         "dog >=0.2.3": ("distance_estimates",),
         "dowg >=0.2.3": ("distance_estimates",),
     },
-    "contrib.galore": {"scale_by_galore >=0.2.7": ("promotion:any_gradients",)},
     "contrib.madgrad": {
-        "scale_by_madgrad >=0.2.7": (
-            "learning_rate:fit_rate",
-            "float32_moments", "float16_eps", "bfloat16_moments", "promotion",
-        ),
+        "scale_by_madgrad >=0.2.7": ("learning_rate:fit_rate",),
     },
     "contrib.mechanic": {
         "_tree_norm ==0.1.7": ("distance_estimates:tree_norm",),
@@ -164,11 +136,6 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
         "momo >=0.2.3": ("distance_estimates",),
         "momo_adam >=0.2.3": ("distance_estimates",),
     },
-    "contrib.muon": {
-        "scale_by_muon >=0.2.5": ("float16_eps", "bfloat16_moments", "promotion:in_32_bits"),
-        "scale_by_shape >=0.2.7": ("promotion",),
-    },
-    "contrib.privacy": {"differentially_private_aggregate": ("promotion",)},
     "contrib.prodigy": {"prodigy": ("prodigy",)},
     "contrib.reduce_on_plateau": {"reduce_on_plateau": ("reduce_on_plateau",)},
     "contrib.sam": {
@@ -185,18 +152,9 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
         "schedule_free_sgd <0.2.4": ("schedule_free:pass_no_dtype",),
     },
     "contrib.sophia": {
-        "hutchinson_estimator_diag_hessian >=0.2.5": ("promotion:hessian",),
-        "scale_by_sophia >=0.2.5": (
-            "float32_moments", "float16_eps", "bfloat16_moments", "promotion.special_cases:sophia"),
+        "scale_by_sophia >=0.2.5": ("promotion.special_cases:sophia",),
     },
     "equinox": {"apply_updates": ("stochastic_rounding:apply_to_model",)},
-    "factorized": {
-        "scale_by_factored_rms": (
-            "float32_moments", "float16_eps", "bfloat16_moments",
-            "promotion:in_one_dtype <0.2.4",
-            "promotion >=0.2.4",
-        ),
-    },
     "layouts": {"flatten": ("promotion.special_cases:flatten",)},
     "linear_algebra": {"global_norm <0.2.7": ("global_norm:in_float32",)},
     "linesearch": {
@@ -251,55 +209,14 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "second_order": {"hessian_diag": ("sums.special_cases:hessian_diag",)},
     "transform": {
-        "apply_every": ("float32_averages", "float16_eps", "bfloat16_moments", "promotion"),
         "bias_correction >=0.1.9,<0.2.3": ("promotion:bias_correction",),
-        "centralize": ("promotion",),
         "normalize_by_update_norm >=0.2.3": ("promotion", "global_norm:normalize_by_update_norm"),
         "scale": ("learning_rate:scale",),
-        "scale_by_adadelta >=0.2.0": (
-            "float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
-        "scale_by_adam": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
-        "scale_by_adamax >=0.1.3": (
-            "float32_moments", "float16_eps", "bfloat16_moments",
-            "promotion >=0.1.4",
-        ),
-        "scale_by_adan >=0.2.4": (
-            "float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
-        "scale_by_amsgrad >=0.1.4": (
-            "float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
-        "scale_by_belief": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
-        "scale_by_distance_over_gradients >=0.1.8": ("promotion:in_one_dtype",),
         "scale_by_lbfgs >=0.2.3": (
             "zoom_linesearch.lbfgs:scale_by_lbfgs_split <0.2.5",
             "zoom_linesearch.lbfgs:scale_by_lbfgs >=0.2.5",
         ),
-        "scale_by_lion >=0.1.5": ("float16_eps", "bfloat16_moments", "promotion"),
-        "scale_by_novograd >=0.1.4": (
-            "float32_moments", "float16_eps", "bfloat16_moments",
-            "promotion:any_gradients_in_32_bits <0.2.4",
-            "promotion:any_gradients_in_one_dtype >=0.2.4",
-        ),
-        "scale_by_optimistic_gradient >=0.1.4": ("promotion:no_integers",),
-        "scale_by_param_block_norm": ("promotion",),
-        "scale_by_param_block_rms": ("promotion",),
-        "scale_by_polyak >=0.2.2": ("promotion:promoted_by_loss <0.2.5", "promotion >=0.2.5"),
-        "scale_by_radam": (
-            "float32_moments", "float16_eps", "bfloat16_moments",
-            "promotion:in_one_dtype <0.2.4",
-            "promotion >=0.2.4",
-        ),
-        "scale_by_rms": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
-        "scale_by_rprop >=0.2.0": ("promotion:in_32_bits",),
-        "scale_by_rss": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
-        "scale_by_schedule": ("promotion:no_integers",),
-        "scale_by_sm3": (
-            "float16_eps", "bfloat16_moments",
-            "promotion:in_one_dtype <0.2.4",
-            "promotion >=0.2.4",
-        ),
-        "scale_by_stddev": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
         "scale_by_trust_ratio": ("promotion", "global_norm:scale_by_params"),
-        "scale_by_yogi": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
     },
     "tree_math": {
         "tree_bias_correction >=0.2.3": ("promotion:bias_correction",),
@@ -315,3 +232,71 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
         "periodic_update": ("conditional:periodic_update",),
     },
 }
+
+BUILDERS: dict[str, tuple[str, ...]] = {
+    "add_noise": ("promotion:no_integers !=0.2.3", "promotion:no_integers_in_32_bits ==0.2.3"),
+    "apply_every": ("float32_averages", "float16_eps", "bfloat16_moments", "promotion"),
+    "centralize": ("promotion",),
+    "clip": ("promotion",),
+    "cocob": ("promotion:in_one_dtype",),
+    "differentially_private_aggregate": ("promotion",),
+    "ema": ("float32_averages", "float16_eps", "bfloat16_moments", "promotion"),
+    "hutchinson_estimator_diag_hessian": ("promotion:hessian",),
+    "scale_by_acprop": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
+    "scale_by_adadelta": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
+    "scale_by_adam": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
+    "scale_by_adamax": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion >=0.1.4"),
+    "scale_by_adan": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
+    "scale_by_ademamix": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
+    "scale_by_adopt": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
+    "scale_by_amsgrad": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
+    "scale_by_belief": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
+    "scale_by_cocob": (
+        "float16_eps", "bfloat16_moments",
+        "promotion:in_one_dtype ==0.2.3", "promotion:no_integers >=0.2.4",
+    ),
+    "scale_by_distance_over_gradients": ("promotion:in_one_dtype",),
+    "scale_by_factored_rms": (
+        "float32_moments", "float16_eps", "bfloat16_moments",
+        "promotion:in_one_dtype <0.2.4", "promotion >=0.2.4",
+    ),
+    "scale_by_galore": ("promotion:any_gradients",),
+    "scale_by_lion": ("float16_eps", "bfloat16_moments", "promotion"),
+    "scale_by_madgrad": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
+    "scale_by_muon": ("float16_eps", "bfloat16_moments", "promotion:in_32_bits"),
+    "scale_by_novograd": (
+        "float32_moments", "float16_eps", "bfloat16_moments",
+        "promotion:any_gradients_in_32_bits <0.2.4", "promotion:any_gradients_in_one_dtype >=0.2.4",
+    ),
+    "scale_by_optimistic_gradient": ("promotion:no_integers",),
+    "scale_by_param_block_norm": ("promotion",),
+    "scale_by_param_block_rms": ("promotion",),
+    "scale_by_polyak": ("promotion:promoted_by_loss <0.2.5", "promotion >=0.2.5"),
+    "scale_by_radam": (
+        "float32_moments", "float16_eps", "bfloat16_moments",
+        "promotion:in_one_dtype <0.2.4", "promotion >=0.2.4",
+    ),
+    "scale_by_rms": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
+    "scale_by_rprop": ("promotion:in_32_bits",),
+    "scale_by_rss": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
+    "scale_by_schedule": ("promotion:no_integers",),
+    "scale_by_shape": ("promotion",),
+    "scale_by_simplified_ademamix": (
+        "float32_moments", "float16_eps", "bfloat16_moments",
+        "promotion.special_cases:count_in_int32 <0.2.7", "promotion >=0.2.7",
+    ),
+    "scale_by_sm3": (
+        "float16_eps", "bfloat16_moments", "promotion:in_one_dtype <0.2.4", "promotion >=0.2.4",
+    ),
+    "scale_by_sophia": (
+        "float32_moments", "float16_eps", "bfloat16_moments", "promotion:no_integers",
+    ),
+    "scale_by_stddev": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
+    "scale_by_yogi": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
+    "trace": ("float32_averages", "float16_eps", "bfloat16_moments", "promotion"),
+}
+"""The functions of optax whose transformations ``door.py`` lifts, and what each patch asks for.
+
+So on 0.2.3, what ``scale_by_radam`` builds runs in float32 for ``float16_eps`` and
+``bfloat16_moments``, and keeps its dtypes by ``promotion.in_one_dtype``.
+"""

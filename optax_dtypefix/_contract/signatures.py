@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from types import FunctionType, MethodType
 from typing import Any, Callable
 
 
+@functools.cache
 def is_of_dtype(name: str) -> bool:
     """Check whether a parameter is a dtype, by its name."""
     return "dtype" in name.split("_")

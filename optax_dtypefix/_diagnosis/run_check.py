@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from .._engine.patch_points import PatchPoints
+    from .._engine.wrapper import Builder, PatchedFunction
 
 # Wherever they are installed: with ``pip install --user``, for example, not in ``purelib``.
 _LIBRARIES = (__name__.partition(".")[0], "jax", "jaxlib", "optax")
@@ -55,7 +56,8 @@ def run_check(
 def list_built_before(value: Any, points: PatchPoints) -> tuple[str, ...]:
     """Name the functions that built parts of a value before they were patched."""
     parts = {part for part in held_by(value) if type(part) in (FunctionType, MethodType)}
-    built = (w for w in points.wrappers() if not parts.isdisjoint(w._self_built))
+    builders: list[PatchedFunction | Builder] = [*points.wrappers(), *points.builders]
+    built = (w for w in builders if not parts.isdisjoint(w._self_built))
     return tuple(sorted(set(map(name_of, built))))
 
 

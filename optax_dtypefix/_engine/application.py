@@ -235,12 +235,13 @@ class Application:
 
     def _make_layer(self, patch_id: str, target: Target) -> Replacement:
         """Return what is called in place of the stock function."""
-        call = target.replacement
+        call, tally = target.replacement, self._patches.slots[patch_id].tally
         if isinstance(call, str):
-            call = WhenCalled(call, functools.partial(self._patches.take_out, patch_id))
-        if target.name == "__getattr__":  # Reading a name from a module is no call.
-            return call
-        return self._patches.slots[patch_id].tally.layer(call)
+            # Each object is built by ``__new__``: the replacement counts those that it changes.
+            given = (tally,) if target.name == "__new__" else ()
+            call = WhenCalled(call, functools.partial(self._patches.take_out, patch_id), *given)
+        # Reading a name from a module is no call.
+        return call if target.name in {"__getattr__", "__new__"} else tally.layer(call)
 
 
 def describe_failure(error: Exception) -> Decision:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import functools
 import importlib
+import re
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from .release import Release
 
@@ -64,6 +65,7 @@ class Target(NamedTuple):
       known_parameters: if given, the parameters that the replacement reads, and on which releases.
         On an untested release, a function without one of them is left unpatched, and a call that
         gives another parameter goes to the stock function.
+      builds: where a class is wrapped, the functions whose objects the replacement changes.
     """
 
     modules: tuple[str, ...]
@@ -71,6 +73,7 @@ class Target(NamedTuple):
     replacement: Replacement | str
     releases: str = ""
     known_parameters: Mapping[str, str] | None = None
+    builds: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -110,6 +113,7 @@ def read_patches(
     patches: Mapping[str, Mapping[str, Any]],
     wrapped: Mapping[str, Mapping[str, tuple[str, ...]]],
     modules: Mapping[str, tuple[str, ...]],
+    builders: Mapping[str, tuple[str, ...]],
     *,
     folder: str,
 ) -> dict[str, Patch]:
@@ -119,6 +123,7 @@ def read_patches(
       patches: a row a patch.
       wrapped: a row a function, by the place of its definition.
       modules: the modules of each place.
+      builders: a row a function whose objects ``door.py`` changes.
       folder: the package with the files of the patches.
     """
     targets: dict[str, list[Target]] = {patch_id: [] for patch_id in patches}
@@ -130,11 +135,13 @@ def read_patches(
             for layer in layers:
                 replacement, _, acts_on = layer.partition(" ")
                 file, _, attribute = replacement.partition(":")
-                patch_id = file.partition(".")[0]
+                patch_id = attribute if file == "door" else file.partition(".")[0]
                 releases = ",".join(filter(None, (exists_in, acts_on)))
                 known = patches[patch_id].get("known_parameters", {}).get(qualname)
                 where = f"{folder}.{file}:{attribute or 'replace'}"
                 target = Target(may_define, qualname, where, releases, known and _by_name(known))
+                if file == "door":
+                    target = target._replace(builds=tuple(_built_for(patch_id, builders)))
                 targets[patch_id].append(target)
     return {
         patch_id: Patch(
@@ -147,6 +154,12 @@ def read_patches(
         )
         for patch_id, row in patches.items()
     }
+
+
+def _built_for(patch_id: str, builders: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
+    for name, layers in builders.items():
+        if any(re.split(r"\W", layer)[0] == patch_id for layer in layers):
+            yield name
 
 
 def _read_fault(patch_id: str, fault_id: str, text: str) -> Fault:

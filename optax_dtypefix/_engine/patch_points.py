@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from .locate import defining_module, find, owner_of
 from .rebinding import Rebinding, dict_of, loaded_modules, rebind_aliases, stale_names, swap
-from .wrapper import PatchedFunction, patched_in
+from .wrapper import Builder, PatchedFunction, patched_in
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -29,6 +30,7 @@ class PatchPoint:
       where: the module and the qualified name of the stock function.
       path: the same as text, ``module:qualname``.
       layers: the replacements, by the id of their patch.
+      builds: for a class, the names of the functions whose objects a layer changes.
       wrappers: our wrapper of the stock function; after a reload, of each one that was there. They
         stay: names that other code copied from a wrapper must follow a second ``apply``.
     """
@@ -37,6 +39,7 @@ class PatchPoint:
         self.package = package
         self.path = f"{module}:{qualname}"
         self.layers: dict[str, Replacement] = {}
+        self.builds: set[str] = set()
         self.wrappers: list[PatchedFunction] = []
         self.where = (module, qualname)
         self.bound = False
@@ -91,6 +94,7 @@ class PatchPoints:
         self.order = order
         self._points: dict[str, PatchPoint] = {}
         self.replaced: list[tuple[Any, Any]] = []  # Partials and static methods, old and new.
+        self.builders: list[Builder] = []  # Whose objects are changed, as far as any came before.
 
     def attach(self, patch_id: str, target: Target, layer: Replacement) -> None:
         """Add a layer, which acts from the next :meth:`refresh` on.
@@ -116,7 +120,9 @@ class PatchPoints:
         point = PatchPoint(target.package, *(str(getattr(stock, name, "")) for name in names))
         if find(*point.where) is not stock:
             point = PatchPoint(target.package, module, target.qualname)
-        self._points.setdefault(point.path, point).layers[patch_id] = layer
+        point = self._points.setdefault(point.path, point)
+        point.layers[patch_id] = layer
+        point.builds.update(target.builds)
 
     def detach(self, patch_id: str) -> None:
         """Remove the layers of a patch, from the next :meth:`refresh` on."""
@@ -143,6 +149,16 @@ class PatchPoints:
         """List our wrappers: all of them, or those in which some patches have a layer now."""
         points = self._with_layers(ids) if ids else self._points.values()
         return [wrapper for point in points for wrapper in point.wrappers]
+
+    def find_builders(self) -> list[Builder]:
+        """List the functions whose objects are changed, if the patches came late."""
+        late = [p for p in self._points.values() if any(w._self_held is None for w in p.wrappers)]
+        names = set[str]().union(*(point.builds for point in late))
+        modules = list(map(dict_of, loaded_modules(self.package))) if names else []
+        found = {id(f): f for m in modules for f in map(m.get, names) if type(f) is FunctionType}
+        known = {id(builder._self_stock) for builder in self.builders}
+        self.builders += [Builder(f) for i, f in found.items() if i not in known]
+        return self.builders
 
     def mark_in_time(self, package: str) -> None:
         """Note that nobody had a function of this package before it was patched."""

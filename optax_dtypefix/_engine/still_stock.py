@@ -21,7 +21,7 @@ from types import (
 from typing import TYPE_CHECKING, Any
 
 from .rebinding import dict_of, loaded_modules
-from .wrapper import PatchedFunction
+from .wrapper import Builder, PatchedFunction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,7 +42,8 @@ def find_still_stock(points: PatchPoints, *, again: bool) -> list[str]:
       points: the functions that are patched.
       again: whether to name again what an earlier search found, as far as it still exists.
     """
-    wrappers = points.wrappers(points.order)
+    wrappers: list[PatchedFunction | Builder] = [*points.wrappers(points.order)]
+    wrappers += points.find_builders()
     searched = [wrapper for wrapper in wrappers if again or wrapper._self_held is None]
     if searched:
         gc.collect()  # What nobody can reach is in nobody's way.
@@ -52,15 +53,15 @@ def find_still_stock(points: PatchPoints, *, again: bool) -> list[str]:
     return [*sorted(names), *(text for wrapper in searched for text in list_holders(wrapper))]
 
 
-def list_holders(wrapper: PatchedFunction) -> list[str]:
+def list_holders(wrapper: PatchedFunction | Builder) -> list[str]:
     """Say in what kinds of objects a stock function is still held, such as ``adam in cell``."""
     kinds = sorted({*(wrapper._self_held or {}).values()})
     return [f"{name_of(wrapper)} in {kind}" for kind in kinds]
 
 
-def _search(wrappers: list[PatchedFunction], own: set[int]) -> None:
+def _search(wrappers: list[PatchedFunction | Builder], own: set[int]) -> None:
     """Record at each wrapper what its stock function built, and what holds the function."""
-    stock = {id(wrapper._self_stock): wrapper for wrapper in wrappers}
+    stock = {id(w._self_stock): w for w in wrappers if type(w) is PatchedFunction}
     new = [wrapper for wrapper in wrappers if wrapper._self_held is None]
     codes = [(code, wrapper) for wrapper in new for code in _nested(_inside(wrapper))]
     builders = {id(code): wrapper for code, wrapper in codes}
@@ -81,6 +82,8 @@ def _search(wrappers: list[PatchedFunction], own: set[int]) -> None:
         # Later, what patched functions made holds the stock function too: look for no more.
         known = held[i] if wrapper._self_held is None else wrapper._self_held
         wrapper._self_held = {holder: kind for holder, kind in held[i].items() if holder in known}
+    for builder in wrappers:
+        builder._self_held = builder._self_held or {}
 
 
 def _inside(function: Any) -> Any:
@@ -106,7 +109,7 @@ def _nested(function: Any) -> Iterator[CodeType]:
             yield from _nested(inner)
 
 
-def _held_by_package(package: str, wrappers: list[PatchedFunction]) -> Iterator[Any]:
+def _held_by_package(package: str, wrappers: list[PatchedFunction | Builder]) -> Iterator[Any]:
     """Yield what the package holds by its names, and what our wrappers hold.
 
     The search goes into containers, our wrappers and functions of the package. All else ends it: a

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import sys
 from typing import TYPE_CHECKING, Any, Callable
@@ -24,10 +25,11 @@ class WhenCalled:
       where: the replacement, as ``module:name``.
       failed: called with the error of an import, in the thread that calls. What it raises reaches
         the caller.
+      *given: what the replacement is given before stock.
     """
 
-    def __init__(self, where: str, failed: Callable[[Exception], None]) -> None:
-        self._where, self._failed = where, failed
+    def __init__(self, where: str, failed: Callable[[Exception], None], *given: Any) -> None:
+        self._where, self._failed, self._given = where, failed, given
         self._replacement: Callable[..., Any] | None = None
 
     def __call__(self, stock: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -41,6 +43,8 @@ class WhenCalled:
         except Exception as error:
             self._failed(error)
             return _call_stock
+        if self._given:
+            replacement = functools.partial(replacement, *self._given)
         self._replacement = replacement
         return replacement
 

@@ -138,6 +138,16 @@ class PatchedFunction(_FunctionWrapper):
         return f"<optax_dtypefix patch of {self.__wrapped__!r}>"
 
 
+class Builder:
+    """A function that is not wrapped, but a class that it calls is."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.__wrapped__ = self._self_stock = function
+        # As in ``PatchedFunction``. It may be held: what it builds from now on is patched.
+        self._self_built: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._self_held: dict[int, str] | None = None
+
+
 def patched_in(function: Any) -> PatchedFunction | None:
     """Find our wrapper in a chain of ``__wrapped__``, inside any wrappers of other code."""
     try:

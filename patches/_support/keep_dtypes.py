@@ -10,7 +10,6 @@ the user's choice (https://github.com/google-deepmind/optax/issues/1098), made b
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import Any, Callable
 
 import jax.numpy as jnp
@@ -26,13 +25,13 @@ from ..._contract.dtypes import (
     tree_map,
 )
 from ..._contract.promotion import standard_promotion
-from ..._contract.updates import bound_of, kept_like, same_dtypes
+from ..._contract.updates import bound_of, kept_like, requested_dtypes, same_dtypes
 from ..._contract.widths import compute_dtype
 from ..._contract.x64 import without_x64
 from ..._engine.patch import Stock
 from ..._tally import current
-from .layer import Layer, add_layer
-from .rebuild import Call
+from .layer import Layer
+from .rebuild import Call, call_of
 
 Trees = tuple[PyTree, PyTree, PyTree]
 """Gradients, state and params."""
@@ -62,15 +61,16 @@ class KeepDtypes:
 
     def __call__(self, stock: Stock, *args: Any, **kwargs: Any) -> Any:
         """Build stock's transformation, made to keep its dtypes."""
-        return add_layer(stock, args, kwargs, self._add_to)
+        requested = requested_dtypes(stock, args, kwargs)
+        return self.wrap(stock(*args, **kwargs), call_of(stock, args, kwargs), requested)
 
-    def _add_to(self, layer: Layer) -> None:
+    def add_to(self, layer: Layer) -> None:
+        """Make the transformation of a layer keep its dtypes."""
         layer.keep, layer.tally = self, current()
 
     def wrap(self, tx: Any, call: Call, requested: tuple[Any, ...] = ()) -> Any:
         """Return the same transformation with an ``init`` and an ``update`` that keep dtypes."""
-        build = functools.partial(call.func)
-        return Layer(tx, requested, build, keep=self, tally=current()).rebuild(call)
+        return Layer(tx, "", requested, keep=self, tally=current()).rebuild(call)
 
     @property
     def has_one_dtype(self) -> bool:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING, Any, Callable
+import inspect
+import sys
+from typing import Any, Callable
 
 import jax
 import jax.numpy as jnp
@@ -33,20 +35,13 @@ from ..._contract.kinds import promote_initial_state
 from ..._contract.moments import round_moments, roundings_of, second_moments
 from ..._contract.promotion import keep_present_mode
 from ..._contract.rounding import round_leaf
-from ..._contract.signatures import is_of_dtype, positional_names
+from ..._contract.signatures import is_of_dtype
 from ..._contract.state import cast_back
-from ..._contract.updates import Step, kept_like, requested_dtypes, update_dtypes
+from ..._contract.updates import Step, kept_like, update_dtypes
 from ..._tally import NO_PATCH, Tally, counting, current
-from .rebuild import Call, Promotes, call_of, count_casts, link_of, parts_of, rebuild
-from .stock_dtypes import (
-    has_function,
-    promote_as_stock,
-    promotes_half,
-    start_as_stock,
-)
-
-if TYPE_CHECKING:
-    from ..._engine.patch import Stock
+from .closures import arguments_in, is_users_function, with_arguments
+from .rebuild import Call, Promotes, count_casts, link_of, rebuild
+from .stock_dtypes import promote_as_stock, promotes_half, start_as_stock
 
 
 @functools.cache
@@ -79,11 +74,8 @@ class InFloat32:
     wide: Callable[[type], tuple[str, ...]] | None = None
     tally: Tally = NO_PATCH
 
-    def __call__(self, stock: Stock, *args: Any, **kwargs: Any) -> Any:
-        """Build stock's transformation, to be run in float32."""
-        return add_layer(stock, args, kwargs, self._add_to)
-
-    def _add_to(self, layer: Layer) -> None:
+    def add_to(self, layer: Layer) -> None:
+        """Run the transformation of a layer in float32."""
         layer.widenings = (dataclasses.replace(self, tally=current()), *layer.widenings)
 
 
@@ -99,28 +91,40 @@ class Layer:
 
     Attributes:
       tx: the transformation to run, most often stock's own.
-      requested: dtypes that the user asked for by arguments.
-      build: the call that returned ``tx``.
+      builder: the name of the function of optax that builds it.
+      requested: dtypes that the user asked for by arguments; else ``tx`` says so.
       keep: a ``KeepDtypes``: how ``tx`` keeps its dtypes; None if ``promotion`` is off.
       tally: of the patch that asks for ``keep``.
       widenings: an ``InFloat32`` for each other patch.
     """
 
     tx: Any
-    requested: tuple[Any, ...]
-    build: functools.partial[Any]
+    builder: str
+    requested: tuple[Any, ...] = ()
     keep: Any = None
     tally: Tally = NO_PATCH
     widenings: tuple[InFloat32, ...] = ()
 
-    def rebuild(self, call: Call) -> Any:
-        """Return the transformation; ``call`` of optax returns it too."""
-        arguments = (*self.build.args, *self.build.keywords.values())
-        self._has_functions = has_function(*arguments)
+    def __post_init__(self) -> None:
+        """Read the arguments that the functions of stock close over."""
+        found = arguments_in(self.builder, *self.tx) if self.builder else []
+        arguments = [value for _, value in found]
+        asked = [value for name, value in found if is_of_dtype(name) and value is not None]
+        if asked:
+            default = _defaults_of(self.tx.update.__module__, self.builder)
+            asked = [value for value in asked if value not in default]
+            dtypes = dict.fromkeys(map(jax.dtypes.canonicalize_dtype, asked))
+            self.requested = (*self.requested, *dtypes)
         # With ``mu_dtype`` stock would round to nearest, before the moments are rounded here.
         self._narrow = set(filter(is_half_dtype, self.requested))
-        self._exact = _without_half_dtypes(self.build) if self._narrow else self.build
+        self._exact = self.tx.update
+        if self._narrow:
+            self._exact = with_arguments(self.builder, self._exact, _no_half_dtype)
+        self._has_functions = any(map(is_users_function, filter(callable, arguments)))
         self._starts_wide = promotes_half(*arguments)
+
+    def rebuild(self, call: Call) -> Any:
+        """Return the transformation; ``call`` of optax returns it too."""
         # Whether stock's updates are wider than half-precision gradients and params.
         self._promotes = self._starts_wide or bool(self.keep and self.keep.promotes)
         where: Promotes = "everywhere" if self._promotes else "nowhere"
@@ -150,7 +154,7 @@ class Layer:
         """
         if self._starts_wide:
             state = start_as_stock(self.tx, state, params)
-        at_zero = self.build.func.__name__ not in STARTS_ABOVE_ZERO
+        at_zero = self.builder not in STARTS_ABOVE_ZERO
         wide = self._wide_fields(state)
         one = None if at_zero else self._start(jnp.zeros((1,), jnp.float32))
 
@@ -198,23 +202,22 @@ class Layer:
         new_updates, new_state, kept = keep.run(run, updates, state, params)
         bound = keep.bound(new_updates, updates, params, state, self.requested)
         if kept and keep.has_one_dtype:  # Else stock itself has promoted the state.
-            state = promote_as_stock(self.build, updates, state, params, extra_args)
+            state = promote_as_stock(self.tx.update, updates, state, params, extra_args)
         new_state = cast_back(new_state, state) if kept else new_state
         return Step(new_updates, new_state, bound, self.requested)
 
     def _step_in_float32(
         self, wide: Any, updates: PyTree, state: Any, params: PyTree, extra_args: Any
     ) -> Step:
-        build, exact = self.build, self._exact
-        run = link_of(exact() if self._narrow else self.tx)
+        exact, stock = self._exact, self.tx.update
         if self._has_functions:
-            from .user_functions import Recorded, replace_functions  # Few programs need them.
+            from .user_functions import Recorded  # Few programs need it.
 
             users_leaves = leaves((updates, state, params))
             recorded = Recorded(dict(zip(map(id, leaves(wide)), users_leaves)))
-            run = link_of(replace_functions(exact, recorded.note)())
-            build = replace_functions(build, recorded.repeat)
-        run = functools.partial(run, **extra_args)
+            exact = self._with_functions(exact, recorded.note)
+            stock = self._with_functions(stock, recorded.repeat)
+        run = functools.partial(exact, **extra_args)
         if self.keep and dtypes_in_float32(wide[1], wide[0], wide[2], extra_args) is None:
             run = functools.partial(self.keep.run, run)
         new_updates, new_state, *_ = run(*wide)
@@ -228,9 +231,15 @@ class Layer:
             new_updates = unflatten_like(new_updates, map(round_leaf, leaves(new_updates), bound))
             bound = None
         # The user's subclass of a state: stock returns its own class.
-        held = type(new_state)(*promote_as_stock(build, updates, state, params, extra_args))
+        held = type(new_state)(*promote_as_stock(stock, updates, state, params, extra_args))
         new_state = cast_back(round_moments(new_state, held, updates), held)
         return Step(new_updates, new_state, bound, self.requested)
+
+    def _with_functions(self, update: Any, instead: Callable[..., Any]) -> Any:
+        def change(_: str, value: Any) -> Any:
+            return instead(value) if is_users_function(value) else value
+
+        return with_arguments(self.builder, update, change)
 
     def _acting(self, state: Any, *trees: PyTree) -> list[Any]:
         """List the widenings that have something to do."""
@@ -246,34 +255,17 @@ def _moments_of(state: Any) -> list[PyTree]:
     return [getattr(state, name, None) for name in second_moments(state.__class__)]
 
 
-def add_layer(
-    stock: Stock, args: tuple[Any, ...], kwargs: dict[str, Any], add: Callable[[Layer], None]
-) -> Any:
-    """Return stock's transformation, with what a patch adds to the layer of the patches below."""
-    build = functools.partial(stock, *args, **kwargs)
-    tx = build()
-    parts = parts_of(tx)
-    below = parts and parts.layer
-    # Stock's function may return what another one builds.
-    if below and below.build.func.__qualname__ == stock.__qualname__:
-        add(below)
-        return tx
-    layer = Layer(tx, requested_dtypes(stock, args, kwargs), build)
-    add(layer)
-    return layer.rebuild(call_of(stock, args, kwargs))
+@functools.cache
+def _defaults_of(module: str, builder: str) -> list[Any]:
+    """List the default dtypes of a function of optax, for which nobody asked."""
+    function = getattr(sys.modules[module], builder, None)
+    parameters = inspect.signature(function).parameters.values() if function else ()
+    return [p.default for p in parameters if is_of_dtype(p.name)]
 
 
-def _without_half_dtypes(build: functools.partial[Any]) -> functools.partial[Any]:
-    """Return the call of stock without the half-precision dtypes among its arguments."""
-    names = positional_names(build.func)
-
-    def replaced(name: str, value: Any) -> Any:
-        is_asked = value is not None and is_of_dtype(name)
-        return None if is_asked and is_half_dtype(jax.dtypes.canonicalize_dtype(value)) else value
-
-    args = map(replaced, names, build.args)
-    by_name = {name: replaced(name, value) for name, value in build.keywords.items()}
-    return functools.partial(build.func, *args, **by_name)
+def _no_half_dtype(name: str, value: Any) -> Any:
+    is_asked = value is not None and is_of_dtype(name)
+    return None if is_asked and is_half_dtype(jax.dtypes.canonicalize_dtype(value)) else value
 
 
 def _widen(acting: list[Any], *trees: PyTree) -> Any:

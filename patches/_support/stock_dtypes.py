@@ -27,6 +27,7 @@ from ..._contract.state import ids_of_fields
 from ..._contract.trace import trace, trace_once, trace_state
 from ..._contract.updates import kept_like, same_dtypes
 from ..._engine.patch import Stock
+from .closures import frozen
 
 _FLOAT32 = jnp.dtype(jnp.float32)
 
@@ -105,7 +106,7 @@ def _is_narrower(dtype: Any, other: Any) -> bool:
 
 
 def promote_as_stock(
-    build: functools.partial[Any],
+    stock: Callable[..., Any],
     updates: PyTree,
     state: PyTree,
     params: PyTree,
@@ -116,7 +117,7 @@ def promote_as_stock(
     Stock promotes some of them where a gradient is wider than its param.
 
     Args:
-      build: the call of stock that builds the transformation.
+      stock: its update, or the call that builds the transformation.
       updates: the gradients.
       state: before the step.
       params: or None.
@@ -130,6 +131,7 @@ def promote_as_stock(
         return state
     extra_args = {n: _float32 if callable(v) else v for n, v in extra_args.items()}
     given = (updates, state, params)
+    build = stock if isinstance(stock, functools.partial) else frozen(stock)
     after = trace_once(_step_of(build.func), build.args, build.keywords, given, extra_args)
     return _widen(state, after)
 
@@ -147,12 +149,6 @@ def _step_of(function: Stock) -> Callable[..., PyTree]:
 # Fields that no step changes: copies of the first params, and rounded hyperparameters, which stand
 # for what the user gave.
 _CONSTANTS = frozenset({"params0", "init_params", "x0", "init_particles", "hyperparams"})
-
-
-def has_function(*arguments: Any) -> bool:
-    """Check for a function of the user's, such as a schedule."""
-    # ``jnp.float32`` is a type.
-    return bool([x for x in arguments if callable(x) and not isinstance(x, type)])
 
 
 class Growth:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any, Callable
 
 import jax
@@ -10,19 +9,6 @@ import jax.numpy as jnp
 
 from ..._contract.dtypes import is_weak, tree_map
 from ..._tally import counting
-from .stock_dtypes import has_function
-
-
-def replace_functions(
-    build: functools.partial[Any], instead: Callable[[Callable[..., Any]], Any]
-) -> functools.partial[Any]:
-    """Return a call of a function of stock with other functions in place of the user's."""
-
-    def replaced(argument: Any) -> Any:
-        return instead(argument) if has_function(argument) else argument
-
-    by_name = {name: replaced(argument) for name, argument in build.keywords.items()}
-    return functools.partial(build.func, *map(replaced, build.args), **by_name)
 
 
 class Recorded:

@@ -15,7 +15,7 @@ from .._support.arguments import arguments_of
 from .._support.deprecated import deprecated_attribute
 from .._support.keep_dtypes import KeepDtypes
 from .._support.rebuild import call_of, in_place_of
-from . import no_integers, replace
+from . import replace
 
 
 def schedule(stock: Stock, *args: Any, **kwargs: Any) -> Any:
@@ -94,7 +94,7 @@ def sophia(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     estimator = arguments["hessian_diagonal_fn"]
     if estimator.update.__module__ == stock.__module__:
         arguments["hessian_diagonal_fn"] = optax.contrib.hutchinson_estimator_diag_hessian()
-    return no_integers(stock, **arguments)
+    return stock(**arguments)
 
 
 def adafactor(stock: Stock, *args: Any, **kwargs: Any) -> Any:

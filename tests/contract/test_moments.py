@@ -10,7 +10,6 @@ import numpy as np
 import optax
 import pytest
 
-from optax_dtypefix import original
 from optax_dtypefix._contract.bits import bits_of_elements, bits_of_step
 from optax_dtypefix._contract.moments import ROUNDINGS, _round_to_half, round_moments
 from optax_dtypefix._contract.rounding import (
@@ -23,6 +22,7 @@ from optax_dtypefix._contract.rounding import (
 )
 from optax_dtypefix._contract.state import cast_back
 from optax_dtypefix._contract.x64 import x64
+from support.builders import stock_of
 from support.moments import adam_step
 from support.processes import run, stdout_of
 from support.trees import tree_map
@@ -356,7 +356,7 @@ def test_moments_without_a_counter_follow_float64(
         wrong, right = (np.abs(x).reshape(runs, 20, -1).sum(2) for x in (late - exact, exact))
         return wrong / right
 
-    found, stock = errors(build(*args)), errors(original(build)(*args))
+    found, stock = errors(build(*args)), errors(stock_of(build)(*args))
     assert found.max() <= most
     assert (found <= stock).all()
     assert stock.max() > 0.2

@@ -244,7 +244,9 @@ def test_a_moment_in_a_dtype_that_the_user_asked_for_does_not_stall(name: str, a
         np.testing.assert_array_equal(found[asked], found[None])
     # Muon makes small singular values as large as the others.
     atol = 0.1 if name == "scale_by_muon" else 0.02
-    np.testing.assert_allclose(found[asked], found[None], rtol=0.06, atol=atol)
+    np.testing.assert_allclose(found[asked], found[None], rtol=0.09, atol=atol)
+    if name != "scale_by_muon":  # Of one element in a hundred the error is three times as large.
+        assert np.sqrt(np.mean((found[asked] / found[None] - 1) ** 2)) < 0.03
 
 
 @pytest.mark.parametrize("name", ["scale_by_rms", "scale_by_belief", "ema"])

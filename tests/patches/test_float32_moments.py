@@ -14,8 +14,8 @@ import optax_dtypefix
 from optax_dtypefix._contract.dtypes import is_half_dtype
 from optax_dtypefix._contract.moments import second_moments
 from optax_dtypefix._contract.x64 import x64
-from optax_dtypefix.patches import load
 from support import moments
+from support.builders import builders
 from support.contract import assert_keeps_the_contract, float64_in
 from support.patch_cases import FuzzCase, Program
 from support.trees import dtypes_of, in_float64, leaves, tree_map, tree_of
@@ -45,7 +45,7 @@ PROGRAMS = {  # Their moments are float32 on stock; a half-precision momentum is
     "adafactor": Program(lambda: optax.adafactor(1e-2, min_dim_size_to_factor=2)),
 }
 
-WRAPPED = {target.name for target in load("float32_moments").targets}
+WRAPPED = builders("float32_moments")
 by_transform = moments.parametrize([t for t in moments.SIMPLE if t.name in WRAPPED])
 
 

@@ -137,13 +137,14 @@ def literals(file: Path) -> Iterator[object]:
 
 
 def test_the_tables_are_literals() -> None:
-    tables = [catalogue.PATCHES, wrapped.MODULES, wrapped.WRAPPED]
+    tables = [catalogue.PATCHES, wrapped.MODULES, wrapped.WRAPPED, wrapped.BUILDERS]
     found = [v for module in (catalogue, wrapped) for v in literals(Path(str(module.__file__)))]
     assert found == tables
 
 
 def test_the_layers_of_a_function_stand_in_the_order_of_the_catalogue() -> None:
-    for functions in wrapped.WRAPPED.values():
+    for functions in (*wrapped.WRAPPED.values(), wrapped.BUILDERS):
         for name, layers in functions.items():
-            order = [patches.IDS.index(re.split(r"\W", layer)[0]) for layer in layers]
+            ids = (re.split(r"\W", layer.replace("door:", ""))[0] for layer in layers)
+            order = [patches.IDS.index(patch_id) for patch_id in ids]
             assert order == sorted(order), name

@@ -12,8 +12,8 @@ import optax
 import pytest
 from packaging.version import Version
 
-import optax_dtypefix
 from optax_dtypefix._contract.x64 import x64
+from support.builders import stock_of
 from support.contract import assert_keeps_the_contract
 from support.trees import dtypes_of, leaves, tree_map, tree_of
 
@@ -72,7 +72,7 @@ def test_the_estimator_draws_the_directions_of_stock(enabled: bool) -> None:
             tx = build(jax.random.PRNGKey(1))
             return tx.update(params, tx.init(params), params, obj_fn=objective)[0]["w"]
 
-        expected = estimate(optax_dtypefix.original(build))
+        expected = estimate(stock_of(build))
         np.testing.assert_array_equal(estimate(build), expected)
 
 

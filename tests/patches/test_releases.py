@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from optax_dtypefix._engine.release import Release
 from optax_dtypefix.patches import IDS, load
 from optax_dtypefix.patches.releases import RELEASES
+from optax_dtypefix.patches.wrapped import BUILDERS
+from support.builders import layers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +25,9 @@ def ranges() -> Iterator[tuple[str, str]]:
             yield f"the fault {patch.id}.{fault.id}", fault.releases
         for target in patch.targets:
             yield f"{target.qualname} by {patch.id} ({target.releases})", target.releases
+    for name in BUILDERS:
+        for patch_id, releases in layers(name):
+            yield f"{name} by {patch_id} ({releases})", releases
 
 
 def run_by(tested: set[str]) -> dict[str, set[str]]:

@@ -9,12 +9,10 @@ import numpy as np
 import optax
 import pytest
 
-import optax_dtypefix
 from optax_dtypefix._contract.moments import second_moments
-from optax_dtypefix._engine.locate import defining_module, find
-from optax_dtypefix._engine.release import Release
-from optax_dtypefix.patches import load
-from optax_dtypefix.patches._support.layer import STARTS_ABOVE_ZERO, InFloat32
+from optax_dtypefix.patches._support.layer import STARTS_ABOVE_ZERO, InFloat32, Layer
+from optax_dtypefix.patches._support.rebuild import Call
+from support.builders import builders, stock_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,10 +51,8 @@ class MomentTransform(NamedTuple):
 
 
 def _transforms() -> Iterator[MomentTransform]:
-    for target in load("float16_eps").targets:
-        if Release(optax.__version__).within(target.releases):
-            function = find(defining_module(target) or "", target.qualname)
-            yield MomentTransform(target.name, function)
+    for name, function in builders("float16_eps").items():
+        yield MomentTransform(name, function)
 
 
 SIMPLE = [t for t in _transforms() if t.name not in _LEFT_OUT + _BROKEN]
@@ -79,10 +75,11 @@ def stock_and_patched(
     wide: Callable[[type], tuple[str, ...]] | None = None,
 ) -> tuple[Any, Any]:
     """Build a transformation as stock does, and with one patch alone."""
-    stock = optax_dtypefix.original(transform.function)
     arguments = _ARGUMENTS.get(transform.name, {})
-    patched = InFloat32(is_narrow, wide)
-    return stock(**arguments), patched(stock, **arguments)
+    tx = stock_of(transform.function)(**arguments)
+    layer = Layer(tx, transform.name)
+    InFloat32(is_narrow, wide).add_to(layer)
+    return tx, layer.rebuild(Call(type(tx), *tx))
 
 
 def program(tx: Any, params: Any) -> str:

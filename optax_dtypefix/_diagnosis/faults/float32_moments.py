@@ -16,8 +16,8 @@ _WITH_ARGUMENTS = {"scale_by_madgrad"}
 
 
 def _build(optax: Any) -> dict[str, Any]:
-    wrapped = {target.name for target in load("float32_moments").targets}
-    return demo.available(optax, *sorted(wrapped - _WITH_ARGUMENTS))
+    names = {name for target in load("float32_moments").targets for name in target.builds}
+    return demo.available(optax, *sorted(names - _WITH_ARGUMENTS))
 
 
 def _describe_narrow(tx: Any) -> str | None:

@@ -1,0 +1,118 @@
+"""Read and change what stock's functions close over: the arguments of the call that built them."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def arguments_in(builder: str, *functions: Any) -> list[tuple[str, Any]]:
+    """List what functions close over, with the names, and what the helpers of their builder do.
+
+    Args:
+      builder: the name of the function of optax that defines them.
+      *functions: of a transformation.
+    """
+    found = []
+    for function in functions:
+        names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+        for name, cell in zip(names, getattr(function, "__closure__", None) or ()):
+            try:
+                value = cell.cell_contents
+            except ValueError:  # Not set yet.
+                continue
+            if type(value) is not types.FunctionType or not _is_helper(builder, value):
+                found.append((name, value))
+            elif value is not function:  # A helper may call itself.
+                found += arguments_in(builder, value)
+    return found
+
+
+def with_arguments(
+    builder: str, function: Any, change: Callable[[str, Any], Any]
+) -> Callable[..., Any]:
+    """Return the same function of stock, as if it were built with other arguments."""
+    changed = {}
+    for name, cell in _cells(function):
+        value = cell.cell_contents
+        is_helper = _is_helper(builder, value)
+        new = with_arguments(builder, value, change) if is_helper else change(name, value)
+        if new is not value:
+            changed[name] = types.CellType(new)
+    if not changed:
+        return function  # type: ignore[no-any-return]
+    code, cells = function.__code__, zip(function.__code__.co_freevars, function.__closure__)
+    closure = tuple(changed.get(name, cell) for name, cell in cells)
+    scope, defaults = function.__globals__, function.__defaults__
+    copied = types.FunctionType(code, scope, function.__name__, defaults, closure)
+    copied.__kwdefaults__ = function.__kwdefaults__
+    return functools.update_wrapper(copied, function, updated=())
+
+
+class _Frozen(NamedTuple):
+    """A function of optax as a tree of its arguments; equal for equal calls of its builder."""
+
+    code: types.CodeType
+    module: str
+    defaults: Any
+    cells: tuple[Any, ...]
+
+
+def frozen(function: Any) -> functools.partial[Any]:
+    """Return a call that gives a transformation with this ``update``; its arguments are a tree."""
+    return functools.partial(_thawed, _freeze(function))
+
+
+def _thawed(update: Any) -> Any:
+    return types.SimpleNamespace(update=_thaw(update))
+
+
+def _freeze(value: Any) -> Any:
+    if not (isinstance(value, types.FunctionType) and is_of_optax(value)):
+        return value
+    inside = tuple(_freeze(cell.cell_contents) for _, cell in _cells(value))
+    if len(inside) < len(value.__code__.co_freevars):  # One is not set, or is the function itself.
+        return value
+    return _Frozen(value.__code__, value.__module__, value.__defaults__, inside)
+
+
+def _thaw(value: Any) -> Any:
+    if not isinstance(value, _Frozen):
+        return value
+    cells = tuple(types.CellType(_thaw(inside)) for inside in value.cells)
+    scope, name = vars(sys.modules[value.module]), value.code.co_name
+    return types.FunctionType(value.code, scope, name, value.defaults, cells)
+
+
+def is_users_function(argument: Any) -> bool:
+    """Check for a function that may be the user's, such as a schedule; optax's defaults are not."""
+    if not callable(argument) or isinstance(argument, type):  # ``jnp.float32`` is a type.
+        return False
+    name = str(getattr(argument, "__qualname__", "<locals>"))
+    return not (is_of_optax(argument) and "<locals>" not in name)
+
+
+def is_of_optax(function: Any) -> bool:
+    """Check for a function that optax defines."""
+    return str(getattr(function, "__module__", "")).partition(".")[0] == "optax"
+
+
+def _cells(function: Any) -> Iterator[tuple[str, Any]]:
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    for name, cell in zip(names, getattr(function, "__closure__", None) or ()):
+        try:
+            inside = cell.cell_contents
+        except ValueError:  # Not set yet.
+            continue
+        if inside is not function:  # A helper may call itself.
+            yield name, cell
+
+
+def _is_helper(builder: str, value: Any) -> bool:
+    local = str(getattr(value, "__qualname__", "")).startswith(f"{builder}.<locals>.")
+    return local and isinstance(value, types.FunctionType)
