@@ -43,7 +43,7 @@ from ._support.arguments import arguments_of
 from ._support.float32 import cast_hyperparameter, half_to_float32
 from ._support.rebuild import call_of, rebuild
 from ._support.representation import Representation, average_dtype
-from ._support.stock_dtypes import promote_as_stock, replace_user_code, start_as_stock
+from ._support.stock_dtypes import replace_user_code, start_as_stock
 
 _INSTEAD = "own arithmetic"
 _AVERAGES = ("exp_avg", "exp_avg_sq", "grad_sum")
@@ -107,8 +107,7 @@ def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         averages = {name: problem.to_tree(getattr(new_state, name), updates) for name in _AVERAGES}
         new_state = new_state._replace(**averages, params0=state.params0)
         new_updates = problem.to_tree(new_updates, updates)
-        held = promote_as_stock(known, updates, state, params, {})
-        return cast_updates(new_updates, updates, kept), cast_back(new_state, held)
+        return cast_updates(new_updates, updates, kept), cast_back(new_state, state)
 
     return rebuild(built, call_of(stock, args, kwargs), update_fn, init_fn, also_in_float32=True)
 

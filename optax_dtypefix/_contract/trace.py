@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import types
 from typing import Any, Callable
 
 import jax
@@ -13,7 +12,7 @@ from .._tally import paused
 from .dtypes import is_array, leaves
 from .promotion import standard_promotion
 
-_PLAIN = (bool, int, float, complex, str, type, np.dtype, types.CodeType)
+_PLAIN = (bool, int, float, complex, str, type, np.dtype)
 
 
 def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any] | None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import sys
 import types
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple
+from typing import TYPE_CHECKING, Any, Callable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,41 +51,6 @@ def with_arguments(
     copied = types.FunctionType(code, scope, function.__name__, defaults, closure)
     copied.__kwdefaults__ = function.__kwdefaults__
     return functools.update_wrapper(copied, function, updated=())
-
-
-class _Frozen(NamedTuple):
-    """A function of optax as a tree of its arguments; equal for equal calls of its builder."""
-
-    code: types.CodeType
-    module: str
-    defaults: Any
-    cells: tuple[Any, ...]
-
-
-def frozen(function: Any) -> functools.partial[Any]:
-    """Return a call that gives a transformation with this ``update``; its arguments are a tree."""
-    return functools.partial(_thawed, _freeze(function))
-
-
-def _thawed(update: Any) -> Any:
-    return types.SimpleNamespace(update=_thaw(update))
-
-
-def _freeze(value: Any) -> Any:
-    if not (isinstance(value, types.FunctionType) and is_of_optax(value)):
-        return value
-    inside = tuple(_freeze(cell.cell_contents) for _, cell in _cells(value))
-    if len(inside) < len(value.__code__.co_freevars):  # One is not set, or is the function itself.
-        return value
-    return _Frozen(value.__code__, value.__module__, value.__defaults__, inside)
-
-
-def _thaw(value: Any) -> Any:
-    if not isinstance(value, _Frozen):
-        return value
-    cells = tuple(types.CellType(_thaw(inside)) for inside in value.cells)
-    scope, name = vars(sys.modules[value.module]), value.code.co_name
-    return types.FunctionType(value.code, scope, name, value.defaults, cells)
 
 
 def is_users_function(argument: Any) -> bool:

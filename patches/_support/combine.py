@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Mapping
 from typing import Any, Callable, get_args
@@ -23,12 +24,12 @@ def combine(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """
     tx = stock(*args, **kwargs)
     promotes: list[Promotes] = []
-    updates_of_stock: list[Any] = []
+    are_stocks: list[bool] = []
 
     def note(link: Any) -> Any:
         parts = parts_of(link)
         promotes.append(parts.promotes if parts else "nowhere")
-        updates_of_stock.append(_update_of_stock(link, parts))
+        are_stocks.append(_is_stock_in_float32(link, parts))
         return _leave_casts(link, parts)
 
     noting_args, noting_kwargs = _map_links(note, args), _map_links(note, kwargs)
@@ -51,22 +52,26 @@ def combine(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         states = list(state.values()) if isinstance(state, Mapping) else state
         if not any(map(is_half, leaves(states[first + 1 :]))):
             return state
-        with Owed():
-            return start_as_stock(tx._replace(update=update_links), state, params)
+        return start_as_stock(tx._replace(update=as_stock()), state, params)
 
-    in_float32, remaining = None, iter(updates_of_stock)
+    def with_links(change: Callable[[Any, Parts | None], Any]) -> Any:
+        changed = functools.partial(_map_links, lambda link: change(link, parts_of(link)))
+        return stock(*changed(args), **changed(kwargs)).update
 
-    def use_stock(link: Any) -> Any:
-        return link._replace(update=next(remaining))
+    @functools.cache  # Few programs need it.
+    def as_stock() -> Any:
+        return with_links(lambda x, parts: x._replace(update=parts.as_stock()) if parts else x)
 
-    if all(updates_of_stock):
-        in_float32 = stock(*_map_links(use_stock, args), **_map_links(use_stock, kwargs)).update
+    in_float32 = None
+    if all(are_stocks):
+        in_float32 = with_links(lambda x, parts: x._replace(update=parts.stock) if parts else x)
     return NO_PATCH.run(  # The links count their casts.
         rebuild,
         tx,
         call_of(stock, args, kwargs),
         update_fn,
         init_fn,
+        as_stock=as_stock,
         in_float32=in_float32,
         promotes=max(promotes, key=list(get_args(Promotes)).index),
     )
@@ -103,17 +108,16 @@ def _leave_casts(tx: Any, parts: Parts | None) -> Any:
     return tx._replace(update=update)
 
 
-def _update_of_stock(tx: Any, parts: Parts | None) -> Any:
-    """Return the update that runs in a float32 problem, if a link is optax's own; else None.
+def _is_stock_in_float32(tx: Any, parts: Parts | None) -> bool:
+    """Check for a link of optax's own that runs stock in a float32 problem.
 
     The next link gets float32 then, if this one does.
     """
     import optax
 
     if parts is not None:
-        return parts.stock
-    is_identity = getattr(tx.update, "__code__", None) is optax.identity().update.__code__
-    return tx.update if is_identity else None
+        return parts.stock is not None
+    return getattr(tx.update, "__code__", None) is optax.identity().update.__code__
 
 
 def _has_one_float(params: PyTree) -> bool:

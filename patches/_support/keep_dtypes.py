@@ -25,7 +25,7 @@ from ..._contract.dtypes import (
     tree_map,
 )
 from ..._contract.promotion import standard_promotion
-from ..._contract.updates import bound_of, kept_like, requested_dtypes, same_dtypes
+from ..._contract.updates import bound_of, kept_like, same_dtypes
 from ..._contract.widths import compute_dtype
 from ..._contract.x64 import without_x64
 from ..._engine.patch import Stock
@@ -61,8 +61,8 @@ class KeepDtypes:
 
     def __call__(self, stock: Stock, *args: Any, **kwargs: Any) -> Any:
         """Build stock's transformation, made to keep its dtypes."""
-        requested = requested_dtypes(stock, args, kwargs)
-        return self.wrap(stock(*args, **kwargs), call_of(stock, args, kwargs), requested)
+        tx, call = stock(*args, **kwargs), call_of(stock, args, kwargs)
+        return Layer(tx, stock.__name__, keep=self, tally=current()).rebuild(call)
 
     def add_to(self, layer: Layer) -> None:
         """Make the transformation of a layer keep its dtypes."""
@@ -104,18 +104,17 @@ class KeepDtypes:
 
     def run(
         self, update: Callable[..., Any], grads: PyTree, state: PyTree, params: PyTree
-    ) -> tuple[PyTree, PyTree, bool]:
-        """Run stock's update. Return what it returns, and whether to cast the state back."""
+    ) -> tuple[PyTree, PyTree]:
+        """Run stock's update. Return what it returns."""
         given = (grads, state, params)
         # An integer leaf that is given as a float may have a float for its gradient, too.
         inputs = cast_integers_to_float32(*given) if self.convert else given
         if same_dtypes(inputs[0], self.find_like_params(inputs[2], state, grads)):
-            inputs, kept = self.convert(*inputs) if self.convert else inputs, True
-        else:
-            inputs = cast_to_one_dtype(*given) if self.any_gradients else given
-            kept = self.any_gradients or self.has_one_dtype
+            inputs = self.convert(*inputs) if self.convert else inputs
+        elif self.any_gradients:
+            inputs = cast_to_one_dtype(*given)
         new_updates, new_state, *_ = self._run_in_its_mode(update, *inputs)
-        return new_updates, new_state, kept
+        return new_updates, new_state
 
     def find_like_params(self, params: PyTree, state: PyTree, grads: PyTree) -> PyTree:
         """Return the params. Without params, what the state keeps for them."""

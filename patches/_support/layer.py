@@ -41,7 +41,7 @@ from ..._contract.updates import Step, kept_like, update_dtypes
 from ..._tally import NO_PATCH, Tally, counting, current
 from .closures import arguments_in, is_users_function, with_arguments
 from .rebuild import Call, Promotes, count_casts, link_of, rebuild
-from .stock_dtypes import promote_as_stock, promotes_half, start_as_stock
+from .stock_dtypes import promotes_half, start_as_stock
 
 
 @functools.cache
@@ -107,7 +107,8 @@ class Layer:
 
     def __post_init__(self) -> None:
         """Read the arguments that the functions of stock close over."""
-        found = arguments_in(self.builder, *self.tx) if self.builder else []
+        stock = map(inspect.unwrap, self.tx) if self.builder else ()
+        found = arguments_in(self.builder, *stock)
         arguments = [value for _, value in found]
         asked = [value for name, value in found if is_of_dtype(name) and value is not None]
         if asked:
@@ -199,24 +200,17 @@ class Layer:
         self, keep: Any, updates: PyTree, state: Any, params: PyTree, extra_args: Any
     ) -> Step:
         run = functools.partial(link_of(self.tx), **extra_args)
-        new_updates, new_state, kept = keep.run(run, updates, state, params)
+        new_updates, new_state = keep.run(run, updates, state, params)
         bound = keep.bound(new_updates, updates, params, state, self.requested)
-        if kept and keep.has_one_dtype:  # Else stock itself has promoted the state.
-            state = promote_as_stock(self.tx.update, updates, state, params, extra_args)
-        new_state = cast_back(new_state, state) if kept else new_state
-        return Step(new_updates, new_state, bound, self.requested)
+        return Step(new_updates, cast_back(new_state, state), bound, self.requested)
 
     def _step_in_float32(
         self, wide: Any, updates: PyTree, state: Any, params: PyTree, extra_args: Any
     ) -> Step:
-        exact, stock = self._exact, self.tx.update
+        exact = self._exact
         if self._has_functions:
-            from .user_functions import Recorded  # Few programs need it.
-
             users_leaves = leaves((updates, state, params))
-            recorded = Recorded(dict(zip(map(id, leaves(wide)), users_leaves)))
-            exact = self._with_functions(exact, recorded.note)
-            stock = self._with_functions(stock, recorded.repeat)
+            exact = self._with_users_leaves(dict(zip(map(id, leaves(wide)), users_leaves)))
         run = functools.partial(exact, **extra_args)
         if self.keep and dtypes_in_float32(wide[1], wide[0], wide[2], extra_args) is None:
             run = functools.partial(self.keep.run, run)
@@ -231,15 +225,28 @@ class Layer:
             new_updates = unflatten_like(new_updates, map(round_leaf, leaves(new_updates), bound))
             bound = None
         # The user's subclass of a state: stock returns its own class.
-        held = type(new_state)(*promote_as_stock(stock, updates, state, params, extra_args))
+        held = type(new_state)(*state)
         new_state = cast_back(round_moments(new_state, held, updates), held)
         return Step(new_updates, new_state, bound, self.requested)
 
-    def _with_functions(self, update: Any, instead: Callable[..., Any]) -> Any:
-        def change(_: str, value: Any) -> Any:
-            return instead(value) if is_users_function(value) else value
+    def _with_users_leaves(self, users: dict[int, Any]) -> Any:
+        """Let the user's functions see the user's leaves: muon's may choose by dtype.
 
-        return with_arguments(self.builder, update, change)
+        Args:
+          users: the leaves, by the ids of those that stock is given.
+        """
+
+        def change(_: str, value: Any) -> Any:
+            if not is_users_function(value):
+                return value
+
+            def called(*args: Any, **kwargs: Any) -> Any:
+                args, kwargs = tree_map(lambda leaf: users.get(id(leaf), leaf), (args, kwargs))
+                return value(*args, **kwargs)
+
+            return counting(functools.update_wrapper(called, value))
+
+        return with_arguments(self.builder, self._exact, change)
 
     def _acting(self, state: Any, *trees: PyTree) -> list[Any]:
         """List the widenings that have something to do."""

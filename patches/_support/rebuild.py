@@ -64,12 +64,14 @@ class Parts(NamedTuple):
     Attributes:
       link: takes the step, and leaves it to the caller to bound the updates; None if ``update``
         leaves nothing.
+      as_stock: returns what stock would run, for a trace of its dtypes.
       stock: what runs in a float32 problem; None if stock is wrong there too.
       promotes: where stock's updates are wider than half-precision gradients and params.
       layer: what the patches of its function ask for, see ``layer.py``.
     """
 
     link: Callable[..., Step] | None
+    as_stock: Callable[[], Callable[..., Any]]
     stock: Callable[..., Any] | None
     promotes: Promotes = "nowhere"
     layer: Any = None
@@ -153,6 +155,7 @@ def rebuild(  # noqa: PLR0913
     init: Callable[..., Any] | None = None,
     *,
     also_in_float32: bool = False,
+    as_stock: Callable[[], Callable[..., Any]] | None = None,
     in_float32: Callable[..., Any] | None = None,
     promotes: Promotes = "nowhere",
     layer: Any = None,
@@ -168,11 +171,13 @@ def rebuild(  # noqa: PLR0913
         :class:`Step`, with updates as wide as stock's.
       init: called as ``init(params)``.
       also_in_float32: whether stock is wrong in float32 too, so that ``update`` always runs.
+      as_stock: see :class:`Parts`; else that of the parts inside.
       in_float32: to run in place of ``tx.update`` in a float32 problem.
       promotes: see :class:`Parts`.
       layer: see :class:`Parts`.
     """
     below, tally = parts_of(tx), current()
+    as_stock = as_stock or (below.as_stock if below else _call_for(tx.update))
     stock = in_float32 or (below and below.stock) or tx.update
 
     def link(*args: Any, **kwargs: Any) -> Step:
@@ -211,9 +216,13 @@ def rebuild(  # noqa: PLR0913
     if below and promotes == "nowhere":
         promotes = below.promotes
     if also_in_float32:
-        return _replace_update(tx, call, bounded, Parts(None, None))
-    parts = Parts(link, stock, promotes, layer)
+        return _replace_update(tx, call, bounded, Parts(None, as_stock, None))
+    parts = Parts(link, as_stock, stock, promotes, layer)
     return _replace_update(tx, call, stock_in_float32, parts)
+
+
+def _call_for(value: Any) -> Callable[[], Any]:
+    return lambda: value
 
 
 def count_casts(step: Step) -> Step:
@@ -264,7 +273,7 @@ def rebuild_but_for_floats(
             return run(update, updates, state, params, **extra_args)  # type: ignore[no-any-return]
         return stock(updates, state, params, **extra_args)  # type: ignore[no-any-return]
 
-    return _replace_update(tx, call, stock_for_floats, Parts(None, stock))
+    return _replace_update(tx, call, stock_for_floats, Parts(None, _call_for(stock), stock))
 
 
 FLOATS = frozenset(map(jnp.dtype, ("bfloat16", "float16", "float32", "float64")))

@@ -24,10 +24,7 @@ from ..._contract.dtypes import (
     unflatten_like,
 )
 from ..._contract.state import ids_of_fields
-from ..._contract.trace import trace, trace_once, trace_state
-from ..._contract.updates import kept_like, same_dtypes
-from ..._engine.patch import Stock
-from .closures import frozen
+from ..._contract.trace import trace, trace_state
 
 _FLOAT32 = jnp.dtype(jnp.float32)
 
@@ -103,47 +100,6 @@ def _width(dtype: Any) -> int:
 
 def _is_narrower(dtype: Any, other: Any) -> bool:
     return 0 < _width(dtype) < _width(other)
-
-
-def promote_as_stock(
-    stock: Callable[..., Any],
-    updates: PyTree,
-    state: PyTree,
-    params: PyTree,
-    extra_args: dict[str, Any],
-) -> PyTree:
-    """Cast the half-precision leaves of a state to the dtypes that stock gives them in a step.
-
-    Stock promotes some of them where a gradient is wider than its param.
-
-    Args:
-      stock: its update, or the call that builds the transformation.
-      updates: the gradients.
-      state: before the step.
-      params: or None.
-      extra_args: those of the update.
-    """
-    like = params if params is not None else next(iter(kept_like(state, updates)), updates)
-    if same_dtypes(updates, like):
-        return state
-    constants = ids_of_fields(state, _CONSTANTS)
-    if not any(is_half(leaf) for leaf in leaves(state) if id(leaf) not in constants):
-        return state
-    extra_args = {n: _float32 if callable(v) else v for n, v in extra_args.items()}
-    given = (updates, state, params)
-    build = stock if isinstance(stock, functools.partial) else frozen(stock)
-    after = trace_once(_step_of(build.func), build.args, build.keywords, given, extra_args)
-    return _widen(state, after)
-
-
-@functools.lru_cache(maxsize=256)
-def _step_of(function: Stock) -> Callable[..., PyTree]:
-    """Return a function that builds a transformation and gives the state after a step of it."""
-
-    def step(args: Any, kwargs: Any, given: Any, extra_args: Any) -> PyTree:
-        return function(*args, **kwargs).update(*given, **extra_args)[1]
-
-    return step
 
 
 # Fields that no step changes: copies of the first params, and rounded hyperparameters, which stand

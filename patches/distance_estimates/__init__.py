@@ -54,7 +54,7 @@ from ..._tally import count, counting
 from .._support.arguments import arguments_of, array_in
 from .._support.rebuild import call_of, rebuild
 from .._support.representation import Representation, average_dtype
-from .._support.stock_dtypes import promote_as_stock, replace_user_code, start_as_stock
+from .._support.stock_dtypes import replace_user_code, start_as_stock
 
 # Fields of stock's states with a leaf for each param; all others are scalars.
 _COPIES = frozenset({"init_params", "x0"})
@@ -83,8 +83,7 @@ def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
             result: tuple[PyTree, Any] = built.update(updates, state, params, **extra_args)
             return result  # Stock raises, most often.
         new_updates, new_state = _step(stock, arguments, (updates, state, params), extra_args)
-        held = promote_as_stock(known, updates, state, params, extra_args)
-        return cast_updates(new_updates, updates, params), cast_back(new_state, held)
+        return cast_updates(new_updates, updates, params), cast_back(new_state, state)
 
     return rebuild(built, call_of(stock, args, kwargs), update_fn, init_fn, also_in_float32=True)
 
