@@ -53,7 +53,7 @@ IMPORT = """
 `import optax_dtypefix` imports neither jax nor optax. The patches load when optax is imported. The
 table shows what they add to `import optax`, in CPU time, with bytecode and without garbage
 collection. `wrapt` alone is the part that you do not pay if your program imports wrapt anyway: from
-2.2 on, wrapt imports asyncio. The rest is some 25 small modules to load, and some 110 functions to
+2.2 on, wrapt imports asyncio. The rest is some 25 small modules to load, and some 70 functions to
 wrap. The module of a patch is loaded at the first call of a function that it wraps.
 `in instructions` counts wrapt, and wrapt with the patches; a negative time is noise. The last two
 columns are of the statement `import optax_dtypefix` alone.

@@ -144,9 +144,10 @@ def page(patch: Patch) -> Iterator[str]:
     yield sentence(re.sub(rf"^{patch.id}( \(opt-in\))?: ", "", heading))
     yield from rest.splitlines()
     yield ""
-    yield "## Functions that the patch wraps"
+    yield "## Functions that the patch changes"
     yield ""
-    yield ", ".join(dict.fromkeys(f"`{name_of(target)}`" for target in patch.targets))
+    names = (name for t in patch.targets for name in t.builds or (name_of(t),))
+    yield ", ".join(dict.fromkeys(f"`{name}`" for name in names))
     yield ""
     switch = "on" if patch.opt_in else "off"
     yield f"[Switch the patch {switch}](index.md#switch-a-patch-{switch})"

@@ -22,12 +22,11 @@ from typing import Any
 PATCHES: dict[str, dict[str, Any]] = {
     "every_transform": {
         "summary": (
-            "any transformation, also a user-defined one, changes the dtypes of its state if "
-            "gradients are wider than params"
+            "a transformation of your own may change the dtypes of its state: gradients are wider "
+            "than params, or its numbers are"
         ),
         "opt_in": True,
         "faults": {
-            "wider_gradients": ">=0.1.2 #1207",
             "own_transformation": ">=0.1.2 #1207",
         },
     },
@@ -236,6 +235,7 @@ PATCHES: dict[str, dict[str, Any]] = {
             "integer_leaf": ">=0.1.2 #1207",
             "integer_chain": ">=0.1.4 #1207",
             "integer_gradients": ">=0.1.2",
+            "wider_gradients": ">=0.1.2 #1207",
             "mixed_leaves": ">=0.1.2 #1207",
             "promoted_bfloat16": "<0.2.4 #1207",
             "default_momentum": ">=0.1.2",

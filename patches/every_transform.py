@@ -1,11 +1,11 @@
-"""every_transform (opt-in): any transformation keeps the dtypes of its state.
+"""every_transform (opt-in): a transformation of your own keeps the dtypes of its state.
 
 ``GradientTransformation`` is the class of every transformation, optax's or user-defined. This patch
 wraps ``init`` and ``update`` while a transformation is built. The state keeps its dtypes, also
 where gradients are wider than params. No update is wider than its gradient, its param and the state
-kept for that param. Stock promotes the state in the first step (about half of all transformations,
-on every release, https://github.com/google-deepmind/optax/issues/1207): a bfloat16 momentum becomes
-float32, the step compiles twice, and ``lax.scan`` refuses the state.
+kept for that param. Without the patch, a state whose numbers become wider in a step compiles the
+step twice, and ``lax.scan`` refuses the state
+(https://github.com/google-deepmind/optax/issues/1207). ``promotion`` does so for optax's own.
 
 The patch is opt-in because a promoted state is not wrong: it costs memory and gains precision. The
 arithmetic of a transformation does not change, only the dtypes of its results.

@@ -40,7 +40,6 @@ MODULES: dict[str, tuple[str, ...]] = {
     "microbatching": ("optax.microbatching._microbatching",),
     "monitoring": ("optax.transforms._monitoring",),
     "numerics": ("optax._src.numerics",),
-    "package": ("optax",),
     "projections": ("optax.projections._projections",),
     "schedules": (
         "optax.schedules._schedule", "optax.schedules._join", "optax.schedules._inject",
@@ -185,7 +184,6 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
         "safe_norm": ("global_norm:in_float32",),
         "safe_root_mean_squares": ("global_norm:in_float32",),
     },
-    "package": {"__getattr__ >=0.2.3": ("promotion.special_cases:deprecated_name",)},
     "tree_utils": {"__getattr__ >=0.2.5": ("global_norm:deprecated_name",)},
     "projections": {
         "projection_halfspace >=0.2.6": ("sums:trees_in_float32",),

@@ -12,7 +12,6 @@ from ..._contract.updates import bound_of, requested_dtypes, update_dtypes
 from ..._contract.widths import real_dtype
 from ..._engine.patch import Stock
 from .._support.arguments import arguments_of
-from .._support.deprecated import deprecated_attribute
 from .._support.keep_dtypes import KeepDtypes
 from .._support.rebuild import call_of, in_place_of
 from . import replace
@@ -104,13 +103,3 @@ def adafactor(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         return tx
     requested = requested_dtypes(stock, args, kwargs)
     return replace.wrap(tx, call_of(stock, args, kwargs), requested)
-
-
-def deprecated_name(stock: Stock, name: str) -> Any:
-    """Rebuild a deprecated name, from 0.2.3 on."""
-    import optax.contrib
-
-    found = deprecated_attribute(stock, "optax", name)
-    if name == "differentially_private_aggregate":
-        return optax.contrib.differentially_private_aggregate
-    return found

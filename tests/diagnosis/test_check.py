@@ -125,10 +125,11 @@ def test_arrays_count_by_their_shapes() -> None:
 
 
 def test_wider_gradients_are_checked() -> None:
-    report = optax_dtypefix.check(optax.adam(1e-3), shapes(jnp.bfloat16), shapes(jnp.float32))
-    assert "state" in kinds(report)
-    fixed = optax_dtypefix.preserve_dtypes(optax.adam(1e-3))
-    assert optax_dtypefix.check(fixed, shapes(jnp.bfloat16), shapes(jnp.float32)).ok
+    given = shapes(jnp.bfloat16), shapes(jnp.float32)
+    assert optax_dtypefix.check(optax.adam(1e-3), *given).ok
+    own = drifting()
+    assert "state" in kinds(optax_dtypefix.check(own, *given))
+    assert optax_dtypefix.check(optax_dtypefix.preserve_dtypes(own), *given).ok
 
 
 def test_70_billion_parameters_are_checked_as_shapes() -> None:

@@ -239,12 +239,12 @@ def test_a_moment_restored_from_stock_keeps_its_dtype(dtype: Any, precision: flo
 
 def test_gradients_may_be_wider_or_narrower_than_params() -> None:
     tx, wide, narrow = optax.scale_by_adam(), tree_of(jnp.float32), tree_of(jnp.bfloat16)
-    # Wider gradients promote the state, as in stock.
+    # Wider gradients do not promote the state.
     _, new_state = tx.update(wide, tx.init(narrow), narrow)
-    assert {*dtypes_of(new_state.mu)} == {np.dtype(np.float32)}
+    assert {*dtypes_of(new_state.mu)} == {np.dtype(jnp.bfloat16)}
     state = tx.init(wide)
     updates, new_state = tx.update(narrow, state, wide)
-    # Narrower gradients do not.
+    # Nor do narrower ones.
     assert {*dtypes_of(updates)} == {np.dtype(np.float32)}
     assert {*dtypes_of(new_state.nu)} == {np.dtype(np.float32)}
 

@@ -281,12 +281,13 @@ def test_a_scalar_param_leaves_the_updates_of_distance_over_gradients_narrow() -
         assert {*dtypes_of(updates)} == {jnp.dtype(dtype)}
 
 
-def test_gradients_wider_than_params_are_left_to_the_user() -> None:
-    """The gradients promote the state, as in stock, unless ``every_transform`` is on."""
+def test_gradients_wider_than_params_promote_no_state() -> None:
+    """The updates are as wide as the gradients."""
     tx = optax.trace(0.9)
     params, grads = tree_of(jnp.bfloat16), tree_of(jnp.float32)
-    _, state = tx.update(grads, tx.init(params), params)
-    assert {*dtypes_of(state)} == {jnp.dtype(jnp.float32)}
+    updates, state = tx.update(grads, tx.init(params), params)
+    assert {*dtypes_of(state)} == {jnp.dtype(jnp.bfloat16)}
+    assert {*dtypes_of(updates)} == {jnp.dtype(jnp.float32)}
 
 
 @pytest.mark.parametrize(

@@ -20,13 +20,6 @@ def _own_transformation(optax: Any) -> Any:
 
 
 FAULTS = {
-    # momentum = 0.9 * bfloat16 + float32: the sum is float32.
-    "wider_gradients": demo.step(
-        "float32 gradients change the state of bfloat16 params to float32",
-        lambda optax: optax.trace(0.9),
-        "bfloat16",
-        grads="float32",
-    ),
     "own_transformation": demo.step(
         "User-defined transformations change the dtypes of their state",
         _own_transformation,

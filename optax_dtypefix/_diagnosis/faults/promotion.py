@@ -57,6 +57,13 @@ FAULTS = {
         lambda optax: optax.adafactor(1e-3, momentum=0.9),
         "bfloat16",
     ),
+    # momentum = 0.9 * bfloat16 + float32: the sum is float32.
+    "wider_gradients": demo.step(
+        "float32 gradients change the state of bfloat16 params to float32",
+        lambda optax: optax.trace(0.9),
+        "bfloat16",
+        grads="float32",
+    ),
     # 1 - decay**count: strict mode has no common dtype for a float and an int32.
     "strict_promotion": demo.step(
         "Strict dtype promotion raises TypePromotionError inside optax",

@@ -1,0 +1,99 @@
+"""The state keeps its dtypes by default where gradients and params differ, in any optimizer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from support.trees import dtypes_of, tree_map, tree_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+contrib: Any = getattr(optax, "contrib", None)
+FACTORIES = (
+    *("adabelief", "adadelta", "adafactor", "adagrad", "adam", "adamax", "adamaxw", "adamw"),
+    *("adan", "amsgrad", "fromage", "lamb", "lars", "lion", "nadam", "nadamw"),
+    *("novograd", "optimistic_gradient_descent", "radam", "rmsprop", "rprop", "sgd", "sm3"),
+    *("yogi", "acprop", "ademamix", "simplified_ademamix", "adopt", "madgrad", "muon"),
+    *("dadapt_adamw", "prodigy", "cocob", "schedule_free_adamw", "schedule_free_sgd"),
+)
+WITHOUT_RATE = ("dadapt_adamw", "prodigy", "cocob")
+# In optax 0.1.3 adamax calls a function that JAX has removed.
+BROKEN = ("adamax", "adamaxw") if optax.__version__ == "0.1.3" else ()
+
+
+def _builders() -> dict[str, Callable[[], Any]]:
+    found: dict[str, Any] = {n: getattr(optax, n, getattr(contrib, n, None)) for n in FACTORIES}
+    found = {
+        name: factory if name in WITHOUT_RATE else lambda factory=factory: factory(0.01)
+        for name, factory in found.items()
+        if factory and name not in BROKEN
+    }
+    return {
+        **found,
+        "momentum": lambda: optax.sgd(0.1, momentum=0.9),
+        "MultiSteps": lambda: optax.MultiSteps(optax.adam(0.01), 2),
+        "apply_if_finite": lambda: optax.apply_if_finite(optax.adam(0.01), 3),
+        "masked": lambda: optax.masked(optax.adam(0.01), {"w": True, "b": False}),
+        "inject": lambda: optax.inject_hyperparams(optax.adam)(0.01),
+        "flatten": lambda: optax.flatten(optax.adam(0.01)),
+        "clipped": lambda: optax.chain(optax.clip_by_global_norm(1.0), optax.adam(0.01)),
+        "a wide moment, then a narrow one": lambda: optax.chain(
+            optax.scale_by_adam(mu_dtype=jnp.float32), optax.trace(0.9), optax.scale(-0.1)
+        ),
+    }
+
+
+BUILDERS = _builders()
+
+
+# optax 0.1.2 calls functions of jax by their deprecated names.
+@pytest.mark.filterwarnings("ignore:jax.tree_:FutureWarning")
+@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize(
+    ("params", "grads"),
+    [("bfloat16", "float32"), ("float16", "float32"), ("float32", "bfloat16")],
+)
+def test_a_scan_takes_gradients_of_another_dtype(name: str, params: str, grads: str) -> None:
+    """Stock raises for half of these: the first step makes moments float32."""
+    tx, tree = BUILDERS[name](), tree_of(params)
+
+    def step(state: Any, grad: Any) -> Any:
+        _, state = tx.update(grad, state, tree)
+        return state, None
+
+    rows = tree_map(lambda leaf: jnp.stack([leaf, leaf]), tree_of(grads))
+    first = tx.init(tree)
+    last, _ = jax.eval_shape(lambda s: jax.lax.scan(step, s, rows), first)
+    assert dtypes_of(last) == dtypes_of(first)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [lambda: optax.trace(0.9), optax.scale_by_rms, optax.scale_by_adam],
+    ids=["trace", "rms", "adam"],
+)
+def test_narrow_moments_of_wide_gradients_follow_float32(build: Any) -> None:
+    random, steps = np.random.default_rng(0), 1500
+    grads = jnp.asarray(1 + 0.3 * random.normal(size=(steps, 32, 8)), jnp.float32)
+    grads = grads * jnp.where(jnp.arange(steps) < 700, 1.0, 0.1)[:, None, None]
+    found = {}
+    for dtype in (jnp.float32, jnp.bfloat16):
+        param, tx = jnp.ones((32, 8), dtype), build()
+
+        def step(state: Any, grad: Any, tx: Any = tx, param: Any = param) -> Any:
+            updates, after = tx.update(grad, state, param)
+            return after, updates
+
+        first = tx.init(param)
+        _, updates = jax.jit(lambda s, f=step: jax.lax.scan(f, s, grads))(first)
+        assert updates.dtype == jnp.float32
+        found[dtype] = np.asarray(updates[-1], float)
+    right, narrow = found[jnp.float32], found[jnp.bfloat16]
+    assert np.mean(np.abs(narrow - right)) <= 0.02 * np.mean(np.abs(right))
