@@ -13,7 +13,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from .._engine.release import Release, installed
+from .._engine.release import installed
 from ._support.closures import is_of_optax
 from ._support.layer import Layer
 from ._support.rebuild import Call, parts_of_function
@@ -21,48 +21,50 @@ from .releases import TESTED
 from .wrapped import BUILDERS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from .._engine.patch import Stock
     from .._tally import Tally
 
 
 def __getattr__(patch_id: str) -> Any:
-    """Return the replacement of ``GradientTransformation.__new__`` of a patch."""
+    """Return the replacement of ``GradientTransformation.__new__`` of a patch.
+
+    All that the patch asks for is imported now: if that fails, stock stays.
+    """
     if patch_id.startswith("_"):
         raise AttributeError(patch_id)
-    return functools.partial(_lift, patch_id)
+    return functools.partial(_lift, dict(_asks_of(patch_id)))
 
 
-def _lift(patch_id: str, tally: Tally, stock: Stock, cls: Any, *args: Any, **kwargs: Any) -> Any:
-    """Build a transformation. If a row says so, add what the patch asks for."""
+def _lift(
+    asks: dict[str, Any], tally: Tally, stock: Stock, cls: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Build a transformation. If there is a row for its builder, add what the patch asks for."""
     update = args[1] if len(args) > 1 else kwargs.get("update")
     builder = str(getattr(update, "__qualname__", "")).partition(".")[0]
     if builder not in BUILDERS or not is_of_optax(update) or parts_of_function(update):
         # Optax builds some ten others for each of these: pass the other patches by.
         return getattr(stock, "__wrapped__", stock)(cls, *args, **kwargs)
     tx = stock(cls, *args, **kwargs)
-    ask = _ask_of(patch_id, builder)
-    if ask is None:
+    if builder not in asks:
         return tx
     tally.reach()
     below = parts_of_function(tx.update)  # Of the patches that come after this one.
     with tally:
         layer = below.layer if below else Layer(tx, builder)
-        ask.add_to(layer)
+        asks[builder].add_to(layer)
         return tx if below else layer.rebuild(Call(cls, *args, **kwargs))
 
 
-@functools.cache
-def _ask_of(patch_id: str, builder: str) -> Any:
-    """Import what a patch asks for on this release; None if there is nothing."""
-    for row in BUILDERS[builder]:
-        where, _, releases = row.partition(" ")
-        file, _, name = where.partition(":")
-        if file.partition(".")[0] == patch_id and _release().within(releases):
-            module = importlib.import_module(f"{__package__}.{file}")
-            return getattr(module, name or "replace")
-    return None
-
-
-def _release() -> Release:
-    found = installed(sys.modules["optax"], TESTED)
-    return found if found.tested else found.as_later
+def _asks_of(patch_id: str) -> Iterator[tuple[str, Any]]:
+    """Yield the builders of a patch on this release, and what it asks for."""
+    release = installed(sys.modules["optax"], TESTED)
+    release = release if release.tested else release.as_later
+    for builder, rows in BUILDERS.items():
+        for row in rows:
+            where, _, releases = row.partition(" ")
+            file, _, name = where.partition(":")
+            if file.partition(".")[0] == patch_id and release.within(releases):
+                module = importlib.import_module(f"{__package__}.{file}")
+                yield builder, getattr(module, name or "replace")

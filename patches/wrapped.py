@@ -236,7 +236,7 @@ BUILDERS: dict[str, tuple[str, ...]] = {
     "apply_every": ("float32_averages", "float16_eps", "bfloat16_moments", "promotion"),
     "centralize": ("promotion",),
     "clip": ("promotion",),
-    "cocob": ("promotion:in_one_dtype",),
+    "cocob": ("promotion:in_one_dtype <0.2.3",),
     "differentially_private_aggregate": ("promotion",),
     "ema": ("float32_averages", "float16_eps", "bfloat16_moments", "promotion"),
     "hutchinson_estimator_diag_hessian": ("promotion:hessian",),

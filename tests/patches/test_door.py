@@ -1,0 +1,110 @@
+"""What optax builds is lifted at the class of transformations, whoever holds the builder."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from typing import Any
+
+import jax
+import optax
+import pytest
+
+import optax_dtypefix
+from optax_dtypefix.patches._support.rebuild import parts_of
+from optax_dtypefix.patches.wrapped import BUILDERS
+from support.builders import builders
+from support.processes import run
+
+STALLED = """
+    {first}
+    import jax, jax.numpy as jnp
+
+    params = jnp.ones(4, jnp.bfloat16)
+    tx = {build}()
+    state = tx.init(params)
+    step = jax.jit(lambda state: tx.update(params, state, params))
+    for _ in range(1500):
+        updates, state = step(state)
+    print(float(updates[0]) > 1.2)
+    import optax_dtypefix
+    print(optax_dtypefix.status()["bfloat16_moments"].state)
+"""
+
+
+def lines(script: str, **environment: str) -> list[str]:
+    done = run("-c", textwrap.dedent(script), **environment)
+    assert done.returncode == 0, done.stderr
+    return [*done.stdout.split(), *done.stderr.splitlines()]
+
+
+def test_a_name_that_was_copied_before_the_import_is_patched() -> None:
+    first = (
+        "from optax import scale_by_adam\n    "
+        "held = frozenset([scale_by_adam])\n    "
+        "import optax_dtypefix"
+    )
+    script = STALLED.format(first=first, build="next(iter(held))")
+    assert lines(script)[:2] == ["False", "applied"]
+    assert lines(script, OPTAX_DTYPEFIX="off")[0] == "True", "the fault is not there"
+
+
+def test_where_the_file_of_a_patch_is_broken_stock_stays_and_the_record_says_so() -> None:
+    first = (
+        "import sys, optax_dtypefix, optax\n    "
+        "sys.modules['optax_dtypefix.patches.bfloat16_moments'] = None"
+    )
+    stalled, state, *warnings = lines(STALLED.format(first=first, build="optax.scale_by_adam"))
+    assert (stalled, state) == ("True", "failed")
+    assert any("bfloat16_moments" in line for line in warnings)
+
+
+def test_what_the_user_builds_is_left_alone() -> None:
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        del params
+        return grads, state
+
+    tx = optax.GradientTransformation(lambda _: (), update)
+    assert tx.update is update
+    update.__qualname__ = "scale_by_adam.<locals>.update_fn"
+    assert optax.GradientTransformation(lambda _: (), update).update is update
+
+
+def test_the_parts_of_a_lifted_transformation_are_lifted_once() -> None:
+    tx = optax.scale_by_adam()
+    again = optax.GradientTransformation(tx.init, tx.update)
+    assert again.update is tx.update
+    assert again.init is tx.init
+    assert type(tx._replace(init=tx.init)) is type(tx)
+
+
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "add_noise": {"eta": 0.1, "gamma": 0.5},
+    "apply_every": {"k": 2},
+    "clip": {"max_delta": 1.0},
+    "differentially_private_aggregate": {"l2_norm_clip": 1.0, "noise_multiplier": 1.0},
+    "ema": {"decay": 0.9},
+    "scale_by_madgrad": {"learning_rate": 0.1},
+    "scale_by_rprop": {"learning_rate": 0.1},
+    "scale_by_schedule": {"step_size_fn": lambda _: 0.1},
+    "trace": {"decay": 0.9},
+}
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_each_row_names_a_function_that_builds_what_is_lifted(name: str) -> None:
+    """The name of the update says which function built it, on this release too."""
+    if name not in builders("promotion"):
+        pytest.skip("this release does not have it, or is not at fault")
+    build = builders("promotion")[name]
+    given = ARGUMENTS.get(name, {})
+    if "noise" in name or "private" in name:
+        keyed = "key" in inspect.signature(build).parameters
+        key = 0 if "private" in name else jax.random.PRNGKey(0)
+        given = {**given, **({"key": key} if keyed else {"seed": 0})}
+    tx = build(**given)
+    parts = parts_of(tx)
+    assert parts is not None
+    assert parts.layer.builder == name
+    with optax_dtypefix.disabled():
+        assert parts_of(build(**given)) is None
