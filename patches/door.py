@@ -44,8 +44,9 @@ def _lift(
     update = args[1] if len(args) > 1 else kwargs.get("update")
     builder = str(getattr(update, "__qualname__", "")).partition(".")[0]
     if builder not in BUILDERS or not is_of_optax(update) or parts_of_function(update):
-        # Optax builds some ten others for each of these: pass the other patches by.
-        return getattr(stock, "__wrapped__", stock)(cls, *args, **kwargs)
+        # Optax builds some ten others for each of these: pass the layers of other patches by.
+        below = getattr(stock, "__wrapped__") if type(stock) is functools.partial else stock  # noqa: B009
+        return below(cls, *args, **kwargs)
     tx = stock(cls, *args, **kwargs)
     if builder not in asks:
         return tx

@@ -41,7 +41,7 @@ from ..._contract.updates import Step, kept_like, update_dtypes
 from ..._tally import NO_PATCH, Tally, counting, current
 from .closures import arguments_in, is_users_function, with_arguments
 from .rebuild import Call, Promotes, count_casts, link_of, rebuild
-from .stock_dtypes import promotes_half, start_as_stock
+from .stock_dtypes import Range, promotes_half, start_as_stock
 
 
 @functools.cache
@@ -123,6 +123,7 @@ class Layer:
             self._exact = with_arguments(self.builder, self._exact, _no_half_dtype)
         self._has_functions = any(map(is_users_function, filter(callable, arguments)))
         self._starts_wide = promotes_half(*arguments)
+        self._keep_range = Range(self.tx.update)
 
     def rebuild(self, call: Call) -> Any:
         """Return the transformation; ``call`` of optax returns it too."""
@@ -178,6 +179,7 @@ class Layer:
         self, updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
     ) -> Step | tuple[PyTree, PyTree]:
         """Take a step, in float32 where a leaf is narrow."""
+        state = self._keep_range(updates, state, params, extra_args)
         given = wide = (updates, state, params)
         acting = self._acting(state, updates, params)
         if acting:

@@ -25,8 +25,9 @@ from ..._contract.dtypes import (
 )
 from ..._contract.state import ids_of_fields
 from ..._contract.trace import trace, trace_state
+from ..._contract.updates import kept_like, same_dtypes
 
-_FLOAT32 = jnp.dtype(jnp.float32)
+_FLOAT16, _FLOAT32 = jnp.dtype(jnp.float16), jnp.dtype(jnp.float32)
 
 
 def replace_user_code(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -105,6 +106,35 @@ def _is_narrower(dtype: Any, other: Any) -> bool:
 # Fields that no step changes: copies of the first params, and rounded hyperparameters, which stand
 # for what the user gave.
 _CONSTANTS = frozenset({"params0", "init_params", "x0", "init_particles", "hyperparams"})
+
+
+class Range:
+    """Widen what is in float16 where a step of stock does, because a gradient is wider.
+
+    float16 has no squares of small gradients, and no large ones: the updates would be far off. In
+    bfloat16 a moment is as right as any, and stays.
+    """
+
+    def __init__(self, update: Callable[..., Any]) -> None:
+        self._update = update
+        self._after: dict[Any, list[Any] | None] = {}  # By the dtypes before a step of stock.
+
+    def __call__(
+        self, updates: PyTree, state: PyTree, params: PyTree, extra_args: dict[str, Any]
+    ) -> PyTree:
+        """Return the state before a step; the values of its leaves do not change."""
+        before = all_dtypes(state)
+        if _FLOAT16 not in before:
+            return state
+        like = params if params is not None else next(iter(kept_like(state, updates)), updates)
+        if same_dtypes(updates, like):
+            return state
+        key = (*before, None, *all_dtypes((updates, params)))
+        if key not in self._after:
+            given = {n: _float32 if callable(v) else v for n, v in extra_args.items()}
+            self._after[key] = trace_state(self._update, updates, state, params, **given)
+        most = [_FLOAT32 if dtype == _FLOAT16 else dtype for dtype in before]
+        return _widen(state, self._after[key], most)
 
 
 class Growth:

@@ -61,7 +61,10 @@ BUILDERS = _builders()
     [("bfloat16", "float32"), ("float16", "float32"), ("float32", "bfloat16")],
 )
 def test_a_scan_takes_gradients_of_another_dtype(name: str, params: str, grads: str) -> None:
-    """Stock raises for half of these: the first step makes moments float32."""
+    """Stock raises for half of these: the first step makes moments float32.
+
+    It does so here for moments in float16, which has no squares of small gradients.
+    """
     tx, tree = BUILDERS[name](), tree_of(params)
 
     def step(state: Any, grad: Any) -> Any:
@@ -70,8 +73,35 @@ def test_a_scan_takes_gradients_of_another_dtype(name: str, params: str, grads: 
 
     rows = tree_map(lambda leaf: jnp.stack([leaf, leaf]), tree_of(grads))
     first = tx.init(tree)
+    if params == "float16":
+        _, first = tx.update(tree_of(grads), first, tree)
     last, _ = jax.eval_shape(lambda s: jax.lax.scan(step, s, rows), first)
     assert dtypes_of(last) == dtypes_of(first)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e-3, 1.0])
+def test_small_wide_gradients_of_float16_params_give_the_updates_of_float32(scale: float) -> None:
+    """In float16 their squares are 0, or 6e-8: stock makes the moment float32, and so do we."""
+    random = np.random.default_rng(0)
+    grads = jnp.asarray(scale * (1 + 0.3 * random.normal(size=(300, 16))), jnp.float32)
+    updates = {}
+    for dtype in (jnp.float16, jnp.float32):
+        # That of adam stays in float16 on stock 0.2.8, and its updates are 20 times too large.
+        tx, param = optax.scale_by_rms(), jnp.ones(16, dtype)
+        state = tx.init(param)
+        for grad in grads:
+            updates[dtype], state = tx.update(grad, state, param)
+    assert updates[jnp.float16].dtype == jnp.float32
+    np.testing.assert_allclose(updates[jnp.float16], updates[jnp.float32], rtol=1e-3)
+
+
+def test_a_float16_moment_stays_beside_a_wider_gradient_of_another_param() -> None:
+    tx, params = optax.scale_by_rms(), {"a": jnp.ones(3, jnp.float16), "b": jnp.ones(3)}
+    state = tx.init(params)
+    _, after = tx.update(params, state, params)
+    assert dtypes_of(after) == dtypes_of(state)
+    _, after = tx.update({"a": jnp.ones(3), "b": jnp.ones(3)}, state, params)
+    assert after.nu["a"].dtype == jnp.float32
 
 
 @pytest.mark.parametrize(
