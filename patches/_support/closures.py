@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 def arguments_in(builder: str, *functions: Any) -> list[tuple[str, Any]]:
-    """List what functions close over, with the names, and what the helpers of their builder do.
+    """List what functions of optax close over, and what the helpers of their builder do.
 
     Args:
       builder: the name of the function of optax that defines them.
       *functions: of a transformation.
     """
     found = []
-    for function in functions:
+    for function in filter(is_of_optax, functions):
         names = getattr(getattr(function, "__code__", None), "co_freevars", ())
         for name, cell in zip(names, getattr(function, "__closure__", None) or ()):
             try:
@@ -62,8 +62,9 @@ def is_users_function(argument: Any) -> bool:
 
 
 def is_of_optax(function: Any) -> bool:
-    """Check for a function that optax defines."""
-    return str(getattr(function, "__module__", "")).partition(".")[0] == "optax"
+    """Check for a function that optax defines; one of the user's may have its names."""
+    scope = getattr(function, "__globals__", {})
+    return str(scope.get("__name__")).partition(".")[0] == "optax"
 
 
 def _cells(function: Any) -> Iterator[tuple[str, Any]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import textwrap
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 import pytest
 
@@ -66,8 +68,25 @@ def test_what_the_user_builds_is_left_alone() -> None:
 
     tx = optax.GradientTransformation(lambda _: (), update)
     assert tx.update is update
-    update.__qualname__ = "scale_by_adam.<locals>.update_fn"
-    assert optax.GradientTransformation(lambda _: (), update).update is update
+    lifted = optax.scale_by_adam()
+    functools.update_wrapper(update, lifted.update)  # With its module and qualified name.
+    assert optax.GradientTransformation(lifted.init, update).update is update
+
+
+def test_an_init_of_the_user_may_close_over_anything() -> None:
+    with optax_dtypefix.disabled():
+        stock = optax.scale_by_adam()
+    dtype = object()
+
+    def init(params: Any) -> Any:
+        assert dtype
+        return stock.init(params)
+
+    tx = optax.GradientTransformation(init, stock.update)
+    assert tx.update is not stock.update
+    state = tx.init(jnp.ones(3, jnp.bfloat16))
+    _, after = tx.update(jnp.ones(3, jnp.bfloat16), state)
+    assert after.nu.dtype == jnp.bfloat16
 
 
 def test_the_parts_of_a_lifted_transformation_are_lifted_once() -> None:
