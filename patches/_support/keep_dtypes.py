@@ -1,10 +1,9 @@
 """Make stock's transformations keep their dtypes, with one mechanism for many.
 
 Stock's function builds the transformation, and stock's update runs. The state is cast back to its
-dtypes, and updates to at most the width of gradients and params. Where a gradient is wider or
-narrower than its param, stock's own promotion of the state stands: which dtype is right there is
-the user's choice (https://github.com/google-deepmind/optax/issues/1098), made by
-``every_transform``.
+dtypes, and updates to at most the width of gradients and params. So it is where a gradient is wider
+than its param, which makes stock's state wider in the first step
+(https://github.com/google-deepmind/optax/issues/1098).
 """
 
 from __future__ import annotations
