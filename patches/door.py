@@ -52,10 +52,9 @@ def _lift(
         return tx
     tally.reach()
     below = parts_of_function(tx.update)  # Of the patches that come after this one.
-    with tally:
-        layer = below.layer if below else Layer(tx, builder)
-        asks[builder].add_to(layer)
-        return tx if below else layer.rebuild(Call(cls, *args, **kwargs))
+    layer = below.layer if below else Layer(tx, builder)
+    asks[builder].add_to(layer, tally)
+    return tx if below else tally.run(layer.rebuild, Call(cls, *args, **kwargs))
 
 
 def _asks_of(patch_id: str) -> Iterator[tuple[str, Any]]:

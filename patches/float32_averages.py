@@ -15,15 +15,16 @@ from __future__ import annotations
 
 from .._contract.dtypes import is_half_dtype
 from .._contract.moments import moments
+from .._tally import Tally
 from ._support.layer import InFloat32, Layer
 
 
 class _UnlessRequested(InFloat32):
     """Run stock in float32, unless the user chose the dtype of the accumulator."""
 
-    def add_to(self, layer: Layer) -> None:
+    def add_to(self, layer: Layer, tally: Tally) -> None:
         if not layer.requested:
-            super().add_to(layer)
+            super().add_to(layer, tally)
 
 
 replace = _UnlessRequested(is_half_dtype, wide=moments)

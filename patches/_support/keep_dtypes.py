@@ -28,7 +28,7 @@ from ..._contract.updates import bound_of, kept_like, same_dtypes
 from ..._contract.widths import compute_dtype
 from ..._contract.x64 import without_x64
 from ..._engine.patch import Stock
-from ..._tally import current
+from ..._tally import Tally, current
 from .layer import Layer
 from .rebuild import Call, call_of
 
@@ -63,9 +63,9 @@ class KeepDtypes:
         tx, call = stock(*args, **kwargs), call_of(stock, args, kwargs)
         return Layer(tx, stock.__name__, keep=self, tally=current()).rebuild(call)
 
-    def add_to(self, layer: Layer) -> None:
+    def add_to(self, layer: Layer, tally: Tally) -> None:
         """Make the transformation of a layer keep its dtypes."""
-        layer.keep, layer.tally = self, current()
+        layer.keep, layer.tally = self, tally
 
     def wrap(self, tx: Any, call: Call, requested: tuple[Any, ...] = ()) -> Any:
         """Return the same transformation with an ``init`` and an ``update`` that keep dtypes."""

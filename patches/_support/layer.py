@@ -38,7 +38,7 @@ from ..._contract.rounding import round_leaf
 from ..._contract.signatures import is_of_dtype
 from ..._contract.state import cast_back
 from ..._contract.updates import Step, kept_like, update_dtypes
-from ..._tally import NO_PATCH, Tally, counting, current
+from ..._tally import NO_PATCH, Tally, counting
 from .closures import arguments_in, is_users_function, with_arguments
 from .rebuild import Call, Promotes, count_casts, link_of, rebuild
 from .stock_dtypes import Range, promotes_half, start_as_stock
@@ -74,9 +74,9 @@ class InFloat32:
     wide: Callable[[type], tuple[str, ...]] | None = None
     tally: Tally = NO_PATCH
 
-    def add_to(self, layer: Layer) -> None:
+    def add_to(self, layer: Layer, tally: Tally) -> None:
         """Run the transformation of a layer in float32."""
-        layer.widenings = (dataclasses.replace(self, tally=current()), *layer.widenings)
+        layer.widenings = (dataclasses.replace(self, tally=tally), *layer.widenings)
 
 
 STARTS_ABOVE_ZERO = frozenset(

@@ -10,6 +10,7 @@ import optax
 import pytest
 
 from optax_dtypefix._contract.moments import second_moments
+from optax_dtypefix._tally import Tally
 from optax_dtypefix.patches._support.layer import STARTS_ABOVE_ZERO, InFloat32, Layer
 from optax_dtypefix.patches._support.rebuild import Call
 from support.builders import builders, stock_of
@@ -78,7 +79,7 @@ def stock_and_patched(
     arguments = _ARGUMENTS.get(transform.name, {})
     tx = stock_of(transform.function)(**arguments)
     layer = Layer(tx, transform.name)
-    InFloat32(is_narrow, wide).add_to(layer)
+    InFloat32(is_narrow, wide).add_to(layer, Tally())
     return tx, layer.rebuild(Call(type(tx), *tx))
 
 
