@@ -114,6 +114,13 @@ class PatchedFunction(_FunctionWrapper):
         # pickles by this object and the instance, as stock methods do.
         return self if instance is None else types.MethodType(self, instance)
 
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """Return that of a static method: Python 3.9 finds none."""
+        if not isinstance(self.__wrapped__, staticmethod):
+            raise AttributeError  # As where there is none.
+        return inspect.signature(self._self_stock)
+
     # By identity, as any object; wrapt forwards them.
     __eq__ = object.__eq__
     __ne__ = object.__ne__
