@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from .._engine.release import installed
 from ._support.closures import is_of_optax
 from ._support.layer import Layer
-from ._support.rebuild import Call, parts_of_function
+from ._support.rebuild import Call, parts_of
 from .releases import TESTED
 from .wrapped import BUILDERS
 
@@ -43,15 +43,15 @@ def _lift(
     """Build a transformation. If there is a row for its builder, add what the patch asks for."""
     update = args[1] if len(args) > 1 else kwargs.get("update")
     builder = str(getattr(update, "__qualname__", "")).partition(".")[0]
-    if builder not in BUILDERS or not is_of_optax(update) or parts_of_function(update):
+    if builder not in BUILDERS or not is_of_optax(update):  # Nor is a function of ours.
         # Optax builds some ten others for each of these: pass the layers of other patches by.
-        below = getattr(stock, "__wrapped__") if type(stock) is functools.partial else stock  # noqa: B009
-        return below(cls, *args, **kwargs)
+        is_layer = type(stock) is functools.partial
+        return (vars(stock)["__wrapped__"] if is_layer else stock)(cls, *args, **kwargs)
     tx = stock(cls, *args, **kwargs)
     if builder not in asks:
         return tx
     tally.reach()
-    below = parts_of_function(tx.update)  # Of the patches that come after this one.
+    below = parts_of(tx)  # Of the patches that come after this one.
     layer = below.layer if below else Layer(tx, builder)
     asks[builder].add_to(layer, tally)
     return tx if below else tally.run(layer.rebuild, Call(cls, *args, **kwargs))

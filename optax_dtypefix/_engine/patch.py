@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import functools
 import importlib
-import re
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from .release import Release
 
@@ -127,6 +126,11 @@ def read_patches(
       folder: the package with the files of the patches.
     """
     targets: dict[str, list[Target]] = {patch_id: [] for patch_id in patches}
+    built: dict[str, dict[str, None]] = {}
+    for name, layers in builders.items():
+        for layer in layers:
+            patch_id = layer.partition(" ")[0].partition(":")[0].partition(".")[0]
+            built.setdefault(patch_id, {})[name] = None
     for place, functions in wrapped.items():
         group, _, name = place.partition(".")
         may_define = tuple(module + name for module in modules[group])
@@ -141,7 +145,7 @@ def read_patches(
                 where = f"{folder}.{file}:{attribute or 'replace'}"
                 target = Target(may_define, qualname, where, releases, known and _by_name(known))
                 if file == "door":
-                    target = target._replace(builds=tuple(_built_for(patch_id, builders)))
+                    target = target._replace(builds=tuple(built.get(patch_id, ())))
                 targets[patch_id].append(target)
     return {
         patch_id: Patch(
@@ -154,12 +158,6 @@ def read_patches(
         )
         for patch_id, row in patches.items()
     }
-
-
-def _built_for(patch_id: str, builders: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
-    for name, layers in builders.items():
-        if any(re.split(r"\W", layer)[0] == patch_id for layer in layers):
-            yield name
 
 
 def _read_fault(patch_id: str, fault_id: str, text: str) -> Fault:

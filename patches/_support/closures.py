@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import functools
 import types
-from typing import TYPE_CHECKING, Any, Callable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Any, Callable
 
 
 def arguments_in(builder: str, *functions: Any) -> list[tuple[str, Any]]:
@@ -19,16 +16,10 @@ def arguments_in(builder: str, *functions: Any) -> list[tuple[str, Any]]:
     """
     found = []
     for function in filter(is_of_optax, functions):
-        names = getattr(getattr(function, "__code__", None), "co_freevars", ())
-        for name, cell in zip(names, getattr(function, "__closure__", None) or ()):
-            try:
-                value = cell.cell_contents
-            except ValueError:  # Not set yet.
-                continue
-            if type(value) is not types.FunctionType or not _is_helper(builder, value):
-                found.append((name, value))
-            elif value is not function:  # A helper may call itself.
-                found += arguments_in(builder, value)
+        for name, cell in _cells(function):
+            value = cell.cell_contents
+            is_helper = type(value) is types.FunctionType and _is_helper(builder, value)
+            found += arguments_in(builder, value) if is_helper else [(name, value)]
     return found
 
 
@@ -67,15 +58,18 @@ def is_of_optax(function: Any) -> bool:
     return str(scope.get("__name__")).partition(".")[0] == "optax"
 
 
-def _cells(function: Any) -> Iterator[tuple[str, Any]]:
+def _cells(function: Any) -> list[tuple[str, Any]]:
+    """List the cells that are set, without the function itself: a helper may call itself."""
+    cells = []
     names = getattr(getattr(function, "__code__", None), "co_freevars", ())
     for name, cell in zip(names, getattr(function, "__closure__", None) or ()):
         try:
             inside = cell.cell_contents
-        except ValueError:  # Not set yet.
+        except ValueError:
             continue
-        if inside is not function:  # A helper may call itself.
-            yield name, cell
+        if inside is not function:
+            cells.append((name, cell))
+    return cells
 
 
 def _is_helper(builder: str, value: Any) -> bool:

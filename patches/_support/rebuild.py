@@ -82,12 +82,7 @@ Promotes = Literal["nowhere", "in mixed trees", "everywhere"]
 
 def parts_of(tx: Any) -> Parts | None:
     """Return the parts of a transformation; None if it is the user's, or stock's own."""
-    return parts_of_function(tx.update)
-
-
-def parts_of_function(update: Any) -> Parts | None:
-    """Return the parts of a transformation with this update."""
-    inside = update
+    inside = tx.update
     # A loaded function of ours has inside what optax built where it was loaded: ours once more.
     while getattr(getattr(inside, "__code__", None), "co_name", None) == "in_place_of_stock":
         inside = getattr(inside, "__wrapped__", None)

@@ -73,6 +73,27 @@ def test_what_the_user_builds_is_left_alone() -> None:
     assert optax.GradientTransformation(lifted.init, update).update is update
 
 
+WRAPPED = """
+    import functools, optax
+
+    built, stock = [], optax.GradientTransformation.__new__
+
+    @functools.wraps(stock)
+    def other(*args, **kwargs):
+        built.append(args[0])
+        return stock(*args, **kwargs)
+
+    optax.GradientTransformation.__new__ = other
+    import optax_dtypefix
+    optax.scale_by_adam(), optax.identity()
+    print(len(built))
+"""
+
+
+def test_a_wrapper_of_other_code_is_called_for_each_transformation() -> None:
+    assert lines(WRAPPED, OPTAX_DTYPEFIX_ONLY="promotion")[0] == "2"
+
+
 def test_an_init_of_the_user_may_close_over_anything() -> None:
     with optax_dtypefix.disabled():
         stock = optax.scale_by_adam()
