@@ -50,11 +50,10 @@ def _lift(
     tx = stock(cls, *args, **kwargs)
     if builder not in asks:
         return tx
-    tally.reach()
     below = parts_of(tx)  # Of the patches that come after this one.
     layer = below.layer if below else Layer(tx, builder)
     asks[builder].add_to(layer, tally)
-    return tx if below else tally.run(layer.rebuild, Call(cls, *args, **kwargs))
+    return tx if below else layer.rebuild(Call(cls, *args, **kwargs))
 
 
 def _asks_of(patch_id: str) -> Iterator[tuple[str, Any]]:

@@ -21,15 +21,14 @@ from .._contract.kinds import promote_initial_state
 from .._contract.state import cast_back
 from .._contract.updates import cast_updates
 from .._engine.patch import Stock
-from .._tally import Tally, current
+from .._tally import Tally
 
 
 def replace(tally: Tally, stock: Stock, cls: Any, *args: Any, **kwargs: Any) -> Any:
     """Wrap ``init`` and ``update`` of each new transformation."""
     tally.reach()
-    with tally:
-        init, update = stock(cls, *args, **kwargs)
-        return stock(cls, _Init(init, update), _Update(update))
+    init, update = stock(cls, *args, **kwargs)
+    return stock(cls, _Init(init, update), _Update(update))
 
 
 class _Wrapped:
@@ -40,7 +39,6 @@ class _Wrapped:
     def __init__(self, function: Any) -> None:
         # A transformation may be built from the parts of another, which are wrapped already.
         self.__wrapped__ = function.__wrapped__ if isinstance(function, _Wrapped) else function
-        self._tally = current()
 
     def __getattr__(self, name: str) -> Any:
         if name == "__wrapped__":  # Not set yet while it is unpickled.
@@ -65,9 +63,8 @@ class _Init(_Wrapped):
     def __call__(self, *args: Any, **kwargs: Any) -> PyTree:
         state = self.__wrapped__(*args, **kwargs)
         params = next(iter((*args, *kwargs.values())), None)
-        with self._tally:
-            started = promote_initial_state(self._update, state, params)
-            return strip_weak_type(started, numbers_too=True)
+        started = promote_initial_state(self._update, state, params)
+        return strip_weak_type(started, numbers_too=True)
 
 
 class _Update(_Wrapped):
@@ -78,5 +75,4 @@ class _Update(_Wrapped):
             given = inspect.signature(self.__wrapped__).bind(*args, **kwargs).args
         updates, state, *rest = given
         params = rest[0] if rest else kwargs.get("params")
-        with self._tally:
-            return cast_updates(new_updates, updates, params, state), cast_back(new_state, state)
+        return cast_updates(new_updates, updates, params, state), cast_back(new_state, state)

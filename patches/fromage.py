@@ -23,7 +23,6 @@ from .._contract.dtypes import (
 from .._contract.updates import cast_updates
 from .._contract.widths import statistics_dtype
 from .._engine.patch import Stock
-from .._tally import count
 from ._support.arguments import arguments_of
 from ._support.float32 import cast_hyperparameter, half_to_float32
 from ._support.rebuild import call_of, rebuild
@@ -55,8 +54,6 @@ with_parts = functools.partial(_scheduled, from_parts=True)
 
 def _from_parts(schedule: Callable[[Any], Any], min_norm: Any) -> Any:
     import optax
-
-    count("schedule accepted")
 
     def shrinkage(count: Any) -> Any:
         return 1 / (1 + schedule(count) ** 2) ** 0.5

@@ -39,7 +39,6 @@ from .._contract.dtypes import (
 from .._contract.updates import Step, bound_of, cast_to
 from .._contract.widths import compute_dtype, statistics_dtype
 from .._engine.patch import Stock
-from .._tally import count
 from ._support.arguments import arguments_of
 from ._support.deprecated import deprecated_attribute
 from ._support.float32 import cast_hyperparameter, half_to_float32
@@ -135,7 +134,6 @@ def _is_positive(limit: Any) -> bool:
 
 def _zero_if_norm_is(updates: PyTree, grads: PyTree, *, by_leaf: bool = False) -> PyTree:
     """Replace what is not finite by 0 where the norm of the gradients is 0; keep all else."""
-    count("guard against 0/0")
     zero = [jnp.all(jnp.real(g * jnp.conj(g)) == 0) for g in leaves(grads)]
     if not by_leaf:
         zero = [functools.reduce(jnp.logical_and, zero)] * len(zero) if zero else []

@@ -17,7 +17,6 @@ user-defined pytree node need not accept.
 
 from __future__ import annotations
 
-import inspect
 from typing import Any, Callable
 
 import jax
@@ -43,7 +42,6 @@ from .._contract.state import cast_back
 from .._contract.updates import cast_updates, kept_like
 from .._contract.widths import float_dtype, promoted
 from .._engine.patch import Stock
-from .._tally import count, counting
 from ._support.branches import copy_of, fit, run_in_agreement
 
 
@@ -125,8 +123,6 @@ def _params_like(grads: PyTree, state: Any, params: PyTree) -> list[Any]:
 
 def update_with_arguments(stock: Stock, *args: Any, **kwargs: Any) -> tuple[PyTree, Any]:
     """Do as :func:`update` where stock loses extra arguments, or raises."""
-    known = inspect.signature(update).parameters
-    count("extra argument passed on", len(kwargs.keys() - known.keys()))
     return update(stock, *args, **kwargs)
 
 
@@ -142,8 +138,6 @@ def update_accumulator(
     shown = [grad if kind_of(grad) >= REAL else wide for grad, wide in pairs]
     stored = _stored(state, accumulated)
     common = promoted(*stored) if stored else jnp.dtype(jnp.float32)
-    if self._accumulator_dtype is None:
-        count("accumulator_dtype=None accepted")
     copied = copy_of(self)
     copied._accumulator_dtype = common
     if kind_of(common) == COMPLEX:
@@ -236,10 +230,10 @@ def _take_step(  # noqa: PLR0913
         # A strong int64 would make the mini-step counter int64.
         return cast(k_steps, jnp.int32) if strong else k_steps
 
-    copied._opt = optax.GradientTransformation(multi_steps._opt.init, counting(inner_update))
-    copied._every_k_schedule = counting(every_k)
+    copied._opt = optax.GradientTransformation(multi_steps._opt.init, inner_update)
+    copied._every_k_schedule = every_k
     if hasattr(multi_steps, "_should_skip_update_fn"):  # From 0.1.3 on. It sees the user's trees.
-        copied._should_skip_update_fn = counting(should_skip)
+        copied._should_skip_update_fn = should_skip
     on_lists = state._replace(
         inner_opt_state=leaves(state.inner_opt_state),
         acc_grads=list(map(cast, leaves(state.acc_grads), held)),

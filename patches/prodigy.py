@@ -10,9 +10,6 @@ d/256 (from 0.2.4 on). And d is a quotient whose divisor, the sum of all gradien
 the gradients are: 0/0 is nan, in every dtype and on every release. For complex params the distance
 is the lexicographic maximum of complex quotients, and hardly grows. Here a complex leaf becomes a
 pair of real ones.
-
-Whether the first gradients are 0 is not known while a step is traced. So every prodigy counts as
-changed in ``status()``.
 """
 
 from __future__ import annotations
@@ -38,14 +35,12 @@ from .._contract.updates import cast_updates
 from .._contract.widths import statistics_dtype
 from .._contract.x64 import is_x64
 from .._engine.patch import Stock
-from .._tally import count
 from ._support.arguments import arguments_of
 from ._support.float32 import cast_hyperparameter, half_to_float32
 from ._support.rebuild import call_of, rebuild
 from ._support.representation import Representation, average_dtype
 from ._support.stock_dtypes import replace_user_code, start_as_stock
 
-_INSTEAD = "own arithmetic"
 _AVERAGES = ("exp_avg", "exp_avg_sq", "grad_sum")
 _TREES = (*_AVERAGES, "params0")
 _SCALARS = ("estim_lr", "numerator_weighted")
@@ -67,7 +62,6 @@ def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     def init_fn(params: PyTree) -> Any:
         import optax.contrib
 
-        count(_INSTEAD)
         state = optax.contrib.ProdigyState(
             **{
                 name: tree_map(lambda p: jnp.zeros_like(p, dtype=average_dtype(p)), params)
@@ -90,7 +84,6 @@ def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         import optax
 
         del extra_args
-        count(_INSTEAD)
         problem = Representation.of(None, updates, kept, *trees.values())
         lists = {name: problem.to_list(tree) for name, tree in trees.items()}
         # The scalars of stock are complex for complex params.

@@ -39,7 +39,7 @@ from .._contract.updates import cast_updates
 from .._contract.widths import compute_dtype, statistics_dtype
 from .._contract.x64 import without_x64
 from .._engine.patch import Stock
-from .._tally import count, paused
+from .._tally import paused
 from ._support.arguments import arguments_of, array_in
 from ._support.float32 import half_to_float32
 from ._support.rebuild import call_of, rebuild
@@ -60,7 +60,6 @@ def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     def init_fn(params: PyTree) -> Any:
         # Stock looks only at the dtypes of the params.
         dtype = statistics_dtype(params)
-        count(f"values in {dtype}", len(dtypes_in(params) - {dtype, jax.dtypes.float0}))
         # NumPy: a probe must not create JAX arrays.
         state = strip_weak_type(without_x64(built.init, np.zeros((), dtype)))
         field = _scale_field(state)

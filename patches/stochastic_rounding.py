@@ -59,7 +59,6 @@ from .._contract.dtypes import (
     REAL,
     PyTree,
     cast,
-    dtype_of,
     has_16_bits,
     is_array,
     is_number,
@@ -67,7 +66,6 @@ from .._contract.dtypes import (
 )
 from .._contract.rounding import round_stochastically
 from .._engine.patch import Stock
-from .._tally import count
 
 
 def apply_updates(stock: Stock, params: PyTree, updates: PyTree) -> PyTree:
@@ -161,7 +159,6 @@ def _by_leaf(
     rows, are_many = [(*pairs[place], *args) for place in places], len(places) > _FEW
     starts = starts_of([row[:1] for row in rows] if are_many else rows)
     for place, start in zip(places, starts):
-        count(f"{dtype_of(flat[place])} rounded stochastically")
         results[place] = _rounded(exact, are_many, start, *pairs[place], *args)
     return structure.unflatten(results[place] for place in range(len(pairs)))
 

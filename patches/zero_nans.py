@@ -8,9 +8,6 @@ warning.
 Here stock runs unchanged, and a nan where stock meant 0 becomes 0. Finite values keep their bits.
 In 0.1.8 and 0.1.9 stock suppresses the state of the inner transformation in the same way, which
 also breaks bool leaves such as the mask of ``zero_nans``: there the state is selected.
-
-Whether a nan will come is not known while a step is traced. So every ``MultiSteps`` counts as
-changed in ``status()``.
 """
 
 from __future__ import annotations
@@ -23,7 +20,6 @@ from jax import lax
 
 from .._contract.dtypes import PyTree, is_inexact, leaves, same_structure, tree_map
 from .._engine.patch import Stock
-from .._tally import count
 from ._support.branches import copy_of
 
 
@@ -38,7 +34,6 @@ def update(
 
 
 def _without_nan(tree: PyTree, meant_to_be_zero: Any) -> PyTree:
-    count("guard against NaN", len(leaves(tree)))
     return tree_map(lambda leaf: _zero_where_nan(leaf, meant_to_be_zero), tree)
 
 

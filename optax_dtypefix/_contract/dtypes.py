@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections import Counter
 from typing import TYPE_CHECKING, Any, Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-
-from .._tally import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -91,15 +88,6 @@ def cast(leaf: Any, dtype: Any) -> Any:
         return leaf
     if not hasattr(leaf, "dtype"):
         return jnp.asarray(leaf, dtype)
-    if aval is None:
-        count_cast(leaf, dtype)
-    else:
-        count(_kind_of_cast(aval.dtype, dtype, aval.weak_type))
-    return convert(leaf, dtype)
-
-
-def convert(leaf: Any, dtype: Any) -> Any:
-    """Cast a leaf as :func:`cast` does, and count nothing."""
     if isinstance(leaf, jax.ShapeDtypeStruct):  # ``init`` may be given no more than shapes.
         return jax.ShapeDtypeStruct(leaf.shape, dtype)
     if leaf.dtype == dtype and not is_weak(leaf):
@@ -126,24 +114,9 @@ def cast_all(flat: list[Any], dtype: Any) -> list[Any]:
     # Of several devices, a program would commit all of its results to the one of any argument.
     if others or jax.local_device_count() > 1 or len({leaf.sharding for leaf in flat}) > 1:
         return [cast(leaf, dtype) for leaf in flat]
-    for (was, weak), times in Counter(zip(map(_DTYPE, flat), map(_WEAK_TYPE, flat))).items():
-        if weak or was != dtype:
-            count(_kind_of_cast(was, dtype, weak), times)
     most = 64  # Leaves in one program: a larger one compiles for longer than it saves.
     starts = range(0, len(flat), most)
     return [leaf for start in starts for leaf in _convert_all(flat[start : start + most], dtype)]
-
-
-def count_cast(leaf: Any, dtype: Any) -> None:
-    """Count a cast for the patch that runs, unless the leaf has the dtype already."""
-    was, weak = dtype_of(leaf), is_weak(leaf)
-    if weak or was != dtype:
-        count(_kind_of_cast(was, dtype, weak))
-
-
-@functools.cache
-def _kind_of_cast(was: Any, dtype: Any, weak: bool) -> str:  # NumPy takes long to name a dtype.
-    return f"{'weak ' if weak else ''}{was} to {jnp.dtype(dtype)}"
 
 
 def cast_like(tree: PyTree, like: PyTree) -> PyTree:

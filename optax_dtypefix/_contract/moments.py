@@ -17,7 +17,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._tally import count
 from .bits import bits_for, bits_from, bits_of_step, starts_of
 from .dtypes import (
     HALVES,
@@ -130,7 +129,6 @@ def _round_fields(new: Any, old: Any, grads: PyTree) -> Any:
             (x, before, _narrows(getattr(x, "dtype", None), getattr(before, "dtype", None)))
             for x, before in pairs
         ]
-    count("moment rounded", len([row for field in rows.values() for row in field if row[2]]))
     bits = _bits_of_step(new, rows, grads)
     fields = {}
     for name, how in roundings.items():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .._tally import NO_PATCH
 from .dtypes import PyTree, strip_weak_type
 from .kinds import promote_initial_state
 from .state import cast_back
@@ -48,18 +47,13 @@ def preserve_dtypes(
         inner = optax.with_extra_args_support(tx)  # Stock's own accepts none: they are dropped.
 
     def init_fn(params: PyTree) -> PyTree:
-        with NO_PATCH:  # A patch that runs this function does not cast here: the user asked for it.
-            state = promote_initial_state(inner.update, inner.init(params), params)
-            return strip_weak_type(state, numbers_too=True)
+        state = promote_initial_state(inner.update, inner.init(params), params)
+        return strip_weak_type(state, numbers_too=True)
 
     def update_fn(
         updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, PyTree]:
-        with NO_PATCH:
-            new_updates, new_state = inner.update(updates, state, params, **extra_args)
-            return (
-                cast_updates(new_updates, updates, params, state),
-                cast_back(new_state, state),
-            )
+        new_updates, new_state = inner.update(updates, state, params, **extra_args)
+        return cast_updates(new_updates, updates, params, state), cast_back(new_state, state)
 
     return kind(init_fn, update_fn)

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import jax
 
-from .._tally import count
-
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
@@ -21,7 +19,6 @@ def standard_promotion() -> AbstractContextManager[None]:
     """
     if _mode() == "standard":
         return contextlib.nullcontext()
-    count("run in standard promotion mode")
     standard: AbstractContextManager[None] = jax.numpy_dtype_promotion("standard")
     return standard
 

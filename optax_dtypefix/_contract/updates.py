@@ -105,14 +105,12 @@ class Step(NamedTuple):
       state: after the step.
       bound: the dtypes of :func:`bound_of`.
       requested: dtypes that the user asked for by arguments.
-      counted: whether the casts to ``bound`` were counted, for the patch that owes them.
     """
 
     updates: PyTree
     state: PyTree
     bound: list[Any] | None = None
     requested: tuple[Any, ...] = ()
-    counted: bool = False
 
 
 class Owed:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Callable
 import jax
 import jax.numpy as jnp
 
-from .._tally import count
 from .dtypes import PyTree, leaves
 
 if TYPE_CHECKING:
@@ -52,7 +51,6 @@ def without_x64(function: Callable[..., Any], *args: PyTree) -> PyTree:
     wide = any(str(getattr(leaf, "dtype", "")) in _64_BITS for leaf in leaves(args))
     if wide or not is_x64():
         return function(*args)
-    count("run in 32-bit mode")
     if jax.__version_info__ >= (0, 7, 2):
         with x64(False):
             return function(*args)

@@ -100,17 +100,14 @@ def lines_to(path: str) -> Iterator[Callable[..., None]]:
         yield lambda **fields: print(json.dumps(fields), file=file, flush=True)
 
 
-def counts_so_far() -> dict[str, tuple[int, int]]:
-    """Return for each patch how often it changed something, and how often it was reached."""
-    tallies = {patch_id: slot.tally for patch_id, slot in ENGINE.slots.items()}
-    return {i: (sum(tally.changed.values()), tally.reached) for i, tally in tallies.items()}
+def counts_so_far() -> dict[str, int]:
+    """Return for each patch how often it was reached."""
+    return {patch_id: slot.tally.reached for patch_id, slot in ENGINE.slots.items()}
 
 
-def patches_at_work(before: dict[str, tuple[int, int]]) -> list[str]:
-    """Return the patches that changed something since then; if none did, those reached."""
-    now = counts_so_far()
-    changed, reached = ([i for i in now if now[i][of] > before[i][of]] for of in (0, 1))
-    return changed or reached
+def patches_at_work(before: dict[str, int]) -> list[str]:
+    """Return the patches that were reached since then."""
+    return [patch_id for patch_id, now in counts_so_far().items() if now > before[patch_id]]
 
 
 def _start(

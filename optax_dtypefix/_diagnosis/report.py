@@ -15,24 +15,22 @@ from .._engine.still_stock import list_holders
 from .._text import cut, html_table, suggest, table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from .._engine.application import Patches
     from .._engine.patch import Patch
 
 
-# With float32 params bfloat16 moments are not counted so, and float16 ones sometimes.
-_TO_HALF = ("float32 to bfloat16", "float32 to float16")
 _NEVER_ADDED = (
-    "Patches made numbers in half precision, and `apply_updates` was never called. Params that a "
-    "program adds up itself are rounded to nearest, and small updates are lost. Call "
-    "`optax.apply_updates`."
+    "Patches rounded moments in half precision, and `apply_updates` was never called. "
+    "Half-precision params that a program adds up itself are rounded to nearest, and small updates "
+    "are lost. Call `optax.apply_updates`."
 )
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class PatchStatus:
-    """State of one patch. ``==`` ignores ``held``, ``reached`` and ``changed``.
+    """State of one patch. ``==`` ignores ``held`` and ``reached``.
 
     Attributes:
       id: the patch.
@@ -45,12 +43,8 @@ class PatchStatus:
       opt_in: whether the patch must be enabled by name.
       held: objects that still hold a stock function from before the patch, as ``function in type``,
         such as ``adam in cell`` for a closure. The patch does not change them.
-      reached: how often this process called a function that the patch replaces: while it built,
-        traced, or took eager steps. A compiled step calls none.
-      changed: what the patch did differently from stock, by kind, with the number of times. A cast
-        is named as in ``{"float16 to float32": 4}``, other changes by a text. Empty if stock was
-        right. While a step is traced, numbers are not known: a guard against a NaN that may come
-        later counts as a change.
+      reached: how often this process called a function of the patch: while it built, traced, or
+        took eager steps. A compiled step calls none.
     """
 
     id: str
@@ -62,7 +56,6 @@ class PatchStatus:
     opt_in: bool = False
     held: tuple[str, ...] = dataclasses.field(default=(), compare=False)
     reached: int = dataclasses.field(default=0, compare=False)
-    changed: Mapping[str, int] = dataclasses.field(default_factory=dict, compare=False)
 
     def __repr__(self) -> str:
         return cut(f"<PatchStatus {self.id}: {self.state}, {self.effect}>", 100)
@@ -74,10 +67,7 @@ class PatchStatus:
             return self.reason
         if not self.reached:
             return "not reached"
-        times = "once" if self.reached == 1 else f"{self.reached} times"
-        changes = sum(self.changed.values())
-        changed = "1 change" if changes == 1 else f"{changes or 'no'} changes"
-        return f"reached {times}, {changed}"
+        return "reached once" if self.reached == 1 else f"reached {self.reached} times"
 
     @property
     def fixed_in_text(self) -> str:
@@ -102,7 +92,6 @@ class PatchStatus:
             "opt_in": self.opt_in,
             "held": list(self.held),
             "reached": self.reached,
-            "changed": dict(self.changed),
         }
 
 
@@ -171,9 +160,9 @@ class Report:
         rounding = rows.get("stochastic_rounding")
         if rounding is None or rounding.reached or rounding.state is not State.APPLIED:
             return []
-        makers = (rows[i] for i in ("bfloat16_moments", "float16_eps") if i in rows)
-        made = {kind for patch in makers for kind in patch.changed}
-        return [] if made.isdisjoint(_TO_HALF) else [_NEVER_ADDED]
+        makers = ("bfloat16_moments", "float16_eps")
+        made = any(rows[patch_id].reached for patch_id in makers if patch_id in rows)
+        return [_NEVER_ADDED] if made else []
 
     def __iter__(self) -> Iterator[PatchStatus]:
         return iter(self.patches)
@@ -281,7 +270,6 @@ def make_report(patches: Patches) -> Report:
                     for holder in list_holders(wrapper)
                 ),
                 reached=patches.slots[patch_id].tally.reached,
-                changed=patches.slots[patch_id].tally.changed.copy(),
             )
             for patch_id, decision in decisions.items()
         )

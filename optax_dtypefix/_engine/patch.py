@@ -25,11 +25,6 @@ Replacement = Callable[..., Any]
 
 ``stock`` is the stock function, or the next patch of the same function. For a method, ``args[0]``
 is the instance.
-
-``status()`` says what a patch changed. So a replacement counts later calls too: of functions that
-it returns, by ``rebuild`` of ``patches/_support/rebuild.py``, and of its callbacks for stock, by
-``counting`` of ``_tally``. Casts count by themselves; ``count`` is for anything else that stock
-does not do.
 """
 
 _ISSUES = "https://github.com/google-deepmind/optax/issues/"

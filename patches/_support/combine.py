@@ -11,7 +11,6 @@ from ..._contract.dtypes import REAL, PyTree, dtypes_in, is_half, kind_of, leave
 from ..._contract.state import cast_back
 from ..._contract.updates import INNERMOST, Owed, Step, same_dtypes
 from ..._engine.patch import Stock
-from ..._tally import NO_PATCH
 from .rebuild import Parts, Promotes, call_of, parts_of, rebuild
 from .stock_dtypes import start_as_stock
 
@@ -65,8 +64,7 @@ def combine(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     in_float32 = None
     if all(are_stocks):
         in_float32 = with_links(lambda x, parts: x._replace(update=parts.stock) if parts else x)
-    return NO_PATCH.run(  # The links count their casts.
-        rebuild,
+    return rebuild(
         tx,
         call_of(stock, args, kwargs),
         update_fn,

@@ -9,14 +9,11 @@ import jax.numpy as jnp
 from ..._contract.dtypes import (
     PyTree,
     cast,
-    convert,
     dtypes_in,
     is_half,
     is_half_dtype,
-    is_weak,
     tree_map,
 )
-from ..._tally import counting
 
 
 def half_to_float32(tree: PyTree) -> PyTree:
@@ -29,8 +26,7 @@ def half_to_float32(tree: PyTree) -> PyTree:
 def cast_hyperparameter(value: Any, dtype: Any) -> Any:
     """Cast the arrays of a number or schedule to ``dtype``; keep a Python number."""
     if callable(value):
-        return counting(lambda count: cast_hyperparameter(value(count), dtype))
+        return lambda count: cast_hyperparameter(value(count), dtype)
     if not hasattr(value, "dtype"):
         return value
-    # A weakly typed number promotes nothing, so to cast it is no change to count.
-    return (convert if is_weak(value) else cast)(value, dtype)
+    return cast(value, dtype)

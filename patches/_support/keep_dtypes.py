@@ -28,7 +28,7 @@ from ..._contract.updates import bound_of, kept_like, same_dtypes
 from ..._contract.widths import compute_dtype
 from ..._contract.x64 import without_x64
 from ..._engine.patch import Stock
-from ..._tally import Tally, current
+from ..._tally import Tally
 from .layer import Layer
 from .rebuild import Call, call_of
 
@@ -61,7 +61,7 @@ class KeepDtypes:
     def __call__(self, stock: Stock, *args: Any, **kwargs: Any) -> Any:
         """Build stock's transformation, made to keep its dtypes."""
         tx, call = stock(*args, **kwargs), call_of(stock, args, kwargs)
-        return Layer(tx, stock.__name__, keep=self, tally=current()).rebuild(call)
+        return Layer(tx, stock.__name__, keep=self).rebuild(call)
 
     def add_to(self, layer: Layer, tally: Tally) -> None:
         """Make the transformation of a layer keep its dtypes."""
@@ -69,7 +69,7 @@ class KeepDtypes:
 
     def wrap(self, tx: Any, call: Call, requested: tuple[Any, ...] = ()) -> Any:
         """Return the same transformation with an ``init`` and an ``update`` that keep dtypes."""
-        return Layer(tx, "", requested, keep=self, tally=current()).rebuild(call)
+        return Layer(tx, "", requested, keep=self).rebuild(call)
 
     @property
     def has_one_dtype(self) -> bool:

@@ -38,9 +38,9 @@ from ..._contract.rounding import round_leaf
 from ..._contract.signatures import is_of_dtype
 from ..._contract.state import cast_back
 from ..._contract.updates import Step, kept_like, update_dtypes
-from ..._tally import NO_PATCH, Tally, counting
+from ..._tally import Tally
 from .closures import arguments_in, is_users_function, with_arguments
-from .rebuild import Call, Promotes, count_casts, link_of, rebuild
+from .rebuild import Call, Promotes, link_of, rebuild
 from .stock_dtypes import Range, promotes_half, start_as_stock
 
 
@@ -72,7 +72,7 @@ class InFloat32:
 
     is_narrow: Callable[[Any], bool]
     wide: Callable[[type], tuple[str, ...]] | None = None
-    tally: Tally = NO_PATCH
+    tally: Tally = dataclasses.field(default_factory=Tally)
 
     def add_to(self, layer: Layer, tally: Tally) -> None:
         """Run the transformation of a layer in float32."""
@@ -102,7 +102,7 @@ class Layer:
     builder: str
     requested: tuple[Any, ...] = ()
     keep: Any = None
-    tally: Tally = NO_PATCH
+    tally: Tally = dataclasses.field(default_factory=Tally)
     widenings: tuple[InFloat32, ...] = ()
 
     def __post_init__(self) -> None:
@@ -134,9 +134,13 @@ class Layer:
 
     def init(self, params: PyTree) -> Any:
         """Start in dtypes that a step keeps."""
-        state = self.tally.run(self._start, params)
+        state = self._start(params)
         acting = self._acting(state, params)
-        return acting[0].tally.run(self._widen_start, acting, state, params) if acting else state
+        if not acting:
+            return state
+        for widening in acting:
+            widening.tally.reach()
+        return self._widen_start(acting, state, params)
 
     def _start(self, params: PyTree) -> Any:
         keep = self.keep
@@ -187,16 +191,15 @@ class Layer:
                 wide = _widen(acting, *given)
             except Exception:  # A pytree node of the user's takes no other dtype.
                 acting = []
-        step: Callable[..., Step]
+        seen = _extra_args(params, extra_args) if extra_args else {}
+        for widening in acting:
+            widening.tally.reach()
         if acting:
-            tally, step = acting[0].tally, functools.partial(self._step_in_float32, wide)
-        elif self.keep:
-            tally, step = self.tally, functools.partial(self._step, self.keep)
-        else:
-            return link_of(self.tx)(*given, **extra_args)  # type: ignore[no-any-return]
-        seen = tally.run(_extra_args, params, extra_args) if extra_args else {}
-        taken: Step = tally.run(step, *given, seen)
-        return taken if taken.bound is None else tally.run(count_casts, taken)
+            return self._step_in_float32(wide, *given, seen)
+        if self.keep:
+            self.tally.reach()
+            return self._step(self.keep, *given, seen)
+        return link_of(self.tx)(*given, **extra_args)  # type: ignore[no-any-return]
 
     def _step(
         self, keep: Any, updates: PyTree, state: Any, params: PyTree, extra_args: Any
@@ -246,7 +249,7 @@ class Layer:
                 args, kwargs = tree_map(lambda leaf: users.get(id(leaf), leaf), (args, kwargs))
                 return value(*args, **kwargs)
 
-            return counting(functools.update_wrapper(called, value))
+            return functools.update_wrapper(called, value)
 
         return with_arguments(self.builder, self._exact, change)
 
@@ -282,7 +285,7 @@ def _widen(acting: list[Any], *trees: PyTree) -> Any:
     dtypes = all_dtypes(flat)
     for widening in acting:
         narrow = [i for i, dtype in enumerate(dtypes) if widening.is_narrow(dtype)]
-        wide = widening.tally.run(cast_all, [flat[i] for i in narrow], jnp.float32)
+        wide = cast_all([flat[i] for i in narrow], jnp.float32)
         for i, leaf in zip(narrow, wide):
             flat[i] = leaf
     return unflatten_like(trees, flat)
@@ -296,4 +299,4 @@ def _extra_args(params: PyTree, extra_args: dict[str, Any]) -> dict[str, Any]:
     def cast_first(wide: PyTree, *args: Any, **kwargs: Any) -> Any:
         return objective(cast_like(wide, params), *args, **kwargs)
 
-    return {**found, "obj_fn": counting(cast_first)} if objective else found
+    return {**found, "obj_fn": cast_first} if objective else found

@@ -17,14 +17,13 @@ from typing import Any, Callable, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..._contract.dtypes import PyTree, count_cast, leaves, strong_dtypes, unflatten_like
+from ..._contract.dtypes import PyTree, leaves, strong_dtypes, unflatten_like
 from ..._contract.float32 import dtypes_in_float32
 from ..._contract.signatures import positional_names
 from ..._contract.state import cast_back
 from ..._contract.updates import Step, cast_to
 from ..._engine.locate import find
 from ..._engine.patch import Stock
-from ..._tally import NO_PATCH, current
 from ..._tracebacks import hide_our_frames
 from .stock_dtypes import Growth
 
@@ -114,19 +113,16 @@ def in_place_of(
     function: Callable[..., Any],
     call: Call,
     part: Callable[[Any], Any] | None = None,
-    *,
-    counts: bool = True,
 ) -> Any:
-    """Return a function that looks like stock's, and counts for the patch that runs.
+    """Return a function that looks like stock's.
 
     Args:
       stock: the function to look like.
       function: to be called.
       call: the call of optax that returns ``stock``, or something with ``stock`` in it.
       part: finds ``stock`` in that.
-      counts: whether to open the tally of the patch, or leave that to the function.
     """
-    inside = _Inside(current().run if counts else _call, function)
+    inside = _Inside(_call, function)
     inside.pickled_as = (part, (call,)) if part else call.__reduce__()
     inside.__wrapped__ = stock
     if hasattr(stock, "__qualname__") and isinstance(function, types.FunctionType):
@@ -157,7 +153,7 @@ def rebuild(  # noqa: PLR0913
 ) -> Any:
     """Return a transformation of stock with another ``update``, and perhaps another ``init``.
 
-    In a float32 problem stock's own update runs, and no tally is opened: that saves time.
+    In a float32 problem stock's own update runs: that saves time.
 
     Args:
       tx: the transformation.
@@ -171,13 +167,12 @@ def rebuild(  # noqa: PLR0913
       promotes: see :class:`Parts`.
       layer: see :class:`Parts`.
     """
-    below, tally = parts_of(tx), current()
+    below = parts_of(tx)
     as_stock = as_stock or (below.as_stock if below else _call_for(tx.update))
     stock = in_float32 or (below and below.stock) or tx.update
 
     def link(*args: Any, **kwargs: Any) -> Step:
-        step = Step(*tally.run(update, *args, **kwargs))
-        return step if step.bound is None else tally.run(count_casts, step)
+        return Step(*update(*args, **kwargs))
 
     def bounded(
         updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
@@ -186,7 +181,7 @@ def rebuild(  # noqa: PLR0913
         step = link(updates, grown, params, **extra_args)
         if step.bound is None:
             return step.updates, step.state
-        return NO_PATCH.run(cast_to, step.updates, step.bound), step.state
+        return cast_to(step.updates, step.bound), step.state
 
     def stock_in_float32(
         updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
@@ -197,7 +192,7 @@ def rebuild(  # noqa: PLR0913
         new_updates, new_state = stock(updates, state, params, **extra_args)
         # User-defined code inside, such as a schedule, may return any dtype.
         if new_state is not state and strong_dtypes(new_state) != dtypes:
-            new_state = tally.run(cast_back, new_state, state)
+            new_state = cast_back(new_state, state)
         return new_updates, new_state
 
     if init is not None:
@@ -218,14 +213,6 @@ def rebuild(  # noqa: PLR0913
 
 def _call_for(value: Any) -> Callable[[], Any]:
     return lambda: value
-
-
-def count_casts(step: Step) -> Step:
-    """Count the casts that a step leaves to its caller, for the patch that runs."""
-    if not step.counted:
-        for leaf, dtype in zip(leaves(step.updates), step.bound or ()):
-            count_cast(leaf, dtype)
-    return step._replace(counted=True)
 
 
 def _copy_shared_arrays(state: PyTree, params: PyTree) -> PyTree:
@@ -257,7 +244,7 @@ def rebuild_but_for_floats(
     them takes a microsecond, and a step of sgd takes 20. Where stock reads the params, they must
     have the same dtypes.
     """
-    stock, run = tx.update, current().run
+    stock = tx.update
 
     def stock_for_floats(
         updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
@@ -265,7 +252,7 @@ def rebuild_but_for_floats(
         dtypes = strong_dtypes(updates)
         floats = dtypes is not None and FLOATS.issuperset(dtypes)
         if not floats or (reads_params and strong_dtypes(params) != dtypes):
-            return run(update, updates, state, params, **extra_args)  # type: ignore[no-any-return]
+            return update(updates, state, params, **extra_args)  # type: ignore[no-any-return]
         return stock(updates, state, params, **extra_args)  # type: ignore[no-any-return]
 
     return _replace_update(tx, call, stock_for_floats, Parts(None, _call_for(stock), stock))
@@ -279,7 +266,7 @@ def _replace_update(tx: Any, call: Call, update: Callable[..., Any], parts: Part
     if names != ["updates", "state", "params"]:
         update = _accept_by_name(names, update)
     part = operator.attrgetter("update")
-    rebuilt = in_place_of(tx.update, update, call, part, counts=False)
+    rebuilt = in_place_of(tx.update, update, call, part)
     rebuilt.__wrapped__.parts = parts
     return tx._replace(update=rebuilt)
 

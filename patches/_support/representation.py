@@ -27,7 +27,6 @@ from ..._contract.dtypes import (
     unflatten_like,
 )
 from ..._contract.widths import promoted, widest_real
-from ..._tally import count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -96,7 +95,6 @@ class Representation(NamedTuple):
         return wrapper
 
     def _parts(self, leaf: Any) -> tuple[Any, Any]:
-        count("complex leaf split")
         if isinstance(leaf, jax.ShapeDtypeStruct):  # ``init`` may be given no more than shapes.
             leaf = jax.eval_shape(jnp.real, leaf)
             return self._cast(leaf), self._cast(leaf)

@@ -17,9 +17,6 @@ dadapt_adamw hardly moves, and momo takes complex step sizes.
 Here stock runs in 32-bit mode on a list of the leaves, all in float32, or in float64 if one leaf
 is, so that nothing is promoted. A complex leaf becomes a pair of real leaves: the algorithms are
 made for real vectors. No upstream issue was found for the scalars; the linked issues are related.
-
-Whether the first gradients are 0 is not known while a step is traced. So every dadapt_adamw counts
-as changed in ``status()``, and in 64-bit mode every optimizer here does.
 """
 
 from __future__ import annotations
@@ -50,7 +47,6 @@ from ..._contract.updates import cast_updates, same_dtypes
 from ..._contract.widths import compute_dtype, statistics_dtype
 from ..._contract.x64 import is_x64, without_x64
 from ..._engine.patch import Stock
-from ..._tally import count, counting
 from .._support.arguments import arguments_of, array_in
 from .._support.rebuild import call_of, rebuild
 from .._support.representation import Representation, average_dtype
@@ -186,7 +182,6 @@ def dadapt_adamw(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, Any]:
         new_updates, new_state = tx.update(updates, state, params, **extra_args)
-        count("guard against 0/0")
         is_known = jnp.isfinite(new_state.estim_lr)
         distance = jnp.where(is_known, new_state.estim_lr, state.estim_lr)
         return new_updates, new_state._replace(estim_lr=distance)
@@ -294,19 +289,13 @@ def _convert_arguments(
 
 def _cast_loss(value: Any, dtype: Any) -> Any:
     """Cast a loss to ``dtype``. 0.2.5 and 0.2.6 need a NumPy method, which Python numbers lack."""
-    import optax
-
-    if hasattr(value, "dtype"):
-        return array_in(value, dtype)
-    if optax.__version__ in ("0.2.5", "0.2.6"):
-        count("Python number accepted")
-    return np.float64(value)
+    return array_in(value, dtype) if hasattr(value, "dtype") else np.float64(value)
 
 
 def _fit_schedule(schedule: Callable[[Any], Any], dtype: Any, count: Any) -> Callable[[Any], Any]:
     """Cast the values of a schedule to at most ``dtype``; run it in the user's mode."""
     if not _is_in_32_bits(dtype):
-        return counting(lambda count: array_in(schedule(count), dtype))
+        return lambda count: array_in(schedule(count), dtype)
     rate = array_in(schedule(count), dtype)
     return lambda _: rate
 

@@ -50,7 +50,6 @@ from ..._contract.state import cast_back
 from ..._contract.updates import cast_updates, kept_like, same_dtypes
 from ..._contract.widths import widest_real
 from ..._engine.patch import Stock
-from ..._tally import count
 from .._support.arguments import arguments_of
 from .._support.rebuild import Call, call_of, in_place_of, parts_of, rebuild
 from .._support.stock_dtypes import start_as_stock
@@ -109,10 +108,7 @@ class _Injected:
 
     def _find_widths(self, params: PyTree) -> Widths:
         dtypes = tuple(dict.fromkeys(all_dtypes(params)))
-        widths = find_widths(self.factory.stock, dtypes, self.factory.requested)
-        if not widths.is_stocks:
-            count(f"hyperparameters to {widths.stock}")
-        return widths
+        return find_widths(self.factory.stock, dtypes, self.factory.requested)
 
     def init(self, params: PyTree) -> Any:
         widths = self._find_widths(params)

@@ -23,7 +23,7 @@ from ..._contract.dtypes import (
 )
 from ..._contract.signatures import is_of_dtype
 from ..._contract.widths import promoted, widest_real
-from ..._tally import count, paused
+from ..._tally import paused
 from .._support.stock_dtypes import promotes_half
 
 if TYPE_CHECKING:
@@ -160,7 +160,6 @@ class Factory:
                 if isinstance(value, np.generic) and name not in as_given and is_real(value):
                     given[name] = float(value)
             arrays = {name: x for name, x in used.items() if name not in as_given}
-            count("hyperparameter to a weak type", len(arrays))
             given.update(_make_weak(arrays, dtype) if arrays else {})
         for name in self.defaults:  # No dtypes that nobody asked for.
             given.pop(name, None)
@@ -213,7 +212,6 @@ class Factory:
             if np.shape(value) in ((), np.shape(leaf)):
                 with np.errstate(over="ignore"):  # Stock has warned, or not.
                     rows[name] = leaf, value.astype(dtype), value.astype(widest)
-        count("rounded hyperparameter to what was given", len(rows))
         return _choose_all(rows) if rows else {}
 
 

@@ -19,13 +19,12 @@ from typing import Any, Callable
 import jax.numpy as jnp
 import numpy as np
 
-from ..._contract.dtypes import PyTree, array_dtypes, cast, is_inexact, is_weak, leaves
+from ..._contract.dtypes import PyTree, array_dtypes, cast, is_inexact, is_weak
 from ..._contract.signatures import positional_names
 from ..._contract.updates import requested_dtypes
 from ..._contract.widths import compute_dtype
 from ..._contract.x64 import is_x64
 from ..._engine.patch import Stock
-from ..._tally import count, counting
 from .._support.arguments import arguments_of
 from .._support.keep_dtypes import KeepDtypes
 from .._support.rebuild import call_of, rebuild, rebuild_but_for_floats
@@ -69,7 +68,6 @@ def _fit_unless_weak(
         if reads_params or not only_float32 or type(rate) not in (int, float):
             return _KEEP_DTYPES.wrap(tx, call).update(updates, *args, **kwargs)
         # Weakly typed. To multiply by an array is faster than to cast each product.
-        count("weak float32 to float32", sum(map(is_weak, leaves(updates))))
         return stock(np.float32(rate)).update(updates, *args, **kwargs)
 
     return rebuild_but_for_floats(tx, call, update_fn, reads_params=reads_params)
@@ -104,7 +102,7 @@ def _no_wider_than(tree: PyTree, rate: Any) -> Any:
     In 32-bit mode a float64 of NumPy is as good as a float32.
     """
     if callable(rate):
-        return counting(lambda count: _no_wider_than(tree, rate(count)))
+        return lambda count: _no_wider_than(tree, rate(count))
     if isinstance(rate, float) and rate == 0:
         return float(rate)  # NumPy's float64 is one. Stock skips such a decay, and 0 * inf is nan.
     if is_weak(rate) or not (is_inexact(rate) and is_x64()):

@@ -5,11 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..._engine.patch import Stock
-from ..._tally import count
 from .._support.arguments import arguments_of
 from . import fit_in_each_step, fit_rate
-
-_ACCEPTED = "schedule accepted"
 
 
 def optimistic_adam(stock: Stock, *args: Any, **kwargs: Any) -> Any:
@@ -18,7 +15,6 @@ def optimistic_adam(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     schedule = arguments["learning_rate"]
     if not callable(schedule):
         return fit_rate(stock, *args, **kwargs)
-    count(_ACCEPTED)
     tx = stock(**{**arguments, "learning_rate": 0.0})
 
     def rate_of(state: Any) -> Any:
@@ -35,7 +31,6 @@ def sm3(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     schedule = arguments["learning_rate"]
     if not callable(schedule):
         return stock(*args, **kwargs)
-    count(_ACCEPTED)
     return optax.chain(
         optax.scale_by_sm3(arguments["momentum"]),
         optax.scale_by_schedule(lambda count: -schedule(count)),

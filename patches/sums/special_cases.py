@@ -21,7 +21,6 @@ from ..._contract.dtypes import (
 from ..._contract.promotion import standard_promotion
 from ..._contract.widths import promoted
 from ..._engine.patch import Stock
-from ..._tally import counting
 from .._support.float32 import half_to_float32
 
 
@@ -41,16 +40,13 @@ def accumulator(stock: Stock, *args: Any) -> Any:
     accumulator = stock(*args)
     first: list[PyTree] = []
 
-    @counting
     def init(value: PyTree) -> PyTree:
         first[:] = [value]  # A value up to 0.2.7, then its shapes and dtypes.
         return accumulator.init(half_to_float32(leaves(value)))
 
-    @counting
     def update(carry: PyTree, value: PyTree, index: Any) -> PyTree:
         return accumulator.update(carry, half_to_float32(leaves(value)), index)
 
-    @counting
     def finalize(carry: PyTree) -> PyTree:
         (like,) = first
         return unflatten_like(like, cast_like(accumulator.finalize(carry), leaves(like)))
@@ -65,7 +61,6 @@ def hessian_diag(stock: Stock, loss: Any, params: PyTree, *args: Any, **kwargs: 
         return stock(loss, params, *args, **kwargs)
     wide = tree_map(lambda leaf: cast(leaf, default) if is_real(leaf) else leaf, params)
 
-    @counting
     def loss_of_wide(params_: PyTree, *args: Any) -> Any:
         return cast(loss(cast_like(params_, params), *args), default)
 

@@ -24,7 +24,6 @@ from ..._contract.x64 import without_x64
 from ..._engine.patch import Stock
 from ..._errors import warn_or_raise
 from ..._settings import SETTINGS
-from ..._tally import count
 from .._support.rebuild import call_of, rebuild
 from .._support.representation import Representation, is_complex
 
@@ -94,7 +93,6 @@ def lbfgs(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     arguments = arguments_of(default)
     if arguments is not None:
         return stock(*args, **kwargs, linesearch=optax.scale_by_zoom_linesearch(**arguments))
-    count("default line search not patched")
     warn_or_raise(
         "The default line search of this lbfgs is not patched: the patch does not know how this "
         "optax built it. Pass linesearch=optax.scale_by_zoom_linesearch(...).",

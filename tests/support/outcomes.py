@@ -1,9 +1,9 @@
-"""Print the outcomes of reproducers as JSON, and what their patches changed meanwhile.
+"""Print the outcomes of reproducers as JSON, and how often their patches were reached meanwhile.
 
 ``python -m support.outcomes all NAME...`` runs the reproducers of the faults with these names, as
 in ``patch_id.fault_id``, with the patches that the environment asks for. For each name it prints
-the outcome, and how often the patch of that fault says that it changed something. ``all,alone``
-does so for all patches together, and then for each patch alone.
+the outcome, and how often the patch of that fault was reached. ``all,alone`` does so for all
+patches together, and then for each patch alone.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ def faults() -> dict[str, Any]:
     return {f"{patch_id}.{fault.id}": fault for patch_id, patch in loaded for fault in patch.faults}
 
 
-def changes(patch_id: str) -> int:
-    """Return how often a patch changed something so far; ``status()`` is slow."""
-    return sum(ENGINE.slots[patch_id].tally.changed.values())
+def reached(patch_id: str) -> int:
+    """Return how often a patch was reached so far; ``status()`` is slow."""
+    return ENGINE.slots[patch_id].tally.reached
 
 
 def outcome_of(name: str) -> tuple[str | None, int]:
     """Run one reproducer."""
     patch_id, _, _ = name.partition(".")
-    before = changes(patch_id)
+    before = reached(patch_id)
     try:
         outcome = faults()[name].reproducer().reproduce(optax)
     except Exception as error:
         outcome = f"{type(error).__name__}: {error}"
-    return outcome, changes(patch_id) - before
+    return outcome, reached(patch_id) - before
 
 
 def alone(names: list[str]) -> Iterator[tuple[str, tuple[str | None, int]]]:

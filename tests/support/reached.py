@@ -1,4 +1,4 @@
-"""Run a few steps of some programs, and print as JSON which patches changed something in each.
+"""Run a few steps of some programs, and print as JSON which patches each of them reached.
 
 ``python -m support.reached`` runs them with all default patches, in one process. A program that the
 installed optax lacks is left out.
@@ -36,19 +36,19 @@ RELEASE = Version(optax.__version__)
 
 
 class Run(NamedTuple):
-    """A program, and the patches that change something in it.
+    """A program, and the patches that it needs.
 
     Attributes:
       build: builds the transformation.
       dtype: of the params and gradients.
-      changes: ids of these patches, as far as they are applied on the installed release.
+      needs: ids of these patches, as far as they are applied on the installed release.
       mode: entered while the program runs.
       extra: the extra arguments that ``update`` needs.
     """
 
     build: Callable[[], Any]
     dtype: Any
-    changes: set[str]
+    needs: set[str]
     mode: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
     extra: tuple[str, ...] = ()
 
@@ -91,7 +91,7 @@ def _public(path: str) -> Callable[[], Any]:
 
 
 RUNS = {
-    # Stock is right in these: every patch is passed through, and changes nothing.
+    # Stock is right in these: no patch is needed.
     "float32 adam": Run(_adam, jnp.float32, set()),
     "float32 sgd": Run(lambda: optax.sgd(0.1, momentum=0.9), jnp.float32, set()),
     "float32 clipped adamw with warm-up": Run(_clipped_adamw, jnp.float32, set()),
@@ -197,10 +197,9 @@ def main() -> None:
             print(f"{name}: no {error}", file=sys.stderr)
             continue
         after = optax_dtypefix.status()
-        found[name] = [row.id for row in after if row.changed != before[row.id].changed]
+        found[name] = [row.id for row in after if row.reached != before[row.id].reached]
         before = after
-    reached = [row.id for row in before if row.reached]
-    print(json.dumps({"changed": found, "reached": reached}))
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,15 @@
 """Print as JSON in which problems each patch changes public functions of the installed optax.
 
-``python -m evidence.functions.measure [NAME ...]``, in ``tests/``, traces each function with all
-default patches. What a patch changes is a fault of stock: where stock is right, a patch changes
-nothing. A function counts for what it does itself, not for what a transformation does that it is
-given.
+``python -m evidence.functions.measure [NAME ...]``, in ``tests/``, traces each function on stock,
+and with each patch that the function reaches. Where stock is right, a patch changes no program: so
+what a patch changes is a fault of stock. A function counts for what it does itself, not for what a
+transformation does that it is given.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 import warnings
 from typing import TYPE_CHECKING, Any, Callable
@@ -23,6 +24,7 @@ from evidence.audit.cases import RATES, Case, cases, public_transformations, req
 from evidence.audit.measure import traced_step
 from evidence.audit.regimes import REGIMES, Regime
 from evidence.functions.calls import available
+from optax_dtypefix.patches import IDS
 from optax_dtypefix.patches.functions import KINDS
 from support.transformations import drifting
 from support.trees import tree_of
@@ -85,7 +87,8 @@ def measured(*only: str) -> Measured:
         if other in ("inner", "opt"):
             _add(kinds, _of_case(_around_drifting(case.name, other)))
     for path, call in available(*only).items():
-        found[path] = _kinds(_KINDS, lambda regime, call=call: call(tree_of(*regime.params)))
+        program = jax.make_jaxpr(call)
+        found[path] = _kinds(_KINDS, lambda regime, of=program: of(tree_of(*regime.params)))
     return {name: _without_implied(kinds) for name, kinds in found.items()}
 
 
@@ -114,30 +117,41 @@ def _around_drifting(name: str, parameter: str) -> Case:
 
 
 def _of_case(case: Case, regimes: Collection[str] = tuple(_KINDS)) -> Kinds:
-    def trace(regime: Regime) -> None:
+    def trace(regime: Regime) -> Any:
         step = traced_step(case, regime)
-        jax.eval_shape(step.update, jax.eval_shape(step.init, step.inputs), step.inputs)
+        init, state = jax.make_jaxpr(step.init, return_shape=True)(step.inputs)
+        return init, jax.make_jaxpr(step.update)(state, step.inputs)
 
     return _kinds(regimes, trace)
 
 
 def _kinds(regimes: Collection[str], trace: Callable[[Regime], Any]) -> Kinds:
-    """Run a function in some regimes, and see which patches change something."""
+    """Trace a function in some regimes, and see which patches change the program."""
     found: Kinds = {}
     for regime in REGIMES:
         if regime.name not in regimes:
             continue
-        jax.clear_caches()  # A patch counts what it changes while a function is traced.
         before = optax_dtypefix.status()
-        try:
-            with regime.modes():
-                trace(regime)
-        except Exception:  # The problem makes no sense for this function, with or without patches.
+        if _program(regime, trace) is None:  # It makes no sense, with or without patches.
             continue
-        for row in optax_dtypefix.status():
-            if row.changed != before[row.id].changed:
-                found.setdefault(row.id, set()).add(_KINDS[regime.name])
+        reached = [p.id for p in optax_dtypefix.status() if p.reached > before[p.id].reached]
+        with optax_dtypefix.disabled():
+            stock = _program(regime, trace)
+        for patch in reached:
+            with optax_dtypefix.disabled(*(other for other in IDS if other != patch)):
+                if _program(regime, trace) != stock:
+                    found.setdefault(patch, set()).add(_KINDS[regime.name])
     return found
+
+
+def _program(regime: Regime, trace: Callable[[Regime], Any]) -> str | None:
+    """Return the program as text; None if the function cannot be traced."""
+    jax.clear_caches()
+    try:
+        with regime.modes():
+            return re.sub("0x[0-9a-f]+", "", str(trace(regime)))
+    except Exception:
+        return None
 
 
 def _without_implied(kinds: Kinds) -> dict[str, list[str]]:
