@@ -114,9 +114,14 @@ class Step(NamedTuple):
 
 
 class Owed:
-    """The casts that the links of a chain leave to the chain, by the key paths of the leaves."""
+    """The casts that the links of a chain leave to the chain, by the key paths of the leaves.
 
-    def __init__(self) -> None:
+    Args:
+      links: stand for the links; links of the user's are none.
+    """
+
+    def __init__(self, links: frozenset[object] = frozenset()) -> None:
+        self.links = links
         self._dtypes: dict[str, Any] = {}
         self._requested: tuple[Any, ...] = ()
 
@@ -127,18 +132,18 @@ class Owed:
     def __exit__(self, *_: object) -> None:
         INNERMOST.reset(self._token)
 
-    def __bool__(self) -> bool:
-        return bool(self._dtypes)
+    @property
+    def is_empty(self) -> bool:
+        """Whether no update is wider than it may be."""
+        return not self._dtypes
 
     def add(self, step: Step) -> None:
         """Note which updates a link has made wider than they may be."""
         self._requested += step.requested
-        if step.bound is None and not self._dtypes:
+        if step.bound is None and not (self._dtypes and step.requested):
             return
         given = all_dtypes(step.updates)
-        bound = given if step.bound is None else step.bound
-        if bound == given and not self._dtypes:
-            return
+        bound = step.bound or given
         for path, now, dtype in zip(_paths(step.updates), given, bound):
             if now != dtype:
                 self._dtypes.setdefault(path, dtype)
@@ -159,8 +164,8 @@ class Owed:
         return [update_dtype(*row) for row in rows], self._requested
 
 
-INNERMOST: contextvars.ContextVar[Owed] = contextvars.ContextVar("innermost")
-"""What is owed to the innermost chain that takes a step in this thread."""
+INNERMOST: contextvars.ContextVar[Owed | None] = contextvars.ContextVar("innermost", default=None)
+"""What is owed to the chain that takes a step in this thread, if one does."""
 
 
 def _paths(tree: PyTree) -> list[str]:

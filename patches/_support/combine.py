@@ -22,29 +22,27 @@ def combine(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     on stock, and its state starts in the dtypes that it has on stock. The last updates are bounded.
     """
     tx = stock(*args, **kwargs)
-    promotes: list[Promotes] = []
-    are_stocks: list[bool] = []
-
-    def note(link: Any) -> Any:
-        parts = parts_of(link)
-        promotes.append(parts.promotes if parts else "nowhere")
-        are_stocks.append(_is_stock_in_float32(link, parts))
-        return _leave_casts(link, parts)
-
-    noting_args, noting_kwargs = _map_links(note, args), _map_links(note, kwargs)
-    if noting_args is args and noting_kwargs is kwargs:
+    inside = [(link, parts_of(link)) for link in _links_in((args, kwargs))]
+    links = frozenset[object]().union(*(parts.links for _, parts in inside if parts))
+    if not links:
         return tx
-    update_links = stock(*noting_args, **noting_kwargs).update
+    promotes = [parts.promotes if parts else "nowhere" for _, parts in inside]
+    is_stock = all(_is_stock_in_float32(*link) for link in inside)
 
     def update_fn(updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any) -> Step:
-        with Owed() as owed:
-            new_updates, new_state = update_links(updates, state, params, **extra_args)
-        if owed and same_dtypes(updates, params):
+        around = INNERMOST.get()
+        if around and links <= around.links:  # A chain around this one bounds the updates.
+            return Step(*tx.update(updates, state, params, **extra_args))
+        with Owed(links) as owed:
+            new_updates, new_state = tx.update(updates, state, params, **extra_args)
+        if not owed.is_empty and same_dtypes(updates, params):
             # Of a state that did not start as here, or where the first step could not be traced.
             new_state = cast_back(new_state, state)
         return Step(new_updates, new_state, *owed.bound(new_updates, updates, params, state))
 
     def init_fn(params: PyTree) -> PyTree:
+        if is_stock:
+            all_stock()  # Not in the first step: that is timed, and may be the only one.
         state = tx.init(params)
         wide = {"everywhere"} if _has_one_float(params) else {"everywhere", "in mixed trees"}
         first = next((i for i, where in enumerate(promotes) if where in wide), len(promotes))
@@ -53,26 +51,41 @@ def combine(stock: Stock, *args: Any, **kwargs: Any) -> Any:
             return state
         return start_as_stock(tx._replace(update=as_stock()), state, params)
 
-    def with_links(change: Callable[[Any, Parts | None], Any]) -> Any:
-        changed = functools.partial(_map_links, lambda link: change(link, parts_of(link)))
-        return stock(*changed(args), **changed(kwargs)).update
+    def with_links(change: Callable[[Parts], Any]) -> Any:
+        def changed(link: Any) -> Any:
+            parts = parts_of(link)
+            return link._replace(update=change(parts)) if parts else link
 
-    @functools.cache  # Few programs need it.
-    def as_stock() -> Any:
-        return with_links(lambda x, parts: x._replace(update=parts.as_stock()) if parts else x)
+        return stock(*_map_links(changed, args), **_map_links(changed, kwargs)).update
 
-    in_float32 = None
-    if all(are_stocks):
-        in_float32 = with_links(lambda x, parts: x._replace(update=parts.stock) if parts else x)
+    # Built when a program needs them.
+    as_stock = functools.cache(lambda: with_links(lambda parts: parts.as_stock()))
+    all_stock = functools.cache(lambda: with_links(lambda parts: parts.stock))
+
+    def in_float32(updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any) -> Any:
+        return all_stock()(updates, state, params, **extra_args)
+
     return rebuild(
         tx,
         call_of(stock, args, kwargs),
         update_fn,
         init_fn,
+        links=links,
         as_stock=as_stock,
-        in_float32=in_float32,
+        in_float32=in_float32 if is_stock else None,
         promotes=max(promotes, key=list(get_args(Promotes)).index),
     )
+
+
+def _links_in(value: Any) -> list[Any]:
+    """List the transformations among the arguments of a function."""
+    import optax
+
+    if isinstance(value, optax.GradientTransformation):
+        return [value]
+    items = value.values() if isinstance(value, Mapping) else value
+    is_container = isinstance(value, Mapping) or type(value) in (tuple, list)
+    return [link for item in items for link in _links_in(item)] if is_container else []
 
 
 def _map_links(change: Callable[[Any], Any], value: Any) -> Any:
@@ -90,20 +103,6 @@ def _map_links(change: Callable[[Any], Any], value: Any) -> Any:
     if all(map(operator.is_, changed, items)):
         return value
     return dict(zip(value, changed)) if by_name else type(value)(changed)
-
-
-def _leave_casts(tx: Any, parts: Parts | None) -> Any:
-    """Return a link that notes its casts for the innermost chain in place of making them."""
-    link = parts and parts.link
-    if not link:
-        return tx
-
-    def update(*args: Any, **kwargs: Any) -> tuple[PyTree, PyTree]:
-        step = link(*args, **kwargs)
-        INNERMOST.get().add(step)
-        return step.updates, step.state
-
-    return tx._replace(update=update)
 
 
 def _is_stock_in_float32(tx: Any, parts: Parts | None) -> bool:

@@ -21,7 +21,7 @@ from ..._contract.dtypes import PyTree, leaves, strong_dtypes, unflatten_like
 from ..._contract.float32 import dtypes_in_float32
 from ..._contract.signatures import positional_names
 from ..._contract.state import cast_back
-from ..._contract.updates import Step, cast_to
+from ..._contract.updates import INNERMOST, Step, cast_to
 from ..._engine.locate import find
 from ..._engine.patch import Stock
 from ..._tracebacks import hide_our_frames
@@ -63,6 +63,7 @@ class Parts(NamedTuple):
     Attributes:
       link: takes the step, and leaves it to the caller to bound the updates; None if ``update``
         leaves nothing.
+      links: stand for this link, and those inside, while a chain around them takes a step.
       as_stock: returns what stock would run, for a trace of its dtypes.
       stock: what runs in a float32 problem; None if stock is wrong there too.
       promotes: where stock's updates are wider than half-precision gradients and params.
@@ -70,6 +71,7 @@ class Parts(NamedTuple):
     """
 
     link: Callable[..., Step] | None
+    links: frozenset[object]
     as_stock: Callable[[], Callable[..., Any]]
     stock: Callable[..., Any] | None
     promotes: Promotes = "nowhere"
@@ -146,6 +148,7 @@ def rebuild(  # noqa: PLR0913
     init: Callable[..., Any] | None = None,
     *,
     also_in_float32: bool = False,
+    links: frozenset[object] = frozenset(),
     as_stock: Callable[[], Callable[..., Any]] | None = None,
     in_float32: Callable[..., Any] | None = None,
     promotes: Promotes = "nowhere",
@@ -162,6 +165,7 @@ def rebuild(  # noqa: PLR0913
         :class:`Step`, with updates as wide as stock's.
       init: called as ``init(params)``.
       also_in_float32: whether stock is wrong in float32 too, so that ``update`` always runs.
+      links: those of the transformations inside, see :class:`Parts`.
       as_stock: see :class:`Parts`; else that of the parts inside.
       in_float32: to run in place of ``tx.update`` in a float32 problem.
       promotes: see :class:`Parts`.
@@ -170,6 +174,7 @@ def rebuild(  # noqa: PLR0913
     below = parts_of(tx)
     as_stock = as_stock or (below.as_stock if below else _call_for(tx.update))
     stock = in_float32 or (below and below.stock) or tx.update
+    this = object()
 
     def link(*args: Any, **kwargs: Any) -> Step:
         return Step(*update(*args, **kwargs))
@@ -179,13 +184,16 @@ def rebuild(  # noqa: PLR0913
     ) -> tuple[PyTree, PyTree]:
         grown = grow(updates, state, params, extra_args)
         step = link(updates, grown, params, **extra_args)
-        if step.bound is None:
-            return step.updates, step.state
         return cast_to(step.updates, step.bound), step.state
 
     def stock_in_float32(
         updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, PyTree]:
+        owed = INNERMOST.get()
+        if owed and this in owed.links:  # A chain around this link has looked at the dtypes.
+            step = link(updates, state, params, **extra_args)
+            owed.add(step)
+            return step.updates, step.state
         dtypes = dtypes_in_float32(state, updates, params, extra_args)
         if dtypes is None:
             return bounded(updates, state, params, **extra_args)
@@ -206,8 +214,9 @@ def rebuild(  # noqa: PLR0913
     if below and promotes == "nowhere":
         promotes = below.promotes
     if also_in_float32:
-        return _replace_update(tx, call, bounded, Parts(None, as_stock, None))
-    parts = Parts(link, as_stock, stock, promotes, layer)
+        return _replace_update(tx, call, bounded, Parts(None, frozenset(), as_stock, None))
+    links = frozenset({this}).union(below.links if below else (), links)
+    parts = Parts(link, links, as_stock, stock, promotes, layer)
     return _replace_update(tx, call, stock_in_float32, parts)
 
 
@@ -255,7 +264,9 @@ def rebuild_but_for_floats(
             return update(updates, state, params, **extra_args)  # type: ignore[no-any-return]
         return stock(updates, state, params, **extra_args)  # type: ignore[no-any-return]
 
-    return _replace_update(tx, call, stock_for_floats, Parts(None, _call_for(stock), stock))
+    return _replace_update(
+        tx, call, stock_for_floats, Parts(None, frozenset(), _call_for(stock), stock)
+    )
 
 
 FLOATS = frozenset(map(jnp.dtype, ("bfloat16", "float16", "float32", "float64")))
