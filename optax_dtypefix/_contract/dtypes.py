@@ -100,10 +100,10 @@ def cast(leaf: Any, dtype: Any) -> Any:
 
 def convert(leaf: Any, dtype: Any) -> Any:
     """Cast a leaf as :func:`cast` does, and count nothing."""
-    if isinstance(leaf, jax.ShapeDtypeStruct):  # ``init`` may be given no more than shapes.
-        return jax.ShapeDtypeStruct(leaf.shape, dtype)
     if leaf.dtype == dtype and not is_weak(leaf):
         return leaf
+    if isinstance(leaf, jax.ShapeDtypeStruct):  # ``init`` may be given no more than shapes.
+        return jax.ShapeDtypeStruct(leaf.shape, dtype, sharding=leaf.sharding)
     if kind_of(leaf.dtype) == COMPLEX > kind_of(dtype):
         leaf = jnp.real(leaf)  # A plain cast would warn on the way to the same values.
     if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer):
