@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._contract.dtypes import PyTree, dtype_of, is_inexact, is_number, kind_of, leaves, tree_map
-from .._contract.master_weights import STATES
+from .._contract.master_weights import MasterWeightsState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,8 +95,11 @@ class Run:
     @property
     def rounds_params(self) -> bool:
         """Whether the state is that of ``master_weights``, or holds one."""
-        found = jax.tree_util.tree_leaves(self._state, is_leaf=lambda n: isinstance(n, STATES))
-        return any(isinstance(node, STATES) for node in found)
+
+        def keeps_copy(node: Any) -> bool:
+            return isinstance(node, MasterWeightsState)
+
+        return any(map(keeps_copy, jax.tree_util.tree_leaves(self._state, is_leaf=keeps_copy)))
 
     def array_dtypes(self) -> list[Any]:
         """List the dtype of each float leaf of the state that is kept for a param, else None."""
