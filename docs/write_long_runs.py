@@ -58,8 +58,6 @@ WAYS = {
     "patched": "default patches, rounding of params switched off",
     "opt-ins": "the same, with `float32_moments`, `float32_averages`",
     "master_weights": "`master_weights(tx)`",
-    "stochastic_rounding": "`master_weights(tx, rounding_key=key)`",
-    "by_turns": "`master_weights(tx, copy=False, narrow_state=True)`",
     "float32": "float32 params",
     "float64": "float64 params",
 }
@@ -75,10 +73,9 @@ CHOICE = """\
 
 On stock, half-precision params lose small updates: a bfloat16 param of 1 does not move by 0.001.
 With the import, `optax.apply_updates` rounds them up and down, and they train as float32 params
-do. Or keep a float32 copy of the params, or round them in the optimizer: each takes one line around
-the whole optimizer, such as `tx = optax_dtypefix.master_weights(tx)`. The table shows how far the
-final loss is above that of float32 params after 3,000 steps, for a transformer and over all runs,
-and the bytes a param:
+do. Or keep a float32 copy of the params, with one line around the whole optimizer:
+`tx = optax_dtypefix.master_weights(tx)`. The table shows how far the final loss is above that of
+float32 params after 3,000 steps, for a transformer and over all runs, and the bytes a param:
 
 | what you write | transformer | median | worst | kept | peak in a step |
 |---|---|---|---|---|---|"""
@@ -135,11 +132,10 @@ EVERY_WAY = """
 
 The mean loss of the last 300 steps. The [record](long-runs.json) also has the bytes a param.
 *Rounding off* is `OPTAX_DTYPEFIX_DISABLE=stochastic_rounding`, and so is *opt-ins*, with
-`float32_moments` and `float32_averages`. *Copy*, *key* and *no key* are the three forms of
-`master_weights`, in the order of the first table.
+`float32_moments` and `float32_averages`. *Copy* is `master_weights(tx)`.
 
-| run | stock | default | rounding off | opt-ins | copy | key | no key | float32 | float64 |
-|---|---|---|---|---|---|---|---|---|---|"""
+| run | stock | default | rounding off | opt-ins | copy | float32 | float64 |
+|---|---|---|---|---|---|---|---|"""
 
 
 def main() -> None:

@@ -40,8 +40,6 @@ except OptaxDtypeFixError as error:  # A typo in a variable, for example.
 if TYPE_CHECKING:
     from ._contract.master_weights import (
         MasterWeightsState as MasterWeightsState,
-        RoundingByTurnsState as RoundingByTurnsState,
-        StochasticRoundingState as StochasticRoundingState,
         master_weights as master_weights,
     )
     from ._contract.migrate import (
@@ -69,12 +67,7 @@ if TYPE_CHECKING:
 # Imported on first use: some of these import jax, and few programs use them.
 _LATER = {
     "_diagnosis.check": ("check",),
-    "_contract.master_weights": (
-        "MasterWeightsState",
-        "RoundingByTurnsState",
-        "StochasticRoundingState",
-        "master_weights",
-    ),
+    "_contract.master_weights": ("MasterWeightsState", "master_weights"),
     "_contract.migrate": ("StateChange", "migrate_state"),
     "_contract.preserve": ("preserve_dtypes",),
     "_diagnosis.report": ("PatchStatus", "Report"),

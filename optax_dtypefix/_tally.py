@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,7 +14,7 @@ class _Thread(threading.local):
     paused = False
 
 
-_THREAD = _Thread()
+THREAD = _Thread()
 
 
 class Tally:
@@ -29,25 +29,15 @@ class Tally:
 
     def reach(self) -> None:
         """Count a call."""
-        if not _THREAD.paused:
+        if not THREAD.paused:
             self.reached += 1
-
-    def layer(self, replacement: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the replacement, with its calls counted."""
-
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            if not _THREAD.paused:
-                self.reached += 1
-            return replacement(*args, **kwargs)
-
-        return counted
 
 
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
     """Count nothing in this thread: the block traces a call that the program did not make."""
-    before, _THREAD.paused = _THREAD.paused, True
+    before, THREAD.paused = THREAD.paused, True
     try:
         yield
     finally:
-        _THREAD.paused = before
+        THREAD.paused = before

@@ -24,8 +24,8 @@ params stay for ever. A tree of a single number hardly moves, with noisy updates
 few numbers that the param and its update can be, and where all of these round back the param
 stays. Two numbers are enough, if their updates are noisy. Keep a number that is alone in its
 optimizer, such as a temperature, in float32, which costs nothing. For few params and the same data
-in each step, wrap the optimizer in ``master_weights(tx, copy=False)``: it counts its steps. So do
-for fewer than some ten params whose updates differ only in sign, as those of lion.
+in each step, wrap the optimizer in ``master_weights(tx)``, which keeps a float32 copy. So do for
+fewer than some ten params whose updates differ only in sign, as those of lion.
 
 Inside ``shard_map`` and ``vmap`` an array has no bits of one that varies over more mapped axes, so
 what is replicated stays so. JAX does not say what varies inside ``pmap``, ``vmap`` with an

@@ -1,10 +1,10 @@
-"""Bits for rounding: from the counter of a state, or from a key, or else from the data of a step.
+"""Bits for rounding: from the counter of a state, or else from the data of a step.
 
-Counters (:func:`bits_of_step`) and numbers drawn by a key tell all steps apart, and give the same
-bits in each run and on any number of devices. All moments of a step have the same 16 bits, and go
-through them as evenly as they can. Params have bits of their own (:func:`bits_of_elements`).
+Counters (:func:`bits_of_step`) tell all steps apart, and give the same bits in each run and on any
+number of devices. All moments of a step have the same 16 bits, and go through them as evenly as
+they can.
 
-Without either, bits come from a sample of the step's own data (:func:`starts_of`): params and
+Without a counter, bits come from a sample of the step's own data (:func:`starts_of`): params and
 updates, or moments and gradients. A hash of the sample is added up, and says where the bits of the
 first element start. From there the elements of all arrays go on by multiples of the golden ratio.
 
@@ -293,17 +293,3 @@ def bits_for(shape: tuple[int, ...], bits: Any) -> Any:
     if shape[: bits.ndim] != bits.shape:
         return jnp.uint16(2**15)
     return bits.reshape(bits.shape + (1,) * (len(shape) - bits.ndim))
-
-
-def bits_of_elements(number: Any, shapes: list[tuple[int, ...]]) -> list[Any]:
-    """Return 16 bits for each element of arrays of these shapes.
-
-    Rounded alike, all weights of a layer would grow together, and shrink together.
-
-    Args:
-      number: an integer, another one in each step.
-      shapes: of the arrays.
-    """
-    total = _hash(jnp.asarray(number, jnp.uint32))
-    starts = _starts([total] * len(shapes), shapes) if shapes else []
-    return [bits_from(start, shape) for start, shape in zip(starts, shapes)]

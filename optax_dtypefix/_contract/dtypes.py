@@ -88,10 +88,11 @@ def cast(leaf: Any, dtype: Any) -> Any:
         return leaf
     if not hasattr(leaf, "dtype"):
         return jnp.asarray(leaf, dtype)
-    if isinstance(leaf, jax.ShapeDtypeStruct):  # ``init`` may be given no more than shapes.
-        return jax.ShapeDtypeStruct(leaf.shape, dtype)
     if leaf.dtype == dtype and not is_weak(leaf):
         return leaf
+    if isinstance(leaf, jax.ShapeDtypeStruct):  # ``init`` may be given no more than shapes.
+        sharding = getattr(leaf, "sharding", None)  # In old versions of JAX it is missing, if None.
+        return jax.ShapeDtypeStruct(leaf.shape, dtype, sharding=sharding)
     if kind_of(leaf.dtype) == COMPLEX > kind_of(dtype):
         leaf = jnp.real(leaf)  # A plain cast would warn on the way to the same values.
     if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer):

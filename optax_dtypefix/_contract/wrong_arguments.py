@@ -54,21 +54,6 @@ def refuse_no_transformation(call: str, tx: Any) -> None:
         raise TypeError(f"{name} is a class. Did you mean {call.format(f'{name}(...)')}?")
 
 
-def refuse_wrong_key(name: str, key: Any) -> None:
-    """Raise if an argument is given and no key of ``jax.random``.
-
-    Raises:
-      TypeError: it is something else, such as a seed.
-    """
-    if key is None:
-        return
-    try:
-        jax.eval_shape(jax.random.split, key)
-    except Exception as error:  # JAX raises errors of several types.
-        advice = f"Pass {name}=jax.random.PRNGKey(0)."
-        raise TypeError(f"{name} is {key!r:.200}, which is no random key. {advice}") from error
-
-
 def refuse_traced(caller: str, tree: PyTree) -> None:
     """Raise inside ``jit`` and its kin, where there is nothing to compute with.
 

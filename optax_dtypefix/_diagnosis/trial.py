@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._contract.dtypes import PyTree, dtype_of, is_inexact, is_number, kind_of, leaves, tree_map
-from .._contract.master_weights import STATES
+from .._contract.master_weights import requested_by
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,8 +95,7 @@ class Run:
     @property
     def rounds_params(self) -> bool:
         """Whether the state is that of ``master_weights``, or holds one."""
-        found = jax.tree_util.tree_leaves(self._state, is_leaf=lambda n: isinstance(n, STATES))
-        return any(isinstance(node, STATES) for node in found)
+        return bool(requested_by(self._state))
 
     def array_dtypes(self) -> list[Any]:
         """List the dtype of each float leaf of the state that is kept for a param, else None."""

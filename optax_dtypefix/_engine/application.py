@@ -235,13 +235,12 @@ class Application:
 
     def _make_layer(self, patch_id: str, target: Target) -> Replacement:
         """Return what is called in place of the stock function."""
-        call, tally = target.replacement, self._patches.slots[patch_id].tally
-        if isinstance(call, str):
-            # Each object is built by ``__new__``: the replacement counts those that it changes.
-            given = (tally,) if target.name == "__new__" else ()
-            call = WhenCalled(call, functools.partial(self._patches.take_out, patch_id), *given)
-        # Reading a name from a module is no call.
-        return call if target.name in {"__getattr__", "__new__"} else tally.layer(call)
+        tally = self._patches.slots[patch_id].tally
+        failed = functools.partial(self._patches.take_out, patch_id)
+        if target.name == "__new__":  # It builds each object, and counts those that it changes.
+            return WhenCalled(target.replacement, failed, None, tally)
+        is_call = target.name != "__getattr__"  # To read a name from a module is none.
+        return WhenCalled(target.replacement, failed, tally if is_call else None)
 
 
 def describe_failure(error: Exception) -> Decision:

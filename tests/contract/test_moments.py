@@ -10,7 +10,7 @@ import numpy as np
 import optax
 import pytest
 
-from optax_dtypefix._contract.bits import bits_of_elements, bits_of_step
+from optax_dtypefix._contract.bits import bits_from, bits_of_step, starts_of
 from optax_dtypefix._contract.moments import ROUNDINGS, _round_to_half, round_moments
 from optax_dtypefix._contract.rounding import (
     Rounding,
@@ -298,9 +298,9 @@ def test_no_period_up_to_256_locks_to_the_bits() -> None:
 
 def test_each_param_has_bits_of_its_own_in_each_step() -> None:
     """Rounded alike, all weights would grow in one step and shrink in another."""
-    shapes = [(64, 64), (64, 64)]
-    bits = [np.asarray(bits_of_elements(step, shapes), float) for step in range(400)]
-    every = np.stack(bits) / 2**32
+    data = np.random.default_rng(0).normal(size=(400, 2, 64, 64)).astype(np.float32)
+    bits_of = jax.jit(lambda rows: [bits_from(x, (64, 64)) for x in starts_of([[x] for x in rows])])
+    every = np.stack([np.asarray(bits_of([*rows]), float) for rows in data]) / 2**32
     assert np.abs(every.mean((1, 2, 3)) - 0.5).max() < 0.02
     assert np.abs(every.mean(0) - 0.5).max() < 0.08
     leaves_apart = [np.corrcoef(*of_step.reshape(2, -1))[0, 1] for of_step in every]

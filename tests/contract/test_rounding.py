@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from optax_dtypefix._contract.bits import bits_of_elements
+from optax_dtypefix._contract.bits import bits_from, starts_of
 from optax_dtypefix._contract.rounding import round_stochastically
 
 HALVES = pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16], ids=["bf16", "f16"])
@@ -58,6 +58,8 @@ def test_rounding_to_float16_is_right_on_average_and_finite() -> None:
 
 
 def test_each_array_has_its_own_bits() -> None:
-    both = bits_of_elements(0, [(5000,), (2,), (3, 5)])
-    assert [bits.shape for bits in both] == [(5000,), (2,), (3, 5)]
+    shapes = [(5000,), (2,), (3, 5)]
+    starts = starts_of([[jnp.ones(shape)] for shape in shapes])
+    both = [bits_from(start, shape) for start, shape in zip(starts, shapes)]
+    assert [bits.shape for bits in both] == shapes
     assert len(np.unique(np.concatenate([np.ravel(bits)[:15] for bits in both[1:]]))) > 10

@@ -274,12 +274,6 @@ def test_a_wrapper_refuses_what_is_no_transformation(wrap: Any, wrong: Any, mess
         wrap(wrong)
 
 
-@pytest.mark.parametrize("key", [0, np.uint32(7), jnp.zeros((2,), jnp.float32), "seed"])
-def test_a_seed_is_no_rounding_key(key: Any) -> None:
-    with pytest.raises(TypeError, match=r"no random key. Pass rounding_key=jax.random.PRNGKey.0."):
-        master_weights(optax.adam(1e-3), rounding_key=key)
-
-
 def test_editors_know_what_the_wrappers_return() -> None:
     for wrap in (preserve_dtypes, master_weights):
         types = wrap.__annotations__

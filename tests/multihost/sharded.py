@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-import optax_dtypefix  # noqa: F401  # isort: skip  # First, as in a training script.
+import optax_dtypefix  # isort: skip  # First, as in a training script.
 
 import jax
 import jax.numpy as jnp
@@ -28,17 +28,44 @@ BUILDS = {
     "schedule_free": lambda: optax.contrib.schedule_free_sgd(0.1),
     "lamb": lambda: optax.lamb(0.1),
 }
+FROM_SHAPES = {
+    "adam": lambda: optax.adam(0.1),
+    "cocob": optax.contrib.cocob,
+    "madgrad": lambda: optax.contrib.madgrad(0.1),
+    "master_weights": lambda: optax_dtypefix.master_weights(optax.adam(0.1)),
+}
+"""Some of these keep the params as they are given."""
 MOVED = re.compile(
     r" (all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute|copy)(?:-start)?\("
 )
 SHAPES = {"w": (8, 4), "b": (4,)}
 
 
-def measure(build: Any, dtype: Any, mesh: Mesh) -> dict[str, Any]:
-    sharding = {
+def shardings_on(mesh: Mesh) -> dict[str, Any]:
+    return {
         "w": NamedSharding(mesh, PartitionSpec("data", "model")),
         "b": NamedSharding(mesh, PartitionSpec("model")),
     }
+
+
+def moved_from_shapes(build: Any, dtype: Any, mesh: Mesh) -> list[str]:
+    """List the arrays of a new state that are not on the devices of their params."""
+    sharding = shardings_on(mesh)
+    params = {
+        name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding[name])
+        for name, shape in SHAPES.items()
+    }
+    paths, _ = jax.tree_util.tree_flatten_with_path(build().init(params))
+    of_shape = {shape: sharding[name] for name, shape in SHAPES.items()}
+    return [
+        jax.tree_util.keystr(path)
+        for path, leaf in paths
+        if leaf.ndim and leaf.sharding != of_shape[leaf.shape]
+    ]
+
+
+def measure(build: Any, dtype: Any, mesh: Mesh) -> dict[str, Any]:
+    sharding = shardings_on(mesh)
     params = {
         name: jax.device_put(jnp.full(shape, 0.5, dtype), sharding[name])
         for name, shape in SHAPES.items()
@@ -120,7 +147,12 @@ def main() -> None:
         # ``pmap`` runs what ``shard_map`` runs: one of each sort is enough.
         if mapped is in_shard_map or name in ("adamw", "MultiSteps")
     )
-    print(json.dumps(found))
+    from_shapes = {
+        f"{name} {dtype}": moved_from_shapes(build, dtype, mesh)
+        for name, build in FROM_SHAPES.items()
+        for dtype in ("float32", "bfloat16", "float16")
+    }
+    print(json.dumps({"steps": found, "from shapes": from_shapes}))
 
 
 if __name__ == "__main__":

@@ -17,10 +17,23 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def both() -> Any:
+def printed() -> Any:
     """Run ``sharded.py`` on stock and on patched optax."""
     flags = ("--xla_force_host_platform_device_count=8", *QUICKLY.values())
     return stock_and_patched("multihost.sharded", XLA_FLAGS=" ".join(flags))
+
+
+@pytest.fixture
+def both(printed: Any) -> Any:
+    """Return the steps."""
+    return tuple(found["steps"] for found in printed)
+
+
+def test_a_state_from_shapes_is_sharded_as_the_params(printed: Any) -> None:
+    """As ``init`` makes it for a checkpoint library that restores into the state."""
+    for found in printed:
+        assert "cocob bfloat16" in found["from shapes"]
+        assert {name: moved for name, moved in found["from shapes"].items() if moved} == {}
 
 
 def test_params_and_state_keep_their_shardings(both: Any) -> None:

@@ -47,10 +47,7 @@ PROCESSES: dict[str, tuple[str, dict[str, str]]] = {
     "rounded": ("half", {}),
     "opt-ins": ("half", OPT_INS),
     "float64": ("float64", {"JAX_ENABLE_X64": "1"}),
-    **{
-        way: (way, {})
-        for way in ("master_weights", "stochastic_rounding", "by_turns", "float32", "perturbed")
-    },
+    **{way: (way, {}) for way in ("master_weights", "float32", "perturbed")},
 }
 """For each process: the way that it trains, and its environment."""
 

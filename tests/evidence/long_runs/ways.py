@@ -34,14 +34,6 @@ def unwrapped(tx: Any) -> Any:
     return tx
 
 
-def rounded_at_random(tx: Any) -> Any:
-    return optax_dtypefix.master_weights(tx, rounding_key=jax.random.PRNGKey(0))
-
-
-def rounded_by_turns(tx: Any) -> Any:
-    return optax_dtypefix.master_weights(tx, copy=False, narrow_state=True)
-
-
 class Way(NamedTuple):
     """A way to train.
 
@@ -59,8 +51,6 @@ class Way(NamedTuple):
 WAYS = {
     "half": Way(HALVES),
     "master_weights": Way(HALVES, optax_dtypefix.master_weights),
-    "stochastic_rounding": Way(HALVES, rounded_at_random),
-    "by_turns": Way(HALVES, rounded_by_turns),
     "float32": Way(("float32",)),
     "perturbed": Way(("float32",), scale=1 + 1e-6),
     "float64": Way(("float64",)),
