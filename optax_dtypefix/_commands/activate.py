@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .. import OptaxDtypeFixError, __path__ as _ours, __version__, patches
+from .. import OptaxDtypeFixError, __version__, patches
 from .run import FOLDER
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 MODULE = "optax_dtypefix_activate"
 FILE = f"{MODULE}.pth"
+
+_PACKAGE = Path(FOLDER).parent
 
 UNREADABLE = "It cannot be read"
 
@@ -38,9 +40,9 @@ import sys
 sys.path[:] = filter(None, sys.path)  # Not the current folder.
 try:
     import optax_dtypefix
+    print(optax_dtypefix.__path__[0])
 except ImportError:
-    sys.exit()
-print(optax_dtypefix.__path__[0])
+    print()
 """
 
 
@@ -136,39 +138,40 @@ def _header(*, strict: bool) -> str:
 
 
 def _output_of_python(code: str) -> str:
-    """Return what a Python of this environment prints, started anew."""
+    """Return the last line that a Python of this environment prints, started anew."""
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    return done.stdout.strip()
+    return (done.stdout.splitlines() or [""])[-1]
 
 
 def _refuse_what_python_does_not_find() -> None:
     """Refuse a package in a zip archive, an unpacked pex, or a clone that is not installed."""
-    ours, found = os.path.abspath(_ours[0]), _output_of_python(_FIND)
+    found = _output_of_python(_FIND)
     if not found:
         raise OptaxDtypeFixError(
-            f"Cannot activate {ours}: {sys.executable} does not find it when it starts. Install "
-            f"the package into this environment with pip, and run `{sys.executable} -m "
+            f"Cannot activate {_PACKAGE}: {sys.executable} does not find it when it starts. "
+            f"Install the package into this environment with pip, and run `{sys.executable} -m "
             f"optax_dtypefix activate`."
         )
-    if not os.path.isdir(ours) or not os.path.samefile(ours, found):
+    if not (_PACKAGE.is_dir() and _PACKAGE.samefile(found)):
         raise OptaxDtypeFixError(
-            f"Cannot activate {ours}: {sys.executable} finds {found} when it starts. To activate "
-            f"that one, run `{sys.executable} -m optax_dtypefix activate` in another folder."
+            f"Cannot activate {_PACKAGE}: {sys.executable} finds {found} when it starts. To "
+            f"activate that one, run `{sys.executable} -m optax_dtypefix activate` in another "
+            f"folder."
         )
 
 
 def _refuse_what_others_may_write(site_packages: Path) -> None:
     """Refuse a clone, or another folder outside of site-packages, in which others may put code."""
-    ours = Path(_ours[0]).absolute()
     folders = [site_packages, *map(Path, site.getsitepackages())]
-    if os.name != "posix" or ours.resolve().parent in [folder.resolve() for folder in folders]:
+    if os.name != "posix" or _PACKAGE.resolve().parent in [folder.resolve() for folder in folders]:
         return
-    for path in _what_python_reads(ours, Path(patches.__path__[0]).absolute()):
+    paths = _what_python_reads(_PACKAGE, Path(patches.__path__[0]).absolute())
+    for path in filter(Path.exists, paths):  # An editor may leave a link to nothing.
         who = _who_else_may_write(path)
         if who:
             raise OptaxDtypeFixError(
-                f"Cannot activate {ours}: {who} may write {path}, and so run code in every "
+                f"Cannot activate {_PACKAGE}: {who} may write {path}, and so run code in every "
                 f"Python of this environment. Install the package without `-e`, or move it to a "
                 f"folder that only you can write, and run this again."
             )

@@ -129,6 +129,9 @@ def test_it_imports_the_shim_alone_before_optax(active: Environment) -> None:
 def test_the_files_can_be_read_and_name_no_folder(made: Environment) -> None:
     made.command("activate", "--strict")
     mark, who, line = made.file.read_text().splitlines()
+    made.file.write_text(f"{mark}\n{who}\nimport sys; exec('pass')\n")  # As 1.2.0 wrote it.
+    made.command("activate", "--strict")
+    assert made.file.read_text().splitlines()[2:] == [line]
     assert line == "import optax_dtypefix_activate"
     code = made.code.read_text()
     assert code.startswith(f"{mark}\n{who}\n")
