@@ -5,25 +5,42 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from . import __version__
 from ._api import status
+from ._diagnosis.import_optax import import_optax
 from ._engine.release import version_of
-from ._errors import OptaxDtypeFixError
+from ._engine.state import State
+from ._errors import OptaxDtypeFixError, summarize
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    Found = Mapping[str, tuple[str, str]]
+    """By name what must be the same, and how a message shows it."""
 
 
 def assert_same_on_all_processes() -> None:
     """Compare optax, jax and the patches of all processes; every process must call this.
 
-    Call it once at the start, after ``jax.distributed.initialize()``. It sends one or two kilobytes
-    to each process. With one process it does nothing.
+    Call it once at the start, after ``jax.distributed.initialize()``. It imports optax: only then
+    is known which patches are applied. It sends one or two kilobytes to each process. With one
+    process it does nothing.
 
     Raises:
       OptaxDtypeFixError: on every process, if any process differs from the first. The message lists
         each difference, and which processes have which value.
     """
-    differences = list(differences_of([json.loads(text) for text in _all(json.dumps(_own()))]))
+    import jax
+
+    if jax.process_count() == 1:
+        return
+    failure = None
+    try:
+        import_optax()
+    except Exception as error:  # As in strict mode. The others wait for this process.
+        failure = error
+    own = json.dumps(_own(failure))
+    differences = list(differences_of([json.loads(text) for text in _all(own)]))
     if differences:
         raise OptaxDtypeFixError(
             "Processes differ in packages or patches; they may compile different programs and "
@@ -31,27 +48,38 @@ def assert_same_on_all_processes() -> None:
             + "\n".join(differences)
             + "\nUse the same packages and the same OPTAX_DTYPEFIX* variables in every process."
         )
+    if failure:
+        raise failure
 
 
-def _own() -> dict[str, str]:
-    """Return the versions and patch states that must be the same, by their names in a message."""
+def _own(failure: Exception | None) -> dict[str, tuple[str, str]]:
+    """Return what must be the same: versions, and whether each patch counts in the digest."""
     report = status()
-    packages = ("optax-dtypefix", "jaxlib")
-    found = {package: version_of(package) for package in packages}
-    found["optax"], found["jax"] = report.optax_version, report.jax_version
-    found.update({f"patch {patch.id}": f"{patch.state} ({patch.reason})" for patch in report})
+    same = {
+        "optax-dtypefix": __version__,
+        "optax": report.optax_version,
+        "jax": report.jax_version,
+        "jaxlib": version_of("jaxlib"),
+        "import optax": summarize(failure) if failure else "works",
+    }
+    found = {name: (text, text) for name, text in same.items()}
+    applied = report.applied
+    for patch in report:
+        reason = "" if patch.state is State.APPLIED else f" ({patch.reason})"
+        found[f"patch {patch.id}"] = str(patch.id in applied), f"{patch.state}{reason}"
     return found
 
 
-def differences_of(everyone: Sequence[Mapping[str, str]]) -> Iterator[str]:
+def differences_of(everyone: Sequence[Found]) -> Iterator[str]:
     """Describe each difference: which processes have which value."""
     for name in dict.fromkeys(name for found in everyone for name in found):
-        holders: dict[str, list[int]] = {}
-        for process, found in enumerate(everyone):
-            holders.setdefault(found.get(name, "unknown"), []).append(process)
-        if len(holders) > 1:
-            values = (f"{_list(processes)}: {value}" for value, processes in holders.items())
-            yield f"  {name}: {'; '.join(values)}"
+        values = [found.get(name, ("", "unknown")) for found in everyone]
+        if len({compared for compared, _ in values}) > 1:
+            holders: dict[str, list[int]] = {}
+            for process, (_, shown) in enumerate(values):
+                holders.setdefault(shown, []).append(process)
+            texts = (f"{_list(processes)}: {shown}" for shown, processes in holders.items())
+            yield f"  {name}: {'; '.join(texts)}"
 
 
 def _list(processes: Sequence[int]) -> str:
@@ -62,11 +90,7 @@ def _list(processes: Sequence[int]) -> str:
 
 def _all(text: str) -> list[str]:
     """Return the texts of all processes, in order."""
-    import jax
     import numpy as np
-
-    if jax.process_count() == 1:
-        return [text]
     from jax.experimental.multihost_utils import process_allgather
 
     own = np.frombuffer(text.encode(), np.uint8)

@@ -131,6 +131,8 @@ class Record:
 def read_record(path: str) -> Mapping[str, Any]:
     """Read a record: a report, or the output of ``status --json``.
 
+    Its texts may come from anyone, and go to a terminal: what cannot be printed is escaped.
+
     Raises:
       OptaxDtypeFixError: the file is missing, or is no record.
     """
@@ -142,12 +144,13 @@ def read_record(path: str) -> Mapping[str, Any]:
         applied = record["applied"]
         if not (isinstance(applied, list) and all(isinstance(text, str) for text in applied)):
             raise TypeError("what was applied is not a list of texts")
+        texts = [text if text.isprintable() else ascii(text)[1:-1] for text in applied]
     except OSError as error:
         problem = error.strerror or str(error)
     except (LookupError, TypeError, ValueError, RecursionError) as error:
         problem = f"it is not a report of optax-dtypefix ({summarize(error)})"
     else:
-        return record
+        return {**record, "applied": texts}
     raise OptaxDtypeFixError(
         f"Cannot read the record {path} of OPTAX_DTYPEFIX_REQUIRE (--require): {problem}. Write a "
         f"record with OPTAX_DTYPEFIX_REPORT (--report), or with `python -m optax_dtypefix status "

@@ -7,6 +7,7 @@ in which the patch changes something, and the releases. This module imports neit
 from __future__ import annotations
 
 import functools
+import importlib.resources
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,7 +38,8 @@ Table = dict[str, dict[str, dict[str, list[str]]]]
 @functools.cache
 def table() -> Table:
     """Read the table."""
-    found: Table = json.loads(FILE.read_text(encoding="utf-8"))
+    resource = importlib.resources.files("optax_dtypefix.patches") / FILE.name  # Or in an archive.
+    found: Table = json.loads(resource.read_text(encoding="utf-8"))
     return found
 
 

@@ -122,9 +122,9 @@ an error if optax, jax or the patches differ from those in FILE. The error lists
 """
 
 _ACTIVATE = """\
-Write a .pth file into the site-packages of this Python. From then on, every Python of this
-environment imports optax_dtypefix when it starts: launchers, workers, subprocesses.
-`python -S` does not read the file. The OPTAX_DTYPEFIX* variables still apply.
+Write a .pth file, and a .py file that it imports, into the site-packages of this Python. From then
+on, every Python of this environment imports optax_dtypefix when it starts: launchers, workers,
+subprocesses. `python -S` does not read them. The OPTAX_DTYPEFIX* variables still apply.
 
 With --strict, OPTAX_DTYPEFIX_STRICT is 1 unless it is set: `import optax` raises an error if a
 patch cannot be applied, or if optax_dtypefix is broken or gone. OPTAX_DTYPEFIX=off is still stock
@@ -132,7 +132,7 @@ optax; OPTAX_DTYPEFIX_REQUIRE also refuses that.
 """
 
 _DEACTIVATE = """\
-Remove the file that `activate` wrote.
+Remove the files that `activate` wrote.
 """
 
 

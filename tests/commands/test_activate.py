@@ -35,6 +35,7 @@ class Environment:
         parent = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
         (self.site / "zz_parent.pth").write_text(parent)
         self.file = self.site / FILE
+        self.code = self.file.with_suffix(".py")
 
     def __call__(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -109,8 +110,8 @@ def test_activate_status_and_deactivate(made: Environment) -> None:
     state = ("applied", True, False)
     assert children.stdout == f"{state}\n\n{[state]}\n", children.stderr
 
-    assert made.command("deactivate").stdout == f"Removed {made.file}\n"
-    assert not list(made.site.glob("*dtypefix*.pth*"))
+    assert made.command("deactivate").stdout == f"Removed {made.file} and {made.code}\n"
+    assert not list(made.site.glob("**/*dtypefix_activate*"))
     assert made.prints("import sys; print('optax_dtypefix' in sys.modules)") == "False\n"
 
 
@@ -123,6 +124,92 @@ def test_it_imports_the_shim_alone_before_optax(active: Environment) -> None:
     before = set(active.prints(modules).split())
     ours = {name for name in loaded - before if name.startswith("optax_dtypefix")}
     assert len(ours) <= 10
+
+
+def test_the_files_can_be_read_and_name_no_folder(made: Environment) -> None:
+    made.command("activate", "--strict")
+    mark, who, line = made.file.read_text().splitlines()
+    made.file.write_text(f"{mark}\n{who}\nimport sys; exec('pass')\n")  # As 1.2.0 wrote it.
+    made.command("activate", "--strict")
+    assert made.file.read_text().splitlines()[2:] == [line]
+    assert line == "import optax_dtypefix_activate"
+    code = made.code.read_text()
+    assert code.startswith(f"{mark}\n{who}\n")
+    startup = (made.shim / "_startup" / "optax_dtypefix_startup.py").read_text()
+    assert code.endswith(f"{startup}\n\nimport_at_start(__file__, strict=True)\n")
+    assert str(made.site.parent) not in code
+
+
+def test_a_copy_of_the_environment_has_its_own_shim(active: Environment, tmp_path: Path) -> None:
+    (active.site / "zz_parent.pth").unlink()
+    shutil.copytree(tmp_path / "environment", tmp_path / "copy", symlinks=True)
+    copy = Environment.__new__(Environment)
+    for name, path in vars(active).items():
+        setattr(copy, name, tmp_path / "copy" / path.relative_to(tmp_path / "environment"))
+    code = "import sys; print(sys.modules['optax_dtypefix'].__file__)"
+    assert copy.prints(code) == f"{copy.shim / '__init__.py'}\n"
+    shutil.rmtree(copy.shim)
+    done = copy("-c", "import optax, sys; print('optax_dtypefix' in sys.modules)")
+    assert done.stdout == "False\n"
+    assert done.stderr.endswith(f"or delete {copy.file} and {copy.code}\n")
+    done = copy("-c", "import optax_dtypefix")
+    assert "ModuleNotFoundError: No module named 'optax_dtypefix'" in done.stderr
+
+
+def test_it_refuses_what_python_does_not_find_when_it_starts(made: Environment) -> None:
+    """As in a zip archive, in an unpacked pex, and in a clone that is not installed."""
+    elsewhere = made.site.parent / "elsewhere"
+    elsewhere.mkdir()
+    shutil.copytree(made.shim, elsewhere / "optax_dtypefix")
+    main = "from optax_dtypefix._commands.main import main; raise SystemExit(main(['activate']))"
+    code = f"import sys; sys.path.insert(0, {str(elsewhere)!r}); {main}"
+    start = f"optax-dtypefix: Cannot activate {elsewhere / 'optax_dtypefix'}: "
+    done = made("-c", code)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"{start}{made.python} finds {made.shim} when it starts.")
+    shutil.rmtree(made.shim)
+    (made.site / "zz_parent.pth").write_text(f"{elsewhere.parent}\n")  # Without the tests' shim.
+    code = code.replace(main, f"sys.path.append({sysconfig.get_path('purelib')!r}); {main}")
+    done = made("-c", code)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"{start}{made.python} does not find it when it starts. Install ")
+    assert not list(made.site.glob("*dtypefix_activate*"))
+
+
+@pytest.mark.skipif(os.name != "posix", reason="POSIX permissions")
+def test_it_refuses_a_clone_that_others_may_write(made: Environment) -> None:
+    clone = made.site.parent / "clone"
+    clone.mkdir()
+    clone.chmod(0o777)
+    shim = made.shim.rename(clone / "optax_dtypefix")
+    (made.site / "zz_clone.pth").write_text(f"{clone}\n")
+    done = made.command("activate")
+    assert (done.returncode, done.stdout) == (1, "")
+    start = f"optax-dtypefix: Cannot activate {shim}: every user may write {clone}, and so run code"
+    assert done.stderr.startswith(start)
+    assert not list(made.site.glob("*dtypefix_activate*"))
+
+
+@pytest.mark.skipif(os.name != "posix", reason="POSIX permissions")
+def test_who_else_may_write(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from optax_dtypefix._commands import activate
+
+    folder, file = tmp_path / "clone" / "package", tmp_path / "clone" / "package" / "code.py"
+    folder.mkdir(parents=True)
+    file.touch()
+    link = tmp_path / "link"
+    link.symlink_to(folder)
+    assert {folder, file, folder.parent, tmp_path} <= set(activate._what_python_reads(folder))
+    assert {link, link / "code.py", tmp_path, folder.parent} <= {*activate._what_python_reads(link)}
+    for mode, who in ((0o644, ""), (0o664, ""), (0o646, "every user")):
+        file.chmod(mode)
+        assert activate._who_else_may_write(file) == who
+    file.chmod(0o644)
+    owner = os.geteuid() or 12345
+    if os.geteuid() == 0:
+        os.chown(file, owner, -1)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert activate._who_else_may_write(file) == f"uid {owner}"
 
 
 @pytest.mark.parametrize(("option", "there"), [("-I", True), ("-E", True), ("-S", False)])
@@ -169,7 +256,7 @@ def damage(made: Environment, file: str) -> None:
 def advice(made: Environment, file: str) -> str:
     if file:
         return ". For the traceback, run `python -m optax_dtypefix status`."
-    return f". Install optax-dtypefix again, or delete {made.file}"
+    return f". Install optax-dtypefix again, or delete {made.file} and {made.code}"
 
 
 IMPORT = "import optax; print(optax.__name__)"
@@ -283,14 +370,23 @@ def test_a_damaged_shim_is_named_if_optax_is_imported_before(
     assert f"Error processing line 3 of {active.file}" in done.stderr
 
 
-def test_a_shim_that_python_finds_later_patches_after_all(active: Environment) -> None:
+@pytest.mark.parametrize("variables", [{}, {"OPTAX_DTYPEFIX_DISABLE": "prodgy"}])
+def test_a_shim_that_python_finds_later_patches_after_all(
+    active: Environment, variables: dict[str, str]
+) -> None:
+    """Python reads the site-packages of a base environment after those of this one."""
+    active.command("activate", "--strict")
     later = active.site.parent / "later"
     later.mkdir()
     active.shim.rename(later / "optax_dtypefix")
-    shutil.copy(active.file, later)
-    (active.site / "zz_later.pth").write_text(f"import site; site.addsitedir({str(later)!r})\n")
-    code = "import sys; print('optax_dtypefix' in sys.modules, 'OptaxIsNot' in str(sys.meta_path))"
-    assert active.prints(code) == "True False\n"
+    (active.site / "zz_later.pth").write_text(f"{later}\n")
+    loaded = "import sys; print('optax_dtypefix' in sys.modules)"
+    assert active.prints(loaded) == "False\n"
+    done = active("-c", f"import optax; {loaded}", **OFF, **variables)
+    if variables:  # The environment is still strict.
+        assert "OptaxDtypeFixError: Unknown patch 'prodgy'" in done.stderr.splitlines()[-1]
+    else:
+        assert (done.stdout, done.stderr) == ("True\n", "")
 
 
 def test_in_a_strict_environment_variables_are_read_strictly(active: Environment) -> None:
@@ -330,12 +426,13 @@ def test_another_import_hook_that_loads_optax_is_noticed(active: Environment) ->
 
 
 def test_it_refuses_the_file_of_others_and_folders_that_it_cannot_write(made: Environment) -> None:
-    made.file.write_text("import this\n")
-    for command in ("activate", "deactivate"):
-        done = made.command(command)
-        assert done.returncode == 1
-        assert f"optax-dtypefix: {made.file} was not written by this command." in done.stderr
-    assert made.file.read_text() == "import this\n"
+    for file in (made.code, made.file):
+        file.write_text("import this\n")
+        for command in ("activate", "deactivate"):
+            done = made.command(command)
+            assert done.returncode == 1
+            assert f"optax-dtypefix: {file} was not written by this command." in done.stderr
+        assert file.read_text() == "import this\n"
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="POSIX permissions")
@@ -347,12 +444,14 @@ def test_a_read_only_environment_is_named(
 
     blocked = tmp_path / "file"
     blocked.write_text("")
+    monkeypatch.setattr(activate, "_who_else_may_write", lambda _: "")  # Of the tests' clone.
+    code = blocked / "site" / FILE.replace(".pth", ".py")
     monkeypatch.setattr(activate.sysconfig, "get_path", lambda _: str(blocked / "site"))
     assert main(["activate"]) == 1
     error = capsys.readouterr().err
-    assert error.startswith(f"optax-dtypefix: cannot write {blocked / 'site' / FILE}: Not a dir")
+    assert error.startswith(f"optax-dtypefix: cannot write {code}: Not a dir")
     assert "Run this as the owner of the environment" in error
     monkeypatch.setattr(activate.sysconfig, "get_path", lambda _: str(tmp_path))
     assert main(["activate"]) == 1  # Python does not read that folder.
     assert f"does not read {tmp_path} when it starts" in capsys.readouterr().err
-    assert not list(tmp_path.glob("*.pth*"))
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

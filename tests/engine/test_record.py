@@ -157,6 +157,32 @@ def test_another_release_is_refused(package: FakePackage, run_json: Path) -> Non
         package.load()
 
 
+BAD, SHOWN = "\x1b[2J\x07\u202e\r\nall is well", r"\x1b[2J\x07\u202e\r\nall is well"
+
+
+def test_the_error_prints_no_control_characters_of_a_record(
+    package: FakePackage, run_json: Path
+) -> None:
+    run_json.write_text(json.dumps({"applied": [*read(run_json)["applied"], BAD]}))
+    begin(require=str(run_json))
+    with pytest.raises(OptaxDtypeFixError) as caught:
+        package.load()
+    assert f"  only recorded: {SHOWN}\n" in str(caught.value)
+    assert str(caught.value).replace("\n", "").isprintable()
+
+
+def test_the_log_prints_no_control_characters_of_a_record(
+    package: FakePackage, run_json: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ours, *others = read(run_json)["applied"]
+    run_json.write_text(json.dumps({"applied": [ours + BAD, *others]}))
+    begin(require=str(run_json))
+    package.load()
+    (line,) = (record.getMessage() for record in caplog.records)
+    assert line.endswith(ours + SHOWN)
+    caplog.clear()
+
+
 def test_another_version_of_ours_with_the_same_patches_is_one_line(
     package: FakePackage, run_json: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -27,7 +27,6 @@ PRELUDE = """
     import optax_dtypefix
     import jax
     jax.distributed.initialize("localhost:" + sys.argv[1], 2, int(sys.argv[2]))
-    import optax
 """
 
 
@@ -63,14 +62,33 @@ ASSERT = """
 
 
 @needs_collectives
-def test_one_process_with_a_disabled_patch(tmp_path: Path) -> None:
-    variables = {"OPTAX_DTYPEFIX_DISABLE": "multi_steps"}
+def test_what_will_be_applied_is_compared(tmp_path: Path) -> None:
+    """The program has not imported optax yet. A patch that is off anyway is no difference."""
+    variables = {
+        "OPTAX_DTYPEFIX_DISABLE": "multi_steps,float32_averages",
+        "OPTAX_DTYPEFIX_ENABLE": "float32_moments",
+    }
     for code, stdout, stderr in run(tmp_path, ASSERT, {}, variables):
         assert code == 0, stderr
-        (line,) = [line for line in stdout.splitlines() if line.startswith("  ")]
-        assert line.startswith("  patch multi_steps: process 0: applied (optax ")
-        assert "process 1: disabled (" in line
-        assert "OPTAX_DTYPEFIX_DISABLE" in line
+        assert [line for line in stdout.splitlines() if line.startswith("  ")] == [
+            "  patch multi_steps: process 0: applied; process 1: disabled (switched off by "
+            "OPTAX_DTYPEFIX_DISABLE)",
+            "  patch float32_moments: process 0: disabled (opt-in: add it to "
+            "OPTAX_DTYPEFIX_ENABLE); process 1: applied",
+        ]
+
+
+@needs_collectives
+def test_no_process_waits_for_one_in_which_optax_cannot_be_imported(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text('{"applied": ["optax 0.0"]}')
+    required = {"OPTAX_DTYPEFIX_REQUIRE": "run.json"}
+    for code, stdout, stderr in run(tmp_path, ASSERT, {}, required):
+        assert code == 0, stderr
+        why = "import optax: process 0: works; process 1: OptaxDtypeFixError: The packages or"
+        assert why in stdout
+    for code, stdout, stderr in run(tmp_path, ASSERT, required, required):
+        assert code == 0, stderr
+        assert stdout.startswith("The packages or patches differ from the record ")
 
 
 @needs_collectives
@@ -79,6 +97,7 @@ def test_two_processes_are_the_same_and_a_train_step_agrees_with_one(tmp_path: P
     script = """
         import jax.numpy as jnp
         import numpy as np
+        import optax
         from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
         tx = optax.MultiSteps(optax.adafactor(0.1), 2)
@@ -116,10 +135,17 @@ def test_one_process_has_nothing_to_compare() -> None:
 
 
 def test_each_difference_is_listed_once_with_its_processes() -> None:
-    same = {"optax": "0.2.3", "patch prodigy": "applied (it has faults)"}
-    other = {**same, "optax": "0.2.5"}
+    same = {"optax": ("0.2.3", "0.2.3"), "patch prodigy": ("True", "applied")}
+    other = {**same, "optax": ("0.2.5", "0.2.5")}
     assert list(differences_of([same] * 3)) == []
     (line,) = differences_of([same, other, *[same] * 6])
     assert line == "  optax: processes 0, 2, 3, 4 and 3 more: 0.2.3; process 1: 0.2.5"
-    (line,) = differences_of([same, {"optax": "0.2.3"}])
-    assert line == "  patch prodigy: process 0: applied (it has faults); process 1: unknown"
+    (line,) = differences_of([same, {"optax": ("0.2.3", "0.2.3")}])
+    assert line == "  patch prodigy: process 0: applied; process 1: unknown"
+
+
+def test_a_patch_that_is_off_for_another_reason_is_no_difference() -> None:
+    off = [("False", f"disabled ({reason})") for reason in ("opt-in", "switched off")]
+    assert list(differences_of([{"patch prodigy": found} for found in off])) == []
+    waits = ("True", "pending (optax.contrib is not imported yet)"), ("True", "applied")
+    assert list(differences_of([{"patch prodigy": found} for found in waits])) == []
