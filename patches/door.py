@@ -9,11 +9,11 @@ transformation that is built from the parts of a lifted one.
 from __future__ import annotations
 
 import functools
-import importlib
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 from .._engine.release import installed
+from .._engine.when_called import load
 from ._support.closures import is_of_optax
 from ._support.layer import Layer
 from ._support.rebuild import Call, parts_of
@@ -28,36 +28,55 @@ if TYPE_CHECKING:
 
 
 def __getattr__(patch_id: str) -> Any:
-    """Return the replacement of ``GradientTransformation.__new__`` of a patch.
-
-    All that the patch asks for is imported now: if that fails, stock stays.
-    """
+    """Return the replacement of ``GradientTransformation.__new__`` of a patch."""
     if patch_id.startswith("_"):
         raise AttributeError(patch_id)
-    return functools.partial(_lift, dict(_asks_of(patch_id)))
+    return functools.partial(_lift, dict(_places_of(patch_id)))
 
 
 def _lift(
-    asks: dict[str, Any], tally: Tally, stock: Stock, cls: Any, *args: Any, **kwargs: Any
+    places: dict[str, str],
+    tally: Tally,
+    failed: Callable[[Exception], None],
+    stock: Stock,
+    cls: Any,
+    *args: Any,
+    **kwargs: Any,
 ) -> Any:
     """Build a transformation. If there is a row for its builder, add what the patch asks for."""
     update = args[1] if len(args) > 1 else kwargs.get("update")
+    # Not by ``builder_of``: this runs for each patch, for each transformation.
     builder = str(getattr(update, "__qualname__", "")).partition(".")[0]
-    if builder not in BUILDERS or not is_of_optax(update):  # Nor is a function of ours.
+    if builder not in BUILDERS and type(stock) is functools.partial:
         # Optax builds some ten others for each of these: pass the layers of other patches by.
-        is_layer = type(stock) is functools.partial
-        return (vars(stock)["__wrapped__"] if is_layer else stock)(cls, *args, **kwargs)
+        return vars(stock)["__wrapped__"](cls, *args, **kwargs)
     tx = stock(cls, *args, **kwargs)
-    if builder not in asks:
+    place = places.get(builder)
+    if place is None or not is_of_optax(update):  # Nor is a function of ours.
+        return tx
+    ask = _LOADED.get(place) or _load(place, failed)
+    if ask is None:
         return tx
     below = parts_of(tx)  # Of the patches that come after this one.
     layer = below.layer if below else Layer(tx, builder)
-    asks[builder].add_to(layer, tally)
+    ask.add_to(layer, tally)
     return tx if below else layer.rebuild(Call(cls, *args, **kwargs))
 
 
-def _asks_of(patch_id: str) -> Iterator[tuple[str, Any]]:
-    """Yield the builders of a patch on this release, and what it asks for."""
+_LOADED: dict[str, Any] = {}
+"""What patches ask for, by its place: imported when optax builds what it is for."""
+
+
+def _load(place: str, failed: Callable[[Exception], None]) -> Any:
+    """Import what a patch asks for; None if that fails: stock stays."""
+    ask = load(place, failed)
+    if ask is not None:
+        _LOADED[place] = ask
+    return ask
+
+
+def _places_of(patch_id: str) -> Iterator[tuple[str, str]]:
+    """Yield the builders of a patch on this release, and the place of what it asks for."""
     release = installed(sys.modules["optax"], TESTED)
     release = release if release.tested else release.as_later
     for builder, rows in BUILDERS.items():
@@ -65,5 +84,4 @@ def _asks_of(patch_id: str) -> Iterator[tuple[str, Any]]:
             where, _, releases = row.partition(" ")
             file, _, name = where.partition(":")
             if file.partition(".")[0] == patch_id and release.within(releases):
-                module = importlib.import_module(f"{__package__}.{file}")
-                yield builder, getattr(module, name or "replace")
+                yield builder, f"{__package__}.{file}:{name or 'replace'}"

@@ -24,7 +24,7 @@ from .._engine.patch import Stock
 from .._tally import Tally
 
 
-def replace(tally: Tally, stock: Stock, cls: Any, *args: Any, **kwargs: Any) -> Any:
+def replace(tally: Tally, _: Any, stock: Stock, cls: Any, *args: Any, **kwargs: Any) -> Any:
     """Wrap ``init`` and ``update`` of each new transformation."""
     tally.reach()
     init, update = stock(cls, *args, **kwargs)

@@ -84,8 +84,9 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "base": {
         "GradientTransformation.__new__": (
-            "every_transform", "door:float32_moments", "door:float32_averages", "door:float16_eps",
-            "door:bfloat16_moments", "door:promotion",
+            "every_transform", "door:prodigy", "door:float32_moments", "door:float32_averages",
+            "door:float16_eps", "door:bfloat16_moments", "door:promotion",
+            "door:distance_estimates",
         ),
     },
     "clipping": {
@@ -119,23 +120,10 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
         "maybe_update <0.2.3": ("conditional",),
     },
     "contrib.complex_valued": {"split_real_and_imaginary >=0.1.8": ("promotion:around_another",)},
-    "contrib.dadapt_adamw": {"dadapt_adamw >=0.1.8": ("distance_estimates:dadapt_adamw",)},
-    "contrib.dog": {
-        "dog >=0.2.3": ("distance_estimates",),
-        "dowg >=0.2.3": ("distance_estimates",),
-    },
     "contrib.madgrad": {
         "scale_by_madgrad >=0.2.7": ("learning_rate:fit_rate",),
     },
-    "contrib.mechanic": {
-        "_tree_norm ==0.1.7": ("distance_estimates:tree_norm",),
-        "mechanize": ("distance_estimates:mechanize",),
-    },
-    "contrib.momo": {
-        "momo >=0.2.3": ("distance_estimates",),
-        "momo_adam >=0.2.3": ("distance_estimates",),
-    },
-    "contrib.prodigy": {"prodigy": ("prodigy",)},
+    "contrib.mechanic": {"_tree_norm ==0.1.7": ("distance_estimates:tree_norm",)},
     "contrib.reduce_on_plateau": {"reduce_on_plateau": ("reduce_on_plateau",)},
     "contrib.sam": {
         "normalize >=0.1.8": ("promotion", "global_norm:normalize"),
@@ -237,9 +225,14 @@ BUILDERS: dict[str, tuple[str, ...]] = {
     "centralize": ("promotion",),
     "clip": ("promotion",),
     "cocob": ("promotion:in_one_dtype <0.2.3",),
+    "dadapt_adamw": ("distance_estimates",),
     "differentially_private_aggregate": ("promotion",),
     "ema": ("float32_averages", "float16_eps", "bfloat16_moments", "promotion"),
     "hutchinson_estimator_diag_hessian": ("promotion:hessian",),
+    "mechanize": ("distance_estimates:mechanize",),
+    "momo": ("distance_estimates",),
+    "momo_adam": ("distance_estimates",),
+    "prodigy": ("prodigy",),
     "scale_by_acprop": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
     "scale_by_adadelta": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
     "scale_by_adam": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
@@ -254,6 +247,8 @@ BUILDERS: dict[str, tuple[str, ...]] = {
         "promotion:in_one_dtype ==0.2.3", "promotion:no_integers >=0.2.4",
     ),
     "scale_by_distance_over_gradients": ("promotion:in_one_dtype",),
+    "scale_by_dog": ("distance_estimates",),
+    "scale_by_dowg": ("distance_estimates",),
     "scale_by_factored_rms": (
         "float32_moments", "float16_eps", "bfloat16_moments",
         "promotion:in_one_dtype <0.2.4", "promotion >=0.2.4",

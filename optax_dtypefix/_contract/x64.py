@@ -48,8 +48,7 @@ def without_x64(function: Callable[..., Any], *args: PyTree) -> PyTree:
     Returns:
       The result of the function.
     """
-    wide = any(str(getattr(leaf, "dtype", "")) in _64_BITS for leaf in leaves(args))
-    if wide or not is_x64():
+    if not is_x64() or any(str(getattr(a, "dtype", "")) in _64_BITS for a in leaves(args)):
         return function(*args)
     if jax.__version_info__ >= (0, 7, 2):
         with x64(False):

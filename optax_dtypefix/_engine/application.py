@@ -238,7 +238,7 @@ class Application:
         tally = self._patches.slots[patch_id].tally
         failed = functools.partial(self._patches.take_out, patch_id)
         if target.name == "__new__":  # It builds each object, and counts those that it changes.
-            return WhenCalled(target.replacement, failed, None, tally)
+            return WhenCalled(target.replacement, failed, None, tally, failed)
         is_call = target.name != "__getattr__"  # To read a name from a module is none.
         return WhenCalled(target.replacement, failed, tally if is_call else None)
 

@@ -45,20 +45,26 @@ class WhenCalled:
     def __call__(self, stock: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         if self._tally is not None and not THREAD.paused:
             self._tally.reached += 1  # Not by ``reach``: one call less in each eager step.
-        return (self._replacement or self._load())(stock, *args, **kwargs)
+        replacement = self._replacement or self._load()
+        return replacement(stock, *args, **kwargs) if replacement else stock(*args, **kwargs)
 
-    def _load(self) -> Callable[..., Any]:
-        module, _, name = str(self._where).partition(":")
-        try:
-            with LOADING, _package_in_place():
-                replacement: Callable[..., Any] = getattr(importlib.import_module(module), name)
-        except Exception as error:
-            self._failed(error)
-            return _call_stock
-        if self._given:
+    def _load(self) -> Callable[..., Any] | None:
+        replacement: Callable[..., Any] | None = load(str(self._where), self._failed)
+        if replacement and self._given:
             replacement = functools.partial(replacement, *self._given)
         self._replacement = replacement
         return replacement
+
+
+def load(where: str, failed: Callable[[Exception], None]) -> Any:
+    """Import what stands at ``module:name``; return None if that fails."""
+    module, _, name = where.partition(":")
+    try:
+        with LOADING, _package_in_place():
+            return getattr(importlib.import_module(module), name)
+    except Exception as error:
+        failed(error)
+        return None
 
 
 @contextlib.contextmanager
@@ -71,7 +77,3 @@ def _package_in_place() -> Iterator[None]:
     finally:
         if refused:
             del sys.modules[_PACKAGE.__name__]
-
-
-def _call_stock(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    return stock(*args, **kwargs)

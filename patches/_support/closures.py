@@ -7,6 +7,11 @@ import types
 from typing import Any, Callable
 
 
+def builder_of(function: Any) -> str:
+    """Return the name of the function that defines a local one: ``scale_by_adam``."""
+    return str(getattr(function, "__qualname__", "")).partition(".")[0]
+
+
 def arguments_in(builder: str, *functions: Any) -> list[tuple[str, Any]]:
     """List what functions of optax close over, and what the helpers of their builder do.
 
@@ -30,7 +35,7 @@ def with_arguments(
     changed = {}
     for name, cell in _cells(function):
         value = cell.cell_contents
-        is_helper = _is_helper(builder, value)
+        is_helper = type(value) is types.FunctionType and _is_helper(builder, value)
         new = with_arguments(builder, value, change) if is_helper else change(name, value)
         if new is not value:
             changed[name] = types.CellType(new)
@@ -73,5 +78,4 @@ def _cells(function: Any) -> list[tuple[str, Any]]:
 
 
 def _is_helper(builder: str, value: Any) -> bool:
-    local = str(getattr(value, "__qualname__", "")).startswith(f"{builder}.<locals>.")
-    return local and isinstance(value, types.FunctionType)
+    return str(value.__qualname__).startswith(f"{builder}.<locals>.")

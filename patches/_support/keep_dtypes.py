@@ -50,6 +50,7 @@ class KeepDtypes:
       any_gradients: whether the state is also cast back where gradients have other dtypes than
         their params. Stock raises there, so all inputs are given to stock in one dtype.
       may_promote: whether extra arguments may make updates of half precision wide.
+      also_in_float32: whether stock is wrong in float32 too.
     """
 
     convert: Callable[[PyTree, PyTree, PyTree], Trees] | None = None
@@ -57,6 +58,7 @@ class KeepDtypes:
     around_another: bool = False
     any_gradients: bool = False
     may_promote: bool = False
+    also_in_float32: bool = False
 
     def __call__(self, stock: Stock, *args: Any, **kwargs: Any) -> Any:
         """Build stock's transformation, made to keep its dtypes."""

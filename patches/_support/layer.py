@@ -130,12 +130,20 @@ class Layer:
         # Whether stock's updates are wider than half-precision gradients and params.
         self._promotes = self._starts_wide or bool(self.keep and self.keep.promotes)
         where: Promotes = "everywhere" if self._promotes else "nowhere"
-        return rebuild(self.tx, call, self.update, self.init, promotes=where, layer=self)
+        always = bool(self.keep and self.keep.also_in_float32)
+        return rebuild(
+            *(self.tx, call, self.update, self.init),
+            also_in_float32=always,
+            promotes=where,
+            layer=self,
+        )
 
     def init(self, params: PyTree) -> Any:
         """Start in dtypes that a step keeps."""
         state = self._start(params)
         acting = self._acting(state, params)
+        if self.keep and self.keep.also_in_float32:
+            self.tally.reach()
         if not acting:
             return state
         for widening in acting:
@@ -146,7 +154,7 @@ class Layer:
         keep = self.keep
         if keep is None:
             return self.tx.init(params)
-        run = functools.partial(keep.run, link_of(self.tx))
+        run = functools.partial(keep.run, functools.partial(link_of(self.tx)))
         state = promote_initial_state(run, keep.start(self.tx, params), params)
         if keep.has_one_dtype or self._starts_wide:
             state = start_as_stock(self.tx, state, params)

@@ -91,8 +91,7 @@ def test_a_call_loads_the_patches_of_its_function(tmp_path: Path) -> None:
         print(*loaded())
         """
     by_sgd, by_norm, by_status = map(str.split, run(tmp_path, script).splitlines())
-    # The first patch of the class of transformations, and those of the functions.
-    assert by_sgd == ["learning_rate", "float16_eps", "promotion"]
+    assert by_sgd == ["learning_rate", "promotion"]
     assert "global_norm" in by_norm
     assert by_status == by_norm
 

@@ -11,7 +11,6 @@ import pytest
 from packaging.version import Version
 
 from optax_dtypefix._contract.x64 import x64
-from optax_dtypefix._diagnosis.jaxpr import equations
 from support.contract import assert_keeps_the_contract, float64_in
 from support.nodes import Matrix
 from support.patch_cases import FuzzCase, Program
@@ -124,14 +123,6 @@ def test_bfloat16_params_have_the_arrays_of_stock_and_float32_scalars() -> None:
     assert state.estim_lr.dtype == state.numerator_weighted.dtype == jnp.float32
 
 
-@pytest.mark.parametrize("dtypes", [("bfloat16",), ("float16",), ("bfloat16", "float32")], ids=str)
-def test_half_precision_has_no_float32_dot_product(dtypes: Any) -> None:
-    """jaxlib 0.4.31 ends the process on the CPU for one over 50 million params."""
-    tx, params = optax.contrib.prodigy(), tree_of(*dtypes)
-    jaxpr = jax.make_jaxpr(tx.update)(params, tx.init(params), params).jaxpr
-    assert "dot_general" not in {equation.primitive.name for equation in equations(jaxpr)}
-
-
 def test_a_mixed_tree_keeps_its_dtypes() -> None:
     params = tree_of(jnp.bfloat16, jnp.float32)
     assert_keeps_the_contract(contrib.prodigy(), params)
@@ -169,10 +160,11 @@ def test_a_state_restored_from_stock_keeps_its_dtypes() -> None:
     assert new_state.estim_lr.dtype == jnp.bfloat16
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_a_param_without_a_gradient_changes_nothing(dtype: Any) -> None:
-    """Stock accepts such a param up to 0.2.3."""
-    tx, both = contrib.prodigy(), tree_of(dtype)
+@pytest.mark.skipif(
+    Version(optax.__version__) > Version("0.2.3"), reason="stock refuses such a param from 0.2.4 on"
+)
+def test_a_param_without_a_gradient_changes_nothing() -> None:
+    tx, both = contrib.prodigy(), tree_of(jnp.float32)
     trainable, grads = {**both, "b": None}, {**both, "b": None}
     state = tx.init(trainable)
     expected, got = tx.update(grads, state, trainable), tx.update(grads, state, both)

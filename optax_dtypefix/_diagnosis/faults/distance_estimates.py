@@ -106,7 +106,8 @@ FAULTS = {
     ),
     "array_learning_rate": demo.step(
         "float32 number as learning rate: float32 updates for bfloat16 params",
-        _optimizers(*_NAMES[:-1], learning_rate=np.asarray(0.1, np.float32)),
+        # That of dog and dowg is of ``scale``, which ``learning_rate`` patches.
+        _optimizers("dadapt_adamw", "momo", "momo_adam", learning_rate=np.asarray(0.1, np.float32)),
         "bfloat16",
         value=_VALUE,
     ),
