@@ -198,14 +198,14 @@ def _refuse(unknown: Sequence[str], command: argparse.ArgumentParser, ours: Sequ
     """Say what is wrong with arguments that a command does not take."""
     first = unknown[0]
     if first.startswith("-"):
-        command.error(f"there is no option {first}.")
+        command.error(f"there is no option {first}. {_see_help(command)}")
     if first in IDS:
         command.error(
             f"unexpected argument {first!r}. Did you mean `optax-dtypefix doctor {first}`?"
         )
     commas = any("," in str(a.metavar) and {*a.option_strings} & {*ours} for a in command._actions)
-    advice = " Separate several values of an option by commas." if commas else ""
-    command.error(f"unexpected argument {first!r}.{advice}")
+    advice = "Separate several values of an option by commas." if commas else _see_help(command)
+    command.error(f"unexpected argument {first!r}. {advice}")
 
 
 def _refuse_unknown_options(command: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
@@ -215,8 +215,12 @@ def _refuse_unknown_options(command: argparse.ArgumentParser, arguments: Sequenc
         option = argument.partition("=")[0]
         if option.startswith("--") and not any(name.startswith(option[2:]) for name in known):
             match = closest(option[2:], known, cutoff=0.5)
-            advice = f" Did you mean --{match}?" if match else ""
-            command.error(f"there is no option {option}.{advice}")
+            advice = f"Did you mean --{match}?" if match else _see_help(command)
+            command.error(f"there is no option {option}. {advice}")
+
+
+def _see_help(command: argparse.ArgumentParser) -> str:
+    return f"See `{command.prog} --help`."
 
 
 def _split(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:

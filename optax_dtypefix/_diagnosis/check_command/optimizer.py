@@ -57,6 +57,12 @@ def parse_name(text: str) -> OptimizerName:
             f"{_completed(text)}"
         )
     optimizer = OptimizerName(place, name)
+    if place.endswith(".ipynb"):
+        raise argparse.ArgumentTypeError(
+            f"{place!r} is a notebook. Write the optimizer into a file."
+        )
+    if not optimizer.in_file and not all(map(str.isidentifier, place.split("."))):
+        raise argparse.ArgumentTypeError(f"{place!r} is neither a Python file nor a module.")
     if optimizer.in_file and not os.path.isfile(place):
         folder, file = os.path.split(place)
         scripts = [path.name for path in Path(folder).glob("*.py")]
@@ -67,8 +73,12 @@ def parse_name(text: str) -> OptimizerName:
 def _completed(text: str) -> str:
     """Complete what the user wrote: a file, a module, a name or, as for pytest, ``FILE::NAME``."""
     place, _, name = text.strip(":").partition("::")
-    if place.isidentifier() and not (os.path.exists(f"{place}.py") or os.path.isdir(place)):
-        place, name = "", name or place
+    if name or place.endswith(".py"):
+        pass
+    elif "." in place:
+        place, _, name = place.rpartition(".")
+    elif not (os.path.exists(f"{place}.py") or os.path.isdir(place)):
+        place, name = "", place
     return f"{place or 'train.py'}:{name or 'make_optimizer'}"
 
 
