@@ -193,7 +193,7 @@ def test_what_the_settings_switch_off_stays(command: Python) -> None:
     assert patched == stock.replace("stock  ", "patched")
     assert conclusion.endswith("affected; not fixed in w=bfloat16[3,4].")
     assert advice.endswith("variables switch these patches off: inject_hyperparams.")
-    assert page == "What to do about each problem: `optax-dtypefix check --help`."
+    assert page == "What to do about each problem: `python -m optax_dtypefix check --help`."
     assert left_out.startswith("Not checked: half-precision params that your program adds up")
 
 
@@ -211,7 +211,7 @@ def test_what_no_patch_changes_is_not_blamed_on_optax() -> None:
     assert conclusion(alike)[-3:] == [
         "optax 0.2.5, jax 0.6.2: problems; the same on stock and patched optax in float32.",
         "These may be in your own code, or in another library than optax.",
-        "What to do about each problem: `optax-dtypefix check --help`.",
+        "What to do about each problem: `python -m optax_dtypefix check --help`.",
     ]
     fixed = ParamsCheck(HALF, side, {"problems": [], "at_work": ["sgd"]})
     assert conclusion(alike, fixed)[-4].endswith(

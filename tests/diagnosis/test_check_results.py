@@ -131,7 +131,7 @@ def test_verbose_shows_every_problem() -> None:
 def test_a_problem_that_stays_has_a_next_step(kind: str, preserves: bool) -> None:
     one = problems(kind)
     _, *advice = text_of(checked_params(one, one))[4:]
-    assert advice[-1] == "What to do about each problem: `optax-dtypefix check --help`."
+    assert advice[-1] == "What to do about each problem: `python -m optax_dtypefix check --help`."
     assert any("optax_dtypefix.preserve_dtypes(tx)" in line for line in advice) == preserves
     assert "preserve_dtypes" not in "".join(text_of(checked_params(one, [])))
 

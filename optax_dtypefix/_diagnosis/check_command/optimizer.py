@@ -73,12 +73,11 @@ def parse_name(text: str) -> OptimizerName:
 def _completed(text: str) -> str:
     """Complete what the user wrote: a file, a module, a name or, as for pytest, ``FILE::NAME``."""
     place, _, name = text.strip(":").partition("::")
-    if name or place.endswith(".py"):
-        pass
-    elif "." in place:
-        place, _, name = place.rpartition(".")
-    elif not (os.path.exists(f"{place}.py") or os.path.isdir(place)):
-        place, name = "", place
+    if not name and not place.endswith(".py"):
+        if "." in place:
+            place, _, name = place.rpartition(".")
+        elif not (os.path.exists(f"{place}.py") or os.path.isdir(place)):
+            place, name = "", place
     return f"{place or 'train.py'}:{name or 'make_optimizer'}"
 
 

@@ -165,7 +165,7 @@ class OptimizerCheck:
             yield _LONE_NUMBER
         if left & _KEPT_BY_PRESERVE_DTYPES:
             yield "To keep its dtypes, use optax_dtypefix.preserve_dtypes(tx)."
-        yield "What to do about each problem: `optax-dtypefix check --help`."
+        yield "What to do about each problem: `python -m optax_dtypefix check --help`."
 
 
 def compare(name: OptimizerName, every: Sequence[NamedParams], *, x64: bool) -> OptimizerCheck:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from .optimizer import OptimizerName
 
 _DYNAMIC = {
-    *("*", "__getattr__", "__dict__", "globals", "vars", "locals", "exec", "setattr", "modules"),
+    *("*", "__getattr__", "__dict__", "globals", "vars"),
+    *("locals", "exec", "setattr", "modules", "f_globals"),
 }
 """A file that has a star import, or one of these words, may bind any name."""
 
@@ -37,9 +38,11 @@ def refuse_missing(optimizer: OptimizerName) -> None:
     """
     path = optimizer.place if optimizer.in_file else _path_of(optimizer.place)
     name = optimizer.name.partition(".")[0]
-    if path is None or name.startswith("__") or _is_submodule(name, path):
+    if path is None or name.startswith("__"):
         return
     try:
+        if _is_submodule(name, path):
+            return
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(Path(path).read_bytes())
