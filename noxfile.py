@@ -12,10 +12,13 @@ after the other. Arguments after ``--`` replace the tests of a session.
 
 from __future__ import annotations
 
+import email
+import os
 import re
 import runpy
 import shutil
 import tarfile
+import zipfile
 from pathlib import Path
 
 import nox
@@ -41,10 +44,9 @@ ENGINE = ("tests/engine", "tests/commands", "tests/diagnosis")
 AUDITED = tuple(f"tests/evidence/{name}" for name in ("audit", "functions", "stalls"))
 """What looks at every transformation, which takes minutes."""
 
-(REPOSITORY,) = re.findall(
-    r'^Repository = "(.*)"$', Path("pyproject.toml").read_text("utf-8"), re.M
-)
-"""The address of the repository. A release fills in the owner."""
+SETUP = runpy.run_path("setup.py")
+REPOSITORY = os.environ.get("PACKAGE_REPOSITORY", "")
+"""The address of the repository, which ``release.yml`` gives. The tree does not know it."""
 
 RAW = Path("records").resolve()
 """All that the sessions measure. ``docs/`` keeps what pages show; attach this to a release."""
@@ -374,12 +376,11 @@ def figures(session: nox.Session) -> None:
 def docs(session: nox.Session) -> None:
     """Build the site into site/. A broken link is an error."""
     session.install("zensical>=0.0.73", "mkdocstrings[python]")
-    _, owner, name = REPOSITORY.rsplit("/", 2)
     package = Path("optax_dtypefix/__init__.py").read_text("utf-8")
     (version,) = re.findall(r'^__version__ = "(.*)"$', package, re.MULTILINE)
     about = {
         "REPOSITORY": REPOSITORY,
-        "SITE_URL": f"https://{owner.lower()}.github.io/{name}/",
+        "SITE_URL": SETUP["site"](REPOSITORY) if REPOSITORY else "",
         "VERSION": f"optax-dtypefix {version}",
     }
     session.run("zensical", "build", "--strict", "--clean", env=about)
@@ -390,6 +391,7 @@ def package(session: nox.Session) -> None:
     """Build and check the wheel, and test it without the sources.
 
     With a tag after ``--``, check that the tag names this version, and leave the packages in dist/.
+    With PACKAGE_REPOSITORY, as in ``release.yml``, they have addresses; without it, none.
     """
     dist = Path(session.create_tmp()).resolve() / "dist"
     shutil.rmtree(dist, ignore_errors=True)
@@ -411,6 +413,14 @@ def package(session: nox.Session) -> None:
     assert not missing, f"the sdist lacks {missing}: see MANIFEST.in"
     # W004: PyInstaller finds a hook by a file name that cannot be imported, hook-NAME.py.
     session.run("check-wheel-contents", "--ignore", "W004", *map(str, dist.glob("*.whl")))
+    with zipfile.ZipFile(wheel) as archive:
+        (metadata,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
+        about = email.message_from_bytes(archive.read(metadata))
+    wanted = SETUP["addresses"](REPOSITORY) if REPOSITORY else {}
+    found = dict(url.split(", ") for url in about.get_all("Project-URL", []))
+    assert found == wanted, f"the addresses in the wheel are {found}, not {wanted}"
+    relative = re.findall(r"\]\((?!https?:|#).*?\)", str(about.get_payload()))
+    assert not (REPOSITORY and relative), f"the description has relative links: {relative}"
     with session.chdir(dist):
         session.run("optax-dtypefix", "doctor")
     for tag in session.posargs:
@@ -418,7 +428,6 @@ def package(session: nox.Session) -> None:
         assert tag == f"v{version}", (
             f"the tag {tag} is not v{version}: correct __version__ or the tag"
         )
-        assert "/OWNER/" not in REPOSITORY, "fill in the owner in [project.urls], pyproject.toml"
         shutil.rmtree("dist", ignore_errors=True)
         shutil.copytree(dist, "dist")
 

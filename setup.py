@@ -1,5 +1,11 @@
-"""Give the package README.md with absolute links: on a package index, relative ones are broken."""
+"""Give the package its description and its addresses, which only a release knows.
 
+``release.yml`` names its own repository in the variable ``PACKAGE_REPOSITORY``, such as
+``https://github.com/owner/name``. Without it, the package has no addresses, and the links in its
+description stay relative, as those of README.md are.
+"""
+
+import os
 import re
 from pathlib import Path
 
@@ -18,9 +24,29 @@ def absolute(text: str, repository: str) -> str:
     return text
 
 
+def site(repository: str) -> str:
+    """Return the address of the pages of a repository."""
+    _, owner, name = repository.rsplit("/", 2)
+    return f"https://{owner.lower()}.github.io/{name}/"
+
+
+def addresses(repository: str) -> dict[str, str]:
+    """Return what a package index shows beside the description."""
+    return {
+        "Documentation": site(repository),
+        "Repository": repository,
+        "Issues": f"{repository}/issues",
+        "Changelog": f"{repository}/blob/main/CHANGELOG.md",
+    }
+
+
 if __name__ == "__main__":
     from setuptools import setup
 
-    (repository,) = re.findall(r'^Repository = "(.*)"$', read("pyproject.toml"), re.MULTILINE)
-    description = absolute(read("README.md"), repository)
-    setup(long_description=description, long_description_content_type="text/markdown")
+    repository = os.environ.get("PACKAGE_REPOSITORY", "")
+    description = read("README.md")
+    setup(
+        long_description=absolute(description, repository) if repository else description,
+        long_description_content_type="text/markdown",
+        project_urls=addresses(repository) if repository else {},
+    )

@@ -15,6 +15,7 @@ from .. import OptaxDtypeFixError, OptaxDtypeFixWarning, State, status
 from .._api import RECORD
 from .._diagnosis.check_command.optimizer import OptimizerError
 from .._diagnosis.check_command.results import compare
+from .._diagnosis.check_command.source import refuse_missing
 from .._diagnosis.doctor import diagnose
 from .._diagnosis.import_optax import NoOptaxError, import_optax
 from .._diagnosis.scan.results import scan
@@ -139,6 +140,7 @@ def _doctor(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> int:
     _look_for_optax()
+    refuse_missing(options.target)
     found = compare(options.target, options.params, x64=options.x64)
     text = found.as_text(verbose=options.verbose)
     return _say(options, text, found.as_dict(), found.verdict)

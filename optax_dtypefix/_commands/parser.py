@@ -17,13 +17,18 @@ from .._engine.release import Release, version_of
 from .._errors import CHECK_FAILED
 from .._text import closest, suggest
 from ..patches import IDS, load
+from ..patches.functions import faults_of
 from ..patches.releases import TESTED
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 _RUN_OPTIONS = {"--report": 2, "--require": 2, "-v": 1, "--verbose": 1}
 """The number of arguments that each takes, with itself."""
+
+_OF_NO_COMMAND = ("-h", "--help", "--version")
+_VERSION = r"\d+(\.\d+)*((a|b|rc|\.?dev|\.?post)\d*)*(\+\w+([.-]\w+)*)?"
+"""A release, as in 0.2.3, 0.2.8.dev0 or 0.2.8+fork."""
 
 _DESCRIPTION = """\
 Make the installed optax dtype-preserving. In a program, `import optax_dtypefix` is enough. This
@@ -81,6 +86,15 @@ exit code:
   1  the optimizer is affected, and the patches fix it
   2  patched optax still has a problem
   3  nothing was checked: wrong usage, or no such optimizer
+
+if a problem stays on patched optax:
+  state, updates, scan, cond  wrap your transformation: optax_dtypefix.preserve_dtypes(tx)
+  float64, int64              give the constants in your code the dtypes of the leaves
+  off, stalls, not finite     keep these params in float32, or use optax_dtypefix.master_weights(tx)
+  apply_updates               keep a number that is alone in float32, or use master_weights(tx)
+  zero updates after NaN      put zero_nans first: optax.chain(optax.zero_nans(), ...)
+  an error                    the message has its line; or give --params like your own
+  broken by the patches       report it; until then, try OPTAX_DTYPEFIX_DISABLE=PATCH
 
 examples:
   optax-dtypefix check train.py:make_optimizer
@@ -150,11 +164,48 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Sequence[str]]:
     try:
         if ours[0] in commands:
             _refuse_unknown_options(commands[ours[0]], ours[1:])
-        return parser.parse_args(ours), theirs
+        elif not any(option.startswith(ours[0]) for option in _OF_NO_COMMAND):
+            parser.error(_not_a_command(ours, commands))
+        options, unknown = parser.parse_known_args(ours)
+        if unknown:
+            _refuse(unknown, commands[options.command], ours)
+        return options, theirs
     except SystemExit as exit_:
         if ours[0] in ("check", "scan") and exit_.code:  # argparse means 2, a verdict of check.
             exit_.code = CHECK_FAILED
         raise
+
+
+def _not_a_command(ours: Sequence[str], commands: Iterable[str]) -> str:
+    """Say that the first word is no command, and which one was probably meant."""
+    first = ours[0]
+    if first.lower() in ("help", "version", "-v"):
+        meant = "--help" if first.lower() == "help" else "--version"
+    elif first.startswith("-"):
+        command = next((word for word in ours if word in commands), "run" if first == "-m" else "")
+        match = closest(first, _OF_NO_COMMAND, cutoff=0.5)
+        meant = f"{command} {first}" if command else match or f"status {first}"
+    elif first.partition(".")[0] in IDS:
+        meant = f"doctor {first}"
+    elif first.endswith(".py"):
+        meant = f"run {first}"
+    else:
+        return f"{first!r} is no command. {suggest(first, list(commands))}"
+    return f"{first!r} is no command. Did you mean {meant!r}?"
+
+
+def _refuse(unknown: Sequence[str], command: argparse.ArgumentParser, ours: Sequence[str]) -> None:
+    """Say what is wrong with arguments that a command does not take."""
+    first = unknown[0]
+    if first.startswith("-"):
+        command.error(f"there is no option {first}. {_see_help(command)}")
+    if first in IDS:
+        command.error(
+            f"unexpected argument {first!r}. Did you mean `optax-dtypefix doctor {first}`?"
+        )
+    commas = any("," in str(a.metavar) and {*a.option_strings} & {*ours} for a in command._actions)
+    advice = "Separate several values of an option by commas." if commas else _see_help(command)
+    command.error(f"unexpected argument {first!r}. {advice}")
 
 
 def _refuse_unknown_options(command: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
@@ -164,8 +215,12 @@ def _refuse_unknown_options(command: argparse.ArgumentParser, arguments: Sequenc
         option = argument.partition("=")[0]
         if option.startswith("--") and not any(name.startswith(option[2:]) for name in known):
             match = closest(option[2:], known, cutoff=0.5)
-            advice = f" Did you mean --{match}?" if match else ""
-            command.error(f"there is no option {option}.{advice}")
+            advice = f"Did you mean --{match}?" if match else _see_help(command)
+            command.error(f"there is no option {option}. {advice}")
+
+
+def _see_help(command: argparse.ArgumentParser) -> str:
+    return f"See `{command.prog} --help`."
 
 
 def _split(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
@@ -223,7 +278,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentP
         metavar="PATCH",
         nargs="*",
         type=_patch_or_fault,
-        help="such as multi_steps, or a fault: multi_steps.adafactor",
+        help="such as multi_steps, or a fault: multi_steps.inner_drift",
     )
     _add_params(check)
     scan.epilog = _SCAN_EPILOG
@@ -269,15 +324,22 @@ def _patch_or_fault(name: str) -> str:
         known = tuple(f"{patch_id}.{fault.id}" for fault in load(patch_id).faults)
     if name not in known:
         what = "patch" if known is IDS else "fault"
-        raise argparse.ArgumentTypeError(f"Unknown {what} {name!r}. {suggest(name, known)}")
+        function = name.removeprefix("optax.")
+        patches = faults_of(f"optax.{function}", Release(TESTED[-1], tested=True))
+        advice = f"Patches of {function}: {', '.join(patches)}." if patches else ""
+        hint = advice or suggest(name.lower(), known)
+        raise argparse.ArgumentTypeError(f"Unknown {what} {name!r}. {hint}")
     return name
 
 
 def _releases(text: str) -> list[Release]:
-    versions = [version.strip() for version in text.split(",")]
+    # Also as pip and git write them: optax==0.2.3, v0.2.3.
+    versions = [re.sub(r"^(optax)?(==|v)", "", "".join(word.split())) for word in text.split(",")]
     for version in versions:
-        if not re.fullmatch(r"\d+(\.\w+)*", version):
-            raise argparse.ArgumentTypeError(f"{version!r} is no version, such as {TESTED[-1]}")
+        if not re.fullmatch(_VERSION, version):
+            raise argparse.ArgumentTypeError(
+                f"{version!r} is no release of optax. Write each in full, as in 0.2.3,{TESTED[-1]}"
+            )
     return [Release(version, version in TESTED) for version in versions]
 
 

@@ -48,7 +48,7 @@ class _Scenario:
 
 _SCENARIOS = (
     _Scenario("", long=True),
-    _Scenario("after gradients of 0", zeros=2),
+    _Scenario("after zero gradients", zeros=2),
     _Scenario("gradients of about 64", scale=64.0),
     _Scenario("gradients of about 0.03", scale=2.0**-5),
 )

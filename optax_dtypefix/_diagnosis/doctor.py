@@ -14,7 +14,7 @@ from .._text import table
 from .processes import STOCK_AND_PATCHED, Written, run_workers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _WRITE_OUTCOMES = "optax_dtypefix._diagnosis.doctor_worker:write_outcomes"
 
@@ -141,7 +141,8 @@ class Diagnosis:
           paint: adds colour to a cell.
         """
         if self.asked:
-            return "\n".join([*map(_details, self._rows_of_release), self.conclusion])
+            parts = (_in_detail([*mine], paint) for _, mine in self._by_patch)
+            return "\n".join([*parts, self.conclusion])
         heading = f"optax {self.report['optax_version']}, jax {self.report['jax_version']}"
         if verbose:
             heading += f"\nin {self.report['optax_location']}"
@@ -153,9 +154,8 @@ class Diagnosis:
             cells = [("patch", "fault", "verdict", "messages")]
             cells += [(row.patch, row.fault, row.verdict_text, row.messages) for row in rows]
         else:
-            by_patch = itertools.groupby(rows, lambda row: (row.patch, row.state))
             cells = [("patch", "state", "faults")]
-            cells += [(*key, _summary([*mine])) for key, mine in by_patch]
+            cells += [(*key, _summary([*mine])) for key, mine in self._by_patch]
         # A message is not cut, and last.
         lines = [*table(cells, None if verbose else width, paint), ""] if rows else []
         return "\n".join([heading, "", *lines, self.conclusion])
@@ -164,12 +164,16 @@ class Diagnosis:
     def _rows_of_release(self) -> list[FaultResult]:
         return [row for row in self.rows if row.verdict is not Verdict.NOT_IN_RELEASE]
 
+    @property
+    def _by_patch(self) -> Iterator[tuple[tuple[str, str], Iterator[FaultResult]]]:
+        return itertools.groupby(self._rows_of_release, lambda row: (row.patch, row.state))
+
 
 def diagnose(ids: Sequence[str]) -> Diagnosis:
     """Run the reproducers of some patches, or of all, on stock and on patched optax.
 
     Args:
-      ids: patches, or faults such as ``multi_steps.adafactor``; all if empty.
+      ids: patches, or faults such as ``multi_steps.inner_drift``; all if empty.
 
     Raises:
       NoOptaxError: optax cannot be imported there.
@@ -248,15 +252,21 @@ def _summary(rows: Sequence[FaultResult]) -> str:
     return "; ".join([f"{fixed}/{len(rows)} fixed", *named])
 
 
-def _details(row: FaultResult) -> str:
+def _in_detail(rows: Sequence[FaultResult], paint: Callable[[str], str]) -> str:
+    """Return a count of the faults of a patch, and every detail of each."""
+    heading = f"{rows[0].patch}: {paint(rows[0].state)}, {paint(_summary(rows))}"
+    if rows[0].state != State.APPLIED.value:
+        heading += f"\n  {rows[0].reason}"
+    return "\n\n".join([heading, *(_details(row, paint) for row in rows)]) + "\n"
+
+
+def _details(row: FaultResult, paint: Callable[[str], str]) -> str:
     sections = {
         "stock": row.stock or "ok",
         "patched": row.patched or "ok",
         "upstream": row.upstream or "no known issue",
     }
-    lines = [f"{row.patch}, {row.fault}: {row.verdict_text}", f"  {row.summary}"]
-    if row.state != State.APPLIED.value:
-        lines.append(f"  the patch is {row.state}: {row.reason}")
+    lines = [f"{row.id}: {paint(row.verdict_text)}", f"  {row.summary}"]
     for title, text in sections.items():
         lines += [f"  {title}:", *(f"    {line}" for line in text.strip().splitlines())]
-    return "\n".join([*lines, ""])
+    return "\n".join(lines)

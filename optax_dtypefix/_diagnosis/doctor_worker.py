@@ -28,7 +28,7 @@ def write_outcomes(path: str, *ids: str) -> None:
 
     Args:
       path: file to write.
-      *ids: patches, or faults such as ``multi_steps.adafactor``.
+      *ids: patches, or faults such as ``multi_steps.inner_drift``.
     """
     import_optax()
     release = installed(sys.modules["optax"], TESTED)

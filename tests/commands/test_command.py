@@ -12,7 +12,9 @@ import pytest
 import optax_dtypefix
 from optax_dtypefix._commands.colour import painter
 from optax_dtypefix._commands.main import main
-from optax_dtypefix.patches import IDS
+from optax_dtypefix._engine.release import Release
+from optax_dtypefix.patches import IDS, load
+from optax_dtypefix.patches.releases import TESTED
 from support.processes import Python
 
 if TYPE_CHECKING:
@@ -61,15 +63,43 @@ def test_without_a_command_it_prints_help(capsys: pytest.CaptureFixture[str]) ->
     assert "examples:" in capsys.readouterr().err
 
 
-def test_an_unknown_command_is_named_with_the_known_ones(
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["doctr"], "'doctr' is no command. Did you mean 'doctor'?"),
+        (["sacn", "."], "'sacn' is no command. Did you mean 'scan'?"),
+        (["xyz"], "'xyz' is no command. Valid: status, doctor, check, scan, "),
+        (["help"], "Did you mean '--help'?"),
+        (["-V"], "Did you mean '--version'?"),
+        (["--verson"], "Did you mean '--version'?"),
+        (["train.py", "--lr", "1"], "Did you mean 'run train.py'?"),
+        (["-m", "train"], "Did you mean 'run -m'?"),
+        (["multi_steps"], "Did you mean 'doctor multi_steps'?"),
+        (["--json", "status"], "Did you mean 'status --json'?"),
+        (["status", "multi_steps"], "Did you mean `optax-dtypefix doctor multi_steps`?"),
+        (["activate", "more"], "optax-dtypefix activate: error: unexpected argument 'more'."),
+        (["activate", "--stict"], "there is no option --stict. Did you mean --strict?"),
+        (["doctor", "MULTI_STEPS"], "Unknown patch 'MULTI_STEPS'. Did you mean 'multi_steps'?"),
+        (["doctor", "mutli_steps"], "Unknown patch 'mutli_steps'. Did you mean 'multi_steps'?"),
+        (["doctor", "optax.adam"], "Patches of adam: learning_rate, "),
+    ],
+)
+def test_a_typo_or_a_plain_mistake_is_answered(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as exit_:
-        main(["doctr"])
+        main(arguments)
     assert exit_.value.code == 2
-    printed = capsys.readouterr().err
-    assert "invalid choice: 'doctr'" in printed
-    assert "doctor" in printed
+    assert message in capsys.readouterr().err
+
+
+def test_help_names_a_fault_of_every_release(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["doctor", "--help"])
+    (name,) = re.findall(r"a fault: (\S+)", capsys.readouterr().out)
+    patch, _, fault = name.partition(".")
+    (releases,) = [each.releases for each in load(patch).faults if each.id == fault]
+    assert all(Release(version).within(releases) for version in TESTED)
 
 
 @pytest.mark.parametrize("arguments", [["run"], ["run", "-x"], ["run", "-m"], ["status", "more"]])

@@ -16,6 +16,7 @@ import pytest
 
 import optax_dtypefix
 from optax_dtypefix._commands.main import main
+from optax_dtypefix._diagnosis.check_command import results
 from optax_dtypefix._diagnosis.check_command.optimizer import (
     OptimizerError,
     OptimizerName,
@@ -33,6 +34,7 @@ from optax_dtypefix._diagnosis.check_command.results import (
     compare,
     refuse_unfit,
 )
+from optax_dtypefix._diagnosis.check_command.source import refuse_missing
 from optax_dtypefix._diagnosis.check_command.worker import checked, findings
 from optax_dtypefix.patches.releases import TESTED
 from support.processes import Python, finish, start, write_script
@@ -98,6 +100,21 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 # The verdicts, in processes.
 
 
+DRIFTS = """
+    import jax.numpy as jnp, optax
+    from jax.tree_util import tree_map
+
+    def init(params):
+        return tree_map(jnp.zeros_like, params), jnp.zeros((), jnp.bfloat16)
+
+    def update(updates, state, params=None):
+        mean = tree_map(lambda m, u: 0.9 * m + u.astype(jnp.float32), state[0], updates)
+        return mean, (mean, state[1] + jnp.bfloat16(1))
+
+    tx = optax.GradientTransformation(init, update)
+"""
+
+
 @pytest.fixture(scope="module")
 def affected(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The record of an optimizer that is affected in one of two dtypes."""
@@ -149,6 +166,14 @@ def test_the_record_says_which_optax_it_is_about(affected: Any) -> None:
     assert patch["state"] == "applied"
 
 
+def test_a_dtype_that_changes_comes_before_values(script: Path) -> None:
+    write_script(script.parent, DRIFTS, "drifts.py")
+    found = compare(parse_name("drifts.py:tx"), parse_dtypes("bfloat16"), x64=False)
+    of = [problem["check"] for problem in found.checks[0].stock["problems"]]
+    assert {*of} == {"dtypes", "values"}
+    assert of == sorted(of)
+
+
 def test_an_optimizer_may_be_fine(script: Path) -> None:
     found = compare(parse_name("train:tx"), parse_dtypes("float32"), x64=False)
     assert script.exists()
@@ -170,10 +195,8 @@ def test_what_the_settings_switch_off_stays(command: Python) -> None:
     assert patched == stock.replace("stock  ", "patched")
     assert conclusion.endswith("affected; not fixed in w=bfloat16[3,4].")
     assert advice.endswith("variables switch these patches off: inject_hyperparams.")
-    assert page == 'For more, see "If a problem stays" in docs/control.md.'
+    assert page == "What to do about each problem: `python -m optax_dtypefix check --help`."
     assert left_out.startswith("Not checked: half-precision params that your program adds up")
-    control = (Path(__file__).parents[2] / "docs" / "control.md").read_text(encoding="utf-8")
-    assert "\n### If a problem stays\n" in control
 
 
 def test_what_no_patch_changes_is_not_blamed_on_optax() -> None:
@@ -190,7 +213,7 @@ def test_what_no_patch_changes_is_not_blamed_on_optax() -> None:
     assert conclusion(alike)[-3:] == [
         "optax 0.2.5, jax 0.6.2: problems; the same on stock and patched optax in float32.",
         "These may be in your own code, or in another library than optax.",
-        'For more, see "If a problem stays" in docs/control.md.',
+        "What to do about each problem: `python -m optax_dtypefix check --help`.",
     ]
     fixed = ParamsCheck(HALF, side, {"problems": [], "at_work": ["sgd"]})
     assert conclusion(alike, fixed)[-4].endswith(
@@ -452,6 +475,97 @@ def test_a_target_that_cannot_be_used_is_explained(script: Path, text: str, mess
     assert "\n" not in str(error.value)
 
 
+SHAPED = """
+    import optax
+    from helper import shaped as imported
+    try:
+        pass
+    except ValueError as problem:
+        pass
+    if True:
+        inside = optax.sgd(0.1)
+    for looped in (inside,):
+        (walrus := looped)
+    def outer():
+        global made
+        made = looped
+    outer()
+"""
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("shaped.py:insde", "shaped.py has no 'insde'. Did you mean 'inside'?"),
+        ("shaped:insde.tx", "shaped has no 'insde'. Did you mean 'inside'?"),
+        ("shaped.py:xyz", "shaped.py has no 'xyz'. It has: "),
+        ("package.within:otuer", "package.within has no 'otuer'. Did you mean 'outer'?"),
+        ("package:xyz", "package has no 'xyz'."),
+        ("shapde:inside", "there is no module 'shapde'. Did you mean 'shaped'?"),
+        ("no_such_package.train:tx", "there is no module 'no_such_package'."),
+    ],
+)
+def test_a_misspelt_name_starts_nothing(
+    target: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_script(tmp_path, SHAPED, "shaped.py")
+    (tmp_path / "package").mkdir()
+    for name in ("__init__.py", "within.py"):
+        write_script(tmp_path / "package", SHAPED, name)
+    monkeypatch.chdir(tmp_path)
+    before = [*sys.path]
+    with pytest.raises(OptimizerError) as error:
+        refuse_missing(parse_name(target))
+    assert str(error.value).startswith(message)
+    assert sys.path == before
+    assert not {"shaped", "package"} & {*sys.modules}
+
+
+def test_check_refuses_a_misspelt_name_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_script(tmp_path, SHAPED, "shaped.py")
+    monkeypatch.setattr(results, "run_workers", None)
+    assert main(["check", f"{tmp_path / 'shaped.py'}:insde"]) == 3
+    assert "Did you mean 'inside'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["inside", "looped", "walrus", "made", "outer", "imported", "optax.sgd", "problem", "__name__"],
+)
+def test_a_name_that_may_be_bound_is_left_to_the_import(name: str, tmp_path: Path) -> None:
+    write_script(tmp_path, SHAPED, "shaped.py")
+    refuse_missing(parse_name(f"{tmp_path / 'shaped.py'}:{name}"))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from optax import *",
+        "globals()['x'] = 1",
+        "def __getattr__(name): return 1",
+        "import sys; setattr(sys.modules[__name__], 'x', 1)",
+        "exec('x = 1')",
+        "is it Python",
+    ],
+)
+def test_a_source_that_cannot_be_read_is_left_to_the_import(source: str, tmp_path: Path) -> None:
+    write_script(tmp_path, source, "dynamic.py")
+    refuse_missing(parse_name(f"{tmp_path / 'dynamic.py'}:x"))
+
+
+@pytest.mark.parametrize("target", ["builtins:x", "math:x", "package:within", "package.other:x"])
+def test_a_module_without_source_is_left_to_the_import(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "package").mkdir()
+    write_script(tmp_path / "package", "from .within import y", "__init__.py")
+    write_script(tmp_path / "package", "y = 1", "within.py")
+    monkeypatch.chdir(tmp_path)
+    refuse_missing(parse_name(target))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -459,7 +573,15 @@ def test_a_target_that_cannot_be_used_is_explained(script: Path, text: str, mess
         (["train.py"], "Write FILE.py:NAME or MODULE:NAME, such as train.py:make_optimizer"),
         ([":tx"], "does not name an optimizer"),
         (["trian.py:tx"], "there is no file 'trian.py'. Did you mean 'train.py'?"),
-        (["train.py:tx", "--dtype", "bf16"], "unknown dtype 'bf16'. Did you mean 'bfloat16'?"),
+        (["train.py::tx"], "such as train.py:tx"),
+        (["make"], "such as train.py:make"),
+        (["package.train.make"], "such as package.train:make"),
+        (["optax.adam"], "such as optax:adam"),
+        (["train.ipynb:tx"], "'train.ipynb' is a notebook."),
+        ([".:tx"], "'.' is neither a Python file nor a module."),
+        (["train.py:tx", "bf16"], "unexpected argument 'bf16'. See `optax-dtypefix check --help`."),
+        (["train"], "such as train:make_optimizer"),
+        (["train.py:tx", "--dtype", "bf61"], "unknown dtype 'bf61'. Did you mean 'bfloat16'?"),
         (["train.py:tx", "--params", "w=float32[2", "-v"], "cannot read 'w=float32[2'. Write NAME"),
         (["train.py:tx", "--params", "w=int8[]", "--dtype", "int8"], "not allowed with argument"),
         (["train.py:tx", "--dtypes", "int8"], "no option --dtypes. Did you mean --dtype?"),
@@ -482,7 +604,9 @@ def test_help_has_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         main(["check", "--help"])
     assert exit_.value.code == 0
-    assert "3  nothing was checked" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "3  nothing was checked" in printed
+    assert "if a problem stays on patched optax:" in printed
 
 
 # Extra arguments.

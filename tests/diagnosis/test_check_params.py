@@ -83,6 +83,24 @@ def test_malformed_params_are_explained(text: str, message: str) -> None:
     assert message in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("written", "dtype"),
+    [
+        ("bf16", "bfloat16"),
+        ("fp16", "float16"),
+        ("half", "float16"),
+        ("f32", "float32"),
+        ("float", "float32"),
+        ("double", "float64"),
+        ("jnp.bfloat16", "bfloat16"),
+        ("Float32", "float32"),
+    ],
+)
+def test_a_dtype_may_be_written_in_another_way(written: str, dtype: str) -> None:
+    assert parse_dtypes(written) == parse_dtypes(dtype)
+    assert parse_own(f"a.w = {written}[2, 3]") == parse_own(f"a.w={dtype}[2,3]")
+
+
 def test_half_precision_becomes_float32() -> None:
     text = "w=bfloat16[2],float16 = float16 [3],b=float64[]"
     single = "w=float32[2],float16=float32[3],b=float64[]"

@@ -114,8 +114,8 @@ def test_params_are_three_lines() -> None:
 def test_verbose_shows_every_problem() -> None:
     check = checked_params(problems("nan", "off", "inf"), problems("off", "inf"), "a")
     short, long = (text_of(check, verbose=verbose) for verbose in (False, True))
-    assert short[1] == "  stock    nan of a leaf, and 2 more"
-    assert short[2] == "  patched  off of a leaf, and 1 more"
+    assert short[1] == "  stock    nan of a leaf (2 more problems: -v)"
+    assert short[2] == "  patched  off of a leaf (1 more problem: -v)"
     assert short[3] == "           needs: a"
     assert long[1:4] == [
         "  stock    nan of a leaf",
@@ -131,7 +131,7 @@ def test_verbose_shows_every_problem() -> None:
 def test_a_problem_that_stays_has_a_next_step(kind: str, preserves: bool) -> None:
     one = problems(kind)
     _, *advice = text_of(checked_params(one, one))[4:]
-    assert advice[-1].startswith('For more, see "If a problem stays"')
+    assert advice[-1] == "What to do about each problem: `python -m optax_dtypefix check --help`."
     assert any("optax_dtypefix.preserve_dtypes(tx)" in line for line in advice) == preserves
     assert "preserve_dtypes" not in "".join(text_of(checked_params(one, [])))
 

@@ -82,7 +82,7 @@ def test_an_epsilon_that_underflows_is_found() -> None:
     )
     found = check_values(tx, shapes(jnp.float16), steps=24)
     assert kinds(found) == {"not finite"}
-    assert "nan at step 1 (updates['b']), after gradients of 0" in str(found)
+    assert "nan at step 1 (updates['b']), after zero gradients" in str(found)
     assert check_values(tx, shapes(jnp.bfloat16), steps=24).ok
 
 

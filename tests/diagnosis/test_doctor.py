@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import json
+import re
 
 import pytest
 
@@ -264,7 +265,8 @@ def test_only_an_applied_patch_counts_as_the_fix(
 ) -> None:
     found = judged("wrong", patched, state, "why")
     assert found.verdict == verdict
-    assert ("the patch is" in _doctor._details(found)) == (state != "applied")
+    text = dataclasses.replace(diagnosis(found), asked=True).as_text(80)
+    assert ("\n  why\n" in text) == (state != "applied")
 
 
 @pytest.mark.parametrize(
@@ -330,8 +332,9 @@ def test_one_patch_in_detail(command: Python) -> None:
     run = command("doctor", "fromage", PYTHONPATH=command.at_start(FEW))
     assert (run.returncode, run.stderr) == (0, "")
     assert "multi_steps" not in run.stdout
-    (first, *_) = [line for line in run.stdout.splitlines() if line.startswith("fromage, ")]
-    assert first.endswith(": fixed")
+    count, _, first = run.stdout.splitlines()[:3]
+    assert re.fullmatch(r"fromage: applied, (\d)/\1 fixed", count)
+    assert re.fullmatch(r"fromage\.\w+: fixed", first)
     assert "    https://github.com/google-deepmind/optax/issues/1323" in run.stdout.splitlines()
     for name, message in (
         ("fromag", "Unknown patch 'fromag'. Did you mean 'fromage'?"),
@@ -360,8 +363,10 @@ BROKEN = f"""
 def test_a_patch_whose_file_cannot_be_imported_is_a_failure(command: Python) -> None:
     run = command("doctor", "multi_steps", PYTHONPATH=command.at_start(BROKEN))
     assert (run.returncode, run.stderr) == (1, "")
-    assert run.stdout.startswith("multi_steps, inner_drift: still fails\n")
-    assert "the patch is failed: ImportError: broken" in run.stdout
+    assert run.stdout.startswith(
+        "multi_steps: failed, 0/1 fixed; still fails\n  ImportError: broken"
+    )
+    assert "\nmulti_steps.inner_drift: still fails\n" in run.stdout
 
 
 @pytest.mark.parametrize("width", [60, 300])
@@ -374,6 +379,16 @@ def test_messages_and_names_are_not_cut(width: int) -> None:
         f"patch_id  fault_id  fixed        stock: {line}",
     ]
     assert diagnosis(row("fixed", long)).as_dict()["faults"][0]["stock"] == long
+
+
+def test_the_details_have_a_count_and_colour() -> None:
+    found = dataclasses.replace(diagnosis(row("fixed"), row("still fails", "a", "b")), asked=True)
+    lines = found.as_text(80, paint=lambda cell: f"<{cell}>").splitlines()
+    assert lines[0] == "patch_id: <applied>, <1/2 fixed; still fails: fault_id>"
+    assert [line for line in lines if line.startswith("patch_id.")] == [
+        "patch_id.fault_id: <fixed>",
+        "patch_id.fault_id: <still fails>",
+    ]
 
 
 def test_what_was_asked_for_and_is_not_there_is_named() -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def names(source: str) -> tuple[list[tuple[int, str]], list[int]]:
     """Return the uses without ``optax.``, and the lines that are not followed."""
     found = names_in(ast.parse(textwrap.dedent(source)))
-    return sorted((line, path[6:]) for line, path in found.uses), sorted(found.unresolved)
+    return sorted((use.line, use.path[6:]) for use in found.uses), sorted(found.unresolved)
 
 
 def uses(source: str) -> list[tuple[int, str]]:
@@ -227,6 +227,7 @@ def test_json_has_everything(capsys: pytest.CaptureFixture[str], job: Path) -> N
         "file": str(job / "train" / "opt.py"),
         "place": "3",
         "function": "optax.contrib.prodigy",
+        "arguments": [],
         "faults": {"0.1.5": {}, "0.2.3": {"prodigy": ["any dtype"]}},
     }
     assert found == {
@@ -268,7 +269,10 @@ def test_a_release_that_is_not_tested_is_named(
     [
         (["scan", "missing.py", "--optax", "0.2.3"], "there is no file or folder 'missing.py'"),
         (["scan", "--optax", "0.2.3"], "PATH"),
-        (["scan", ".", "--optax", "newest"], "'newest' is no version, such as 0.2.8"),
+        (["scan", ".", "--optax", "newest"], "'newest' is no release of optax. Write each in"),
+        (["scan", ".", "--optax", "0.2.x"], "'0.2.x' is no release of optax. Write each in full"),
+        (["scan", ".", "--optax", "0.2.3", "0.2.8"], "unexpected argument '0.2.8'. Separate"),
+        (["scan", ".", "--optax", "0.2.3", "-v"], "there is no option -v"),
         (["scan", ".", "--optaxx", "1"], "Did you mean --optax?"),
     ],
 )
@@ -365,6 +369,68 @@ def test_what_ipython_accepts_is_read(
     found = as_json(capsys, path)
     assert not found["unparsed"]
     assert [use["place"] for use in found["uses"]] == [f"cell 2:{line}"]
+
+
+@pytest.mark.parametrize(
+    ("call", "adds"),
+    [
+        ("optax.sgd(0.1, momentum=0.9)", True),
+        ("optax.sgd(0.1, 0.9)", True),
+        ("optax.sgd(0.1, m)", True),
+        ("optax.sgd(0.1)", False),
+        ("optax.sgd(learning_rate=0.1, nesterov=False)", False),
+        ("optax.sgd(0.1, momentum=None)", False),
+        ("optax.sgd(0.1, None)", False),
+        ("optax.inject_hyperparams(optax.sgd)(0.1, momentum=0.9)", True),
+        ("optax.inject_hyperparams(optax.sgd)(learning_rate=0.1)", False),
+        ("functools.partial(optax.sgd, momentum=0.9)(0.1)", True),
+        ("functools.partial(optax.sgd, 0.1)()", False),
+        # What may pass momentum.
+        ("optax.sgd(*options)", True),
+        ("optax.sgd(0.1, **options)", True),
+        ("build(optax.sgd)", True),
+        ("make = optax.sgd", True),
+    ],
+)
+def test_an_argument_may_add_faults(
+    call: str, adds: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(f"import functools, optax\n{call}\n", encoding="utf-8")
+    for release in TESTED:
+        main(["scan", str(script), "--optax", release, "--dtype", "bfloat16"])
+        printed = capsys.readouterr().out
+        assert ("train.py:2: optax.sgd(momentum=): faults in bfloat16" in printed) == adds, printed
+
+
+def test_momentum_is_listed_as_trace_is() -> None:
+    for version in TESTED:
+        release = Release(version, tested=True)
+        found = faults_of("optax.sgd", release, ["momentum"])
+        assert not [
+            (patch, kind)
+            for patch, kinds in faults_of("optax.trace", release).items()
+            for kind in kinds
+            if kind not in found.get(patch, ())
+        ]
+
+
+def test_a_file_without_optax_is_not_parsed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "broken.py").write_text("print 1\n", encoding="utf-8")
+    assert main(["scan", str(tmp_path), "--optax", "0.2.3"]) == 0
+    assert capsys.readouterr().out.startswith("No file mentions optax.\n0 of 1 files use")
+    (tmp_path / "fine.py").write_text("import optax\n", encoding="utf-8")
+    assert main(["scan", str(tmp_path), "--optax", "0.2.3"]) == 0
+    assert capsys.readouterr().out.startswith("0 of 2 files use")
+
+
+def test_a_release_may_be_written_as_pip_and_git_do(
+    capsys: pytest.CaptureFixture[str], job: Path
+) -> None:
+    main(["scan", str(job), "--json", "--optax", "v0.2.3, optax==0.2.8"])
+    assert json.loads(capsys.readouterr().out)["releases"] == ["0.2.3", "0.2.8"]
 
 
 def test_what_cannot_be_parsed_is_not_without_faults(

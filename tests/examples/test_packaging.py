@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
+from typing import TYPE_CHECKING, Any
 
 from support.pages import ROOT, read
-from support.processes import run
+from support.processes import run, stdout_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
 LARGEST_TEXT = 65_536
@@ -22,12 +27,44 @@ def test_the_description_of_the_package_has_no_relative_link() -> None:
     assert [link for link in links if not re.match("https?://", link)] == []
 
 
-def test_the_address_is_filled_in_at_one_place() -> None:
+def test_the_tree_has_no_address_and_a_release_fills_it_in() -> None:
     folders = ((ROOT, "[!.]*.*"), (ROOT / "docs", "**/*.md"), (ROOT / ".github", "**/*.yml"))
     files = [path for folder, pattern in folders for path in folder.glob(pattern)]
-    address = re.compile(r"github\.com/\w+/optax-dtypefix")
-    naming = [path.name for path in files if path.is_file() and address.search(read(path))]
-    assert naming == ["pyproject.toml"]
+    address = re.compile(r"github\.com/\w+/optax-dtypefix|\bOWNER\b")
+    assert [path.name for path in files if path.is_file() and address.search(read(path))] == []
+    release = read(ROOT / ".github" / "workflows" / "release.yml")
+    package, publish = release.split("\n  publish:")
+    assert "PACKAGE_REPOSITORY: ${{ github.server_url }}/${{ github.repository }}\n" in package
+    assert "nox --session package" in package
+    assert "PACKAGE_REPOSITORY" not in publish
+
+
+_SHOWN = "import json\ndef setup(**given): print(json.dumps(given))"
+"""In place of setuptools, which only a build has."""
+
+
+def built(address: str, folder: Path) -> Any:
+    (folder / "setuptools.py").write_text(_SHOWN, encoding="utf-8")
+    variables = {"PYTHONPATH": str(folder), "PACKAGE_REPOSITORY": address}
+    return json.loads(stdout_of(run(ROOT / "setup.py", **variables)))
+
+
+def test_a_local_build_has_no_address(tmp_path: Path) -> None:
+    given = built("", tmp_path)
+    assert given["project_urls"] == {}
+    assert given["long_description"] == read(ROOT / "README.md")
+
+
+def test_a_release_has_its_addresses(tmp_path: Path) -> None:
+    address = "https://github.com/Some-One/optax-dtypefix"
+    given = built(address, tmp_path)
+    assert given["project_urls"] == {
+        "Documentation": "https://some-one.github.io/optax-dtypefix/",
+        "Repository": address,
+        "Issues": f"{address}/issues",
+        "Changelog": f"{address}/blob/main/CHANGELOG.md",
+    }
+    assert f"]({address}/blob/main/docs/install.md)" in given["long_description"]
 
 
 def test_the_session_tells_the_site_its_address_and_version() -> None:

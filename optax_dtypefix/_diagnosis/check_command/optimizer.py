@@ -50,19 +50,35 @@ def parse_name(text: str) -> OptimizerName:
     Raises:
       ArgumentTypeError: the name is missing, or there is no such file.
     """
-    place, colon, name = text.rpartition(":")
-    if not (colon and place and name):
-        example = text.strip(":") or "train.py"
+    place, _, name = text.rpartition(":")
+    if not (place and name) or place.endswith(":"):
         raise argparse.ArgumentTypeError(
             f"{text!r} does not name an optimizer. Write FILE.py:NAME or MODULE:NAME, such as "
-            f"{example}:make_optimizer"
+            f"{_completed(text)}"
         )
     optimizer = OptimizerName(place, name)
+    if place.endswith(".ipynb"):
+        raise argparse.ArgumentTypeError(
+            f"{place!r} is a notebook. Write the optimizer into a file."
+        )
+    if not optimizer.in_file and not all(map(str.isidentifier, place.split("."))):
+        raise argparse.ArgumentTypeError(f"{place!r} is neither a Python file nor a module.")
     if optimizer.in_file and not os.path.isfile(place):
         folder, file = os.path.split(place)
         scripts = [path.name for path in Path(folder).glob("*.py")]
-        raise argparse.ArgumentTypeError(f"there is no file {place!r}.{_suggest(file, scripts)}")
+        raise argparse.ArgumentTypeError(f"there is no file {place!r}.{near(file, scripts)}")
     return optimizer
+
+
+def _completed(text: str) -> str:
+    """Complete what the user wrote: a file, a module, a name or, as for pytest, ``FILE::NAME``."""
+    place, _, name = text.strip(":").partition("::")
+    if not name and not place.endswith(".py"):
+        if "." in place:
+            place, _, name = place.rpartition(".")
+        elif not (os.path.exists(f"{place}.py") or os.path.isdir(place)):
+            place, name = "", place
+    return f"{place or 'train.py'}:{name or 'make_optimizer'}"
 
 
 def load(optimizer: OptimizerName) -> Callable[[], Any]:
@@ -81,8 +97,8 @@ def load(optimizer: OptimizerName) -> Callable[[], Any]:
             found = getattr(found, part)
         except AttributeError:
             known = [name for name in dir(found) if not name.startswith("_")]
-            near = _suggest(part, known) or _names_in(found)
-            raise OptimizerError(f"{seen} has no {part!r}.{near}") from None
+            hint = near(part, known) or listed(_names_in(found))
+            raise OptimizerError(f"{seen} has no {part!r}.{hint}") from None
         seen = f"{seen}.{part}" if seen != optimizer.place else f"{seen}:{part}"
     if _is_transformation(found):
         return lambda: found
@@ -126,22 +142,27 @@ def _required_arguments(factory: Callable[..., Any]) -> list[str]:
     return [p.name for p in parameters if p.default is p.empty and p.kind not in optional]
 
 
-def _suggest(word: str, known: Sequence[str]) -> str:
+def near(word: str, known: Sequence[str]) -> str:
+    """Return a sentence that asks whether the nearest name was meant, if one is near."""
     match = closest(word, known, cutoff=0.5)
     return f" Did you mean {match!r}?" if match else ""
 
 
-def _names_in(found: Any) -> str:
+def listed(names: Sequence[str]) -> str:
+    """Return a sentence that lists the first of these names, if there are any."""
+    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+    return f" It has: {', '.join(names[:_FEW])}{more}." if names else ""
+
+
+def _names_in(found: Any) -> list[str]:
     """List what a module or class defines, without what it imports."""
     module = getattr(found, "__module__", getattr(found, "__name__", ""))
-    names = [
+    return [
         name
         for name, value in getattr(found, "__dict__", {}).items()
         if not name.startswith("_")
         and (_is_transformation(value) or getattr(value, "__module__", "") == module)
     ]
-    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
-    return f" It has: {', '.join(names[:_FEW])}{more}." if names else ""
 
 
 def _module(optimizer: OptimizerName) -> ModuleType:

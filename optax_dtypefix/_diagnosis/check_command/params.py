@@ -12,13 +12,22 @@ DTYPES = (
     *("float32", "bfloat16", "float16", "float64", "complex64", "complex128"),
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"),
 )
+_SHORT = {
+    "bf16": "bfloat16",
+    **dict.fromkeys(("f16", "fp16", "half"), "float16"),
+    **dict.fromkeys(("f32", "fp32", "float"), "float32"),
+    **dict.fromkeys(("f64", "fp64", "double"), "float64"),
+}
+"""Other names that people write."""
+
 USUAL = "float32,bfloat16,float16"
 """What is checked if the user names no dtype and no params."""
 _64_BITS = ("float64", "complex128", "int64", "uint64")
 _COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])")
+_DTYPE = re.compile(r"=([\w.]+)\[")
 _LEAF = re.compile(
     r"""\s* (?P<path> [^\s=,.\[\]]+ (\.[^\s=,.\[\]]+)* )
-    \s* = \s* (?P<dtype> \w+ )
+    \s* = \s* (?P<dtype> [\w.]+ )
     \s* \[ (?P<shape> (\s*\d+\s*,)* (\s*\d+)? \s* ) \] \s*""",
     re.VERBOSE,
 )
@@ -67,7 +76,8 @@ def parse_own(text: str) -> list[NamedParams]:
       ArgumentTypeError: the text is malformed; the message names the part.
     """
     parse_params(text)
-    return [NamedParams("".join(text.split()), text)]
+    written = _DTYPE.sub(lambda match: f"={_dtype(match[1])}[", "".join(text.split()))
+    return [NamedParams(written, written)]
 
 
 def parse_params(text: str) -> Tree:
@@ -95,9 +105,11 @@ def in_float32(params: str) -> str:
 
 
 def _dtype(word: str) -> str:
-    if word not in DTYPES:
-        raise argparse.ArgumentTypeError(f"unknown dtype {word!r}. {suggest(word, DTYPES)}")
-    return word
+    name = word.lower().rpartition(".")[2]  # As in ``jnp.bfloat16``.
+    name = _SHORT.get(name, name)
+    if name not in DTYPES:
+        raise argparse.ArgumentTypeError(f"unknown dtype {word!r}. {suggest(name, DTYPES)}")
+    return name
 
 
 def _insert(tree: Tree, path: str, leaf: Leaf) -> None:

@@ -89,7 +89,8 @@ class ParamsCheck:
         for name in ("stock", "patched"):
             texts = [problem["text"] for problem in record[name]] or ["ok"]
             if not verbose and len(texts) > 1:
-                texts = [f"{texts[0]}, and {len(texts) - 1} more"]
+                more = "1 more problem" if len(texts) == 2 else f"{len(texts) - 1} more problems"
+                texts = [f"{texts[0]} ({more}: -v)"]
             if name == "patched" and self.needs:
                 needs = f"needs: {', '.join(self.needs)}"
                 texts = [f"ok             {needs}"] if texts == ["ok"] else [*texts, needs]
@@ -164,7 +165,7 @@ class OptimizerCheck:
             yield _LONE_NUMBER
         if left & _KEPT_BY_PRESERVE_DTYPES:
             yield "To keep its dtypes, use optax_dtypefix.preserve_dtypes(tx)."
-        yield 'For more, see "If a problem stays" in docs/control.md.'
+        yield "What to do about each problem: `python -m optax_dtypefix check --help`."
 
 
 def compare(name: OptimizerName, every: Sequence[NamedParams], *, x64: bool) -> OptimizerCheck:

@@ -122,7 +122,7 @@ def _findings(
         params = tree_map(lambda p: jax.ShapeDtypeStruct(shapes[p.shape], p.dtype), params)
         extra_args, _ = checked(tx, params)
     values = check_values(tx, params, **extra_args)
-    return [*_problems("values", values), *_problems("dtypes", dtypes)], values.notes
+    return [*_problems("dtypes", dtypes), *_problems("values", values)], values.notes
 
 
 def checked(tx: Any, params: Any) -> tuple[dict[str, Any], Check]:

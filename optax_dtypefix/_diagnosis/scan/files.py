@@ -11,6 +11,8 @@ import textwrap
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..._text import closest
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -63,7 +65,7 @@ def files_in(paths: Iterable[str]) -> Iterator[str]:
     for path in paths:
         if not os.path.isdir(path):
             if not os.path.exists(path):
-                raise FileNotFoundError(f"there is no file or folder {path!r}")
+                raise FileNotFoundError(f"there is no file or folder {path!r}.{_near(path)}")
             yield path
         for folder, folders, names in os.walk(path):
             folders[:] = [
@@ -76,6 +78,14 @@ def files_in(paths: Iterable[str]) -> Iterator[str]:
             found = (os.path.join(folder, n) for n in sorted(names) if n.endswith(_SUFFIXES))
             # To open a named pipe waits for another program.
             yield from (os.path.normpath(name) for name in found if os.path.isfile(name))
+
+
+def _near(path: str) -> str:
+    """Ask whether the file or folder with the nearest name was meant, if one is near."""
+    folder, name = os.path.split(path)
+    known = os.listdir(folder or ".") if os.path.isdir(folder or ".") else []
+    match = closest(name, known, cutoff=0.5)
+    return f" Did you mean {os.path.join(folder, match)!r}?" if match else ""
 
 
 def parse(path: str) -> Parsed:

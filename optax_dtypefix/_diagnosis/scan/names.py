@@ -6,7 +6,9 @@ import ast
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+
+    from ...patches.functions import Given
 
 _MODULES = frozenset(
     f"optax{name}"
@@ -19,15 +21,29 @@ _MODULES = frozenset(
 _IMPORT_BY_NAME = ("import_module", "importorskip", "__import__")
 
 
+class Use(NamedTuple):
+    """A use of a function, such as ``optax.contrib.prodigy``.
+
+    Attributes:
+      line: its line.
+      path: the path of the function.
+      given: what the call passes, or None if that cannot be read.
+    """
+
+    line: int
+    path: str
+    given: Given | None = None
+
+
 class Names(NamedTuple):
     """What a tree takes from optax.
 
     Attributes:
-      uses: pairs of a line and a path, such as ``optax.contrib.prodigy``.
+      uses: of functions.
       unresolved: lines that use a module of optax otherwise, such as ``getattr(optax, name)``.
     """
 
-    uses: set[tuple[int, str]]
+    uses: set[Use]
     unresolved: set[int]
 
 
@@ -42,15 +58,16 @@ def names_in(tree: ast.Module) -> Names:
     for node in nodes:
         path = file.find_path(node)
         if path and path not in _MODULES:
-            found.uses.add((node.lineno, path))  # type: ignore[attr-defined]
+            given = file.given.get(id(node))
+            found.uses.add(Use(node.lineno, path, given))  # type: ignore[attr-defined]
         elif path and id(node) not in file.parts:
             found.unresolved.add(node.lineno)  # type: ignore[attr-defined]
-    used = {path for _, path in found.uses}
+    used = {use.path for use in found.uses}
     for line, path in file.imported:
         if path.startswith("optax.") and path.endswith(".*"):
             found.unresolved.add(line)
         elif path.startswith("optax.") and path not in used:
-            found.uses.add((line, path))
+            found.uses.add(Use(line, path))
     return found
 
 
@@ -60,11 +77,13 @@ class _File:
     Attributes:
       parts: ids of expressions that a larger one resolves, such as ``optax`` in ``optax.adam``.
       imported: pairs of a line and a path, of each ``from ... import``.
+      given: by the id of an expression that is called, what it is given.
     """
 
     def __init__(self, nodes: Iterable[ast.AST]) -> None:
         self.parts: set[int] = set()
         self.imported: list[tuple[int, str]] = []
+        self.given: dict[int, Given | None] = {}
         self._bound: dict[str, str] = {}
         for node in nodes:
             if isinstance(node, ast.Import):
@@ -83,8 +102,18 @@ class _File:
                     self._bind(getattr(target, "id", ""), path)
             elif isinstance(node, ast.Attribute):
                 self.parts.add(id(node.value))
-            elif isinstance(node, ast.Call) and (_function(node) == "hasattr" or _literal(node)):
-                self.parts.update(map(id, node.args))
+            elif isinstance(node, ast.Call):
+                self._read(node)
+                if _function(node) == "hasattr" or _literal(node):
+                    self.parts.update(map(id, node.args))
+
+    def _read(self, call: ast.Call) -> None:
+        """Note what a function is given, also as in ``inject_hyperparams(function)(...)``."""
+        self.given[id(call.func)] = _given(call.args, call.keywords)
+        if isinstance(call.func, ast.Call) and call.func.args:
+            function, *args = call.func.args
+            both = [*args, *call.args], [*call.func.keywords, *call.keywords]
+            self.given[id(function)] = _given(*both)
 
     def _bind(self, name: str, path: str) -> None:
         if not _is_of_optax(self._bound.get(name, "")):
@@ -103,6 +132,15 @@ class _File:
                 return path if _is_of_optax(path) else ""
             return _join(self.find_path(node.args[0]), _literal(node))
         return ""
+
+
+def _given(args: Sequence[ast.expr], keywords: Sequence[ast.keyword]) -> Given | None:
+    """Return the places and names of arguments that are not None; None if some cannot be read."""
+    values = [*enumerate(args), *((keyword.arg, keyword.value) for keyword in keywords)]
+    if any(name is None or isinstance(value, ast.Starred) for name, value in values):
+        return None
+    is_none = {name for name, value in values if getattr(value, "value", value) is None}
+    return frozenset(name for name, _ in values if name is not None) - is_none
 
 
 def _is_of_optax(path: str) -> bool:

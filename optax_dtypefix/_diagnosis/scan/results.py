@@ -7,7 +7,7 @@ import gc
 from typing import TYPE_CHECKING, Any
 
 from ..._errors import CHECK_FAILED
-from ...patches.functions import KINDS, faults_of
+from ...patches.functions import KINDS, added_by, faults_of
 from ...patches.releases import TESTED
 from .files import files_in, parse
 from .names import names_in
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ..._engine.release import Release
+    from ...patches.functions import Given
 
 _HALF = ("bfloat16", "float16")
 _KINDS_OF = {
@@ -42,12 +43,14 @@ class Use:
       file: the file.
       place: the line, such as ``31``, or ``cell 3:2`` in a notebook.
       function: its path, such as ``optax.contrib.prodigy``.
+      arguments: those that add faults, such as ``momentum`` of ``optax.sgd``.
       faults: by release and patch, the kinds of problems in which the function has faults.
     """
 
     file: str
     place: str
     function: str
+    arguments: list[str]
     faults: dict[str, dict[str, list[str]]]
 
     def is_in(self, kinds: set[str]) -> bool:
@@ -61,7 +64,9 @@ class Use:
             releases.setdefault(_described(faults), []).append(release)
         # What has faults comes first: not all releases can have none.
         parts = [text.format(", ".join(on)) for text, on in sorted(releases.items())]
-        return f"{self.file}:{self.place}: {self.function}: faults {'; '.join(parts)}"
+        call = ", ".join(f"{argument}=" for argument in self.arguments)
+        function = f"{self.function}({call})" if call else self.function
+        return f"{self.file}:{self.place}: {function}: faults {'; '.join(parts)}"
 
 
 def _described(faults: dict[str, list[str]]) -> str:
@@ -126,6 +131,8 @@ class Scan:
         yield from (f"{place}: not parsed" for place in self.unparsed)
         if self.verdict == CHECK_FAILED:
             yield "No Python file or notebook could be read."
+        elif not self.dtypes and not self.unparsed:
+            yield "No file mentions optax."
         if self.unresolved:
             count, first = len(self.unresolved), self.unresolved[0]
             yield f"Not followed, such as getattr(optax, name): {count}. The first: {first}"
@@ -162,10 +169,10 @@ def scan(paths: Sequence[str], releases: Sequence[Release], dtypes: Sequence[str
         names = names_in(parsed.tree)
         found.unparsed.extend(f"{file}: {problem}" for problem in parsed.problems)
         found.unresolved.extend(f"{file}:{parsed.place(n)}" for n in sorted(names.unresolved))
-        for line, path in sorted(names.uses):
-            faults = {str(release): _faults(path, release, kinds) for release in releases}
+        for line, path, given in sorted(names.uses, key=lambda use: use[:2]):
+            arguments, faults = _of_call(path, given, releases, kinds)
             if any(faults.values()):
-                found.uses.append(Use(file, parsed.place(line), path, faults))
+                found.uses.append(Use(file, parsed.place(line), path, arguments, faults))
         for dtype in parsed.dtypes:
             found.dtypes[dtype] = found.dtypes.get(dtype, 0) + 1
         found.unread += bool(parsed.problems) and not parsed.tree.body
@@ -173,8 +180,22 @@ def scan(paths: Sequence[str], releases: Sequence[Release], dtypes: Sequence[str
     return found
 
 
-def _faults(path: str, release: Release, kinds: set[str]) -> dict[str, list[str]]:
+def _of_call(
+    path: str, given: Given | None, releases: Sequence[Release], kinds: set[str]
+) -> tuple[list[str], dict[str, dict[str, list[str]]]]:
+    """Look a call up: which of its arguments add faults, and by release all of its faults."""
+
+    def faults(*arguments: str) -> dict[str, dict[str, list[str]]]:
+        return {str(release): _faults(path, release, kinds, arguments) for release in releases}
+
+    adding = [each for each in added_by(path, given) if faults(each) != faults()]
+    return adding, faults(*adding)
+
+
+def _faults(
+    path: str, release: Release, kinds: set[str], arguments: Sequence[str]
+) -> dict[str, list[str]]:
     """Look a function up: by patch, in which of these kinds of problems it has faults."""
-    every = faults_of(path, release).items()
+    every = faults_of(path, release, arguments).items()
     found = {patch: [kind for kind in mine if kind in kinds] for patch, mine in every}
     return {patch: mine for patch, mine in found.items() if mine}

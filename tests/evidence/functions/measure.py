@@ -8,6 +8,9 @@ transformation does that it is given.
 
 from __future__ import annotations
 
+import functools
+import inspect
+import itertools
 import json
 import re
 import sys
@@ -30,7 +33,7 @@ from support.transformations import drifting
 from support.trees import tree_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable, Iterator
 
 _KINDS = {
     "f32": "any dtype",
@@ -86,6 +89,9 @@ def measured(*only: str) -> Measured:
             _add(kinds, _of_case(_with_schedule(case.name)))
         if other in ("inner", "opt"):
             _add(kinds, _of_case(_around_drifting(case.name, other)))
+    for call, case in _with_more_state(only):
+        found[call] = {}
+        _add(found[call], _of_case(case), without=found[case.name])
     for path, call in available(*only).items():
         program = jax.make_jaxpr(call)
         found[path] = _kinds(_KINDS, lambda regime, of=program: of(tree_of(*regime.params)))
@@ -97,6 +103,48 @@ def _add(kinds: Kinds, more: Kinds, without: Kinds | None = None, call_it: str =
         known = kinds.setdefault(patch, set())
         new = of_patch - known - (without or {}).get(patch, set())
         known.update({call_it} if call_it and new else new)
+
+
+def _with_more_state(only: Collection[str]) -> Iterator[tuple[str, Case]]:
+    """Yield calls that turn on a part that is off by default, as in ``sgd(momentum=0.9)``.
+
+    Yield each as ``sgd(learning_rate, momentum=)``: where the argument stands, and its name. It
+    counts if a number in place of None adds a state.
+    """
+    tree = tree_of(jnp.float32)
+    for name, function in public_transformations().items():
+        parameters = [*inspect.signature(function).parameters.values()]
+        off = [each for each in parameters if each.default is None and _may_be_a_number(each.name)]
+        if not off or (only and name not in only):
+            continue
+        usual = _states(Case(name, functools.partial(_build, function)), tree)
+        for argument in off:
+            case = Case(name, functools.partial(_build, function, **{argument.name: 0.9}))
+            if usual and (_states(case, tree) or usual) != usual:
+                places = [*_before(argument, parameters), f"{argument.name}="]
+                yield f"{name}({', '.join(places)})", case
+
+
+def _before(argument: inspect.Parameter, parameters: Iterable[inspect.Parameter]) -> list[str]:
+    if argument.kind is argument.KEYWORD_ONLY:
+        return ["*"]
+    return [each.name for each in itertools.takewhile(lambda each: each != argument, parameters)]
+
+
+def _may_be_a_number(name: str) -> bool:
+    return name != "learning_rate" and "mask" not in name  # The first is in all other calls.
+
+
+def _build(function: Callable[..., Any], **more: Any) -> Any:
+    return function(**{**required(function), **more})
+
+
+def _states(case: Case, tree: Any) -> Any:
+    """Return the structure of the first state, or None if there is no such transformation."""
+    try:
+        return jax.tree_util.tree_structure(jax.eval_shape(case.build().init, tree))
+    except Exception:  # A number may make no sense there.
+        return None
 
 
 def _with_array(name: str) -> Case:

@@ -14,7 +14,12 @@ import optax
 from evidence.functions.measure import Measured, measured
 from optax_dtypefix._engine.release import Release
 from optax_dtypefix.patches import IDS
-from optax_dtypefix.patches.functions import FILE, KINDS, Table, table
+from optax_dtypefix.patches.functions import (
+    FILE,
+    KINDS,
+    Table,
+    measured as recorded,
+)
 from optax_dtypefix.patches.releases import TESTED
 
 if TYPE_CHECKING:
@@ -54,10 +59,10 @@ def ranges_of(releases: Collection[str]) -> Iterator[str]:
 
 
 def write(new: Table) -> None:
-    """Write the table, one function a line."""
+    """Write the table, one function or call a line."""
     lines = [f"{json.dumps(name)}: {json.dumps(patches)}" for name, patches in new.items()]
     FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    write(updated(table(), optax.__version__, measured()))
+    write(updated(recorded(), optax.__version__, measured()))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import optax
 
 from evidence.functions.record import updated
-from optax_dtypefix.patches.functions import table
+from optax_dtypefix.patches.functions import measured as recorded
 from support.processes import json_of
 
 
 def test_the_table_is_what_is_measured_here() -> None:
     measured = json_of("evidence.functions.measure")
-    assert updated(table(), optax.__version__, measured) == table()
+    assert updated(recorded(), optax.__version__, measured) == recorded()
