@@ -39,6 +39,6 @@ KNOWN = (
     Known(
         "AliasTest::test_explicit_dtype9",
         ">=0.2.4",
-        "the trace of sgd in bfloat16, which stalls: the opt-in patch float32_averages widens it",
+        "the trace of sgd in bfloat16, which stalls: the opt-in patch float32_moments widens it",
     ),
 )
