@@ -82,13 +82,13 @@ class Patches:
           ValueError: unknown id; the message names the nearest one.
         """
         for patch_id in ids:
-            if patch_id in self.removed:
+            if patch_id in (*self.removed,):  # A list has no hash.
                 warn_or_raise(f"Patch {patch_id!r} {self.removed[patch_id]}", strict=False)
             elif patch_id not in self.ids:
                 from .._text import suggest  # Only an error needs it.
 
                 raise ValueError(f"Unknown patch {patch_id!r}. {suggest(patch_id, self.ids)}")
-        return tuple(i for i in ids if i not in self.removed) if ids else self.ids
+        return tuple(i for i in ids if i in self.ids) if ids else self.ids
 
     def suspended(self) -> set[str]:
         """Return the patches of the open ``disabled`` blocks."""
