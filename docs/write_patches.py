@@ -58,10 +58,10 @@ OPTAX_DTYPEFIX_DISABLE=stochastic_rounding,bfloat16_moments python train.py
 An opt-in patch acts only if you name it:
 
 ```sh
-OPTAX_DTYPEFIX_ENABLE=every_transform python train.py
+OPTAX_DTYPEFIX_ENABLE=float32_moments python train.py
 ```
 
-In Python, call `optax_dtypefix.apply("every_transform")` before you build the optimizer.
+In Python, call `optax_dtypefix.apply("float32_moments")` before you build the optimizer.
 
 [All variables](../control.md#variables)"""
 
