@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Callable
 
-from ._engine.import_hook import after_import, patch_when_imported
+from ._engine.import_hook import after_import, patch_when_imported, put_back
 from ._settings import SETTINGS
 
 if TYPE_CHECKING:
@@ -97,6 +97,7 @@ def original(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _engine() -> Engine:
+    put_back()
     from ._engine_instance import ENGINE
 
     return ENGINE

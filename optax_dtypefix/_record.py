@@ -40,6 +40,7 @@ class Record:
         self._path = settings.report
         self._process = os.getpid()
         self._applied: dict[str, Any] = {}  # When optax was imported: a program may change it.
+        self._optax: Any = None  # The optax that this is true of.
         if self._path:
             try:
                 _find_file(self._path)
@@ -55,6 +56,7 @@ class Record:
         """
         report = self._status()
         now = report.as_dict()
+        self._optax = sys.modules["optax"]
         if self._required:
             self._compare(now["applied"], self._required["applied"])
         self._applied = {"digest": now["digest"], "applied": now["applied"]}
@@ -107,7 +109,7 @@ class Record:
 
         content = {
             **report.as_dict(),
-            **self._applied,
+            **(self._applied if sys.modules.get("optax") is self._optax else {}),
             "jaxlib_version": version_of("jaxlib"),
             "python_version": ".".join(map(str, sys.version_info[:3])),
             "settings": _list_variables(self._settings),

@@ -29,10 +29,13 @@ if TYPE_CHECKING:
 class Engine(Patches):
     """The patches of one package, and what a program can do with them."""
 
+    _copy: ModuleType | None = None  # The package that was decided on.
+
     def on_import(self, module: ModuleType) -> None:
         """Apply the patches that wait for this module, at the end of its import or later."""
         if loaded_module(self.package) is None:  # Its import failed, and another package came.
             return
+        self._notice_copy()
         late = not is_being_imported(module)
         package, _, part = module.__name__.partition(".")
         with LOCK:
@@ -53,6 +56,7 @@ class Engine(Patches):
                 slot.requested |= bool(ids)
                 slot.reverted, slot.warned = False, None
         if is_imported(self.package):
+            self._notice_copy()
             self._apply(chosen)
             self._report_still_stock()
         for patch_id in ids:
@@ -113,6 +117,16 @@ class Engine(Patches):
             from .._diagnosis.report import make_report
 
         return make_report(self)
+
+    def _notice_copy(self) -> None:
+        """Decide again if the program dropped the package and imported it once more."""
+        with LOCK:
+            before, self._copy = self._copy, sys.modules[self.package]
+            if before in (None, self._copy):
+                return
+            for patch_id, slot in self.slots.items():
+                slot.decision = None
+                self.points.detach(patch_id)
 
     def _apply(self, ids: Iterable[str], *, importing: str = "") -> None:
         release = _release.installed(sys.modules[self.package], self.tested)
