@@ -112,7 +112,7 @@ def _start() -> Record | None:
         record = Record(SETTINGS, status)  # First: if it cannot be read, nothing is patched.
     patch_when_imported("optax", _engine, SETTINGS)
     if record:
-        after_import("optax", lambda _: record.start())
+        after_import("optax", record.start)
     return record
 
 

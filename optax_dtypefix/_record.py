@@ -17,6 +17,7 @@ from ._errors import OptaxDtypeFixError, summarize, warn_or_raise
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from types import ModuleType
 
     from ._diagnosis.report import Report
     from ._settings import Settings
@@ -40,7 +41,7 @@ class Record:
         self._path = settings.report
         self._process = os.getpid()
         self._applied: dict[str, Any] = {}  # When optax was imported: a program may change it.
-        self._optax: Any = None  # The optax that this is true of.
+        self._optax: Any = None  # The optax that this is true of: a program may import another.
         if self._path:
             try:
                 _find_file(self._path)
@@ -48,7 +49,7 @@ class Record:
                 self._give_up(error, strict=settings.strict)
         atexit.register(self._end)
 
-    def start(self) -> None:
+    def start(self, optax: ModuleType) -> None:
         """Compare what was applied to optax with the required record, and write the report.
 
         Raises:
@@ -56,7 +57,7 @@ class Record:
         """
         report = self._status()
         now = report.as_dict()
-        self._optax = sys.modules["optax"]
+        self._optax = optax
         if self._required:
             self._compare(now["applied"], self._required["applied"])
         self._applied = {"digest": now["digest"], "applied": now["applied"]}
@@ -107,9 +108,10 @@ class Record:
 
         from ._engine.release import version_of
 
+        is_there = sys.modules.get(getattr(self._optax, "__name__", "")) is self._optax
         content = {
             **report.as_dict(),
-            **(self._applied if sys.modules.get("optax") is self._optax else {}),
+            **(self._applied if is_there else {}),
             "jaxlib_version": version_of("jaxlib"),
             "python_version": ".".join(map(str, sys.version_info[:3])),
             "settings": _list_variables(self._settings),

@@ -34,6 +34,7 @@ class _Hook(NamedTuple):
 _hooks: dict[tuple[str, Callable[[Any], None]], _Hook] = {}  # By the module and what is called.
 _busy: list[str] = []  # Modules that our loader is executing, or that a hook is added to.
 _OWN = sys.modules[__name__]
+_PACKAGE = sys.modules[__name__.partition(".")[0]]
 
 
 def patch_when_imported(package: str, engine: Callable[[], Any], settings: Settings) -> None:
@@ -242,14 +243,15 @@ class _Loader:
 _FINDER: Any = _Finder()
 
 
-def put_back(package: ModuleType = sys.modules[__name__.partition(".")[0]]) -> None:
+def put_back(package: ModuleType | None = None) -> None:
     """Put those of our modules back that the program dropped from ``sys.modules``.
 
     ``mock.patch.dict("sys.modules")`` drops what was imported inside. A second copy of a module
     would know nothing of the patches that are applied.
     """
+    package = package or _PACKAGE
     for name, module in list(vars(package).items()):
         path = f"{package.__name__}.{name}"
-        if getattr(module, "__name__", None) == path and isinstance(module, type(sys)):
-            if sys.modules.setdefault(path, module) is module:
-                put_back(module)
+        is_part = type(module) is type(sys) and module.__name__ == path
+        if is_part and sys.modules.setdefault(path, module) is module:
+            put_back(module)

@@ -43,7 +43,7 @@ def begin(*others: Patch, **settings: Any) -> tuple[Engine, Record]:
     engine = engine_of(*(others or patches()), settings=asked)
     record = Record(asked, engine.status)
     start(engine)
-    after_import(NAME, lambda _: record.start())
+    after_import(NAME, record.start)
     return engine, record
 
 

@@ -16,7 +16,10 @@ import pytest
 from optax_dtypefix import OptaxDtypeFixError, OptaxDtypeFixWarning, State
 from optax_dtypefix._settings import Settings
 from support.fakepackage import NAME, FakePackage, engine_of, fault, on, patch, start
-from support.scripts import run, start as start_script
+from support.scripts import (
+    run,
+    start as start_script,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
