@@ -7,5 +7,5 @@
 A patch may also wrap a function of another package, if a program imports that.
 
 A program on a tested release loads no more. ``untested`` applies patches by probes, and
-``still_stock`` serves a late import.
+``built_before`` serves a late import.
 """

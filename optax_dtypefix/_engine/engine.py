@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-from typing import TYPE_CHECKING
+import weakref
+from typing import TYPE_CHECKING, Any
 
 from .._errors import warn_or_raise
 from .._logging import LOGGER
@@ -30,6 +31,11 @@ class Engine(Patches):
     """The patches of one package, and what a program can do with them."""
 
     _copy: ModuleType | None = None  # The package that was decided on.
+    _searched = False  # For optimizers that were built before.
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.built_before: weakref.WeakSet[Any] = weakref.WeakSet()  # Functions that stay stock.
 
     def on_import(self, module: ModuleType) -> None:
         """Apply the patches that wait for this module, at the end of its import or later."""
@@ -37,15 +43,12 @@ class Engine(Patches):
             return
         self._notice_copy()
         late = not is_being_imported(module)
+        self._searched |= not late  # Nothing can have been built yet.
         package, _, part = module.__name__.partition(".")
         with LOCK:
             waiting = [patch_id for patch_id in self.ids if self.is_waiting(patch_id)]
         self._apply(waiting, importing="" if late or part else package)
-        if late:
-            self._report_still_stock()
-            return
-        with LOCK:
-            self.points.mark_in_time(package)
+        self._report_built_before()
 
     def apply(self, *ids: str) -> None:
         """Apply the named patches, or all that the settings want. Idempotent."""
@@ -58,7 +61,7 @@ class Engine(Patches):
         if is_imported(self.package):
             self._notice_copy()
             self._apply(chosen)
-            self._report_still_stock()
+            self._report_built_before()
         for patch_id in ids:
             disabled_reason = self.settings.disabled_reason(patch_id)
             if disabled_reason is not None:
@@ -148,21 +151,32 @@ class Engine(Patches):
             LOGGER.info(self.status().headline)
         self.report_problems(outcome)  # Last: in strict mode it may raise.
 
-    def _report_still_stock(self) -> None:
-        with LOADING:
-            from .still_stock import find_still_stock
+    def _report_built_before(self) -> None:
+        """Warn of optimizers that stay stock, at the first call. In strict mode, raise each time.
 
-        strict = self.settings.strict
-        try:
-            with LOCK:
-                names = find_still_stock(self.points, again=strict)
-        except Exception:  # The patches are applied: only the warning is lost.
-            LOGGER.debug("could not search for what is still stock", exc_info=True)
+        What a program builds after ``revert`` is stock on purpose.
+        """
+        strict, first = self.settings.strict, not self._searched
+        with LOCK:
+            builders = self.points.builders()
+        if not builders or not (first or (strict and self.built_before)):
             return
-        if names:
+        self._searched = True
+        with LOADING:
+            from .built_before import builder_of, find_optimizers
+
+        found = find_optimizers(self.package, builders)
+        if first:
+            self.built_before.update(set().union(*found))
+        stock = [functions & {*self.built_before} for functions in found]
+        names = sorted({builder_of(function) for function in set().union(*stock)})
+        count = sum(map(bool, stock))
+        if count:
             more = f" and {len(names) - 6} more" if len(names) > 6 else ""
+            optimizers, them = ("optimizers", "them") if count > 1 else ("optimizer", "it")
             warn_or_raise(
-                f"Built before the patches were applied, and still stock: {', '.join(names[:6])}"
-                f"{more}. Build these objects again, or import optax_dtypefix earlier.",
+                f"Built before the patches were applied, and still stock: {count} {optimizers} "
+                f"({', '.join(names[:6])}{more}). Build {them} again, or import optax_dtypefix "
+                f"first.",
                 strict=strict,
             )

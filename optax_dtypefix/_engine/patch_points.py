@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from .locate import defining_module, find, owner_of
 from .rebinding import Rebinding, dict_of, loaded_modules, rebind_aliases, stale_names, swap
-from .wrapper import Builder, PatchedFunction, patched_in
+from .wrapper import PatchedFunction, patched_in
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -94,7 +93,6 @@ class PatchPoints:
         self.order = order
         self._points: dict[str, PatchPoint] = {}
         self.replaced: list[tuple[Any, Any]] = []  # Partials and static methods, old and new.
-        self.builders: list[Builder] = []  # Whose objects are changed, as far as any came before.
 
     def attach(self, patch_id: str, target: Target, layer: Replacement) -> None:
         """Add a layer, which acts from the next :meth:`refresh` on.
@@ -150,21 +148,11 @@ class PatchPoints:
         points = self._with_layers(ids) if ids else self._points.values()
         return [wrapper for point in points for wrapper in point.wrappers]
 
-    def find_builders(self) -> list[Builder]:
-        """List the functions whose objects are changed, if the patches came late."""
-        late = [p for p in self._points.values() if any(w._self_held is None for w in p.wrappers)]
-        names = set[str]().union(*(point.builds for point in late))
-        modules = list(map(dict_of, loaded_modules(self.package))) if names else []
-        found = {id(f): f for m in modules for f in map(m.get, names) if type(f) is FunctionType}
-        known = {id(builder._self_stock) for builder in self.builders}
-        self.builders += [Builder(f) for i, f in found.items() if i not in known]
-        return self.builders
-
-    def mark_in_time(self, package: str) -> None:
-        """Note that nobody had a function of this package before it was patched."""
-        for point in self._with_layers(self.order):
-            for wrapper in point.wrappers if point.package == package else ():
-                wrapper._self_held = wrapper._self_held or {}
+    def builders(self) -> set[str]:
+        """Name the functions and classes of the package whose objects are changed."""
+        points = [p for p in self._with_layers(self.order) if p.package == self.package]
+        names = {point.where[1].partition(".")[0] for point in points}
+        return names.union(*(point.builds for point in points))
 
     def stack(self, suspended: Collection[str]) -> bool:
         """Set the layers of every wrapper, without those of suspended patches.

@@ -14,7 +14,6 @@ import inspect
 import operator
 import threading
 import types
-import weakref
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
 import wrapt
@@ -71,10 +70,6 @@ class PatchedFunction(_FunctionWrapper):
         self._self_call = self._self_stock
         self._self_layers: tuple[Replacement, ...] = ()
         self._self_called = False
-        # What came before the patch, as ``still_stock`` finds it: what the stock function built,
-        # and kinds of what holds it, by id. None: not searched for.
-        self._self_built: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._self_held: dict[int, str] | None = None
 
     def _self_set_layers(self, replacements: Iterable[Replacement]) -> bool:
         """Stack the replacements on the stock function, the first one outermost.
@@ -143,16 +138,6 @@ class PatchedFunction(_FunctionWrapper):
 
     def __repr__(self) -> str:
         return f"<optax_dtypefix patch of {self.__wrapped__!r}>"
-
-
-class Builder:
-    """A function that is not wrapped, but a class that it calls is."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.__wrapped__ = self._self_stock = function
-        # As in ``PatchedFunction``. It may be held: what it builds from now on is patched.
-        self._self_built: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._self_held: dict[int, str] | None = None
 
 
 def patched_in(function: Any) -> PatchedFunction | None:
