@@ -46,7 +46,7 @@ class Engine(Patches):
         self._searched |= not late  # Nothing can have been built yet.
         package, _, part = module.__name__.partition(".")
         with LOCK:
-            waiting = [patch_id for patch_id in self.ids if self.is_waiting(patch_id)]
+            waiting = [i for i, slot in self.slots.items() if slot.is_waiting]
         self._apply(waiting, importing="" if late or part else package)
         self._report_built_before()
 
@@ -57,7 +57,9 @@ class Engine(Patches):
             for patch_id in chosen:
                 slot = self.slots[patch_id]
                 slot.requested |= bool(ids)
-                slot.reverted, slot.warned = False, None
+                slot.reverted = False
+                if not slot.is_applied:  # Decide and warn again.
+                    slot.decision = None
         if is_imported(self.package):
             self._notice_copy()
             self._apply(chosen)

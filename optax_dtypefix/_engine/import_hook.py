@@ -154,23 +154,22 @@ def _call_back(name: str) -> None:
             continue
         hook.served.append(module)  # First: what the hook imports must not find it missed.
         try:
-            _call(call, module, name, strict=hook.strict)
+            try:
+                call(module)
+            except OptaxDtypeFixError:
+                raise
+            except Exception as error:  # A bug of ours must not break the user's import.
+                from .._logging import LOGGER
+
+                LOGGER.debug("after the import of %s", name, exc_info=True)
+                warn_or_raise(
+                    f"Could not patch {name}: {summarize(error)}. Set OPTAX_DTYPEFIX_LOG=debug to "
+                    f"log the traceback.",
+                    strict=hook.strict,
+                )
         except BaseException:
             hook.served.remove(module)
             raise
-
-
-def _call(call: Callable[[Any], None], module: Any, name: str, *, strict: bool) -> None:
-    try:
-        call(module)
-    except OptaxDtypeFixError:
-        raise
-    except Exception as error:  # A bug of ours must not break the user's import.
-        from .._logging import LOGGER
-
-        LOGGER.debug("after the import of %s", name, exc_info=True)
-        advice = "Set OPTAX_DTYPEFIX_LOG=debug to log the traceback."
-        warn_or_raise(f"Could not patch {name}: {summarize(error)}. {advice}", strict=strict)
 
 
 class _Finder:

@@ -1,22 +1,19 @@
 """Rebind every copy of a function.
 
 ``from optax import lbfgs`` copies a reference: replacing the function in the module that defines it
-leaves the copy stale. The rule: names in modules and classes, and dicts, lists and tuples that a
-module holds directly, are rebound. A name counts if it is the function, a ``functools.partial`` of
-it, or a static method.
+leaves the copy stale. The rule: names in modules and classes are rebound, and dicts, lists and
+tuples that a module holds directly. Copies elsewhere stay, such as in a ``functools.partial``.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import operator
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
 
 class Rebinding(NamedTuple):
@@ -45,18 +42,18 @@ class Rebinding(NamedTuple):
         return True
 
 
-def rebind_aliases(swaps: Iterable[tuple[Any, Any]], *packages: str) -> list[Rebinding]:
-    """Rebind every copy of some functions, in one sweep.
+def rebind_aliases(swaps: Iterable[tuple[Any, Any]], *packages: str) -> bool:
+    """Rebind every copy of some functions, in one sweep. Return whether there was one.
 
     Args:
       swaps: pairs of a function to look for and its replacement.
       *packages: the only ones to search, if given; else search all of ``sys.modules``.
     """
-    done = []
+    found = False
     for rebinding in _stale(swaps, packages):
         with contextlib.suppress(Exception):  # One that refuses must not keep the others stale.
-            done += [rebinding] if rebinding.bind() else []
-    return done
+            found |= rebinding.bind()
+    return found
 
 
 def stale_names(swaps: Iterable[tuple[Any, Any]], *packages: str) -> list[str]:
@@ -79,16 +76,15 @@ dict_of = _IN_MODULES.__get__
 
 
 def _stale(swaps: Iterable[tuple[Any, Any]], packages: tuple[str, ...]) -> Iterator[Rebinding]:
-    swaps = tuple(swaps)  # Keeps the functions alive, so that no id is used again.
     new = {id(old): replacement for old, replacement in swaps}
     for owner, names in _names(packages) if new else ():
         in_module = issubclass(type(owner), ModuleType)
-        kinds = (functools.partial, staticmethod, *((tuple,) if in_module else ()))
         for name, value in names.items():  # Tens of thousands: call nothing for most of them.
-            if id(value) in new or type(value) in kinds:
-                after = swap(value, new)
-                if after is not value:
-                    yield Rebinding(owner, name, value, after)
+            if id(value) in new:
+                yield Rebinding(owner, name, value, new[id(value)])
+            elif type(value) is tuple and in_module and not new.keys().isdisjoint(map(id, value)):
+                after = tuple(new.get(id(entry), entry) for entry in value)
+                yield Rebinding(owner, name, value, after)
 
 
 def _names(packages: tuple[str, ...]) -> Iterator[tuple[Any, dict[Any, Any]]]:
@@ -108,24 +104,6 @@ def _names(packages: tuple[str, ...]) -> Iterator[tuple[Any, dict[Any, Any]]]:
             else:  # On Python 3.9, a class that C code never readied has None.
                 held = value if kind is dict else _IN_CLASSES.__get__(value)
                 yield value, (held or {}).copy()
-
-
-def swap(value: Any, new: Mapping[int, Any]) -> Any:
-    """Return what takes the place of a value: the value itself if it holds no such function."""
-    if type(value) is tuple:
-        held = tuple(new.get(id(entry), entry) for entry in value)
-        return value if all(map(operator.is_, held, value)) else held
-    if type(value) is staticmethod:
-        function = swap(value.__func__, new)
-        return value if function is value.__func__ else staticmethod(function)
-    if type(value) is not functools.partial or id(value) in new:
-        return new.get(id(value), value)
-    function = swap(value.func, new)
-    if function is value.func:
-        return value
-    after = functools.partial(function, *value.args, **value.keywords)
-    after.__dict__.update(value.__dict__)
-    return after
 
 
 def _name_of(owner: Any) -> str:
