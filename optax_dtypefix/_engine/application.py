@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from .._settings import Settings
-    from .patch import Patch, Replacement, Target
+    from .patch import Patch, Target
     from .release import Release
 
 
@@ -241,23 +241,22 @@ class Application:
 
     def _attach(self, patch_id: str, decision: Decision) -> Decision:
         """Add the layers of a patch. Return the decision to record."""
-        points = self._patches.points
+        points, tally = self._patches.points, self._patches.slots[patch_id].tally
+        failed = functools.partial(self._patches.take_out, patch_id)
         try:
             for target in decision.targets:
-                points.attach(patch_id, target, self._make_layer(patch_id, target))
+                where = target.replacement
+                if target.name == "__new__":  # It builds each object, and counts what it changes.
+                    layer = WhenCalled(where, failed, None, tally, failed)
+                else:  # To read a name from a module is no call.
+                    layer = WhenCalled(
+                        where, failed, tally if target.name != "__getattr__" else None
+                    )
+                points.attach(patch_id, target, layer)
         except Exception as error:
             points.detach(patch_id)
             return describe_failure(error)
         return decision
-
-    def _make_layer(self, patch_id: str, target: Target) -> Replacement:
-        """Return what is called in place of the stock function."""
-        tally = self._patches.slots[patch_id].tally
-        failed = functools.partial(self._patches.take_out, patch_id)
-        if target.name == "__new__":  # It builds each object, and counts those that it changes.
-            return WhenCalled(target.replacement, failed, None, tally, failed)
-        is_call = target.name != "__getattr__"  # To read a name from a module is none.
-        return WhenCalled(target.replacement, failed, tally if is_call else None)
 
 
 def describe_failure(error: Exception) -> Decision:

@@ -171,14 +171,12 @@ class Engine(Patches):
         if first:
             self.built_before.update(set().union(*found))
         stock = [functions & {*self.built_before} for functions in found]
-        names = sorted({builder_of(function) for function in set().union(*stock)})
-        count = sum(map(bool, stock))
+        count, names = sum(map(bool, stock)), {*map(builder_of, set().union(*stock))}
         if count:
-            more = f" and {len(names) - 6} more" if len(names) > 6 else ""
             optimizers, them = ("optimizers", "them") if count > 1 else ("optimizer", "it")
             warn_or_raise(
                 f"Built before the patches were applied, and still stock: {count} {optimizers} "
-                f"({', '.join(names[:6])}{more}). Build {them} again, or import optax_dtypefix "
+                f"({', '.join(sorted(names))}). Build {them} again, or import optax_dtypefix "
                 f"first.",
                 strict=strict,
             )

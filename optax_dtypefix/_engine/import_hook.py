@@ -135,7 +135,7 @@ def _warn_missed_imports() -> None:
         # A lazy module has a class of its own, and attribute access would load it.
         if type(module) is not type(sys) or hook.knows(module) or name in _busy:
             continue
-        if module.__spec__ is None or is_being_imported(module):  # Made by hand, such as a stub.
+        if getattr(module, "__spec__", None) is None or is_being_imported(module):  # A stub.
             continue
         hook.served.append(module)
         warn_or_raise(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .locate import defining_module, find, owner_of
-from .rebinding import Rebinding, dict_of, loaded_modules, rebind_aliases, stale_names
+from .rebinding import dict_of, loaded_modules, rebind, rebind_aliases, stale_names
 from .wrapper import PatchedFunction, patched_in
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ class PatchPoint:
 
     Attributes:
       package: the package that defines it.
-      bound: whether names may hold a wrapper.
       where: the module and the qualified name of the stock function.
       path: the same as text, ``module:qualname``.
       layers: the replacements, by the id of their patch.
@@ -40,7 +39,6 @@ class PatchPoint:
         self.builds: set[str] = set()
         self.wrappers: list[PatchedFunction] = []
         self.where = (module, qualname)
-        self.bound = False
 
     @property
     def lost(self) -> bool:
@@ -56,7 +54,6 @@ class PatchPoint:
 
     def bind(self) -> bool:
         """Put a wrapper in place, unless there is one, perhaps inside a foreign wrapper."""
-        self.bound = True
         current = find(*self.where)
         if current is None or (self.wrappers and not self.lost):
             return False
@@ -64,7 +61,7 @@ class PatchPoint:
         if wrapper is None:
             wrapper = PatchedFunction(current)
             self.wrappers.append(wrapper)
-        Rebinding(*owner_of(*self.where), current, wrapper).bind()
+        rebind(*owner_of(*self.where), current, wrapper)
         return True
 
     def wrapped_by_others(self) -> dict[int, str]:
@@ -178,15 +175,12 @@ class PatchPoints:
 
     def _restore(self) -> list[str]:
         """Restore the names of the wrappers without layers. Return those of foreign wrappers."""
-        leaving = [point for point in self._points.values() if point.bound and not point.layers]
-        if not leaving:
-            return []
-        rebind_aliases((wrapper, stock) for stock, wrapper in _swaps(leaving))
+        leaving = [p for p in self._points.values() if p.wrappers and not p.layers]
+        if leaving:
+            rebind_aliases((wrapper, stock) for stock, wrapper in _swaps(leaving))
         foreign: dict[int, str] = {}
         for point in leaving:
-            around = point.wrapped_by_others()
-            point.bound = bool(around)  # The next revert tries again.
-            foreign.update(around)
+            foreign.update(point.wrapped_by_others())
         return [*foreign.values()]
 
     def _with_layers(self, ids: Collection[str]) -> list[PatchPoint]:

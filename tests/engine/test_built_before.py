@@ -111,16 +111,6 @@ def test_a_builder_may_be_one_whose_objects_a_class_changes(core: Any) -> None:
     del tx
 
 
-def test_more_than_six_builders_are_counted(core: Any) -> None:
-    names = [f"build{i}" for i in range(8)]
-    for name in names:
-        exec(SOURCE.replace("def build(", f"def {name}("), vars(core))
-    built = [getattr(core, name)(1) for name in names]
-    with warned(r"8 optimizers \(build0, .*, build5 and 2 more\)\. Build them"):
-        engine(*names).apply()
-    del built
-
-
 def test_it_finds_the_parts_of_a_transformation(core: Any) -> None:
     stock = core.build(1)
     bound = core.Steps(core.of_a_user(len, len)).transformation()

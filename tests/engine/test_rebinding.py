@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from optax_dtypefix import original
-from optax_dtypefix._engine.rebinding import Rebinding, rebind_aliases
+from optax_dtypefix._engine.rebinding import rebind, rebind_aliases
 from support.fakepackage import NAME, FakePackage, engine_of, on, patch, start
 
 
@@ -222,5 +222,5 @@ def test_a_sweep_within_a_package_stays_there(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_name_that_another_thread_moved_stays() -> None:
     names = {"scale": max}
-    Rebinding(names, "scale", before=min, after=sum).bind()
+    assert not rebind(names, "scale", before=min, after=sum)
     assert names == {"scale": max}
