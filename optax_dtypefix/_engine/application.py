@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from typing import TYPE_CHECKING, Callable
+from typing import TYPE_CHECKING, Any, Callable
+from weakref import WeakSet
 
 from .._errors import summarize, warn_or_raise
 from .._logging import LOGGER
@@ -79,6 +80,7 @@ class Patches:
         self.points = PatchPoints(package, self.ids)
         self.slots = {patch_id: Slot() for patch_id in self.ids}
         self.blocks: list[tuple[str, ...]] = []  # The ids of each open ``disabled`` block.
+        self.built_before: WeakSet[Any] = WeakSet()  # Functions of optimizers that stay stock.
 
     def choose(self, ids: tuple[str, ...]) -> tuple[str, ...]:
         """Return the named ids, or all if none is named.

@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .._errors import warn_or_raise
 from .._logging import LOGGER
@@ -32,10 +31,6 @@ class Engine(Patches):
 
     _copy: ModuleType | None = None  # The package that was decided on.
     _searched = False  # For optimizers that were built before.
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.built_before: weakref.WeakSet[Any] = weakref.WeakSet()  # Functions that stay stock.
 
     def on_import(self, module: ModuleType) -> None:
         """Apply the patches that wait for this module, at the end of its import or later."""

@@ -17,7 +17,6 @@ from .._errors import OptaxDtypeFixError, summarize, warn_or_raise
 from .lock import LOCK
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from types import ModuleType
 
     from .._settings import Settings
@@ -173,7 +172,7 @@ def _call_back(name: str) -> None:
 
 
 class _Finder:
-    """Find awaited modules with the finders that come after this one.
+    """Find awaited modules with all other finders.
 
     It stays in ``sys.meta_path``: to remove it in place would make a search in another thread skip
     a finder, and a new list would lose a finder that another thread inserts meanwhile.
@@ -185,35 +184,25 @@ class _Finder:
     def __init__(self) -> None:
         self._searches: set[tuple[int, str]] = set()
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> Any:
+    def find_spec(self, name: str, *_: Any, **__: Any) -> Any:
         if sys.modules.get(__name__, _OWN) is not _OWN:  # The program imported us again.
             return None
         if name not in {module for module, _ in _hooks.copy()}:
             _warn_missed_imports()
             return None
         search = threading.get_ident(), name
-        if search in self._searches:  # A finder that asks all finders asks us again.
+        if name in sys.modules or search in self._searches:  # A reload, or our own question.
             return None
+        from importlib.util import find_spec
+
         self._searches.add(search)
         try:
-            return self._find(name, path, target)
+            spec: Any = find_spec(name)
         finally:
             self._searches.remove(search)
-
-    def _find(self, name: str, path: Sequence[str] | None, target: ModuleType | None) -> Any:
-        finders = list(sys.meta_path)
-        if self in finders:
-            del finders[: finders.index(self) + 1]
-        for finder in finders:
-            find_spec = getattr(finder, "find_spec", None)
-            spec: Any = find_spec(name, path, target) if find_spec else None
-            if spec is not None:
-                if hasattr(spec.loader, "exec_module"):  # A namespace package may have no loader.
-                    spec.loader = _Loader(spec)
-                return spec
-        return None
+        if spec is not None and hasattr(spec.loader, "exec_module"):  # A namespace has no loader.
+            spec.loader = _Loader(spec)
+        return spec
 
 
 class _Loader:
