@@ -120,13 +120,14 @@ class Engine(Patches):
 
     def _notice_copy(self) -> None:
         """Decide again if the program dropped the package and imported it once more."""
+        copy = sys.modules[self.package]
         with LOCK:
-            before, self._copy = self._copy, sys.modules[self.package]
-            if before in (None, self._copy):
+            if copy is self._copy or getattr(copy, "__spec__", None) is None:  # A stub has no spec.
                 return
-            for patch_id, slot in self.slots.items():
+            for patch_id, slot in self.slots.items() if self._copy else ():
                 slot.decision = None
                 self.points.detach(patch_id)
+            self._copy = copy
 
     def _apply(self, ids: Iterable[str], *, importing: str = "") -> None:
         release = _release.installed(sys.modules[self.package], self.tested)

@@ -136,11 +136,13 @@ def test_another_finder_that_loads_it_again_is_reported(
 def test_a_stub_in_place_of_the_package_is_no_import(
     package: FakePackage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start(engine_of(patch("a", on("scale")), settings=Settings(strict=True)))
+    engine = engine_of(patch("a", on("scale")), settings=Settings(strict=True))
+    start(engine)
     package.load()
     with monkeypatch.context() as stubbed:
         stubbed.setitem(sys.modules, NAME, ModuleType(NAME))
         assert find_spec("that_is_not_there") is None
+        engine.apply()
     assert find_spec("that_is_not_there") is None
     assert package.load().scale(5) == -10
 
