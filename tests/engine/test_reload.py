@@ -227,5 +227,7 @@ def test_the_report_of_a_second_import_that_was_missed_names_no_patches(tmp_path
     done = start_script(tmp_path, script, **variables)
     assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "report").read_text())
-    assert {row["state"] for row in report["patches"]} <= {"failed", "disabled", "not-needed"}
+    states = {row["state"] for row in report["patches"]}
+    assert "failed" in states
+    assert "applied" not in states
     assert [name.split()[0] for name in report["applied"]] == ["optax-dtypefix", "optax", "jax"]
