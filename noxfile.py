@@ -51,7 +51,7 @@ REPOSITORY = os.environ.get("PACKAGE_REPOSITORY", "")
 RAW = Path("records").resolve()
 """All that the sessions measure. ``docs/`` keeps what pages show; attach this to a release."""
 
-LOWEST = ("wrapt==1.14.0", "packaging==20.0", "pytest<9")  # pytest 9 wants a newer packaging.
+LOWEST = ("wrapt==1.14.0",)
 
 
 def _with(key: str) -> list[nox.param]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Callable
 
-from ._engine.import_hook import after_import, patch_when_imported
+from ._engine.import_hook import after_import, patch_when_imported, put_back
 from ._settings import SETTINGS
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def apply(*ids: str) -> None:
 
     All of JAX's compiled traces are dropped if one may hold a function that changes. A
     transformation that was built before keeps the functions that it was built with. The first call
-    warns, and names the functions that built such transformations.
+    warns: it counts such transformations, and names the functions that built them.
 
     Raises:
       ValueError: unknown patch id; the message names the nearest one.
@@ -97,6 +97,7 @@ def original(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _engine() -> Engine:
+    put_back()
     from ._engine_instance import ENGINE
 
     return ENGINE
@@ -111,7 +112,7 @@ def _start() -> Record | None:
         record = Record(SETTINGS, status)  # First: if it cannot be read, nothing is patched.
     patch_when_imported("optax", _engine, SETTINGS)
     if record:
-        after_import("optax", lambda _: record.start())
+        after_import("optax", record.start)
     return record
 
 

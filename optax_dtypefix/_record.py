@@ -18,6 +18,7 @@ from .patches.catalogue import REMOVED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from types import ModuleType
 
     from ._diagnosis.report import Report
     from ._settings import Settings
@@ -41,6 +42,7 @@ class Record:
         self._path = settings.report
         self._process = os.getpid()
         self._applied: dict[str, Any] = {}  # When optax was imported: a program may change it.
+        self._optax: Any = None  # The optax that this is true of: a program may import another.
         if self._path:
             try:
                 _find_file(self._path)
@@ -48,7 +50,7 @@ class Record:
                 self._give_up(error, strict=settings.strict)
         atexit.register(self._end)
 
-    def start(self) -> None:
+    def start(self, optax: ModuleType) -> None:
         """Compare what was applied to optax with the required record, and write the report.
 
         Raises:
@@ -56,6 +58,7 @@ class Record:
         """
         report = self._status()
         now = report.as_dict()
+        self._optax = optax
         if self._required:
             self._compare(now["applied"], self._required["applied"])
         self._applied = {"digest": now["digest"], "applied": now["applied"]}
@@ -107,9 +110,10 @@ class Record:
 
         from ._engine.release import version_of
 
+        is_there = sys.modules.get(getattr(self._optax, "__name__", "")) is self._optax
         content = {
             **report.as_dict(),
-            **self._applied,
+            **(self._applied if is_there else {}),
             "jaxlib_version": version_of("jaxlib"),
             "python_version": ".".join(map(str, sys.version_info[:3])),
             "settings": _list_variables(self._settings),

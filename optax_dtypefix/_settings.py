@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
+import warnings
 from typing import NamedTuple
+
+from ._errors import OptaxDtypeFixWarning
 
 
 class Settings(NamedTuple):
@@ -39,9 +43,12 @@ class Settings(NamedTuple):
 def _read() -> Settings:
     if not any(variable.startswith("OPTAX_") for variable in os.environ):
         return Settings()
-    from ._environment import read_variables  # Few programs set a variable.
+    from ._commands.exit import is_command  # Few programs set a variable.
+    from ._environment import read_variables
     from .patches import IDS
 
+    if sys.argv[1:2] == ["run"] and is_command():  # The program that it becomes warns.
+        warnings.simplefilter("ignore", OptaxDtypeFixWarning)
     return Settings(**read_variables(os.environ, IDS))
 
 

@@ -8,8 +8,7 @@ the outermost. ``wrapped.py`` lists the functions. A row has these entries:
 - ``allow_missing_targets``: the patch is applied on an untested release that lacks some of its
   functions. Not by default: half of a patch may be worse than none.
 - ``known_parameters``: by function, the parameters that the replacement reads. On an untested
-  release, a function without one of them is left unpatched, and a call that gives another parameter
-  goes to the stock function.
+  release, a function with other parameters is left unpatched.
 - ``faults``: by id, the affected releases among the tested ones, in PEP 440 specifiers, and the
   upstream issue if there is one. The faults are the table for tested releases, the probes for
   untested ones, the rows of ``doctor`` and the cases of the tests.

@@ -1,4 +1,4 @@
-"""End the command where a setting is malformed, before the command itself can run."""
+"""Know our own command before it can run, and end it where a setting is malformed."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ import sys
 from .._errors import CHECK_FAILED, OptaxDtypeFixError, frame_of_the_user, package_of
 
 
+def is_command() -> bool:
+    """Check whether our own command imports the package, and no program."""
+    script = os.path.basename(sys.argv[0]).partition(".")[0] == "optax-dtypefix"
+    return script or package_of(frame_of_the_user()) == "runpy"  # ``python -m optax_dtypefix``.
+
+
 def exit_if_command(error: OptaxDtypeFixError) -> None:
     """Print the error and exit if our own command imports the package; a program gets the error.
 
     Raises:
       SystemExit: with 2, for wrong usage; ``check`` and ``scan`` exit with 3.
     """
-    script = os.path.basename(sys.argv[0]).partition(".")[0] == "optax-dtypefix"
-    if script or package_of(frame_of_the_user()) == "runpy":  # ``python -m optax_dtypefix``.
+    if is_command():
         if sys.stderr is not None:  # Closed, as in ``2>&-``: ``print`` would take stdout.
             print(f"optax-dtypefix: {error}", file=sys.stderr)
         raise SystemExit(CHECK_FAILED if sys.argv[1:2] in (["check"], ["scan"]) else 2)

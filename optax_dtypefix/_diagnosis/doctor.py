@@ -8,8 +8,7 @@ import enum
 import itertools
 from typing import TYPE_CHECKING, Any
 
-from .._engine.selection import NOT_OPTED_IN
-from .._engine.state import State
+from .._engine.state import NOT_OPTED_IN, State
 from .._text import table
 from .processes import STOCK_AND_PATCHED, Written, run_workers
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
-from .._engine.selection import Decision
-from .._engine.state import State
+from .._engine.state import Decision, State
 from .._errors import summarize
 
 if TYPE_CHECKING:

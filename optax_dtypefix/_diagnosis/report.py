@@ -11,7 +11,6 @@ from .._engine import release as _release
 from .._engine.import_hook import loaded_module
 from .._engine.lock import LOCK
 from .._engine.state import NOT_IMPORTED, State
-from .._engine.still_stock import list_holders
 from .._text import cut, html_table, suggest, table
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ _NEVER_ADDED = (
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class PatchStatus:
-    """State of one patch. ``==`` ignores ``held`` and ``reached``.
+    """State of one patch. ``==`` ignores ``reached``.
 
     Attributes:
       id: the patch.
@@ -41,8 +40,6 @@ class PatchStatus:
       upstream: links of the upstream issues.
       fixed_in: the first release of optax that does not need the patch; empty if there is none yet.
       opt_in: whether the patch must be enabled by name.
-      held: objects that still hold a stock function from before the patch, as ``function in type``,
-        such as ``adam in cell`` for a closure. The patch does not change them.
       reached: how often this process called a function of the patch: while it built, traced, or
         took eager steps. A compiled step calls none.
     """
@@ -54,7 +51,6 @@ class PatchStatus:
     upstream: tuple[str, ...] = ()
     fixed_in: str = ""
     opt_in: bool = False
-    held: tuple[str, ...] = dataclasses.field(default=(), compare=False)
     reached: int = dataclasses.field(default=0, compare=False)
 
     def __repr__(self) -> str:
@@ -90,7 +86,6 @@ class PatchStatus:
             "upstream": list(self.upstream),
             "fixed_in": self.fixed_in,
             "opt_in": self.opt_in,
-            "held": list(self.held),
             "reached": self.reached,
         }
 
@@ -227,13 +222,6 @@ class Report:
         most_lines: int | None = None,
     ) -> str:
         lines = [self.headline, "", *table(rows, width, paint, most_lines)]
-        held = dict.fromkeys(name for patch in self.patches for name in patch.held)
-        if held:
-            lines += [
-                "",
-                "These objects hold stock functions from before the patch. Build them again:",
-                *(f"  {h}" for h in held),
-            ]
         for note in self.notes:
             lines += ["", note]
         if not any(patch.has_work for patch in self.patches):
@@ -255,11 +243,6 @@ def make_report(patches: Patches) -> Report:
                 decision.reason,
                 patches.points.paths(patch_id),
                 *declared[patch_id],
-                held=tuple(
-                    holder
-                    for wrapper in patches.points.wrappers((patch_id,))
-                    for holder in list_holders(wrapper)
-                ),
                 reached=patches.slots[patch_id].tally.reached,
             )
             for patch_id, decision in decisions.items()

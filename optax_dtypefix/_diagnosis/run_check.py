@@ -9,7 +9,7 @@ from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from .._contract.dtypes import PyTree, is_number, leaves
-from .._engine.still_stock import held_by, name_of
+from .._engine.built_before import builder_of, parts_of
 from .._engine_instance import ENGINE
 from .._errors import summarize
 from .result import Check, Violation
@@ -17,8 +17,7 @@ from .result import Check, Violation
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from .._engine.patch_points import PatchPoints
-    from .._engine.wrapper import Builder, PatchedFunction
+    from .._engine.engine import Engine
 
 # Wherever they are installed: with ``pip install --user``, for example, not in ``purelib``.
 _LIBRARIES = (__name__.partition(".")[0], "jax", "jaxlib", "optax")
@@ -50,15 +49,13 @@ def run_check(
         failure = error.__cause__ if isinstance(error.__cause__, StopIteration) else error
         message = summarize(failure) + line_of(failure) + _advice_on(failure, caller, params)
         violations = (Violation("error", "", message, step),)
-    return Check(violations, failure, list_built_before(tx, ENGINE.points))
+    return Check(violations, failure, list_built_before(tx, ENGINE))
 
 
-def list_built_before(value: Any, points: PatchPoints) -> tuple[str, ...]:
-    """Name the functions that built parts of a value before they were patched."""
-    parts = {part for part in held_by(value) if type(part) in (FunctionType, MethodType)}
-    builders: list[PatchedFunction | Builder] = [*points.wrappers(), *points.builders]
-    built = (w for w in builders if not parts.isdisjoint(w._self_built))
-    return tuple(sorted(set(map(name_of, built))))
+def list_built_before(tx: Any, engine: Engine) -> tuple[str, ...]:
+    """Name the functions that built parts of a transformation before they were patched."""
+    functions = (f for f in parts_of(tx, engine.package) if type(f) in (FunctionType, MethodType))
+    return tuple(sorted({builder_of(f) for f in functions if f in engine.built_before}))
 
 
 def line_of(error: BaseException) -> str:

@@ -5,23 +5,24 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from typing import TYPE_CHECKING, Callable
+from typing import TYPE_CHECKING, Any, Callable
+from weakref import WeakSet
 
 from .._errors import summarize, warn_or_raise
 from .._logging import LOGGER
 from .._tally import Tally
 from .import_hook import loaded_module
+from .locate import defining_module, unloaded_module
 from .lock import LOCK
 from .patch_points import PatchPoints
-from .selection import Decision, decide
-from .state import NOT_IMPORTED, State
+from .state import NOT_IMPORTED, NOT_OPTED_IN, Decision, State
 from .when_called import WhenCalled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from .._settings import Settings
-    from .patch import Patch, Replacement, Target
+    from .patch import Patch, Target
     from .release import Release
 
 
@@ -30,7 +31,6 @@ class Slot:
 
     def __init__(self) -> None:
         self.decision: Decision | None = None
-        self.warned: Decision | None = None  # The last one that the user was warned of.
         self.requested = False  # The program named the patch in ``apply``.
         self.reverted = False
         self.tally = Tally()
@@ -39,6 +39,15 @@ class Slot:
     def is_applied(self) -> bool:
         """Whether the patch is applied, perhaps inside a ``disabled`` block."""
         return self.decision is not None and self.decision.state is State.APPLIED
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether an import may change the decision.
+
+        A function may have been missing only because another thread was importing its module.
+        """
+        waits = (State.PENDING, State.MISSING)
+        return not self.reverted and (self.decision is None or self.decision.state in waits)
 
 
 class Patches:
@@ -74,6 +83,7 @@ class Patches:
         self.points = PatchPoints(package, self.ids)
         self.slots = {patch_id: Slot() for patch_id in self.ids}
         self.blocks: list[tuple[str, ...]] = []  # The ids of each open ``disabled`` block.
+        self.built_before: WeakSet[Any] = WeakSet()  # Functions of optimizers that stay stock.
 
     def choose(self, ids: tuple[str, ...]) -> tuple[str, ...]:
         """Return the named ids without those that are removed, or all if none is named.
@@ -114,17 +124,6 @@ class Patches:
             return Decision(State.FAILED, f"{lost}; call optax_dtypefix.apply() to patch it again")
         return slot.decision
 
-    def is_waiting(self, patch_id: str) -> bool:
-        """Return whether an import may change the decision on a patch."""
-        slot = self.slots[patch_id]
-        decision = slot.decision
-        if decision is None or slot.reverted:
-            return not slot.reverted
-        # In strict mode a failed patch aborts the import, so decide again on retry. A function may
-        # have been missing only because another thread was importing its module.
-        waiting = decision.state in (State.PENDING, State.MISSING)
-        return waiting or (decision.warn and self.settings.strict)
-
     def take_out(self, patch_id: str, error: Exception) -> None:
         """Take out a patch whose file could not be imported when a function was called.
 
@@ -141,13 +140,10 @@ class Patches:
         self.report_problems({patch_id: failure})
 
     def report_problems(self, outcome: Mapping[str, Decision]) -> None:
-        """Warn of what was wanted and not done, once. In strict mode, raise each time."""
-        problems = {}
+        """Warn of what was wanted and not done; in strict mode, raise."""
         for patch_id, decision in outcome.items():
             LOGGER.debug("%s: %s, %s", patch_id, decision.state, decision.reason)
-            slot = self.slots[patch_id]
-            if decision.warn and (self.settings.strict or decision != slot.warned):
-                problems[patch_id] = slot.warned = decision
+        problems = {i: decision for i, decision in outcome.items() if decision.warn}
         if problems:
             details = "; ".join(f"{i} ({d.state}): {d.reason}" for i, d in problems.items())
             warn_or_raise(
@@ -194,18 +190,38 @@ class Application:
         Holds no lock: loading and probing trigger imports, and another thread may hold the lock of
         that import while it waits for ours.
         """
-        return {patch_id: self._decide_on(patch_id) for patch_id in ids}
+        decisions = {}
+        for patch_id in ids:
+            try:
+                decisions[patch_id] = self._decide_on(self._patches.load(patch_id))
+            except Exception as error:  # A broken patch must not break the others, or the import.
+                LOGGER.debug("%s could not be decided", patch_id, exc_info=True)
+                decisions[patch_id] = describe_failure(error)
+        return decisions
 
-    def _decide_on(self, patch_id: str) -> Decision:
-        patches = self._patches
-        named = patches.slots[patch_id].requested or patches.settings.opted_in(patch_id)
-        try:
-            patch = patches.load(patch_id)
-            package = patches.package
-            return decide(patch, self._release, package, opted_in=named, judge=self._judge)
-        except Exception as error:  # A broken patch must not break the others, or the import.
-            LOGGER.debug("%s could not be decided", patch_id, exc_info=True)
-            return describe_failure(error)
+    def _decide_on(self, patch: Patch) -> Decision:
+        patches, release = self._patches, self._release
+        named = patches.slots[patch.id].requested or patches.settings.opted_in(patch.id)
+        if patch.opt_in and not named:
+            return Decision(State.DISABLED, NOT_OPTED_IN)
+        targets = [target for target in patch.targets if release.within(target.releases)]
+        own = [target for target in targets if target.package == patches.package]
+        absent = [target for target in own if defining_module(target) is None]
+        if patch.allow_missing_targets and not release.tested and len(absent) < len(own):
+            targets, absent = [target for target in targets if target not in absent], []
+        if absent or not own:
+            module = next(filter(None, map(unloaded_module, absent)), None)
+            if module:
+                return Decision(State.PENDING, f"{module} {NOT_IMPORTED}", waits_for=module)
+            gone = ", ".join(dict.fromkeys(target.qualname for target in absent))
+            what = f"no {gone}" if gone else "none of the functions of this patch"
+            wanted = release.tested and bool(patch.faults_on(release))
+            return Decision(State.MISSING, f"this release has {what}", warn=wanted)
+        decision = self._judge(patch, tuple(targets))
+        others = (
+            target.package for target in decision.targets if target.package != patches.package
+        )
+        return decision._replace(waits_for=next((o for o in others if o not in sys.modules), None))
 
     def _judge(self, patch: Patch, targets: tuple[Target, ...]) -> Decision:
         """Decide by the table of the faults."""
@@ -222,30 +238,32 @@ class Application:
         with LOCK:
             for patch_id, decision in decisions.items():
                 slot = slots[patch_id]
-                if not (slot.reverted or slot.is_applied):  # Another thread may have settled it.
-                    slot.decision = self.outcome[patch_id] = self._attach(patch_id, decision)
+                if slot.reverted or slot.is_applied:  # Another thread may have settled it.
+                    continue
+                before, slot.decision = slot.decision, self._attach(patch_id, decision)
+                if slot.decision != before or self._patches.settings.strict:  # Warn once.
+                    self.outcome[patch_id] = slot.decision
             stale, _ = points.refresh(self._patches.suspended(), importing=self._importing)
         self.stale = self.stale or stale
 
     def _attach(self, patch_id: str, decision: Decision) -> Decision:
         """Add the layers of a patch. Return the decision to record."""
-        points = self._patches.points
+        points, tally = self._patches.points, self._patches.slots[patch_id].tally
+        failed = functools.partial(self._patches.take_out, patch_id)
         try:
             for target in decision.targets:
-                points.attach(patch_id, target, self._make_layer(patch_id, target))
+                where = target.replacement
+                if target.name == "__new__":  # It builds each object, and counts what it changes.
+                    layer = WhenCalled(where, failed, None, tally, failed)
+                else:  # To read a name from a module is no call.
+                    layer = WhenCalled(
+                        where, failed, tally if target.name != "__getattr__" else None
+                    )
+                points.attach(patch_id, target, layer)
         except Exception as error:
             points.detach(patch_id)
             return describe_failure(error)
         return decision
-
-    def _make_layer(self, patch_id: str, target: Target) -> Replacement:
-        """Return what is called in place of the stock function."""
-        tally = self._patches.slots[patch_id].tally
-        failed = functools.partial(self._patches.take_out, patch_id)
-        if target.name == "__new__":  # It builds each object, and counts those that it changes.
-            return WhenCalled(target.replacement, failed, None, tally, failed)
-        is_call = target.name != "__getattr__"  # To read a name from a module is none.
-        return WhenCalled(target.replacement, failed, tally if is_call else None)
 
 
 def describe_failure(error: Exception) -> Decision:

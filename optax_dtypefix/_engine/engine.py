@@ -29,20 +29,21 @@ if TYPE_CHECKING:
 class Engine(Patches):
     """The patches of one package, and what a program can do with them."""
 
+    _copy: ModuleType | None = None  # The package that was decided on.
+    _searched = False  # For optimizers that were built before.
+
     def on_import(self, module: ModuleType) -> None:
         """Apply the patches that wait for this module, at the end of its import or later."""
         if loaded_module(self.package) is None:  # Its import failed, and another package came.
             return
+        self._notice_copy()
         late = not is_being_imported(module)
+        self._searched |= not late  # Nothing can have been built yet.
         package, _, part = module.__name__.partition(".")
         with LOCK:
-            waiting = [patch_id for patch_id in self.ids if self.is_waiting(patch_id)]
+            waiting = [i for i, slot in self.slots.items() if slot.is_waiting]
         self._apply(waiting, importing="" if late or part else package)
-        if late:
-            self._report_still_stock()
-            return
-        with LOCK:
-            self.points.mark_in_time(package)
+        self._report_built_before()
 
     def apply(self, *ids: str) -> None:
         """Apply the named patches, or all that the settings want. Idempotent."""
@@ -51,10 +52,13 @@ class Engine(Patches):
             for patch_id in chosen:
                 slot = self.slots[patch_id]
                 slot.requested |= bool(ids)
-                slot.reverted, slot.warned = False, None
+                slot.reverted = False
+                if not slot.is_applied:  # Decide and warn again.
+                    slot.decision = None
         if is_imported(self.package):
+            self._notice_copy()
             self._apply(chosen)
-            self._report_still_stock()
+            self._report_built_before()
         for patch_id in chosen if ids else ():
             disabled_reason = self.settings.disabled_reason(patch_id)
             if disabled_reason is not None:
@@ -114,6 +118,17 @@ class Engine(Patches):
 
         return make_report(self)
 
+    def _notice_copy(self) -> None:
+        """Decide again if the program dropped the package and imported it once more."""
+        copy = sys.modules[self.package]
+        with LOCK:
+            if copy is self._copy or getattr(copy, "__spec__", None) is None:  # A stub has no spec.
+                return
+            for patch_id, slot in self.slots.items() if self._copy else ():
+                slot.decision = None
+                self.points.detach(patch_id)
+            self._copy = copy
+
     def _apply(self, ids: Iterable[str], *, importing: str = "") -> None:
         release = _release.installed(sys.modules[self.package], self.tested)
         application = Application(self, release, importing=importing)
@@ -134,21 +149,30 @@ class Engine(Patches):
             LOGGER.info(self.status().headline)
         self.report_problems(outcome)  # Last: in strict mode it may raise.
 
-    def _report_still_stock(self) -> None:
-        with LOADING:
-            from .still_stock import find_still_stock
+    def _report_built_before(self) -> None:
+        """Warn of optimizers that stay stock, at the first call. In strict mode, raise each time.
 
-        strict = self.settings.strict
-        try:
-            with LOCK:
-                names = find_still_stock(self.points, again=strict)
-        except Exception:  # The patches are applied: only the warning is lost.
-            LOGGER.debug("could not search for what is still stock", exc_info=True)
+        What a program builds after ``revert`` is stock on purpose.
+        """
+        strict, first = self.settings.strict, not self._searched
+        with LOCK:
+            builders = self.points.builders()
+        if not builders or not (first or (strict and self.built_before)):
             return
-        if names:
-            more = f" and {len(names) - 6} more" if len(names) > 6 else ""
+        self._searched = True
+        with LOADING:
+            from .built_before import builder_of, find_optimizers
+
+        found = find_optimizers(self.package, builders)
+        if first:
+            self.built_before.update(set().union(*found))
+        stock = [functions & {*self.built_before} for functions in found]
+        count, names = sum(map(bool, stock)), {*map(builder_of, set().union(*stock))}
+        if count:
+            optimizers, them = ("optimizers", "them") if count > 1 else ("optimizer", "it")
             warn_or_raise(
-                f"Built before the patches were applied, and still stock: {', '.join(names[:6])}"
-                f"{more}. Build these objects again, or import optax_dtypefix earlier.",
+                f"Built before the patches were applied, and still stock: {count} {optimizers} "
+                f"({', '.join(sorted(names))}). Build {them} again, or import optax_dtypefix "
+                f"first.",
                 strict=strict,
             )

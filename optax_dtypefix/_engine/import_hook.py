@@ -11,19 +11,29 @@ from __future__ import annotations
 import importlib
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 from .._errors import OptaxDtypeFixError, summarize, warn_or_raise
 from .lock import LOCK
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from types import ModuleType
 
     from .._settings import Settings
 
-_awaited: dict[tuple[str, Callable[[Any], None]], bool] = {}  # Module and hook: strict.
-_busy: list[str] = []  # Modules that our loader is executing, or whose hooks are running.
+
+class _Hook(NamedTuple):
+    strict: bool
+    served: list[Any]  # The modules that it was called with: a program may import a package twice.
+
+    def knows(self, module: Any) -> bool:
+        return any(module is served for served in self.served)
+
+
+_hooks: dict[tuple[str, Callable[[Any], None]], _Hook] = {}  # By the module and what is called.
+_busy: list[str] = []  # Modules that our loader is executing, or that a hook is added to.
+_OWN = sys.modules[__name__]
+_PACKAGE = sys.modules[__name__.partition(".")[0]]
 
 
 def patch_when_imported(package: str, engine: Callable[[], Any], settings: Settings) -> None:
@@ -34,10 +44,11 @@ def patch_when_imported(package: str, engine: Callable[[], Any], settings: Setti
 
 
 def after_import(module: str, hook: Callable[[Any], None], *, strict: bool = False) -> None:
-    """Call ``hook(module)`` once: after the import of the module, now if it is imported already.
+    """Call ``hook(module)`` after each import of the module, and now if it is imported already.
 
-    The import of the module calls the hook, so other threads that import the module wait until the
-    hook returns. If the import fails, the hook waits for the next attempt.
+    A program may drop a module from ``sys.modules`` and import it again. The import calls the hook,
+    so other threads that import the module wait until the hook returns. If the import fails, the
+    hook waits for the next attempt.
 
     Raises:
       OptaxDtypeFixError: raised by the hook. In strict mode, any other exception of the hook is
@@ -45,7 +56,7 @@ def after_import(module: str, hook: Callable[[Any], None], *, strict: bool = Fal
     """
     _busy.append(module)
     try:
-        _awaited[module, hook] = strict
+        _hooks.setdefault((module, hook), _Hook(strict, []))
         with LOCK:
             if _FINDER not in sys.meta_path:
                 sys.meta_path.insert(0, _FINDER)
@@ -53,10 +64,13 @@ def after_import(module: str, hook: Callable[[Any], None], *, strict: bool = Fal
             if is_imported(module):
                 try:
                     _call_back(module)
-                finally:  # If the hook raised, no import will call it again.
-                    _awaited.pop((module, hook), None)
+                except BaseException:
+                    del _hooks[module, hook]
+                    raise
             elif is_being_imported(sys.modules.get(module)):  # By this thread.
-                _watch(sys.modules[module])
+                spec = sys.modules[module].__spec__
+                if type(spec) is _ModuleSpec:
+                    spec.__class__ = _WatchedSpec
     finally:
         _busy.remove(module)
 
@@ -88,45 +102,45 @@ def is_being_imported(module: ModuleType | None) -> bool:
     return getattr(getattr(module, "__spec__", None), "_initializing", False) is True
 
 
-def _watch(module: ModuleType) -> None:
-    """Call back with the name of a module when its import ends; another loader executes it.
+_ModuleSpec: Any = type(sys.__spec__)
+
+
+class _WatchedSpec(_ModuleSpec):  # type: ignore[misc]
+    """The spec of a module that another loader executes: calls back when the import ends.
 
     A fork of optax may import us in its first line. Python sets the attribute at the end.
     """
-    from importlib.machinery import ModuleSpec  # Loaded by the import that runs.
 
-    class WatchedSpec(ModuleSpec):
-        @property
-        def _initializing(self) -> bool:
-            return True
+    @property
+    def _initializing(self) -> bool:
+        return True
 
-        @_initializing.setter
-        def _initializing(self, value: bool) -> None:
-            try:
-                _call_back(self.name)
-            except BaseException:
-                sys.modules.pop(self.name, None)  # As if the module had raised.
-                raise
-            finally:
-                self.__class__ = ModuleSpec  # type: ignore[assignment]
-                self._initializing = value
-
-    if type(module.__spec__) is ModuleSpec:
-        module.__spec__.__class__ = WatchedSpec
+    @_initializing.setter
+    def _initializing(self, value: bool) -> None:
+        try:
+            _call_back(self.name)
+        except BaseException:
+            sys.modules.pop(self.name, None)  # As if the module had raised.
+            raise
+        finally:
+            self.__class__ = _ModuleSpec
+            self._initializing = value
 
 
 def _warn_missed_imports() -> None:
     # Call no hook here: a hook imports, and this runs inside the search for another module.
-    for (name, hook), strict in _awaited.copy().items():
+    for (name, _), hook in _hooks.copy().items():
         module = sys.modules.get(name)
         # A lazy module has a class of its own, and attribute access would load it.
-        if name in _busy or type(module) is not type(sys) or is_being_imported(module):
+        if type(module) is not type(sys) or hook.knows(module) or name in _busy:
             continue
-        _awaited.pop((name, hook), None)
+        if getattr(module, "__spec__", None) is None or is_being_imported(module):  # A stub.
+            continue
+        hook.served.append(module)
         warn_or_raise(
             f"{name} is not patched: another import hook, installed after optax_dtypefix, loaded "
             f"it. Call optax_dtypefix.apply(), or install that hook first.",
-            strict=strict,
+            strict=hook.strict,
         )
 
 
@@ -134,24 +148,31 @@ def _call_back(name: str) -> None:
     module = sys.modules.get(name)
     if module is None:  # Executed by hand and not in sys.modules: this is no import.
         return
-    for (awaited, hook), strict in _awaited.copy().items():
-        if awaited != name:
+    for (awaited, call), hook in _hooks.copy().items():
+        if awaited != name or hook.knows(module):
             continue
+        hook.served.append(module)  # First: what the hook imports must not find it missed.
         try:
-            hook(module)
-        except OptaxDtypeFixError:
-            raise
-        except Exception as error:  # A bug of ours must not break the user's import.
-            from .._logging import LOGGER
+            try:
+                call(module)
+            except OptaxDtypeFixError:
+                raise
+            except Exception as error:  # A bug of ours must not break the user's import.
+                from .._logging import LOGGER
 
-            LOGGER.debug("after the import of %s", name, exc_info=True)
-            advice = "Set OPTAX_DTYPEFIX_LOG=debug to log the traceback."
-            warn_or_raise(f"Could not patch {name}: {summarize(error)}. {advice}", strict=strict)
-        _awaited.pop((name, hook), None)
+                LOGGER.debug("after the import of %s", name, exc_info=True)
+                warn_or_raise(
+                    f"Could not patch {name}: {summarize(error)}. Set OPTAX_DTYPEFIX_LOG=debug to "
+                    f"log the traceback.",
+                    strict=hook.strict,
+                )
+        except BaseException:
+            hook.served.remove(module)
+            raise
 
 
 class _Finder:
-    """Find awaited modules with the finders that come after this one.
+    """Find awaited modules with all other finders.
 
     It stays in ``sys.meta_path``: to remove it in place would make a search in another thread skip
     a finder, and a new list would lose a finder that another thread inserts meanwhile.
@@ -163,35 +184,25 @@ class _Finder:
     def __init__(self) -> None:
         self._searches: set[tuple[int, str]] = set()
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> Any:
-        awaited = {module for module, _ in _awaited.copy()}
-        if name not in awaited:
-            if not sys.modules.keys().isdisjoint(awaited):  # Not so for nearly all imports.
-                _warn_missed_imports()
+    def find_spec(self, name: str, *_: Any, **__: Any) -> Any:
+        if sys.modules.get(__name__, _OWN) is not _OWN:  # The program imported us again.
+            return None
+        if name not in {module for module, _ in _hooks.copy()}:
+            _warn_missed_imports()
             return None
         search = threading.get_ident(), name
-        if search in self._searches:  # A finder that asks all finders asks us again.
+        if name in sys.modules or search in self._searches:  # A reload, or our own question.
             return None
+        from importlib.util import find_spec
+
         self._searches.add(search)
         try:
-            return self._find(name, path, target)
+            spec: Any = find_spec(name)
         finally:
             self._searches.remove(search)
-
-    def _find(self, name: str, path: Sequence[str] | None, target: ModuleType | None) -> Any:
-        finders = list(sys.meta_path)
-        if self in finders:
-            del finders[: finders.index(self) + 1]
-        for finder in finders:
-            find_spec = getattr(finder, "find_spec", None)
-            spec: Any = find_spec(name, path, target) if find_spec else None
-            if spec is not None:
-                if hasattr(spec.loader, "exec_module"):  # A namespace package may have no loader.
-                    spec.loader = _Loader(spec)
-                return spec
-        return None
+        if spec is not None and hasattr(spec.loader, "exec_module"):  # A namespace has no loader.
+            spec.loader = _Loader(spec)
+        return spec
 
 
 class _Loader:
@@ -218,3 +229,17 @@ class _Loader:
 
 
 _FINDER: Any = _Finder()
+
+
+def put_back(package: ModuleType | None = None) -> None:
+    """Put those of our modules back that the program dropped from ``sys.modules``.
+
+    ``mock.patch.dict("sys.modules")`` drops what was imported inside. A second copy of a module
+    would know nothing of the patches that are applied.
+    """
+    package = package or _PACKAGE
+    for name, module in list(vars(package).items()):
+        path = f"{package.__name__}.{name}"
+        is_part = type(module) is type(sys) and module.__name__ == path
+        if is_part and sys.modules.setdefault(path, module) is module:
+            put_back(module)

@@ -57,8 +57,7 @@ class Target(NamedTuple):
         imported at the first call.
       releases: PEP 440 specifiers of the releases that this replacement is for; all if empty.
       known_parameters: if given, the parameters that the replacement reads, and on which releases.
-        On an untested release, a function without one of them is left unpatched, and a call that
-        gives another parameter goes to the stock function.
+        On an untested release, a function with other parameters is left unpatched.
       builds: where a class is wrapped, the functions whose objects the replacement changes.
     """
 

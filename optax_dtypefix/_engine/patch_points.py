@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from .locate import defining_module, find, owner_of
-from .rebinding import Rebinding, dict_of, loaded_modules, rebind_aliases, stale_names, swap
-from .wrapper import Builder, PatchedFunction, patched_in
+from .rebinding import dict_of, loaded_modules, rebind, rebind_aliases, stale_names
+from .wrapper import PatchedFunction, patched_in
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -26,7 +24,6 @@ class PatchPoint:
 
     Attributes:
       package: the package that defines it.
-      bound: whether names may hold a wrapper.
       where: the module and the qualified name of the stock function.
       path: the same as text, ``module:qualname``.
       layers: the replacements, by the id of their patch.
@@ -42,7 +39,6 @@ class PatchPoint:
         self.builds: set[str] = set()
         self.wrappers: list[PatchedFunction] = []
         self.where = (module, qualname)
-        self.bound = False
 
     @property
     def lost(self) -> bool:
@@ -58,7 +54,6 @@ class PatchPoint:
 
     def bind(self) -> bool:
         """Put a wrapper in place, unless there is one, perhaps inside a foreign wrapper."""
-        self.bound = True
         current = find(*self.where)
         if current is None or (self.wrappers and not self.lost):
             return False
@@ -66,7 +61,7 @@ class PatchPoint:
         if wrapper is None:
             wrapper = PatchedFunction(current)
             self.wrappers.append(wrapper)
-        Rebinding(*owner_of(*self.where), current, wrapper).bind()
+        rebind(*owner_of(*self.where), current, wrapper)
         return True
 
     def wrapped_by_others(self) -> dict[int, str]:
@@ -93,34 +88,24 @@ class PatchPoints:
         self.package = package
         self.order = order
         self._points: dict[str, PatchPoint] = {}
-        self.replaced: list[tuple[Any, Any]] = []  # Partials and static methods, old and new.
-        self.builders: list[Builder] = []  # Whose objects are changed, as far as any came before.
 
     def attach(self, patch_id: str, target: Target, layer: Replacement) -> None:
         """Add a layer, which acts from the next :meth:`refresh` on.
 
         Raises:
-          LookupError: the package does not have the target. Another package may come later.
           TypeError: the target is neither a function nor a method.
         """
-        module = defining_module(target)
-        if module is None and target.package != self.package:
-            point = PatchPoint(target.package, target.modules[0], target.qualname)
-            self._points.setdefault(point.path, point).layers[patch_id] = layer
-            return
-        if module is None:
-            raise LookupError(f"no {target.qualname} in {' or '.join(target.modules)}")
+        module = defining_module(target) or target.modules[0]  # Another package may come later.
         stock = find(module, target.qualname)
         # ``__new__`` is the one static method that is never looked up on an instance.
         binds = not callable(stock) or isinstance(stock, (classmethod, staticmethod))
-        if binds and target.name != "__new__":
+        if stock is not None and binds and target.name != "__new__":
             raise TypeError(f"{module}:{target.qualname} is neither a function nor a method")
         # Where it is defined: two patches may name it by different modules.
-        names = ("__module__", "__qualname__")
-        point = PatchPoint(target.package, *(str(getattr(stock, name, "")) for name in names))
-        if find(*point.where) is not stock:
-            point = PatchPoint(target.package, module, target.qualname)
-        point = self._points.setdefault(point.path, point)
+        where = str(getattr(stock, "__module__", "")), str(getattr(stock, "__qualname__", ""))
+        if stock is None or find(*where) is not stock:
+            where = module, target.qualname
+        point = self._points.setdefault(":".join(where), PatchPoint(target.package, *where))
         point.layers[patch_id] = layer
         point.builds.update(target.builds)
 
@@ -145,26 +130,11 @@ class PatchPoints:
         names = stale_names(_swaps(points), *_packages(points))
         return f"{', '.join(names)} was set back to the stock function" if names else ""
 
-    def wrappers(self, ids: Collection[str] = ()) -> list[PatchedFunction]:
-        """List our wrappers: all of them, or those in which some patches have a layer now."""
-        points = self._with_layers(ids) if ids else self._points.values()
-        return [wrapper for point in points for wrapper in point.wrappers]
-
-    def find_builders(self) -> list[Builder]:
-        """List the functions whose objects are changed, if the patches came late."""
-        late = [p for p in self._points.values() if any(w._self_held is None for w in p.wrappers)]
-        names = set[str]().union(*(point.builds for point in late))
-        modules = list(map(dict_of, loaded_modules(self.package))) if names else []
-        found = {id(f): f for m in modules for f in map(m.get, names) if type(f) is FunctionType}
-        known = {id(builder._self_stock) for builder in self.builders}
-        self.builders += [Builder(f) for i, f in found.items() if i not in known]
-        return self.builders
-
-    def mark_in_time(self, package: str) -> None:
-        """Note that nobody had a function of this package before it was patched."""
-        for point in self._with_layers(self.order):
-            for wrapper in point.wrappers if point.package == package else ():
-                wrapper._self_held = wrapper._self_held or {}
+    def builders(self) -> set[str]:
+        """Name the functions and classes of the package whose objects are changed."""
+        points = [p for p in self._with_layers(self.order) if p.package == self.package]
+        names = {point.where[1].partition(".")[0] for point in points}
+        return names.union(*(point.builds for point in points))
 
     def stack(self, suspended: Collection[str]) -> bool:
         """Set the layers of every wrapper, without those of suspended patches.
@@ -197,29 +167,20 @@ class PatchPoints:
         importing = importing if _packages(bound) <= {importing} else ""
         changed = self.stack(suspended)
         swaps = _swaps(points)
-        rebound = []
+        rebound = bool(bound)
         if bound or stale_names(swaps, *_packages(points)):
-            rebound = rebind_aliases(swaps, *filter(None, [importing]))
-        kinds = (functools.partial, staticmethod)
-        self.replaced += [(r.before, r.after) for r in rebound if type(r.before) in kinds]
+            rebound |= rebind_aliases(swaps, *filter(None, [importing]))
         # Nobody saw the calls of a name before it was bound.
-        return changed or bool((bound or rebound) and not importing), self._restore()
+        return changed or (rebound and not importing), self._restore()
 
     def _restore(self) -> list[str]:
         """Restore the names of the wrappers without layers. Return those of foreign wrappers."""
-        leaving = [point for point in self._points.values() if point.bound and not point.layers]
-        if not leaving:
-            return []
-        swaps = [(wrapper, stock) for stock, wrapper in _swaps(leaving)]
-        stock_of = {id(wrapper): stock for wrapper, stock in swaps}
-        own = [pair for pair in self.replaced if swap(pair[1], stock_of) is not pair[1]]
-        self.replaced = [pair for pair in self.replaced if pair not in own]
-        rebind_aliases([*swaps, *((after, before) for before, after in own)])
+        leaving = [p for p in self._points.values() if p.wrappers and not p.layers]
+        if leaving:
+            rebind_aliases((wrapper, stock) for stock, wrapper in _swaps(leaving))
         foreign: dict[int, str] = {}
         for point in leaving:
-            around = point.wrapped_by_others()
-            point.bound = bool(around)  # The next revert tries again.
-            foreign.update(around)
+            foreign.update(point.wrapped_by_others())
         return [*foreign.values()]
 
     def _with_layers(self, ids: Collection[str]) -> list[PatchPoint]:

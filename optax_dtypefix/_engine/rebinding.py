@@ -1,67 +1,62 @@
 """Rebind every copy of a function.
 
 ``from optax import lbfgs`` copies a reference: replacing the function in the module that defines it
-leaves the copy stale. The rule: names in modules and classes, and dicts, lists and tuples that a
-module holds directly, are rebound. A name counts if it is the function, a ``functools.partial`` of
-it, or a static method.
+leaves the copy stale. The rule: names in modules and classes are rebound, and dicts, lists and
+tuples that a module holds directly. Copies elsewhere stay, such as in a ``functools.partial``.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import operator
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
 
-class Rebinding(NamedTuple):
-    """A name in a module or class, or an entry of a dict or list: what was there, and what is."""
+def rebind(owner: Any, name: Any, before: Any, after: Any) -> bool:
+    """Set a name in a module or class, or an entry of a dict or list.
 
-    owner: Any
-    name: Any
-    before: Any
-    after: Any
-
-    def bind(self) -> bool:
-        """Set the new value, unless another thread moved the old one."""
-        owner, name = self.owner, self.name
-        held = owner if type(owner) in (dict, list) else vars(owner)
-        try:
-            if held[name] is not self.before:
-                return False
-        except LookupError:
+    Returns:
+      Whether it was set: another thread may have moved the old value.
+    """
+    names = owner if type(owner) in (dict, list) else vars(owner)
+    try:
+        if names[name] is not before:
             return False
-        if held is owner:
-            owner[name] = self.after
-        elif issubclass(type(owner), type):
-            type.__setattr__(owner, name, self.after)  # Not that of a metaclass.
-        else:
-            setattr(owner, name, self.after)
-        return True
+    except LookupError:
+        return False
+    if names is owner:
+        owner[name] = after
+    elif issubclass(type(owner), type):
+        type.__setattr__(owner, name, after)  # Not that of a metaclass.
+    else:
+        setattr(owner, name, after)
+    return True
 
 
-def rebind_aliases(swaps: Iterable[tuple[Any, Any]], *packages: str) -> list[Rebinding]:
-    """Rebind every copy of some functions, in one sweep.
+def rebind_aliases(swaps: Iterable[tuple[Any, Any]], *packages: str) -> bool:
+    """Rebind every copy of some functions, in one sweep. Return whether there was one.
 
     Args:
       swaps: pairs of a function to look for and its replacement.
       *packages: the only ones to search, if given; else search all of ``sys.modules``.
     """
-    done = []
-    for rebinding in _stale(swaps, packages):
+    found = False
+    for alias in _find_aliases(swaps, packages):
         with contextlib.suppress(Exception):  # One that refuses must not keep the others stale.
-            done += [rebinding] if rebinding.bind() else []
-    return done
+            found |= rebind(*alias)
+    return found
 
 
 def stale_names(swaps: Iterable[tuple[Any, Any]], *packages: str) -> list[str]:
     """List the names in packages that hold one of some functions: :func:`rebind_aliases` would."""
-    return [f"{_name_of(stale.owner)}.{stale.name}" for stale in _stale(swaps, packages)]
+    aliases = _find_aliases(swaps, packages)
+    return [
+        f"{getattr(owner, '__name__', type(owner).__name__)}.{name}" for owner, name, *_ in aliases
+    ]
 
 
 def loaded_modules(*packages: str) -> Iterator[ModuleType]:
@@ -78,17 +73,19 @@ dict_of = _IN_MODULES.__get__
 """Read the ``vars`` of a module without running a property of its class."""
 
 
-def _stale(swaps: Iterable[tuple[Any, Any]], packages: tuple[str, ...]) -> Iterator[Rebinding]:
-    swaps = tuple(swaps)  # Keeps the functions alive, so that no id is used again.
+def _find_aliases(
+    swaps: Iterable[tuple[Any, Any]], packages: tuple[str, ...]
+) -> Iterator[tuple[Any, Any, Any, Any]]:
+    """Yield the arguments of :func:`rebind` for each copy."""
     new = {id(old): replacement for old, replacement in swaps}
     for owner, names in _names(packages) if new else ():
         in_module = issubclass(type(owner), ModuleType)
-        kinds = (functools.partial, staticmethod, *((tuple,) if in_module else ()))
         for name, value in names.items():  # Tens of thousands: call nothing for most of them.
-            if id(value) in new or type(value) in kinds:
-                after = swap(value, new)
-                if after is not value:
-                    yield Rebinding(owner, name, value, after)
+            if id(value) in new:
+                yield owner, name, value, new[id(value)]
+            elif type(value) is tuple and in_module and not new.keys().isdisjoint(map(id, value)):
+                after = tuple(new.get(id(entry), entry) for entry in value)
+                yield owner, name, value, after
 
 
 def _names(packages: tuple[str, ...]) -> Iterator[tuple[Any, dict[Any, Any]]]:
@@ -108,27 +105,3 @@ def _names(packages: tuple[str, ...]) -> Iterator[tuple[Any, dict[Any, Any]]]:
             else:  # On Python 3.9, a class that C code never readied has None.
                 held = value if kind is dict else _IN_CLASSES.__get__(value)
                 yield value, (held or {}).copy()
-
-
-def swap(value: Any, new: Mapping[int, Any]) -> Any:
-    """Return what takes the place of a value: the value itself if it holds no such function."""
-    if type(value) is tuple:
-        held = tuple(new.get(id(entry), entry) for entry in value)
-        return value if all(map(operator.is_, held, value)) else held
-    if type(value) is staticmethod:
-        function = swap(value.__func__, new)
-        return value if function is value.__func__ else staticmethod(function)
-    if type(value) is not functools.partial or id(value) in new:
-        return new.get(id(value), value)
-    function = swap(value.func, new)
-    if function is value.func:
-        return value
-    after = functools.partial(function, *value.args, **value.keywords)
-    after.__dict__.update(value.__dict__)
-    return after
-
-
-def _name_of(owner: Any) -> str:
-    module = getattr(owner, "__module__", None)
-    name = getattr(owner, "__qualname__", None) or getattr(owner, "__name__", type(owner).__name__)
-    return f"{module}.{name}" if module else str(name)

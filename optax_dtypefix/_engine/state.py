@@ -1,11 +1,18 @@
-"""Name the states of a patch."""
+"""Name the states of a patch, and say why it is in one."""
 
 from __future__ import annotations
 
 import enum
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from .patch import Fault, Target
 
 NOT_IMPORTED = "is not imported yet"
 """How the reason ends of a patch that waits for its module."""
+
+
+NOT_OPTED_IN = "opt-in: add it to OPTAX_DTYPEFIX_ENABLE"
 
 
 class State(str, enum.Enum):
@@ -31,3 +38,25 @@ class State(str, enum.Enum):
 
     def __str__(self) -> str:
         return self.value
+
+
+class Decision(NamedTuple):
+    """What to do with a patch, and why.
+
+    Attributes:
+      state: the state to record; ``applied`` means: apply ``targets``.
+      reason: why, as text.
+      targets: what to wrap.
+      waits_for: a module to wait for; when that module is imported, decide again, or wrap those
+        targets that it brings.
+      warn: whether to warn the user, who wanted a patch that cannot be applied.
+      probed: the faults whose abstract reproducers led to the decision. Once the patch is applied,
+        the reproducers must find nothing.
+    """
+
+    state: State
+    reason: str
+    targets: tuple[Target, ...] = ()
+    waits_for: str | None = None
+    warn: bool = False
+    probed: tuple[Fault, ...] = ()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .._diagnosis.probes import decide_by_probes, unsupported, verify_fix
-from .._errors import warn_or_raise
 from .._tally import paused
 from .application import Application, forget_traces
 from .locate import defining_module, find
@@ -19,9 +17,8 @@ from .wrapper import stock_only
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from .patch import Patch, Replacement, Stock, Target
-    from .release import Release
-    from .selection import Decision
+    from .patch import Patch, Target
+    from .state import Decision
 
 
 class ProbedApplication(Application):
@@ -53,47 +50,18 @@ class ProbedApplication(Application):
         """Decide by the probes."""
         release = self._release
         untested = f"{self._patches.package} {release} is not a tested release"
-        lacks: set[str] = set()
         for target in targets:
-            has, known = _list_parameters(target, release)
-            lacks |= known - has
-        if lacks:
-            names = ", ".join(sorted(lacks))
-            return unsupported(f"{untested}; it lacks parameters that the patch needs: {names}")
+            parameters = (target.known_parameters or {}).items()
+            known = {name for name, releases in parameters if release.within(releases)}
+            stock = find(defining_module(target) or "", target.qualname)
+            other = known and known ^ inspect.signature(stock).parameters.keys()
+            if other:
+                names = ", ".join(sorted(other))
+                return unsupported(f"{untested}; {target.qualname} has other parameters: {names}")
         # First those faults that such a release had last: to look for others takes time.
         likely = sorted(patch.faults, key=lambda fault: not release.within(fault.releases))
         decision = decide_by_probes(likely, sys.modules[self._patches.package], untested)
         return decision._replace(targets=targets) if decision.state is State.APPLIED else decision
-
-    def _make_layer(self, patch_id: str, target: Target) -> Replacement:
-        """Hand calls on to stock that give a parameter which the replacement does not know."""
-        layer = super()._make_layer(patch_id, target)
-        has, known = _list_parameters(target, self._release)
-        unknown = has - known
-        if not unknown:
-            return layer
-        strict = self._patches.settings.strict
-
-        @functools.wraps(layer)
-        def guarded(stock: Stock, *args: Any, **kwargs: Any) -> Any:
-            signature = inspect.signature(stock)
-            given = signature.bind(*args, **kwargs).arguments  # Or the TypeError of stock.
-            strange = [
-                name
-                for name in sorted(unknown & given.keys())
-                if given[name] is not signature.parameters[name].default
-            ]
-            if not strange:
-                return layer(stock, *args, **kwargs)
-            warn_or_raise(
-                f"This call of {target.qualname} is not patched: the patch does not know these "
-                f"arguments: {', '.join(strange)}. The stock function runs. Leave the arguments "
-                f"out, or upgrade optax-dtypefix.",
-                strict=strict,
-            )
-            return stock(*args, **kwargs)
-
-        return guarded
 
     def _verify(self, patch_id: str, first: Decision | None) -> None:
         """Take out a patch that was chosen by probe and does not fix what the probe found.
@@ -111,11 +79,3 @@ class ProbedApplication(Application):
                 slot.decision = self.outcome[patch_id] = first or verdict
                 patches.points.detach(patch_id)
                 patches.points.refresh(patches.suspended())
-
-
-def _list_parameters(target: Target, release: Release) -> tuple[set[str], set[str]]:
-    """List those that the installed function has, and those that the replacement reads."""
-    known = target.known_parameters or {}
-    stock = find(defining_module(target) or "", target.qualname)
-    has = inspect.signature(stock).parameters if known else ()
-    return set(has), {name for name, releases in known.items() if release.within(releases)}

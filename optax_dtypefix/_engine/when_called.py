@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Callable
 
 from .._tally import THREAD
+from .import_hook import put_back
 from .lock import LOADING
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ def _package_in_place() -> Iterator[None]:
     """Let modules of this package be imported, also where strict mode refused its own import."""
     refused = _PACKAGE.__name__ not in sys.modules
     sys.modules.setdefault(_PACKAGE.__name__, _PACKAGE)
+    put_back()
     try:
         yield
     finally:

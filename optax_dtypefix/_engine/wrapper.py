@@ -14,8 +14,7 @@ import inspect
 import operator
 import threading
 import types
-import weakref
-from typing import TYPE_CHECKING, Any, Callable, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, no_type_check
 
 import wrapt
 
@@ -25,17 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from .patch import Replacement
-
-    _F = TypeVar("_F", bound=Callable[..., Any])
-    _FunctionWrapper = wrapt.FunctionWrapper[..., Any]
-
-    def no_type_check(function: _F) -> _F:
-        """Keep the types for mypy, which the original would drop."""
-        return function
-else:
-    from typing import no_type_check
-
-    _FunctionWrapper = wrapt.FunctionWrapper
 
 
 class _Thread(threading.local):
@@ -56,25 +44,23 @@ def stock_only() -> Iterator[None]:
         _THREAD.stock_only = before
 
 
-class PatchedFunction(_FunctionWrapper):
+class PatchedFunction(wrapt.FunctionWrapper):  # type: ignore[type-arg]
     """The one wrapper of a target; the patches that share the target are its layers.
 
     With no layers it behaves like the stock function. References that we cannot rebind (in
     closures, for example) still follow ``revert`` and ``disabled``.
     """
 
+    # Not annotated: a wrapper would have the annotations, in place of those of stock.
+    _self_layers = ()  # type: tuple[Replacement, ...]
+    _self_stock = _self_call = None  # type: Any
+    _self_called = False
+
     @no_type_check  # typeguard would read ``self.__class__``, which the proxy cannot forward yet.
     def __init__(self, stock: Callable[..., Any]) -> None:
         super().__init__(stock, self._self_dispatch)
         # ``__new__`` is a staticmethod, which Python 3.9 cannot call directly.
-        self._self_stock: Callable[..., Any] = getattr(stock, "__func__", stock)
-        self._self_call = self._self_stock
-        self._self_layers: tuple[Replacement, ...] = ()
-        self._self_called = False
-        # What came before the patch, as ``still_stock`` finds it: what the stock function built,
-        # and kinds of what holds it, by id. None: not searched for.
-        self._self_built: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._self_held: dict[int, str] | None = None
+        self._self_stock = self._self_call = getattr(stock, "__func__", stock)
 
     def _self_set_layers(self, replacements: Iterable[Replacement]) -> bool:
         """Stack the replacements on the stock function, the first one outermost.
@@ -145,16 +131,6 @@ class PatchedFunction(_FunctionWrapper):
         return f"<optax_dtypefix patch of {self.__wrapped__!r}>"
 
 
-class Builder:
-    """A function that is not wrapped, but a class that it calls is."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.__wrapped__ = self._self_stock = function
-        # As in ``PatchedFunction``. It may be held: what it builds from now on is patched.
-        self._self_built: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._self_held: dict[int, str] | None = None
-
-
 def patched_in(function: Any) -> PatchedFunction | None:
     """Find our wrapper in a chain of ``__wrapped__``, inside any wrappers of other code."""
     try:
@@ -167,7 +143,7 @@ def patched_in(function: Any) -> PatchedFunction | None:
 def stock_of(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the stock function behind a patched one, its bound method or its partial."""
     if isinstance(function, PatchedFunction):
-        return function.__wrapped__
+        return function.__wrapped__  # type: ignore[no-any-return]
     if type(function) is types.MethodType and isinstance(function.__func__, PatchedFunction):
         return types.MethodType(function.__func__.__wrapped__, function.__self__)
     if type(function) is functools.partial and isinstance(function.func, PatchedFunction):

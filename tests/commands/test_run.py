@@ -291,3 +291,9 @@ def test_verbose_logs_what_is_applied(command: Python) -> None:
         done = command("run", *options, OPTAX_DTYPEFIX_LOG=level, OPTAX_DTYPEFIX_ONLY="fromage")
         assert (done.returncode, done.stdout) == (0, "['train.py', '-v']\n")
         assert done.stderr.count("1 patch on optax ") == lines
+
+
+def test_what_a_variable_has_wrong_is_said_once(command: Python) -> None:
+    done = command("run", "-m", "sysconfig", "run", OPTAX_DTYPEFIX_DISABLE="prodgy")
+    assert done.stderr.count("OptaxDtypeFixWarning: Unknown patch 'prodgy'") == 1
+    assert done.returncode == 0

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def _no_pending_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clear the hooks that an earlier test left."""
-    monkeypatch.setattr(_import_hook, "_awaited", {})
+    monkeypatch.setattr(_import_hook, "_hooks", {})
     finders = [finder for finder in sys.meta_path if finder is not _import_hook._FINDER]
     monkeypatch.setattr(sys, "meta_path", finders)
 

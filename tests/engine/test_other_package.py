@@ -121,27 +121,6 @@ def test_names_copied_before_are_rebound(
     assert user.add is package.load(OTHER).add is stock
 
 
-def test_a_late_patch_names_what_holds_it(package: FakePackage) -> None:
-    held = [package.load(OTHER).add]
-    package.load()
-    engine = made()
-    with pytest.warns(OptaxDtypeFixWarning, match="still stock: add in list"):
-        start(engine)
-    assert engine.status()["a"].held == ("add in list",)
-    assert held[0](1, 2) == 3
-
-
-def test_in_time_for_the_package_nothing_is_searched_until_apply(package: FakePackage) -> None:
-    held = [package.load(OTHER).add]
-    engine = made()
-    start(engine)
-    package.load()
-    assert engine.status()["a"].held == ()
-    with pytest.warns(OptaxDtypeFixWarning, match="still stock: add in list"):
-        engine.apply()
-    assert held[0](1, 2) == 3
-
-
 def test_one_without_the_function_is_no_fault(package: FakePackage) -> None:
     package.sources[f"{OTHER}._core"] = package.sources[OTHER] = ""
     engine = made(strict=True)
@@ -193,21 +172,19 @@ def test_it_can_be_imported_after_strict_mode_refused_the_package(package: FakeP
     assert package.load(OTHER).add(1, 2) == 3
 
 
-def test_apply_patches_it_after_a_reload(package: FakePackage) -> None:
+def test_a_second_import_is_patched_too(package: FakePackage) -> None:
     engine = made()
     start(engine)
     package.load()
     package.load(OTHER)
     forget()
-    other = package.load(OTHER)
     row = engine.status()["a"]
     assert (row.state, row.reason.split(";")[0]) == (
         State.FAILED,
         f"{PATH} was reloaded or removed",
     )
-    engine.apply()
+    assert package.load(OTHER).add(1, 2) == -3
     assert engine.is_applied("a")
-    assert other.add(1, 2) == -3
 
 
 def test_a_name_that_other_code_set_is_noticed(package: FakePackage) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from optax_dtypefix import OptaxDtypeFixError, OptaxDtypeFixWarning
+from optax_dtypefix._engine import import_hook as _import_hook
 from optax_dtypefix._engine.import_hook import after_import
 from optax_dtypefix._record import Record, read_record
 from optax_dtypefix._settings import Settings
@@ -43,7 +44,7 @@ def begin(*others: Patch, **settings: Any) -> tuple[Engine, Record]:
     engine = engine_of(*(others or patches()), settings=asked)
     record = Record(asked, engine.status)
     start(engine)
-    after_import(NAME, lambda _: record.start())
+    after_import(NAME, record.start)
     return engine, record
 
 
@@ -124,6 +125,7 @@ def run_json(package: FakePackage, tmp_path: Path) -> Path:
     end(record)
     engine.revert()
     package.forget()
+    _import_hook._hooks.clear()  # What comes next is another process.
     return path
 
 

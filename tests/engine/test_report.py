@@ -52,7 +52,6 @@ def test_every_form_says_the_same(package: FakePackage) -> None:
         "upstream": ["https://example.org/1"],
         "fixed_in": "",
         "opt_in": False,
-        "held": [],
         "reached": 0,
     }
     heading, blank, columns, rule, first, second = str(report).splitlines()

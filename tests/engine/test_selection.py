@@ -219,31 +219,6 @@ def test_a_probe_that_cannot_run(package: FakePackage, error: Exception) -> None
     assert pkg.scale(5) == 10
 
 
-def test_a_call_with_an_unknown_parameter_goes_to_stock(package: FakePackage) -> None:
-    """A later optax may add a parameter; most calls do not use it."""
-    package.release("99.0")
-    known = patch("a", on("scale", known_parameters=frozenset({"x"})))
-    engine = engine_of(known, settings=Settings(strict=True))
-    start(engine)
-    pkg = package.load()
-    assert engine.status()["a"].state is State.APPLIED
-    assert (pkg.scale(5), pkg.scale(5, 2), pkg.scale(x=5, factor=2)) == (-10, -10, -10)
-    with pytest.raises(TypeError, match="missing"):
-        pkg.scale()
-    with pytest.raises(OptaxDtypeFixError, match=r"call of scale is not patched.*: factor"):
-        pkg.scale(5, 3)
-    engine.revert()
-    engine = engine_of(known)
-    engine.apply()
-    for give in ((5, 3), (5,)):
-        with pytest.warns(OptaxDtypeFixWarning, match=r"not patched.*: factor. The stock"):
-            assert pkg.scale(*give, **({} if len(give) > 1 else {"factor": 3})) == 15
-    engine.revert()
-    pkg.__version__ = "0.2.5"
-    engine.apply()  # On a tested release the replacement was tested with every parameter.
-    assert pkg.scale(5, 3) == -15
-
-
 def test_a_wrong_call_raises_the_error_of_stock(package: FakePackage) -> None:
     package.release("99.0")
     engine = engine_of(patch("a", on("scale")))
@@ -253,22 +228,27 @@ def test_a_wrong_call_raises_the_error_of_stock(package: FakePackage) -> None:
         pkg.scale()
 
 
-def test_a_function_without_a_parameter_is_not_patched_on_an_untested_release(
-    package: FakePackage,
+@pytest.mark.parametrize(
+    ("known", "other"), [(("x", "factor", "gone"), "gone"), (("x",), "factor")]
+)
+def test_a_function_with_other_parameters_is_not_patched_on_an_untested_release(
+    package: FakePackage, known: tuple[str, ...], other: str
 ) -> None:
-    needs = patch("a", on("scale", known_parameters=frozenset({"x", "factor", "gone"})))
-    engine = engine_of(needs)
+    needs = patch("a", on("scale", known_parameters=known))
+    fits = patch("b", on("scale", known_parameters=("x", "factor")))
+    engine = engine_of(needs, fits)
     package.release("99.0")
     pkg = package.load()
-    with pytest.warns(OptaxDtypeFixWarning, match=r"it lacks parameters that .* needs: gone"):
+    with pytest.warns(OptaxDtypeFixWarning, match=f"scale has other parameters: {other}. The"):
         engine.apply()
-    assert engine.status()["a"].state is State.UNSUPPORTED
-    assert pkg.scale(5) == 10
-    with pytest.raises(OptaxDtypeFixError, match="needs: gone"):
+    assert [row.state for row in engine.status()] == [State.UNSUPPORTED, State.APPLIED]
+    assert pkg.scale(5, 3) == -15
+    with pytest.raises(OptaxDtypeFixError, match=f"other parameters: {other}"):
         engine_of(needs, settings=Settings(strict=True)).apply()
+    engine.revert()
     pkg.__version__ = "0.2.5"
-    engine.apply()
-    assert pkg.scale(5) == -10
+    engine.apply("a")  # On a tested release the replacement was tested with every parameter.
+    assert pkg.scale(5, 3) == -15
 
 
 def test_each_variant_serves_its_releases(package: FakePackage) -> None:

@@ -219,7 +219,7 @@ FORKS = """
             engine.revert()
             engine.apply()
             import_hook.after_import("fakepkg.extra", id)
-            import_hook._awaited.clear()
+            import_hook._hooks.clear()
 
     thread = threading.Thread(target=revert_and_apply)
     thread.start()

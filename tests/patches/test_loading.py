@@ -41,6 +41,8 @@ TRACES = """
             ours = name.startswith(("optax_dtypefix.patches.", "optax_dtypefix._contract"))
             if ours and name not in tables:
                 del sys.modules[name]
+                parent, _, part = name.rpartition(".")
+                vars(sys.modules.get(parent, sys)).pop(part, None)  # Else they are put back.
 
     def importing(file):
         def step(x):

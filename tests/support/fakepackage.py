@@ -30,11 +30,9 @@ PATIENCE = 10.0
 SOURCES = {
     NAME: """
         __version__ = "0.2.5"
-        from fakepkg.core import Box, scale, shift, triple, twice
+        from fakepkg.core import Box, scale, shift, twice
         """,
     f"{NAME}.core": """
-        import functools
-
         def scale(x, factor=2):
             return x * factor
 
@@ -43,8 +41,6 @@ SOURCES = {
 
         def twice(x):
             return scale(scale(x))
-
-        triple = functools.partial(scale, factor=3)
 
         class Box:
             def __init__(self, value):

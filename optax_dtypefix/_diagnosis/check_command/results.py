@@ -6,8 +6,7 @@ import dataclasses
 import enum
 from typing import TYPE_CHECKING, Any
 
-from ..._engine.selection import NOT_OPTED_IN
-from ..._engine.state import State
+from ..._engine.state import NOT_OPTED_IN, State
 from ..processes import STOCK_AND_PATCHED, Written, run_workers
 from .optimizer import OptimizerError, OptimizerName
 
