@@ -49,8 +49,8 @@ MARKS = {
 """Radius and shape for each color. A later mark is drawn over the earlier ones."""
 
 HALVES = ("bfloat16", "float16")
-GAP, LINE, PANEL = 40, 16, 124
-"""The heights of a run: in the README's picture, of its marks, and of its curves."""
+GAP, LANE, LINE, PANEL = 52, 8, 16, 124
+"""The heights of a run: in the README's picture, with a lane for each way; marks; and curves."""
 
 WAYS = {
     "stock": "stock optax",
@@ -270,24 +270,26 @@ def draw_curves(record: Mapping[str, Any]) -> str:
 def draw_gains(record: Mapping[str, Any]) -> str:
     """Draw the final losses that a user can reach, for some runs, and write them beside."""
     cases = {(case["case"], case["dtype"]): case for case in record["ways"]}
-    bottom = 66 + GAP * len(GAINS)
+    top = 84
+    bottom = top + GAP * len(GAINS)
     svg = Svg(bottom + 26, "Final loss in half precision, relative to float32")
     axis = LogAxis(MARGIN + 8, 202, 1, 32)
-    axis.draw(svg, 62, bottom, (1, 2, 4, 8, 16, 32))
+    axis.draw(svg, top, bottom, (1, 2, 4, 8, 16, 32))
     svg.legend(46, [(color, words, MARKS[color][1]) for color, words, _ in REACHED.values()])
     for color, _, right in REACHED.values():
-        svg.mark(right - 14, 66, *mark_of(color))
+        svg.mark(right - 14, 70, *mark_of(color))
     for row, key in enumerate(GAINS):
-        y = 92 + GAP * row
-        svg.text(axis.left + 8, y - 13, ", ".join(key))
-        for way, (color, _, right) in REACHED.items():
+        name = top + GAP * row + 14
+        svg.text(axis.left + 8, name, ", ".join(key))
+        for lane, (way, (color, _, right)) in enumerate(REACHED.items()):
             ratio = 1 + excess(cases[key], way)
+            y = name + 10 + LANE * lane  # Each way has its own line: no mark hides another.
             if math.isfinite(ratio):
-                svg.mark(axis.place(ratio), y, *mark_of(color))
+                svg.mark(axis.place(ratio), y, 3, color, MARKS[color][1])
             else:
                 svg.cross(axis.right + 14, y, color)
             words = f"{ratio:.3g}x" if math.isfinite(ratio) else "NaN"
-            svg.text(right, y + 4, words, color, text_anchor="end", font_weight="bold")
+            svg.text(right, name + 26, words, color, text_anchor="end", font_weight="bold")
     return str(svg)
 
 
