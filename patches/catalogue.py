@@ -97,18 +97,6 @@ PATCHES: dict[str, dict[str, Any]] = {
             "the distance estimate stalls in bfloat16 and is NaN after a zero gradient; float64 "
             "updates in 64-bit mode up to 0.2.3"
         ),
-        "known_parameters": {
-            "prodigy": (
-                "learning_rate",
-                "betas",
-                "beta3",
-                "eps",
-                "estim_lr0",
-                "estim_lr_coef",
-                "weight_decay",
-                "safeguard_warmup >=0.2.3",
-            )
-        },
         "faults": {
             "float64": ">=0.1.8,<0.2.4 #1051",
             "float64_params": ">=0.1.8,<0.2.4 #1051",

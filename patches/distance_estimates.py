@@ -78,10 +78,12 @@ class _Estimates(KeepDtypes):
         scalars_in = statistics_dtype(params)
         squares = hasattr(state, "exp_avg_sq")
         averages_in = [average_dtype(p, squares=squares) for p in leaves(params)]
+        given = dict(arguments_in(builder_of(tx.init), tx.init))
 
         def final(name: str, field: Any) -> Any:
             if name not in _TREES:
-                return cast(field, scalars_in if is_inexact(field) else dtype_of(field))
+                number = given.get("estim_lr0", field) if name == "estim_lr" else field
+                return cast(number, scalars_in if is_inexact(field) else dtype_of(field))
             tree = problem.to_tree(field, params)
             if name in _COPIES:  # Some releases start with zeros and copy in the first step.
                 return cast_like(tree, params)

@@ -5,8 +5,8 @@ way                                    stock is given  in which dtypes  mode    
 =====================================  ==============  ===============  ==========  =============
 ``KeepDtypes``, by ``Layer``           trees           the user's (1)   32-bit (2)  cast back
 ``InFloat32``, by ``Layer``            trees           16 bits widened  the user's  rounded
-``distance_estimates``, line searches  lists of reals  one, >= 32 bits  32-bit      cast back (3)
-``prodigy``: own mathematics           lists of reals  each >= 32 bits  the user's  cast back (3)
+``distance_estimates``, ``prodigy``    lists of reals  one, >= 32 bits  32-bit      cast back (3)
+line searches                          lists of reals  one, >= 32 bits  the user's  cast back (3)
 ``schedule_free``                      trees           16 bits widened  the user's  cast back (3)
 ``inject_hyperparams``                 one number      hyperparameters  the user's  stock's
 ``functions.in_float32``               trees           16 bits widened  the user's  none
@@ -14,10 +14,6 @@ way                                    stock is given  in which dtypes  mode    
 
 (1) One dtype for all, if stock needs that. (2) If stock computes in float64 in 64-bit mode. (3)
 Scalars are float32 or wider. "Rounded" is by ``round_moments``, which ``cast_back`` calls as well.
-
-``prodigy`` does not run stock as ``distance_estimates`` does. Its 0/0 is inside stock's update:
-a guard there would depend on the order of stock's operations. And jax older than 0.7 traces each
-eager step in 32-bit mode, which takes ten times as long.
 
 Lists, where stock builds trees of its own, or where a complex leaf becomes a pair: a user-defined
 node need not accept either. Trees, where stock's state has fields of unknown structure. In all of

@@ -9,6 +9,7 @@ than its param, which makes stock's state wider in the first step
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, Callable
 
 import jax.numpy as jnp
@@ -23,6 +24,7 @@ from ..._contract.dtypes import (
     leaves,
     tree_map,
 )
+from ..._contract.kinds import promote_initial_state
 from ..._contract.promotion import standard_promotion
 from ..._contract.updates import bound_of, kept_like, same_dtypes
 from ..._contract.widths import compute_dtype
@@ -30,7 +32,7 @@ from ..._contract.x64 import without_x64
 from ..._engine.patch import Stock
 from ..._tally import Tally
 from .layer import Layer
-from .rebuild import Call, call_of
+from .rebuild import Call, call_of, link_of
 
 Trees = tuple[PyTree, PyTree, PyTree]
 """Gradients, state and params."""
@@ -87,7 +89,11 @@ class KeepDtypes:
         return self.may_promote or (self.in_32_bits and self.has_one_dtype)
 
     def start(self, tx: Any, params: PyTree) -> PyTree:
-        """Return a new state of stock."""
+        """Return a new state of stock, in the kinds of numbers that it will hold."""
+        run = functools.partial(self.run, functools.partial(link_of(tx)))
+        return promote_initial_state(run, self._start(tx, params), params)
+
+    def _start(self, tx: Any, params: PyTree) -> PyTree:
         if self.convert:  # As each step is given them.
             _, _, params = cast_integers_to_float32((), (), params)
         state = self._run_in_its_mode(tx.init, params)

@@ -31,7 +31,6 @@ from ..._contract.dtypes import (
     unflatten_like,
 )
 from ..._contract.float32 import dtypes_in_float32
-from ..._contract.kinds import promote_initial_state
 from ..._contract.moments import round_moments, roundings_of, second_moments
 from ..._contract.promotion import keep_present_mode
 from ..._contract.rounding import round_leaf
@@ -154,8 +153,7 @@ class Layer:
         keep = self.keep
         if keep is None:
             return self.tx.init(params)
-        run = functools.partial(keep.run, functools.partial(link_of(self.tx)))
-        state = promote_initial_state(run, keep.start(self.tx, params), params)
+        state = keep.start(self.tx, params)
         if keep.has_one_dtype or self._starts_wide:
             state = start_as_stock(self.tx, state, params)
         return strip_weak_type(state)

@@ -163,6 +163,7 @@ def test_a_state_restored_from_stock_keeps_its_dtypes() -> None:
 @pytest.mark.skipif(
     Version(optax.__version__) > Version("0.2.3"), reason="stock refuses such a param from 0.2.4 on"
 )
+@pytest.mark.filterwarnings("ignore:In a future release of JAX, flatten-up-to")
 def test_a_param_without_a_gradient_changes_nothing() -> None:
     tx, both = contrib.prodigy(), tree_of(jnp.float32)
     trainable, grads = {**both, "b": None}, {**both, "b": None}

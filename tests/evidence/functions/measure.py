@@ -1,9 +1,9 @@
 """Print as JSON in which problems each patch changes public functions of the installed optax.
 
-``python -m evidence.functions.measure [NAME ...]``, in ``tests/``, traces each function on stock,
-and with each patch that the function reaches. Where stock is right, a patch changes no program: so
-what a patch changes is a fault of stock. A function counts for what it does itself, not for what a
-transformation does that it is given.
+``python -m evidence.functions.measure [NAME ...]``, in ``tests/``, traces each function with all
+default patches, and without each patch that it reaches. Where stock is right, a patch changes no
+program: so what a patch changes is a fault of stock. A function counts for what it does itself, not
+for what a transformation does that it is given.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from evidence.audit.cases import RATES, Case, cases, public_transformations, req
 from evidence.audit.measure import traced_step
 from evidence.audit.regimes import REGIMES, Regime
 from evidence.functions.calls import available
-from optax_dtypefix.patches import IDS
 from optax_dtypefix.patches.functions import KINDS
 from support.transformations import drifting
 from support.trees import tree_of
@@ -180,14 +179,13 @@ def _kinds(regimes: Collection[str], trace: Callable[[Regime], Any]) -> Kinds:
         if regime.name not in regimes:
             continue
         before = optax_dtypefix.status()
-        if _program(regime, trace) is None:  # It makes no sense, with or without patches.
+        patched = _program(regime, trace)
+        if patched is None:  # It makes no sense, with or without patches.
             continue
         reached = [p.id for p in optax_dtypefix.status() if p.reached > before[p.id].reached]
-        with optax_dtypefix.disabled():
-            stock = _program(regime, trace)
         for patch in reached:
-            with optax_dtypefix.disabled(*(other for other in IDS if other != patch)):
-                if _program(regime, trace) != stock:
+            with optax_dtypefix.disabled(patch):
+                if _program(regime, trace) != patched:
                     found.setdefault(patch, set()).add(_KINDS[regime.name])
     return found
 

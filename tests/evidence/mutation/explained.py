@@ -13,14 +13,6 @@ EXPLAINED: dict[tuple[str, str], str] = {
         "if callable(rate):  ->  if False:",
     ): "In 0.2.3 no function of the patch takes a schedule. A test of 0.2.8 fails.",
     (
-        "patches/distance_estimates/__init__.py",
-        "0 if name == 'weight_decay' else -1  ->  0 if False else -1",
-    ): "In 0.2.3 weight decay cannot be a schedule. A test of 0.2.8 fails.",
-    (
-        "patches/distance_estimates/__init__.py",
-        "if value is not None:  ->  if False:",
-    ): "In 0.2.8 stock casts the loss itself. A test of 0.2.3 fails.",
-    (
         "patches/multi_steps.py",
         "if jnp.issubdtype(param, jnp.complexfloating) or requested == jnp.float32:  ->  if True:",
     ): "Before 0.2.8 there is no accumulator_dtype to ask for. A test of 0.2.8 fails.",
