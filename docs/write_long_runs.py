@@ -67,13 +67,13 @@ SHOWN = ("transformer, adamw", "bfloat16")
 """The run whose memory stands in the summary."""
 
 CHOICE = """\
-# Train in half precision
+# Train in half precision: bf16 and fp16
 
 {recorded_on}
 
 On stock, half-precision params lose small updates: a bfloat16 param of 1 does not move by 0.001.
-With the import, `optax.apply_updates` rounds them up and down, and they train as float32 params
-do. Or keep a float32 copy of the params, with one line around the whole optimizer:
+With the import, `optax.apply_updates` rounds them up and down, and they train almost as well as
+float32 params. Or keep a float32 copy of the params, with one line around the whole optimizer:
 `tx = optax_dtypefix.master_weights(tx)`. The table shows how far the final loss is above that of
 float32 params after 3,000 steps, for a transformer and over all runs, and the bytes a param:
 
@@ -113,6 +113,12 @@ runs. It ends at least 5 % lower than patched optax in {lower} runs: {names}.
 In {helped} patched optax ends where the reference does, so stock's rounding error happens to help
 on this problem. In the others the end depends on the last bit: it also differs between float32
 and float64.
+
+The figures of `prodigy` are of one run, and its loss jumps up now and then, in float32 too: its step
+size stays above 0.2 to the end. So a run with rounding may end worse than one without, by chance.
+Of eight runs with other initial params and batches, the median ends in bfloat16 at 0.0003 with the
+default patches, at 0.0004 with rounding off and at 0.0011 on stock, and in float32 at 0.0003. A
+jump is in the last 300 steps of 2, 2, 0 and 1 of the eight.
 
 In the table:
 
