@@ -114,11 +114,11 @@ In {helped} patched optax ends where the reference does, so stock's rounding err
 on this problem. In the others the end depends on the last bit: it also differs between float32
 and float64.
 
-The figures of `prodigy` are of one run, and its loss jumps up now and then, in float32 too: its step
-size is still 0.2 to 0.3 at the end. So a run with rounding may end worse than one without, by chance.
-Of eight runs with other initial params and batches, the median ends in bfloat16 at 0.0003 with the
-default patches, at 0.0004 with rounding off and at 0.0011 on stock, and in float32 at 0.0003. A
-jump is in the last 300 steps of 2, 2, 0 and 1 of the eight.
+The figures of `prodigy` are of one run, and its loss jumps up now and then, in float32 too: its
+step size is still 0.2 to 0.3 at the end. So a run with rounding may end worse than one without, by
+chance. Of eight runs with other initial params and batches, the median ends in bfloat16 at 0.0003
+with the default patches, at 0.0004 with rounding off and at 0.0011 on stock, and in float32 at
+0.0003. A jump is in the last 300 steps of 2, 2, 0 and 1 of the eight.
 
 In the table:
 
