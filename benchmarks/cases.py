@@ -75,7 +75,6 @@ def _all_cases() -> dict[str, Case]:
             "zoom_linesearch", lambda: optax.lbfgs(memory_size=1), ("value", "grad", "value_fn")
         ),
         "adamw, float32 moments": Case("float32_moments", _adamw, opt_in=True),
-        "adamw, every_transform": Case("every_transform", _adamw, opt_in=True),
     }
     absent = {
         name

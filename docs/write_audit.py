@@ -30,7 +30,7 @@ _HEAD = """\
 Stock optax breaks the [dtype contract](contract.md) on every release. The picture shows how often,
 and what the patches fix, on an old, a middle and the newest release. `nox -t full` checks all.
 
-![Share of combinations: right on stock, fixed by default, fixed by the opt-in patch](audit.svg)
+![Share of combinations: right on stock, fixed by the patches](audit.svg)
 
 We measured every public transformation of each release:
 
@@ -41,16 +41,15 @@ We measured every public transformation of each release:
 
 The table counts these combinations, and those that break the contract, raise, or have an update
 narrower than on stock. The number in brackets counts only the {same_dtypes} settings in which
-gradients have the dtypes of their params. In the others some state changes its dtypes unless you
-enable the opt-in patch `every_transform`.
+gradients have the dtypes of their params.
 
-| optax | jax | combinations | stock | patched | with `every_transform` | by design |
-|---|---|---|---|---|---|---|"""
+| optax | jax | combinations | stock | patched | by design |
+|---|---|---|---|---|---|"""
 
 _STILL_BROKEN = """
 ## Still broken
 
-With both the default patches and `every_transform`, these combinations are broken:
+With the default patches, these combinations are broken:
 """
 
 _BY_DESIGN = """

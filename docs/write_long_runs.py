@@ -56,7 +56,7 @@ WAYS = {
     "stock": "stock optax",
     "rounded": "default patches",
     "patched": "default patches, rounding of params switched off",
-    "opt-ins": "the same, with `float32_moments`, `float32_averages`",
+    "opt-ins": "the same, with `float32_moments`",
     "master_weights": "`master_weights(tx)`",
     "float32": "float32 params",
     "float64": "float64 params",
@@ -138,7 +138,7 @@ EVERY_WAY = """
 
 The mean loss of the last 300 steps. The [record](long-runs.json) also has the bytes a param.
 *Rounding off* is `OPTAX_DTYPEFIX_DISABLE=stochastic_rounding`, and so is *opt-ins*, with
-`float32_moments` and `float32_averages`. *Copy* is `master_weights(tx)`.
+`float32_moments`. *Copy* is `master_weights(tx)`.
 
 | run | stock | default | rounding off | opt-ins | copy | float32 | float64 |
 |---|---|---|---|---|---|---|---|"""

@@ -58,10 +58,10 @@ OPTAX_DTYPEFIX_DISABLE=stochastic_rounding,bfloat16_moments python train.py
 An opt-in patch acts only if you name it:
 
 ```sh
-OPTAX_DTYPEFIX_ENABLE=every_transform python train.py
+OPTAX_DTYPEFIX_ENABLE=float32_moments python train.py
 ```
 
-In Python, call `optax_dtypefix.apply("every_transform")` before you build the optimizer.
+In Python, call `optax_dtypefix.apply("float32_moments")` before you build the optimizer.
 
 [All variables](../control.md#variables)"""
 
@@ -98,12 +98,17 @@ def example_of(patch_id: str) -> Example:
     headlines = row.findall(index.read_text(encoding="utf-8"))
     if not headlines:
         raise LookupError(f"{index} has no row for {patch_id}: copy another row, and edit it")
-    return Example(
-        headlines[0],
-        *re.findall(r"```\w+\n(.*?)\n```", above, re.DOTALL),
-        *re.findall(r"\(fault `(\w+)` below\)", above),
-        above.partition("**Do numbers change?** ")[2].strip(),
-    )
+    blocks = re.findall(r"```\w+\n(.*?)\n```", above, re.DOTALL)
+    faults = re.findall(r"\(fault `(\w+)` below\)", above)
+    numbers = above.partition("**Do numbers change?** ")[2].strip()
+    missing = [
+        *(["the script, what stock prints and what the patch prints"] if len(blocks) != 3 else []),
+        *(["'(fault `id` below)'"] if len(faults) != 1 else []),
+        *(["'**Do numbers change?** ...'"] if not numbers else []),
+    ]
+    if missing:
+        raise LookupError(f"{written} needs, above its first heading, {' and '.join(missing)}")
+    return Example(headlines[0], *blocks, *faults, numbers)
 
 
 def page(patch: Patch) -> Iterator[str]:

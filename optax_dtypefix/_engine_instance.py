@@ -12,6 +12,7 @@ from ._engine.engine import Engine
 from ._logging import set_up_logging
 from ._settings import SETTINGS
 from .patches import IDS, load
+from .patches.catalogue import REMOVED
 from .patches.releases import TESTED
 
 if TYPE_CHECKING:
@@ -25,4 +26,4 @@ def _probing() -> AbstractContextManager[None]:
 
 
 set_up_logging(SETTINGS.log_level)
-ENGINE = Engine("optax", IDS, load, SETTINGS, TESTED, _probing)
+ENGINE = Engine("optax", IDS, load, SETTINGS, TESTED, _probing, REMOVED)

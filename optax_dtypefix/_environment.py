@@ -2,7 +2,7 @@
 
 A malformed value raises :class:`OptaxDtypeFixError`, which names the variable, the value and the
 allowed values. An unknown patch id is a warning that suggests the nearest id, or an error in strict
-mode.
+mode. An id that an older version had is a warning in strict mode too.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ._errors import OptaxDtypeFixError, warn_or_raise
 from ._text import closest, suggest
+from .patches.catalogue import REMOVED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -83,12 +84,15 @@ def _ids(
     effect = "nothing is patched" if nothing_left else "ignored"
     consequence = "" if strict else f" ({effect})"
     for word in words:
-        if word not in known_ids:
+        if word in REMOVED:
+            end = " Nothing is patched." if nothing_left else ""
+            warn_or_raise(f"Patch {word!r} in {variable} {REMOVED[word]}{end}", strict=False)
+        elif word not in known_ids:
             valid = [*known_ids, *everything]
             advice = suggest(word, valid, several="Separate patch ids with commas.")
             message = f"Unknown patch {word!r} in {variable}{consequence}. {advice}"
             warn_or_raise(message, strict=strict)
-    return frozenset(words)
+    return frozenset(words).difference(REMOVED)
 
 
 def _check_names(environment: Mapping[str, str], *, strict: bool) -> None:

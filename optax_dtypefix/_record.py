@@ -14,6 +14,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Callable
 
 from ._errors import OptaxDtypeFixError, summarize, warn_or_raise
+from .patches.catalogue import REMOVED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,10 +66,11 @@ class Record:
         mine, theirs = (_version_and_rest(applied) for applied in (now, recorded))
         if mine[1] != theirs[1]:
             self.write_nothing()  # It may be the path of the required record.
+            removed = [f"Patch {i!r} {REMOVED[i]}\n" for i in recorded if i in REMOVED]
             raise OptaxDtypeFixError(
                 f"The packages or patches differ from the record {self._settings.require}:\n"
                 f"  only now:      {_without(now, recorded)}\n"
-                f"  only recorded: {_without(recorded, now)}\n"
+                f"  only recorded: {_without(recorded, now)}\n{''.join(removed)}"
                 f"Use the recorded packages and OPTAX_DTYPEFIX* variables. To accept the "
                 f"difference, record again: run once with OPTAX_DTYPEFIX_REPORT (--report) and "
                 f"without OPTAX_DTYPEFIX_REQUIRE (--require)."

@@ -22,15 +22,18 @@ class Tally:
 
     Attributes:
       reached: calls that the patch took over from stock.
+      in_half: whether one of them was a step of half-precision params.
     """
 
     def __init__(self) -> None:
         self.reached = 0
+        self.in_half = False
 
-    def reach(self) -> None:
+    def reach(self, *, in_half: bool = False) -> None:
         """Count a call."""
         if not THREAD.paused:
             self.reached += 1
+            self.in_half |= in_half
 
 
 @contextlib.contextmanager

@@ -20,16 +20,6 @@ from __future__ import annotations
 from typing import Any
 
 PATCHES: dict[str, dict[str, Any]] = {
-    "every_transform": {
-        "summary": (
-            "a transformation of your own may change the dtypes of its state: gradients are wider "
-            "than params, or its numbers are"
-        ),
-        "opt_in": True,
-        "faults": {
-            "own_transformation": ">=0.1.2 #1207",
-        },
-    },
     "multi_steps": {
         "summary": (
             "`MultiSteps` raises `TypeError` or changes dtypes if the inner optimizer changes a "
@@ -151,8 +141,8 @@ PATCHES: dict[str, dict[str, Any]] = {
     },
     "float32_moments": {
         "summary": (
-            "second moments in half precision are rounded in each step: in bfloat16, the sum of "
-            "squares of adagrad stops growing"
+            "in half precision, moments, averages and sums are rounded in each step: in bfloat16, "
+            "the sum of squares of adagrad stops growing"
         ),
         "opt_in": True,
         "allow_missing_targets": True,
@@ -162,20 +152,9 @@ PATCHES: dict[str, dict[str, Any]] = {
             "stalled_decay": ">=0.1.2 #1552",
             "stalled_factors": ">=0.2.4",
             "stalled_sum": ">=0.1.2",
-        },
-    },
-    "float32_averages": {
-        "summary": (
-            "`ema`, `trace` and `apply_every` round each step in half precision: in bfloat16, the "
-            "momentum of ones in `trace(0.99)` ends at 64"
-        ),
-        "opt_in": True,
-        "allow_missing_targets": True,
-        "faults": {
-            "narrow_averages": ">=0.1.2",
             "stalled_ema": ">=0.1.2",
-            "stalled_sum": ">=0.1.2",
             "stalled_trace": ">=0.1.2",
+            "stalled_accumulator": ">=0.1.2",
         },
     },
     "float16_eps": {
@@ -345,3 +324,15 @@ PATCHES: dict[str, dict[str, Any]] = {
         },
     },
 }
+
+REMOVED: dict[str, str] = {
+    "every_transform": (
+        "does nothing since 2.0. Transformations of optax keep their dtypes by default. For your "
+        "own, call optax_dtypefix.preserve_dtypes(tx), and remove this id."
+    ),
+    "float32_averages": (
+        "does nothing since 2.0. float32_moments keeps averages and sums in float32 too: name that "
+        "patch instead."
+    ),
+}
+"""What to say of the ids of older versions, which are accepted wherever ids are."""

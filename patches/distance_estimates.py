@@ -17,7 +17,7 @@ dadapt_adamw hardly moves, and momo takes complex step sizes.
 Here stock runs in 32-bit mode on a list of the leaves, all in float32, or in float64 if one leaf
 is, so that nothing is promoted. A complex leaf becomes a pair of real leaves: the algorithms are
 made for real vectors. ``dadapt_adamw`` and ``prodigy`` divide by the sum of all gradients, which is
-0 until the first of them is not: stock is given tiny numbers then. No upstream issue was found for
+0 until the first of them is not: stock is given a tiny number then. No upstream issue was found for
 the scalars; the linked issues are related.
 """
 
@@ -154,11 +154,15 @@ class _Estimates(KeepDtypes):
         }
         run = functools.partial(_with_arguments(update.func, argument), **extra_args)
         flat, wide = problem.to_list(grads), _map_fields(to_stock, state)
-        if hasattr(wide, "grad_sum"):
-            wide = wide._replace(grad_sum=_without_zero(wide.grad_sum, flat))
+        divides = hasattr(wide, "grad_sum")
+        if divides:
+            total, restored = _without_zero(wide.grad_sum, flat)
+            wide = wide._replace(grad_sum=total)
         lists = flat, wide, problem.to_list(params)
         with standard_promotion():
             new_updates, new_state = without_x64(run, *lists)
+        if divides:
+            new_state = new_state._replace(grad_sum=restored(new_state.grad_sum))
         result = problem.to_tree(new_updates, grads), _map_fields(from_stock, new_state)
         if base is not None:
             _free(lists, keep=(given, result))
@@ -231,11 +235,29 @@ def _returning(updates: Callable[[], PyTree]) -> Any:
     return optax.GradientTransformation(lambda _: (), lambda *_, **__: (updates(), ()))
 
 
-def _without_zero(total: list[Any], grads: list[Any]) -> PyTree:
-    """Replace the sum of all gradients by tiny numbers while all are 0: stock divides by it."""
-    are_zero = (jnp.all(leaf == 0) for leaf in leaves((total, grads)))
-    nothing = functools.reduce(jnp.logical_and, are_zero)
-    return tree_map(lambda leaf: jnp.where(nothing, jnp.asarray(1e-30, leaf.dtype), leaf), total)
+def _without_zero(total: list[Any], grads: list[Any]) -> tuple[PyTree, Callable[[PyTree], PyTree]]:
+    """Add a tiny number to the sum of all gradients, by whose size stock divides: it may be 0.
+
+    The number stands at one place, where both the sum and the gradient are 0.
+
+    Returns:
+      The sum, and a function that takes the number out of the next sum.
+    """
+    flat = leaves(total)
+    sizes = {jnp.size(leaf): i for i, leaf in enumerate(flat) if jnp.size(leaf)}
+    if not sizes:
+        return total, lambda new: new
+    index = sizes[min(sizes)]
+    place = (0,) * jnp.ndim(flat[index])
+    is_zero = (flat[index][place] == 0) & (leaves(grads)[index][place] == 0)
+
+    def put(number: float, tree: PyTree) -> PyTree:
+        changed = leaves(tree)
+        leaf = changed[index]
+        changed[index] = leaf.at[place].set(jnp.where(is_zero, number, leaf[place]))
+        return unflatten_like(tree, changed)
+
+    return put(1e-33, total), functools.partial(put, 0.0)
 
 
 def _free(copies: PyTree, keep: PyTree) -> None:

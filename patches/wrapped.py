@@ -84,9 +84,8 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "base": {
         "GradientTransformation.__new__": (
-            "every_transform", "door:prodigy", "door:float32_moments", "door:float32_averages",
-            "door:float16_eps", "door:bfloat16_moments", "door:promotion",
-            "door:distance_estimates",
+            "door:prodigy", "door:float32_moments", "door:float16_eps", "door:bfloat16_moments",
+            "door:promotion", "door:distance_estimates",
         ),
     },
     "clipping": {
@@ -221,13 +220,13 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
 
 BUILDERS: dict[str, tuple[str, ...]] = {
     "add_noise": ("promotion:no_integers !=0.2.3", "promotion:no_integers_in_32_bits ==0.2.3"),
-    "apply_every": ("float32_averages", "float16_eps", "bfloat16_moments", "promotion"),
+    "apply_every": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
     "centralize": ("promotion",),
     "clip": ("promotion",),
     "cocob": ("promotion:in_one_dtype <0.2.3",),
     "dadapt_adamw": ("distance_estimates",),
     "differentially_private_aggregate": ("promotion",),
-    "ema": ("float32_averages", "float16_eps", "bfloat16_moments", "promotion"),
+    "ema": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
     "hutchinson_estimator_diag_hessian": ("promotion:hessian",),
     "mechanize": ("distance_estimates:mechanize",),
     "momo": ("distance_estimates",),
@@ -243,7 +242,7 @@ BUILDERS: dict[str, tuple[str, ...]] = {
     "scale_by_amsgrad": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
     "scale_by_belief": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
     "scale_by_cocob": (
-        "float16_eps", "bfloat16_moments",
+        "float32_moments", "float16_eps", "bfloat16_moments",
         "promotion:in_one_dtype ==0.2.3", "promotion:no_integers >=0.2.4",
     ),
     "scale_by_distance_over_gradients": ("promotion:in_one_dtype",),
@@ -254,9 +253,11 @@ BUILDERS: dict[str, tuple[str, ...]] = {
         "promotion:in_one_dtype <0.2.4", "promotion >=0.2.4",
     ),
     "scale_by_galore": ("promotion:any_gradients",),
-    "scale_by_lion": ("float16_eps", "bfloat16_moments", "promotion"),
+    "scale_by_lion": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
     "scale_by_madgrad": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
-    "scale_by_muon": ("float16_eps", "bfloat16_moments", "promotion:in_32_bits"),
+    "scale_by_muon": (
+        "float32_moments", "float16_eps", "bfloat16_moments", "promotion:in_32_bits",
+    ),
     "scale_by_novograd": (
         "float32_moments", "float16_eps", "bfloat16_moments",
         "promotion:any_gradients_in_32_bits <0.2.4", "promotion:any_gradients_in_one_dtype >=0.2.4",
@@ -279,14 +280,15 @@ BUILDERS: dict[str, tuple[str, ...]] = {
         "promotion.special_cases:count_in_int32 <0.2.7", "promotion >=0.2.7",
     ),
     "scale_by_sm3": (
-        "float16_eps", "bfloat16_moments", "promotion:in_one_dtype <0.2.4", "promotion >=0.2.4",
+        "float32_moments", "float16_eps", "bfloat16_moments",
+        "promotion:in_one_dtype <0.2.4", "promotion >=0.2.4",
     ),
     "scale_by_sophia": (
         "float32_moments", "float16_eps", "bfloat16_moments", "promotion:no_integers",
     ),
     "scale_by_stddev": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
     "scale_by_yogi": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
-    "trace": ("float32_averages", "float16_eps", "bfloat16_moments", "promotion"),
+    "trace": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
 }
 """The functions of optax whose transformations ``door.py`` lifts, and what each patch asks for.
 

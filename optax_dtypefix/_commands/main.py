@@ -131,7 +131,10 @@ def _status(options: argparse.Namespace) -> int:
 
 def _doctor(options: argparse.Namespace) -> int:
     _look_for_optax()
-    found = diagnose(options.patches)
+    known = [*filter(None, options.patches)]  # Not those that are removed.
+    if options.patches and not known:
+        return 0
+    found = diagnose(known)
     text = found.as_text(
         shutil.get_terminal_size().columns, verbose=options.verbose, paint=painter()
     )

@@ -17,6 +17,7 @@ from .._engine.release import Release, version_of
 from .._errors import CHECK_FAILED
 from .._text import closest, suggest
 from ..patches import IDS, load
+from ..patches.catalogue import REMOVED
 from ..patches.functions import faults_of
 from ..patches.releases import TESTED
 
@@ -319,6 +320,9 @@ def _parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentP
 
 def _patch_or_fault(name: str) -> str:
     patch_id, dot, _ = name.partition(".")
+    if patch_id in REMOVED:
+        print(f"optax-dtypefix: Patch {patch_id!r} {REMOVED[patch_id]}", file=sys.stderr)
+        return ""
     known: tuple[str, ...] = IDS
     if dot and patch_id in IDS:
         known = tuple(f"{patch_id}.{fault.id}" for fault in load(patch_id).faults)

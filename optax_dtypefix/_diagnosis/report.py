@@ -107,12 +107,14 @@ class Report:
       jax_version: the installed version, or ``not installed``.
       patches: one ``PatchStatus`` a patch.
       optax_location: the folder of optax; empty until optax is imported.
+      notes: what the program should do differently, as sentences; mostly nothing.
     """
 
     optax_version: str
     jax_version: str
     patches: tuple[PatchStatus, ...]
     optax_location: str = ""
+    notes: list[str] = dataclasses.field(default_factory=list, compare=False)
 
     @property
     def applied(self) -> list[str]:
@@ -152,17 +154,6 @@ class Report:
             f"optax-dtypefix {__version__}: {patches} on optax {self.optax_version}, "
             f"jax {self.jax_version} (digest {self.digest[:6]})"
         )
-
-    @property
-    def notes(self) -> list[str]:
-        """What the program should do differently, as sentences; mostly nothing."""
-        rows = {patch.id: patch for patch in self}
-        rounding = rows.get("stochastic_rounding")
-        if rounding is None or rounding.reached or rounding.state is not State.APPLIED:
-            return []
-        makers = ("bfloat16_moments", "float16_eps")
-        made = any(rows[patch_id].reached for patch_id in makers if patch_id in rows)
-        return [_NEVER_ADDED] if made else []
 
     def __iter__(self) -> Iterator[PatchStatus]:
         return iter(self.patches)
@@ -278,7 +269,16 @@ def make_report(patches: Patches) -> Report:
         jax_version=_release.version_of("jax"),
         patches=rows,
         optax_location=os.path.dirname(getattr(package, "__file__", None) or ""),
+        notes=_notes_on(patches, {row.id: row for row in rows}),
     )
+
+
+def _notes_on(patches: Patches, rows: dict[str, PatchStatus]) -> list[str]:
+    rounding = rows.get("stochastic_rounding")
+    if rounding is None or rounding.reached or rounding.state is not State.APPLIED:
+        return []
+    in_half = any(slot.tally.in_half for slot in patches.slots.values())
+    return [_NEVER_ADDED] if in_half else []
 
 
 def _declared(patches: Patches, patch_id: str) -> tuple[tuple[str, ...], str, bool]:

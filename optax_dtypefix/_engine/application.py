@@ -51,6 +51,7 @@ class Patches:
       settings: what the user set in the environment.
       tested: the releases that the tables of the patches were verified on, oldest first.
       probing: returns a context for probes, in which the user's modes do not count.
+      removed: ids of older versions, which do nothing, and what to say if one is named.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917  # All that the engine knows of optax and of JAX.
@@ -61,6 +62,7 @@ class Patches:
         settings: Settings,
         tested: Sequence[str],
         probing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+        removed: Mapping[str, str] = {},
     ) -> None:
         self.package = package
         self.ids = tuple(ids)
@@ -68,22 +70,25 @@ class Patches:
         self.settings = settings
         self.tested = tuple(tested)
         self.probing = probing
+        self.removed = removed
         self.points = PatchPoints(package, self.ids)
         self.slots = {patch_id: Slot() for patch_id in self.ids}
         self.blocks: list[tuple[str, ...]] = []  # The ids of each open ``disabled`` block.
 
     def choose(self, ids: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the named ids, or all if none is named.
+        """Return the named ids without those that are removed, or all if none is named.
 
         Raises:
           ValueError: unknown id; the message names the nearest one.
         """
         for patch_id in ids:
-            if patch_id not in self.ids:
+            if patch_id in (*self.removed,):  # A list has no hash.
+                warn_or_raise(f"Patch {patch_id!r} {self.removed[patch_id]}", strict=False)
+            elif patch_id not in self.ids:
                 from .._text import suggest  # Only an error needs it.
 
                 raise ValueError(f"Unknown patch {patch_id!r}. {suggest(patch_id, self.ids)}")
-        return ids or self.ids
+        return tuple(i for i in ids if i in self.ids) if ids else self.ids
 
     def suspended(self) -> set[str]:
         """Return the patches of the open ``disabled`` blocks."""

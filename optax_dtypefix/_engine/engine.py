@@ -55,7 +55,7 @@ class Engine(Patches):
         if is_imported(self.package):
             self._apply(chosen)
             self._report_still_stock()
-        for patch_id in ids:
+        for patch_id in chosen if ids else ():
             disabled_reason = self.settings.disabled_reason(patch_id)
             if disabled_reason is not None:
                 warn_or_raise(
@@ -103,9 +103,9 @@ class Engine(Patches):
 
     def is_applied(self, patch_id: str) -> bool:
         """Return whether calls reach this patch right now."""
-        self.choose((patch_id,))
+        chosen = self.choose((patch_id,))
         with LOCK:
-            return self.decision_now(patch_id).state is State.APPLIED
+            return any(self.decision_now(i).state is State.APPLIED for i in chosen)
 
     def status(self) -> Report:
         """Report the state of every patch."""

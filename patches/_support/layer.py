@@ -189,7 +189,8 @@ class Layer:
         self, updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
     ) -> Step | tuple[PyTree, PyTree]:
         """Take a step, in float32 where a leaf is narrow."""
-        state = self._keep_range(updates, state, params, extra_args)
+        if not (self.keep and self.keep.also_in_float32):  # These run in one dtype.
+            state = self._keep_range(updates, state, params, extra_args)
         given = wide = (updates, state, params)
         acting = self._acting(state, updates, params)
         if acting:
@@ -198,9 +199,11 @@ class Layer:
             except Exception:  # A pytree node of the user's takes no other dtype.
                 acting = []
         seen = _extra_args(params, extra_args) if extra_args else {}
-        for widening in acting:
-            widening.tally.reach()
         if acting:
+            like = updates if params is None else params
+            in_half = any(map(is_half_dtype, all_dtypes(like)))
+            for widening in acting:
+                widening.tally.reach(in_half=in_half)
             return self._step_in_float32(wide, *given, seen)
         if self.keep:
             self.tally.reach()

@@ -73,9 +73,7 @@ def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         """Build what has the hyperparameters for its state, in place of a transformation."""
         import optax
 
-        # Not a tree: ``every_transform`` casts numbers in a state.
-        state: Any = functools.partial(dict, hyperparams)
-        return optax.GradientTransformation(lambda _: state, lambda *_: (None, state))
+        return optax.GradientTransformation(lambda _: hyperparams, lambda *_: (None, hyperparams))
 
     remember.__signature__ = signature  # type: ignore[attr-defined]
     call, built = call_of(stock, (), arguments), stock(**arguments)  # Checks the arguments.
@@ -116,7 +114,7 @@ class _Injected:
         # NumPy: a probe must not create JAX arrays. To make one of that may compile a program.
         state = self.hyperparams.init(next(same, np.zeros((), widths.stock)))
         kept, used = self.factory.settle(state.hyperparams, widths)
-        build = functools.partial(self.factory.build, state.inner_state(), used, widths)
+        build = functools.partial(self.factory.build, state.inner_state, used, widths)
         inner_state = strip_weak_type(build().init(params))
         update = functools.partial(self._update_inner, build, widths)
         inner_state = promote_initial_state(update, inner_state, params)
@@ -138,7 +136,7 @@ class _Injected:
             number, state._replace(inner_state=()), number, **extra_args
         )
         kept, used = self.factory.settle(new_state.hyperparams, widths, state.hyperparams)
-        build = functools.partial(self.factory.build, new_state.inner_state(), used, widths)
+        build = functools.partial(self.factory.build, new_state.inner_state, used, widths)
         grads = _widen(updates, like) if widths.promotes and not same else updates
         new_updates, inner_state = self._update_inner(
             build, widths, grads, before, params, **extra_args

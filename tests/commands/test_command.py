@@ -275,6 +275,24 @@ def test_closed_streams(python: Python) -> None:
     assert (run.returncode, run.stdout) == (2, "")  # Whoever reads stdout expects no errors there.
 
 
+def test_the_id_of_an_older_version_is_no_error(
+    command: Python, python: Python, capsys: pytest.CaptureFixture[str]
+) -> None:
+    variables = {"OPTAX_DTYPEFIX_ENABLE": "every_transform", "OPTAX_DTYPEFIX_STRICT": "1"}
+    run = command("status", **variables)
+    assert run.returncode == 0
+    assert run.stderr.count("'every_transform' in OPTAX_DTYPEFIX_ENABLE does nothing since") == 1
+    assert "every_transform" not in run.stdout
+    run = python("-c", "import optax_dtypefix as o; print(o.is_applied('float32_averages'))")
+    assert run.stdout == "False\n"
+    assert "float32_moments keeps averages and sums in float32 too" in run.stderr
+    for name in ("every_transform", "every_transform.own_transformation"):
+        assert main(["doctor", name]) == 0
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.startswith("optax-dtypefix: Patch 'every_transform' does nothing since 2.0.")
+
+
 @pytest.mark.parametrize("arguments", [["doctor", "multi_step"], ["status", "--jsn"], []])
 def test_with_stderr_closed_errors_are_not_in_the_output(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -146,50 +146,6 @@ def test_70_billion_parameters_are_checked_as_shapes() -> None:
     assert {id(array) for array in jax.live_arrays()} <= before
 
 
-def test_preserve_dtypes_fixes_any_transformation() -> None:
-    tx = optax_dtypefix.preserve_dtypes(drifting())
-    assert optax_dtypefix.check(tx, shapes(jnp.bfloat16)).ok
-    composed = optax.chain(optax.clip(1.0), optax.masked(tx, {"w": True}))
-    assert optax_dtypefix.check(composed, shapes(jnp.bfloat16)).ok
-    params = {"w": jnp.ones(3, jnp.bfloat16)}
-    updates, _ = jax.jit(tx.update)(params, tx.init(params), params)
-    np.testing.assert_array_equal(np.asarray(updates["w"], np.float32), 1.0)
-
-
-@needs_extra_args
-def test_preserve_dtypes_passes_extra_arguments() -> None:
-    def update(grads: Any, state: Any, params: Any = None, *, scale: Any) -> Any:
-        del params
-        return tree_map(lambda g: g * scale, grads), state
-
-    inner = optax.GradientTransformationExtraArgs(lambda params: params, update)
-    tx = optax_dtypefix.preserve_dtypes(inner)
-    params = {"w": jnp.ones(3, jnp.bfloat16)}
-    updates, _ = tx.update(params, tx.init(params), params, scale=jnp.float32(2.0))
-    assert updates["w"].dtype == jnp.bfloat16
-    np.testing.assert_array_equal(np.asarray(updates["w"], np.float32), 2.0)
-
-
-@pytest.mark.skipif(
-    not hasattr(optax, "with_extra_args_support"), reason="it came with optax 0.1.5"
-)
-def test_preserve_dtypes_accepts_any_object_with_init_and_update() -> None:
-    class Own:
-        def init(self, params: Any) -> Any:
-            return {"params": params, "name": "a word"}
-
-        def update(self, grads: Any, state: Any, params: Any = None, *, scale: Any) -> Any:
-            del params
-            return tree_map(lambda g: g * scale, grads), state
-
-    tx = optax_dtypefix.preserve_dtypes(Own())
-    params = {"w": jnp.ones(3, jnp.bfloat16)}
-    updates, state = tx.update(params, tx.init(params), params, scale=jnp.float32(2.0))
-    assert updates["w"].dtype == jnp.bfloat16
-    np.testing.assert_array_equal(np.asarray(updates["w"], np.float32), 2.0)
-    assert state["name"] == "a word"
-
-
 def test_updates_of_another_structure_are_found() -> None:
     def update(grads: Any, state: Any, params: Any = None) -> Any:
         del params

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from optax_dtypefix import State
+from optax_dtypefix import OptaxDtypeFixWarning, State
 from optax_dtypefix._settings import Settings
 from support.fakepackage import NAME, FakePackage, engine_of, negate, on, patch, start
 
@@ -141,6 +141,31 @@ def test_off_patches_nothing(package: FakePackage) -> None:
     assert engine.status()["a"].state is State.DISABLED
     with pytest.warns(UserWarning, match="'a' was not applied: switched off by OPTAX_DTYPEFIX=off"):
         engine.apply("a")
+    assert pkg.scale(5) == 10
+
+
+@pytest.mark.parametrize("settings", [Settings(strict=True), Settings(enabled=False, strict=True)])
+def test_the_id_of_an_older_version_does_nothing_and_warns(
+    package: FakePackage, settings: Settings
+) -> None:
+    pkg = package.load()
+    engine = engine_of(
+        patch("a", on("scale")), settings=settings, removed={"old": "is gone. Name a."}
+    )
+    engine.apply()
+    before, patched = engine.status(), pkg.scale(5)
+    message = r"^Patch 'old' is gone\. Name a\.$"
+    for call in (engine.apply, engine.revert, engine.is_applied):
+        with pytest.warns(OptaxDtypeFixWarning, match=message) as caught:
+            assert not call("old")
+        assert len(caught) == 1
+        assert engine.status() == before
+    with pytest.warns(OptaxDtypeFixWarning, match=message), engine.disabled("old"):
+        assert pkg.scale(5) == patched
+    with pytest.warns(OptaxDtypeFixWarning, match=message), engine.disabled("old", "a"):
+        assert pkg.scale(5) == 10
+    with pytest.warns(OptaxDtypeFixWarning, match=message):
+        engine.revert("a", "old")
     assert pkg.scale(5) == 10
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ from optax_dtypefix._environment import read_variables
 from optax_dtypefix._logging import LOGGER, set_up_logging
 from optax_dtypefix._record import _list_variables
 from optax_dtypefix._settings import Settings
+from optax_dtypefix.patches import IDS as REAL_IDS
+from optax_dtypefix.patches.catalogue import REMOVED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -126,6 +129,29 @@ def test_only_with_an_unknown_id_patches_nothing() -> None:
     with pytest.warns(OptaxDtypeFixWarning, match=".nothing is patched.. Did you"):
         settings = read(OPTAX_DTYPEFIX_ONLY="multistep")
     assert all(settings.disabled_reason(patch_id) for patch_id in IDS)
+
+
+@pytest.mark.parametrize("name", ["DISABLE", "ONLY", "ENABLE"])
+@pytest.mark.parametrize("removed", REMOVED)
+@pytest.mark.parametrize("strict", "01")
+def test_the_id_of_an_older_version_does_nothing_and_warns(
+    name: str, removed: str, strict: str
+) -> None:
+    variables = {f"{P}_{name}": f"prodigy,{removed}", f"{P}_STRICT": strict}
+    message = re.escape(f"Patch {removed!r} in {P}_{name} {REMOVED[removed]}")
+    with pytest.warns(OptaxDtypeFixWarning, match=f"{message}$") as caught:
+        found = read(**variables)
+    assert len(caught) == 1
+    assert found == read(**{**variables, f"{P}_{name}": "prodigy"})
+
+
+def test_no_patch_has_the_id_of_an_older_version() -> None:
+    assert not {*REMOVED} & {*REAL_IDS}
+
+
+def test_only_with_the_id_of_an_older_version_patches_nothing() -> None:
+    with pytest.warns(OptaxDtypeFixWarning, match=r"'every_transform'.* Nothing is patched\.$"):
+        assert read(OPTAX_DTYPEFIX_ONLY="every_transform").only == frozenset()
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from optax_dtypefix import OptaxDtypeFixError, OptaxDtypeFixWarning
 from optax_dtypefix._engine.import_hook import after_import
 from optax_dtypefix._record import Record, read_record
 from optax_dtypefix._settings import Settings
+from optax_dtypefix.patches.catalogue import REMOVED
 from support.fakepackage import NAME, FakePackage, engine_of, on, patch, start
 
 if TYPE_CHECKING:
@@ -206,6 +207,19 @@ def test_another_version_of_ours_with_other_patches_is_refused(
     begin(patch("new", on("twice")), *patches(), require=str(run_json))
     with pytest.raises(OptaxDtypeFixError, match=r"now: +new\n.* nothing\n"):
         package.load()
+
+
+def test_a_record_with_a_patch_that_is_gone_says_what_to_do(
+    package: FakePackage, run_json: Path
+) -> None:
+    applied = [*read(run_json)["applied"], "float32_averages"]
+    run_json.write_text(json.dumps({"applied": applied}))
+    begin(require=str(run_json))
+    with pytest.raises(OptaxDtypeFixError, match="only recorded: float32_averages\n") as caught:
+        package.load()
+    _, _, _, gone, advice = str(caught.value).splitlines()
+    assert gone == f"Patch 'float32_averages' {REMOVED['float32_averages']}"
+    assert "record again" in advice
 
 
 @pytest.mark.parametrize(

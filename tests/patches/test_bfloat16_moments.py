@@ -351,8 +351,8 @@ def test_the_opt_in_patch_alone_keeps_a_float32_moment() -> None:
         updates, _ = tx.update(params, after)
     finally:
         optax_dtypefix.revert("float32_moments")
-    assert {leaf.dtype for leaf in leaves(after.nu)} == {jnp.dtype(jnp.float32)}
-    assert {leaf.dtype for leaf in leaves((after.mu, updates))} == {jnp.dtype(jnp.bfloat16)}
+    assert {leaf.dtype for leaf in leaves((after.mu, after.nu))} == {jnp.dtype(jnp.float32)}
+    assert {leaf.dtype for leaf in leaves(updates)} == {jnp.dtype(jnp.bfloat16)}
     assert types(state) == types(after)
 
 

@@ -18,7 +18,7 @@ from optax_dtypefix._engine.release import Release
 from optax_dtypefix.patches.releases import TESTED
 from support.opt_ins import OPT_INS
 from support.outcomes import faults
-from support.patch_cases import FuzzCase, Program, module_of
+from support.patch_cases import FuzzCase, Program, declared_in
 
 RELEASE = Release(optax.__version__)
 FAULTS = faults()
@@ -98,7 +98,7 @@ def test_a_release_has_one_replacement_for_each_function(patch_id: str) -> None:
 
 @pytest.mark.parametrize("patch_id", patches.IDS)
 def test_the_test_file_declares_a_fuzz_case_and_programs(patch_id: str) -> None:
-    module = module_of(patch_id)
-    assert isinstance(module.FUZZ, FuzzCase)
-    assert any(case.same in ("program", "compiled", "bits") for case in module.PROGRAMS.values())
-    assert all(isinstance(case, Program) for case in module.PROGRAMS.values())
+    declared = declared_in(patch_id, "PROGRAMS").values()
+    assert isinstance(declared_in(patch_id, "FUZZ"), FuzzCase)
+    assert any(case.same in ("program", "compiled", "bits") for case in declared)
+    assert all(isinstance(case, Program) for case in declared)

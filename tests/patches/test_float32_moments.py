@@ -12,13 +12,14 @@ from packaging.version import Version
 
 import optax_dtypefix
 from optax_dtypefix._contract.dtypes import is_half_dtype
-from optax_dtypefix._contract.moments import second_moments
+from optax_dtypefix._contract.moments import moments as moments_of
 from optax_dtypefix._contract.x64 import x64
 from support import moments
 from support.builders import builders
 from support.contract import assert_keeps_the_contract, float64_in
+from support.nodes import Converting
 from support.patch_cases import FuzzCase, Program
-from support.trees import dtypes_of, in_float64, leaves, tree_map, tree_of
+from support.trees import dtypes_of, in_float64, leaves, tree_map, tree_of, types
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,16 +35,29 @@ contrib = getattr(optax, "contrib", None)
 
 
 def fuzzed(draw: Draw) -> Any:
-    return draw.call(optax, "adam adamw amsgrad nadam radam rmsprop adafactor yogi", draw.rate())
+    return draw.of(
+        lambda: draw.call(optax, OPTIMIZERS, draw.rate()),
+        lambda: optax.ema(draw.of(0.9, 0.999)),
+        lambda: optax.trace(0.9, nesterov=draw.of(True, False)),
+        lambda: optax.apply_every(draw.of(1, 2)),
+        lambda: optax.sgd(draw.rate(), momentum=0.9),
+    )()
 
 
+OPTIMIZERS = "adam adamw amsgrad nadam radam rmsprop adafactor yogi"
 FUZZ = FuzzCase(fuzzed)
-PROGRAMS = {  # Their moments are float32 on stock; a half-precision momentum is the user's choice.
+PROGRAMS = {
     "adam": Program(lambda: optax.adam(1e-2)),
     "adam with mu_dtype": Program(lambda: optax.adam(1e-2, mu_dtype=jnp.float32)),
     "rmsprop centered": Program(lambda: optax.rmsprop(1e-2, centered=True)),
     "adafactor": Program(lambda: optax.adafactor(1e-2, min_dim_size_to_factor=2)),
+    "ema": Program(lambda: optax.ema(0.9)),
+    "momentum": Program(lambda: optax.sgd(1e-2, momentum=0.9)),
+    "apply_every": Program(lambda: optax.apply_every(2)),
 }
+
+NEED_PARAMS = ("scale_by_cocob", "scale_by_factored_rms", "scale_by_madgrad", "scale_by_novograd")
+REFUSE_COMPLEX = ("scale_by_adopt", "scale_by_madgrad", "scale_by_sm3")
 
 WRAPPED = builders("float32_moments")
 by_transform = moments.parametrize([t for t in moments.SIMPLE if t.name in WRAPPED])
@@ -72,10 +86,10 @@ def run(tx: Any, gradients: Any, dtype: Any, asked: Any = None) -> tuple[Any, An
     return in_float64(updates), state
 
 
-def numbers(size: float, steps: int, dtype: Any) -> Any:
+def numbers(size: float, steps: int, dtype: Any, mean: float = 0.0) -> Any:
     """Return random gradients, rounded to the dtype, in float64."""
-    random = np.random.default_rng(0)
-    return np.asarray(jnp.asarray(size * random.normal(size=(steps, 4, 4)), dtype)).astype(float)
+    normal = mean + np.random.default_rng(0).normal(size=(steps, 4, 4))
+    return np.asarray(jnp.asarray(size * normal, dtype)).astype(float)
 
 
 HALVES = pytest.mark.parametrize(
@@ -157,8 +171,57 @@ def test_adafactor_follows_float64(dtype: Any, precision: float) -> None:
     np.testing.assert_allclose(updates[-1], gradients[-1] / np.sqrt(moment), rtol=2 * precision)
 
 
-def test_it_wraps_what_has_second_moments() -> None:
-    assert [t.name for t in moments.SIMPLE if bool(t.moments) != (t.name in WRAPPED)] == []
+@HALVES
+def test_ema_follows_float64(dtype: Any, precision: float) -> None:
+    gradients = numbers(1.0, 1000, dtype, mean=1.0)
+    updates, state = run(optax.ema(0.999), gradients, dtype)
+    average = np.zeros((4, 4))
+    for grad in gradients:
+        average = 0.999 * average + 0.001 * grad
+    assert state.ema.dtype == jnp.float32
+    np.testing.assert_allclose(state.ema, average, rtol=1e-4)
+    np.testing.assert_allclose(updates[-1], average / (1 - 0.999**1000), rtol=precision)
+
+
+@HALVES
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_trace_follows_float64(dtype: Any, precision: float, nesterov: bool) -> None:
+    gradients = numbers(1.0, 1000, dtype, mean=1.0)
+    updates, state = run(optax.trace(0.999, nesterov=nesterov), gradients, dtype)
+    total = np.zeros((4, 4))
+    for grad in gradients:
+        total = 0.999 * total + grad
+    assert state.trace.dtype == jnp.float32
+    np.testing.assert_allclose(state.trace, total, rtol=1e-4)
+    exact = 0.999 * total + grad if nesterov else total
+    np.testing.assert_allclose(updates[-1], exact, rtol=precision)
+
+
+@HALVES
+def test_apply_every_follows_float64(dtype: Any, precision: float) -> None:
+    gradients = numbers(1.0, 1000, dtype, mean=1.0)
+    updates, state = run(optax.apply_every(1000), gradients, dtype)
+    assert state.grad_acc.dtype == jnp.float32
+    np.testing.assert_allclose(updates[-1], gradients.sum(axis=0), rtol=precision)
+    np.testing.assert_array_equal(updates[:-1], 0)
+
+
+@pytest.mark.skipif(
+    Version(optax.__version__) < Version("0.1.4"), reason="lion came with optax 0.1.4"
+)
+@HALVES
+def test_lion_follows_float64(dtype: Any, precision: float) -> None:
+    del precision
+    gradients = numbers(1.0, 300, dtype, mean=1.0)
+    _, state = run(optax.scale_by_lion(), gradients, dtype)
+    moment = np.zeros((4, 4))
+    for grad in gradients:
+        moment = 0.99 * moment + 0.01 * grad
+    np.testing.assert_allclose(state.mu, moment, rtol=1e-4)
+
+
+def test_it_wraps_what_has_moments() -> None:
+    assert {*WRAPPED} == {*builders("bfloat16_moments")}
 
 
 @by_transform
@@ -167,14 +230,37 @@ def test_keeps_the_contract_with_moments_in_float32(transform: MomentTransform) 
     assert_keeps_the_contract(tx, params)
     optax_dtypefix.check(tx, params).raise_if_broken()  # ``check`` accepts wider moments.
     state = tx.init(params)
-    for name in transform.moments:
+    for name in moments_of(type(state)):
         assert {*dtypes_of(getattr(state, name))} == {np.dtype(np.float32)}
+    assert moments_of(type(state))
+
+
+@by_transform
+def test_other_trees_keep_the_contract(transform: MomentTransform) -> None:
+    trees: list[Any] = [(jnp.bfloat16,), (jnp.float16, jnp.float32)]
+    if transform.name not in REFUSE_COMPLEX:  # As stock does.
+        trees.append((jnp.bfloat16, jnp.complex64))
+    for dtypes in trees:
+        assert_keeps_the_contract(moments.build(transform), tree_of(*dtypes))
+        with x64():
+            assert_keeps_the_contract(moments.build(transform), tree_of(*dtypes))
+
+
+@by_transform
+def test_an_update_is_as_wide_as_gradient_and_param(transform: MomentTransform) -> None:
+    for params, grads in (
+        (tree_of(jnp.bfloat16), tree_of(jnp.float32)),
+        (tree_of(jnp.float32), tree_of(jnp.bfloat16)),
+    ):
+        tx = moments.build(transform)
+        updates, _ = tx.update(grads, tx.init(params), params)
+        assert types(updates) == types(tree_of(jnp.float32))
 
 
 @by_transform
 def test_the_state_has_the_structure_and_shapes_of_stock(transform: MomentTransform) -> None:
     params = tree_of(jnp.bfloat16)
-    stock, _ = moments.stock_and_patched(transform, is_half_dtype, second_moments)
+    stock, _ = moments.stock_and_patched(transform, is_half_dtype, moments_of)
     expected, got = stock.init(params), moments.build(transform).init(params)
     assert jax.tree_util.tree_structure(got) == jax.tree_util.tree_structure(expected)
     assert list(map(jnp.shape, leaves(got))) == list(map(jnp.shape, leaves(expected)))
@@ -183,7 +269,7 @@ def test_the_state_has_the_structure_and_shapes_of_stock(transform: MomentTransf
 @by_transform
 def test_float32_params_have_the_program_of_stock(transform: MomentTransform) -> None:
     params = tree_of(jnp.float32)
-    both = moments.stock_and_patched(transform, is_half_dtype, second_moments)
+    both = moments.stock_and_patched(transform, is_half_dtype, moments_of)
     stock, patched = (moments.program(tx, params) for tx in both)
     assert patched == stock
 
@@ -222,14 +308,25 @@ def test_sophia_keeps_the_contract() -> None:
     assert set(seen) == {np.dtype(jnp.bfloat16)}
 
 
+@by_transform
+def test_a_state_restored_from_stock_keeps_its_dtypes(transform: MomentTransform) -> None:
+    tx, params = moments.build(transform), tree_of(jnp.bfloat16)
+    state = tx.init(params)
+    held = {name: getattr(state, name) for name in moments_of(type(state))}
+    narrow = state._replace(**tree_map(lambda leaf: leaf.astype(jnp.bfloat16), held))
+    _, after = jax.jit(tx.update)(params, narrow, params)
+    assert dtypes_of(after) == dtypes_of(narrow) != dtypes_of(state)
+
+
 @HALVES
 def test_a_moment_restored_from_stock_keeps_its_dtype(dtype: Any, precision: float) -> None:
     tx, params = optax.scale_by_adam(), tree_of(dtype)
     state = tx.init(params)
-    restored = state._replace(nu=tree_map(lambda leaf: leaf.astype(dtype), state.nu))
+    narrow = [tree_map(lambda leaf: leaf.astype(dtype), tree) for tree in (state.mu, state.nu)]
+    restored = state._replace(mu=narrow[0], nu=narrow[1])
     for _ in range(2):
         updates, restored = jax.jit(tx.update)(params, restored, params)
-        assert {*dtypes_of(restored.nu)} == {np.dtype(dtype)}
+        assert {*dtypes_of((restored.mu, restored.nu))} == {np.dtype(dtype)}
         assert {*dtypes_of(updates)} == {np.dtype(dtype)}
     # Compare to the last place, and to the smallest number that float16 has.
     expected = (1 - 0.999**2) * np.asarray(params["w"]).astype(float) ** 2
@@ -238,15 +335,33 @@ def test_a_moment_restored_from_stock_keeps_its_dtype(dtype: Any, precision: flo
 
 
 def test_gradients_may_be_wider_or_narrower_than_params() -> None:
-    tx, wide, narrow = optax.scale_by_adam(), tree_of(jnp.float32), tree_of(jnp.bfloat16)
-    # Wider gradients do not promote the state.
-    _, new_state = tx.update(wide, tx.init(narrow), narrow)
-    assert {*dtypes_of(new_state.mu)} == {np.dtype(jnp.bfloat16)}
-    state = tx.init(wide)
-    updates, new_state = tx.update(narrow, state, wide)
-    # Nor do narrower ones.
-    assert {*dtypes_of(updates)} == {np.dtype(np.float32)}
-    assert {*dtypes_of(new_state.nu)} == {np.dtype(np.float32)}
+    wide, narrow = tree_of(jnp.float32), tree_of(jnp.bfloat16)
+    for params, grads in ((narrow, wide), (wide, narrow)):
+        tx = optax.scale_by_adam()
+        updates, state = tx.update(grads, tx.init(params), params)
+        assert types(updates) == types(wide)
+        assert {*dtypes_of((state.mu, state.nu))} == {np.dtype(np.float32)}
+
+
+def test_a_dtype_that_the_user_chose_is_kept() -> None:
+    params, narrow = tree_of(jnp.bfloat16), {jnp.dtype(jnp.bfloat16)}
+    for tx, field in (
+        (optax.ema(0.9, accumulator_dtype=jnp.bfloat16), "ema"),
+        (optax.trace(0.9, accumulator_dtype=jnp.bfloat16), "trace"),
+        (optax.scale_by_adam(mu_dtype=jnp.bfloat16), "mu"),
+    ):
+        state = tx.init(params)
+        _, after = tx.update(params, state, params)
+        assert {*dtypes_of(getattr(state, field))} == {*dtypes_of(getattr(after, field))} == narrow
+    assert {*dtypes_of(state.nu)} == {jnp.dtype(jnp.float32)}
+
+
+def test_nodes_may_convert_their_children() -> None:
+    params = Converting(jnp.ones(3, jnp.bfloat16))
+    tx = optax.trace(0.9)
+    updates, state = jax.jit(tx.update)(params, tx.init(params), params)
+    assert isinstance(updates, Converting)
+    assert state.trace.child.dtype == jnp.float32
 
 
 def dtypes_of_moments(state: Any) -> set[Any]:
@@ -278,6 +393,20 @@ def test_wrapped_optimizers_have_float32_moments(build_tx: Callable[[], Any]) ->
     assert dtypes_of_moments(tx.init(params)) == {np.dtype(np.float32)}
 
 
+def test_momentum_of_sgd_is_float32() -> None:
+    params = tree_of(jnp.bfloat16)
+    tx = optax.sgd(0.1, momentum=0.99)
+    assert {*dtypes_of(tx.init(params))} >= {jnp.dtype(jnp.float32)}
+
+
+@pytest.mark.skipif(not hasattr(contrib, "muon"), reason="muon came with optax 0.2.5")
+def test_momentum_of_muon_is_float32() -> None:
+    params = tree_of(jnp.bfloat16)
+    tx = contrib.muon(0.1)
+    assert_keeps_the_contract(tx, params)
+    assert jnp.bfloat16 not in dtypes_of(tx.init(params))
+
+
 def test_without_the_patch_moments_are_narrow() -> None:
     params = tree_of(jnp.bfloat16)
     with optax_dtypefix.disabled("float32_moments"):
@@ -292,8 +421,25 @@ def test_a_first_moment_in_float32_gives_float32_updates_as_on_stock() -> None:
     assert {*dtypes_of(updates)} == {np.dtype(np.float32)}
 
 
-def test_without_params_the_first_moment_sets_the_dtype_of_updates() -> None:
-    for dtype in (jnp.bfloat16, jnp.float32):
-        tx, grads = optax.adam(0.1), tree_of(jnp.bfloat16)
-        updates, _ = tx.update(grads, tx.init(tree_of(dtype)))
-        assert {*dtypes_of(updates)} == {np.dtype(dtype)}
+@by_transform
+def test_without_params_updates_are_as_wide_as_on_stock(transform: MomentTransform) -> None:
+    for params in map(tree_of, (jnp.bfloat16, jnp.float32)):
+        if transform.name not in NEED_PARAMS:
+            tx = moments.build(transform)
+            updates, _ = jax.jit(tx.update)(params, tx.init(params))
+            assert types(updates) == types(params)
+
+
+@pytest.mark.parametrize("name", ["ema", "trace", "apply_every", "scale_by_adam"])
+def test_without_params_gradients_stand_in_for_them(name: str) -> None:
+    """The state is float32 for any params, so it does not tell."""
+    (transform,) = (transform for transform in moments.SIMPLE if transform.name == name)
+    tx, grads = moments.build(transform), tree_of(jnp.bfloat16)
+    updates, _ = jax.jit(tx.update)(grads, tx.init(tree_of(jnp.float32)))
+    assert types(updates) == types(grads)
+
+
+def test_without_params_a_moment_of_a_chosen_dtype_sets_that_of_updates() -> None:
+    tx, grads = optax.adam(0.1, mu_dtype=jnp.float32), tree_of(jnp.bfloat16)
+    updates, _ = tx.update(grads, tx.init(grads))
+    assert {*dtypes_of(updates)} == {np.dtype(np.float32)}

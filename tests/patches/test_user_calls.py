@@ -93,8 +93,8 @@ def with_wide_gradients() -> Iterator[tuple[str, Callable[[], Any], int]]:
     yield "adam", optax.scale_by_adam, 1
     yield "rms", optax.scale_by_rms, 1
     yield "adam with a narrow moment", lambda: optax.scale_by_adam(mu_dtype=jnp.bfloat16), 1
-    if hasattr(getattr(optax, "contrib", None), "prodigy"):  # It runs no update of stock.
-        yield "prodigy", optax.contrib.prodigy, 0
+    if hasattr(getattr(optax, "contrib", None), "prodigy"):
+        yield "prodigy", optax.contrib.prodigy, 1
 
 
 CASES = {name: (build, times) for name, build, times in with_wide_gradients()}

@@ -163,9 +163,9 @@ def patch(name: str, *targets: Target, faults: Sequence[Fault] = (), **more: Any
     return Patch(name, "a patch", tuple(faults) or (fault(),), targets, **more)
 
 
-def engine_of(*patches: Patch, settings: Settings | None = None) -> Engine:
+def engine_of(*patches: Patch, settings: Settings | None = None, **others: Any) -> Engine:
     by_id = {p.id: p for p in patches}
-    return Engine(NAME, tuple(by_id), by_id.__getitem__, settings or Settings(), TESTED)
+    return Engine(NAME, tuple(by_id), by_id.__getitem__, settings or Settings(), TESTED, **others)
 
 
 def start(engine: Engine) -> None:

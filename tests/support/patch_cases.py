@@ -79,12 +79,27 @@ def module_of(patch_id: str) -> ModuleType:
 
 def fuzz_case(patch_id: str) -> FuzzCase:
     """Return the fuzz case of a patch."""
-    case: FuzzCase = module_of(patch_id).FUZZ
+    case: FuzzCase = declared_in(patch_id, "FUZZ")
     return case
+
+
+def declared_in(patch_id: str, name: str) -> Any:
+    """Return what the test file of a patch declares.
+
+    Raises:
+      LookupError: there is no such file, or the file has no such name.
+    """
+    file = TEST_FILES / f"test_{patch_id}.py"
+    if not file.exists():
+        raise LookupError(f"{file} is missing: each patch has a test file with FUZZ and PROGRAMS")
+    try:
+        return getattr(module_of(patch_id), name)
+    except AttributeError:
+        raise LookupError(f"{file} has no {name}: declare it as test_fromage.py does") from None
 
 
 def programs(patch_id: str) -> dict[str, Program]:
     """Return the programs of a patch that the installed optax has."""
     release = Release(optax.__version__)
-    declared: dict[str, Program] = module_of(patch_id).PROGRAMS
+    declared: dict[str, Program] = declared_in(patch_id, "PROGRAMS")
     return {name: case for name, case in declared.items() if release.within(case.releases)}

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from ..._contract.dtypes import is_half, leaves
-from ..._contract.moments import second_moments
+from ..._contract.moments import moments
 from ...patches import load
 from . import (
     _reproduce as demo,
     bfloat16_moments as stalls,
 )
 
-_WITH_ARGUMENTS = {"scale_by_madgrad"}
+_WITH_ARGUMENTS = {"ema", "scale_by_madgrad", "trace"}
 
 
 def _build(optax: Any) -> dict[str, Any]:
@@ -22,16 +22,17 @@ def _build(optax: Any) -> dict[str, Any]:
 
 def _describe_narrow(tx: Any) -> str | None:
     state = demo.initial(tx, "bfloat16")
-    for name in second_moments(state.__class__):
+    for name in moments(state.__class__):
         if any(map(is_half, leaves(getattr(state, name)))):
             return f"it keeps {name} in bfloat16"
     return None
 
 
+_STALLED = ("stalled_moment", "stalled_decay", "stalled_factors", "stalled_ema", "stalled_trace")
+
 FAULTS = {
-    **{
-        name: stalls.FAULTS[name] for name in ("stalled_moment", "stalled_decay", "stalled_factors")
-    },
+    **{name: stalls.FAULTS[name] for name in _STALLED},
+    "stalled_accumulator": stalls.FAULTS["stalled_sum"],
     # The numbers above 256 are 2 apart: 256 + 1 is 256.
     "stalled_sum": demo.number(
         "In bfloat16 the sum of squares of adagrad stops growing",
@@ -41,7 +42,7 @@ FAULTS = {
     ),
     "narrow_moments": demo.traced(
         demo.row(
-            "Second moments of half-precision params are kept in half precision",
+            "Moments of half-precision params are kept in half precision",
             _build,
             _describe_narrow,
         )

@@ -1,10 +1,9 @@
 """Check the dtype contract on every public transformation of the installed optax. Takes minutes.
 
 Each transformation is measured in all regimes of dtypes and modes, with four kinds of learning
-rate, alone and inside MultiSteps, apply_if_finite and inject_hyperparams, on stock optax, on
-patched optax, and with the opt-in patch every_transform. Exits with 1 if a cell is broken that is
-not broken by design. Run ``python -m evidence.audit [--json] [--record FILE] [--only NAME ...]`` in
-``tests/``.
+rate, alone and inside MultiSteps, apply_if_finite and inject_hyperparams, on stock and on patched
+optax. Exits with 1 if a cell is broken that is not broken by design. Run ``python -m evidence.audit
+[--json] [--record FILE] [--only NAME ...]`` in ``tests/``.
 
 ``regimes`` lists the dtypes and modes, ``cases`` finds the transformations, ``measure`` checks one
 case in one regime, ``process`` checks all cases in a worker process, ``known_exceptions`` lists

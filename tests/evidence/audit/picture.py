@@ -1,10 +1,10 @@
-"""Draw the audit: how much is right on stock, how much by default, how much with the opt-in."""
+"""Draw the audit: how much is right on stock, and how much with the patches."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from evidence.audit.results import BROKEN, FIXED, KEPT, OPT_IN
+from evidence.audit.results import BROKEN, FIXED, KEPT
 from support.svg import MARGIN, WIDTH, Svg
 
 if TYPE_CHECKING:
@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
 _KEY = {
     KEPT: ("gray", "ink", "stock optax is right"),
-    FIXED: ("blue", "page", "fixed by default"),
-    OPT_IN: ("amber", "black", "fixed only by every_transform (opt-in)"),
+    FIXED: ("blue", "page", "fixed"),
     BROKEN: ("red", "page", "still wrong"),
 }
 """For each verdict: the color of its bar, the color of words on that bar, and the meaning."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from typing import TYPE_CHECKING, Any
 
 from evidence.audit.known_exceptions import reason_for, reason_to_narrow
@@ -16,15 +15,14 @@ from support.recorded import this_code
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-MODES = ("stock", "patched", "every_transform")
-"""Stock optax, the patches of the environment, and these with ``every_transform``."""
+MODES = ("stock", "patched")
+"""Stock optax, and the patches of the environment."""
 
-KEPT, FIXED, OPT_IN, BROKEN, BY_DESIGN = ".", "+", "o", "x", "-"
+KEPT, FIXED, BROKEN, BY_DESIGN = ".", "+", "x", "-"
 LEGEND = (
-    f"{KEPT} stock keeps the contract   {FIXED} fixed   {OPT_IN} fixed with every_transform   "
-    f"{BROKEN} broken   {BY_DESIGN} by design"
+    f"{KEPT} stock keeps the contract   {FIXED} fixed   {BROKEN} broken   {BY_DESIGN} by design"
 )
-_WORST_FIRST = (BROKEN, OPT_IN, BY_DESIGN, FIXED, KEPT)
+_WORST_FIRST = (BROKEN, BY_DESIGN, FIXED, KEPT)
 _NO_RESULT = ("error: ", "no outcome: ")
 """How messages begin if a transformation returns nothing."""
 _NARROWED = "narrowed: "
@@ -50,9 +48,7 @@ class Row:
             return KEPT
         if self.known_exception(regime) is not None:
             return BY_DESIGN
-        if not broken["patched"]:
-            return BROKEN if broken["every_transform"] else FIXED
-        return BROKEN if broken["every_transform"] else OPT_IN
+        return BROKEN if broken["patched"] else FIXED
 
     def known_exception(self, regime: str) -> str | None:
         """Return why a cell is broken by design, if it is."""
@@ -200,12 +196,8 @@ def audit(only: Sequence[str]) -> Audit:
       NoOptaxError: optax cannot be imported there.
       LookupError: a name is no transformation of the installed optax; the message suggests one.
     """
-    # ``ONLY`` overrides ``ENABLE``.
-    name = "OPTAX_DTYPEFIX_" + ("ONLY" if os.environ.get("OPTAX_DTYPEFIX_ONLY") else "ENABLE")
-    named = ",".join(filter(None, (os.environ.get(name), "every_transform")))
     variables = {
-        mode: {**QUICKLY_ANYWHERE, **of_mode}
-        for mode, of_mode in {**STOCK_AND_PATCHED, "every_transform": {name: named}}.items()
+        mode: {**QUICKLY_ANYWHERE, **of_mode} for mode, of_mode in STOCK_AND_PATCHED.items()
     }
     written = run_workers(_WRITE_CELLS, only, variables)
     found = {mode: worker.entries for mode, worker in written.items()}
@@ -282,7 +274,7 @@ def _first_messages(
 
 def _message(row: Row, regime: str) -> str:
     said = {mode: row.messages[mode].get(regime) for mode in MODES}
-    message = said["every_transform"] or said["patched"] or said["stock"] or ""
+    message = said["patched"] or said["stock"] or ""
     return " ".join(message.split())
 
 

@@ -63,7 +63,7 @@ def test_every_verdict_occurs(few: Any) -> None:
     adam = cells(record, "adam", "float")
     assert (adam["f32"], adam["bf16"]) == (".", ".")  # Stock keeps the contract.
     assert (adam["integer leaf"], adam["strict"]) == ("+", "+")  # Fixed.
-    assert adam["wider"] == "o"  # Fixed by the opt-in patch.
+    assert adam["wider"] == "+"
     assert cells(record, "adam", "array")["bf16"] == "+"
     assert cells(record, "adam", "numpy")["f32 x64"] == "+"
     assert adam["nodes"] == adam["narrower"] == adam["int8 grads"] == "."
@@ -71,9 +71,7 @@ def test_every_verdict_occurs(few: Any) -> None:
     assert cells(record, "clip")["complex"] in ".-"  # By design, where jax refuses it.
     assert record["still_broken"] == {}
     assert record["broken"]["stock"]["same_dtypes"] > 0
-    assert record["broken"]["patched"]["same_dtypes"] == 0
-    assert record["broken"]["patched"]["all"] > 0
-    assert record["broken"]["every_transform"] == {"all": 0, "same_dtypes": 0}
+    assert record["broken"]["patched"] == {"all": 0, "same_dtypes": 0}
 
 
 def test_an_update_is_narrowed_if_it_loses_values_of_stock() -> None:
@@ -98,10 +96,10 @@ def test_worse_than_stock_is_always_broken() -> None:
         found = {way: {"complex": said} if said else {} for way, said in messages.items()}
         return Row("0.2.8", "measure_with_ema", "", "", found).verdict("complex")
 
-    assert verdict(stock="", patched="", every_transform="") == KEPT
-    assert verdict(stock=drifts, patched=drifts, every_transform="") == BY_DESIGN
-    assert verdict(stock="", patched=drifts, every_transform="") == BROKEN
-    assert verdict(stock=drifts, patched=raises, every_transform="") == BROKEN
+    assert verdict(stock="", patched="") == KEPT
+    assert verdict(stock=drifts, patched=drifts) == BY_DESIGN
+    assert verdict(stock="", patched=drifts) == BROKEN
+    assert verdict(stock=drifts, patched=raises) == BROKEN
 
 
 def test_a_narrowed_update_is_excused_on_old_releases_only() -> None:
@@ -109,7 +107,7 @@ def test_a_narrowed_update_is_excused_on_old_releases_only() -> None:
     schedule_free = ("contrib.schedule_free", "float", "inject_hyperparams")
 
     def verdict(optax_version: str, regime: str, patched: str) -> str:
-        said = {"stock": drifts, "patched": patched, "every_transform": lost}
+        said = {"stock": drifts, "patched": patched}
         found = {mode: {regime: message} for mode, message in said.items()}
         return Row(optax_version, *schedule_free, found).verdict(regime)
 
@@ -132,11 +130,7 @@ def test_the_picture_shows_fixes(few: Any) -> None:
     _, path = few
     words = words_in(path)
     assert {*FEW} <= words
-    assert {
-        "stock optax is right",
-        "fixed by default",
-        "fixed only by every_transform (opt-in)",
-    } <= words
+    assert {"stock optax is right", "fixed"} <= words
     assert "still wrong" not in words
 
 
@@ -163,7 +157,7 @@ def test_the_picture_shows_all_releases_and_the_transformations_of_the_newest() 
 
 
 def test_a_patch_that_is_off_shows_as_broken() -> None:
-    done = audit("--only", "ema", OPTAX_DTYPEFIX_DISABLE="promotion,every_transform")
+    done = audit("--only", "ema", OPTAX_DTYPEFIX_DISABLE="promotion")
     assert done.returncode == 1
     assert "Broken: ema, strict: error: TypePromotionError" in done.stdout
     (row,) = [line for line in done.stdout.splitlines() if line.startswith("ema ")]
@@ -174,13 +168,13 @@ def test_float32_moments_do_not_count_as_broken() -> None:
     done = audit("--json", "--only", "rmsprop", OPTAX_DTYPEFIX_ENABLE="float32_moments")
     assert done.returncode == 0
     broken = json.loads(done.stdout)["broken"]
-    assert broken["patched"]["same_dtypes"] == broken["every_transform"]["all"] == 0
+    assert broken["patched"]["all"] == 0
     assert broken["stock"]["same_dtypes"] > 0
 
 
-def test_the_opt_in_patch_is_measured_beside_the_named_ones() -> None:
+def test_the_named_patches_are_measured() -> None:
     done = audit("--json", "--only", "trace", OPTAX_DTYPEFIX_ONLY="multi_steps")
-    assert cells(json.loads(done.stdout), "trace")["wider"] == "o"
+    assert cells(json.loads(done.stdout), "trace")["wider"] == "x"
 
 
 def test_an_unknown_name_is_refused() -> None:
@@ -190,19 +184,17 @@ def test_an_unknown_name_is_refused() -> None:
 
 
 def test_a_record_counts_verdicts_but_for_what_is_by_design() -> None:
-    rows = [{"name": "adam", "cells": "..+-"}, {"name": "adam", "cells": "o"}]
+    rows = [{"name": "adam", "cells": "..+-"}, {"name": "adam", "cells": "x"}]
     rows.append({"name": "clip", "cells": "--"})
-    assert count_verdicts(rows) == {".": 2, "+": 1, "o": 1}
-    assert count_by_name(rows) == {"adam": {".": 2, "+": 1, "o": 1}}
+    assert count_verdicts(rows) == {".": 2, "+": 1, "x": 1}
+    assert count_by_name(rows) == {"adam": {".": 2, "+": 1, "x": 1}}
 
 
 def test_a_record_has_what_the_audit_counts(few: Any) -> None:
     audit, _ = few
     record = summarize(audit)
     assert record["combinations"] == sum(record["verdicts"].values()) + record["by_design"]
-    drifts = record["verdicts"]["+"] + record["verdicts"]["o"]
-    assert drifts == audit["broken"]["stock"]["all"]
-    assert record["verdicts"]["o"] == audit["broken"]["patched"]["all"]
+    assert record["verdicts"]["+"] == audit["broken"]["stock"]["all"]
     assert set(record["reasons"]) == set(audit["by_design"].values())
 
 
@@ -215,7 +207,7 @@ def test_an_audit_of_an_untested_optax_is_compared_with_a_record(few: Any) -> No
         "adam": {**adam, ".": adam["."] + 2, "+": adam["+"] - 2},
         "gone": adam,
     }
-    broken, measured = adam["+"] + adam["o"], sum(adam.values())
+    broken, measured = adam["+"], sum(adam.values())
     assert sorted(changes.cells({**audit, "still_broken": {"adam, f32": "why"}}, before)) == [
         ("Broken with the shim", "adam, f32: why"),
         ("New transformation", "clip"),

@@ -39,7 +39,7 @@ def run_of(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 TO_NEAREST = {"OPTAX_DTYPEFIX_DISABLE": "stochastic_rounding"}
-OPT_INS = {"OPTAX_DTYPEFIX_ENABLE": "float32_moments,float32_averages", **TO_NEAREST}
+OPT_INS = {"OPTAX_DTYPEFIX_ENABLE": "float32_moments", **TO_NEAREST}
 
 PROCESSES: dict[str, tuple[str, dict[str, str]]] = {
     "stock": ("half", STOCK),
