@@ -51,7 +51,16 @@ REPOSITORY = os.environ.get("PACKAGE_REPOSITORY", "")
 RAW = Path("records").resolve()
 """All that the sessions measure. ``docs/`` keeps what pages show; attach this to a release."""
 
-LOWEST = ("wrapt==1.14.0",)
+LOADS = re.compile(
+    r"""<(?:script|img|iframe|link(?! rel="canonical"))\b[^>]*? (?:src|href)="(?:https?:)?//[^>]*"""
+    r"""|[^<]*data-md-component="source"|[^<]*class="mermaid\""""
+)
+"""What makes a browser ask another host: addresses, and elements for which the theme's script does.
+
+That script asks api.github.com about the repository, and unpkg.com for mermaid.
+"""
+
+LOWEST = ("wrapt==1.14.0", "packaging==20.0", "pytest<9")  # pytest 9 wants a newer packaging.
 
 
 def _with(key: str) -> list[nox.param]:
@@ -374,7 +383,7 @@ def figures(session: nox.Session) -> None:
 
 @nox.session(tags=["ci", "full"])
 def docs(session: nox.Session) -> None:
-    """Build the site into site/. A broken link is an error."""
+    """Build the site into site/. A broken link is an error, and so is a load from another host."""
     session.install("zensical>=0.0.73", "mkdocstrings[python]")
     package = Path("optax_dtypefix/__init__.py").read_text("utf-8")
     (version,) = re.findall(r'^__version__ = "(.*)"$', package, re.MULTILINE)
@@ -384,6 +393,9 @@ def docs(session: nox.Session) -> None:
         "VERSION": f"optax-dtypefix {version}",
     }
     session.run("zensical", "build", "--strict", "--clean", env=about)
+    for page in Path("site").rglob("*.html"):
+        loads = LOADS.findall(page.read_text("utf-8"))
+        assert not loads, f"{page} loads from other hosts: {loads}"
 
 
 @nox.session(tags=["ci", "full"])

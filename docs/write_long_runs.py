@@ -49,8 +49,8 @@ MARKS = {
 """Radius and shape for each color. A later mark is drawn over the earlier ones."""
 
 HALVES = ("bfloat16", "float16")
-GAP, LINE, PANEL = 40, 16, 124
-"""The heights of a run: in the README's picture, of its marks, and of its curves."""
+GAP, LANE, LINE, PANEL = 52, 8, 16, 124
+"""The heights of a run: in the README's picture, with a lane for each way; marks; and curves."""
 
 WAYS = {
     "stock": "stock optax",
@@ -67,13 +67,13 @@ SHOWN = ("transformer, adamw", "bfloat16")
 """The run whose memory stands in the summary."""
 
 CHOICE = """\
-# Train in half precision
+# Train in half precision: bf16 and fp16
 
 {recorded_on}
 
 On stock, half-precision params lose small updates: a bfloat16 param of 1 does not move by 0.001.
-With the import, `optax.apply_updates` rounds them up and down, and they train as float32 params
-do. Or keep a float32 copy of the params, with one line around the whole optimizer:
+With the import, `optax.apply_updates` rounds them up and down, and they train almost as well as
+float32 params. Or keep a float32 copy of the params, with one line around the whole optimizer:
 `tx = optax_dtypefix.master_weights(tx)`. The table shows how far the final loss is above that of
 float32 params after 3,000 steps, for a transformer and over all runs, and the bytes a param:
 
@@ -113,6 +113,12 @@ runs. It ends at least 5 % lower than patched optax in {lower} runs: {names}.
 In {helped} patched optax ends where the reference does, so stock's rounding error happens to help
 on this problem. In the others the end depends on the last bit: it also differs between float32
 and float64.
+
+The figures of `prodigy` are of one run, and its loss jumps up now and then, in float32 too: its
+step size is still 0.2 to 0.3 at the end. So a run with rounding may end worse than one without, by
+chance. Of eight runs with other initial params and batches, the median ends in bfloat16 at 0.0003
+with the default patches, at 0.0004 with rounding off and at 0.0011 on stock, and in float32 at
+0.0003. A jump is in the last 300 steps of 2, 2, 0 and 1 of the eight.
 
 In the table:
 
@@ -270,24 +276,26 @@ def draw_curves(record: Mapping[str, Any]) -> str:
 def draw_gains(record: Mapping[str, Any]) -> str:
     """Draw the final losses that a user can reach, for some runs, and write them beside."""
     cases = {(case["case"], case["dtype"]): case for case in record["ways"]}
-    bottom = 66 + GAP * len(GAINS)
+    top = 84
+    bottom = top + GAP * len(GAINS)
     svg = Svg(bottom + 26, "Final loss in half precision, relative to float32")
     axis = LogAxis(MARGIN + 8, 202, 1, 32)
-    axis.draw(svg, 62, bottom, (1, 2, 4, 8, 16, 32))
+    axis.draw(svg, top, bottom, (1, 2, 4, 8, 16, 32))
     svg.legend(46, [(color, words, MARKS[color][1]) for color, words, _ in REACHED.values()])
     for color, _, right in REACHED.values():
-        svg.mark(right - 14, 66, *mark_of(color))
+        svg.mark(right - 14, 70, *mark_of(color))
     for row, key in enumerate(GAINS):
-        y = 92 + GAP * row
-        svg.text(axis.left + 8, y - 13, ", ".join(key))
-        for way, (color, _, right) in REACHED.items():
+        name = top + GAP * row + 14
+        svg.text(axis.left + 8, name, ", ".join(key))
+        for lane, (way, (color, _, right)) in enumerate(REACHED.items()):
             ratio = 1 + excess(cases[key], way)
+            y = name + 10 + LANE * lane  # Each way has its own line: no mark hides another.
             if math.isfinite(ratio):
-                svg.mark(axis.place(ratio), y, *mark_of(color))
+                svg.mark(axis.place(ratio), y, 3, color, MARKS[color][1])
             else:
                 svg.cross(axis.right + 14, y, color)
             words = f"{ratio:.3g}x" if math.isfinite(ratio) else "NaN"
-            svg.text(right, y + 4, words, color, text_anchor="end", font_weight="bold")
+            svg.text(right, name + 26, words, color, text_anchor="end", font_weight="bold")
     return str(svg)
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import operator
-import re
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import ModuleType
+
+    from packaging.version import Version
 
 
 class Release(NamedTuple):
@@ -28,16 +29,8 @@ class Release(NamedTuple):
     counts_as: str = ""
 
     def within(self, specifiers: str) -> bool:
-        """Return whether PEP 440 ``specifiers`` admit it; unreadable versions count as newest.
-
-        ``<0.2.5`` admits 0.2.5.dev1, and a ``SpecifierSet`` of packaging does not.
-        """
-        found = _order(self.counts_as or self.text)
-        for clause in filter(None, specifiers.split(",")):
-            sign = clause.rstrip("0123456789.")
-            if not _COMPARE[sign](found, _order(clause[len(sign) :])):
-                return False
-        return True
+        """Return whether PEP 440 ``specifiers`` admit it; unreadable versions count as newest."""
+        return not specifiers or _admits(specifiers, self.counts_as or self.text)
 
     @property
     def as_later(self) -> Release:
@@ -45,14 +38,47 @@ class Release(NamedTuple):
 
         PEP 440 sorts 0.2.8.dev0 before 0.2.8, and a fork may have no version but 0+unknown.
         """
-        numbers, kind = _order(self.text)
-        return self._replace(counts_as=".".join(map(str, numbers)) if kind < 0 else "9999")
+        version = _version(self.text)
+        return self._replace(counts_as=version.base_version if version.is_prerelease else "9999")
 
     def __str__(self) -> str:
         return self.text or "unknown"
 
 
-_VERSION = re.compile(r"v?(\d+(?:\.\d+)*)[-._]?((?:[-._]?[a-z]+\d*)*)(?:\+.*)?")
+@functools.cache  # Hundreds of faults and targets share a few specifiers.
+def _admits(specifiers: str, version: str) -> bool:
+    parse: Callable[[str], Any] = _numbers
+    if not all(map(str.isdecimal, version.split("."))):  # int() accepts signs and underscores.
+        parse = _version  # To import packaging takes 2 % of the time of optax.
+    return all(_holds(clause, parse(version), parse) for clause in specifiers.split(","))
+
+
+def _holds(clause: str, found: Any, parse: Callable[[str], Any]) -> bool:
+    """Compare a version with a clause such as ``>=0.2.3``, in the order of PEP 440.
+
+    That admits 0.2.5.dev1 to ``<0.2.5``, and a ``SpecifierSet`` of packaging does not.
+    """
+    sign = clause.rstrip("0123456789.")
+    return _COMPARE[sign](found, parse(clause[len(sign) :]))
+
+
+def _version(text: str) -> Version:
+    """Read a version, without its local part; unreadable ones count as newest."""
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return Version(Version(text).public)
+    except InvalidVersion:
+        return Version("9999")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    numbers = [int(part) for part in version.split(".")]
+    while numbers and not numbers[-1]:  # 0.2 is 0.2.0.
+        numbers.pop()
+    return tuple(numbers)
+
+
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
@@ -61,22 +87,6 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,
 }
-
-
-@functools.cache  # Hundreds of faults and targets share a few versions.
-def _order(version: str) -> tuple[list[int], int]:
-    """Return the numbers of a version, without zeros at the end, and -1 before a release.
-
-    Importing packaging takes 2 % of the time of optax.
-    """
-    found = _VERSION.fullmatch(version.lower())
-    if found is None:
-        return [9999], 0
-    numbers = [int(part) for part in found[1].split(".")]
-    while numbers and not numbers[-1]:  # 0.2 is 0.2.0.
-        numbers.pop()
-    is_post = found[2].startswith(("post", "rev", "r")) and not found[2].startswith("rc")
-    return numbers, (1 if is_post else -1) if found[2] else 0
 
 
 def installed(package: ModuleType | str, tested: Sequence[str]) -> Release:

@@ -23,6 +23,8 @@ NAME_NO_NEWEST_RELEASE = (
     *("README.md", "CONTRIBUTING.md", "pyproject.toml", "noxfile.py", ".ci/run", "mkdocs.yml"),
     *("docs/index.md", "docs/api.md", "patches/__init__.py"),
 )
+READS = read(ROOT / "optax_dtypefix" / "_environment.py")
+VARIABLES = sorted({*re.findall(r"{_PREFIX}(_[A-Z]+)", READS)})
 # test_patch_pages.py and test_upstream_reports.py run the code in these folders,
 # test_notebook_page.py and evidence/downstream/test_recipes.py run that in these pages.
 ELSEWHERE = {"patches", "upstream-reports", "notebook.md", "recipes.md"}
@@ -141,6 +143,24 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
             headings = re.findall(r"^#+ (.*)$", read(target), re.MULTILINE)
             slugs = [re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings]
             assert heading in slugs, link
+
+
+@pytest.mark.parametrize(
+    ("page", "words"),
+    [
+        ("long-runs.md", "bf16 fp16"),
+        ("recipes.md", "EMA target network"),
+        ("troubleshooting.md", "loss not decreasing"),
+        ("troubleshooting.md", "loss stuck"),
+        ("troubleshooting.md", "recompiles retraces"),
+        ("troubleshooting.md", "donated buffers were not usable"),
+        *(("control.md", f"`OPTAX_DTYPEFIX{name}`") for name in ("", *VARIABLES)),
+    ],
+)
+def test_what_users_search_for_is_in_a_heading(page: str, words: str) -> None:
+    """The search of the site shows a section first if its heading has all words."""
+    headings = re.findall(r"^#+ (.*)$", read(ROOT / "docs" / page), re.MULTILINE)
+    assert [heading for heading in headings if all(word in heading for word in words.split())]
 
 
 def test_the_home_page_says_what_the_readme_says() -> None:
