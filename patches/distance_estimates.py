@@ -238,7 +238,7 @@ def _returning(updates: Callable[[], PyTree]) -> Any:
 def _without_zero(total: list[Any], grads: list[Any]) -> tuple[PyTree, Callable[[PyTree], PyTree]]:
     """Add a tiny number to the sum of all gradients, by whose size stock divides: it may be 0.
 
-    The number stands at one place, where both the sum and the gradient are 0.
+    The number stands at one place, where both the sum and the gradient are next to nothing.
 
     Returns:
       The sum, and a function that takes the number out of the next sum.
@@ -249,15 +249,20 @@ def _without_zero(total: list[Any], grads: list[Any]) -> tuple[PyTree, Callable[
         return total, lambda new: new
     index = sizes[min(sizes)]
     place = (0,) * jnp.ndim(flat[index])
-    is_zero = (flat[index][place] == 0) & (leaves(grads)[index][place] == 0)
+    before, grad = abs(flat[index][place]), abs(leaves(grads)[index][place])
 
-    def put(number: float, tree: PyTree) -> PyTree:
+    def put(number: float, where: Any, tree: PyTree) -> PyTree:
         changed = leaves(tree)
         leaf = changed[index]
-        changed[index] = leaf.at[place].set(jnp.where(is_zero, number, leaf[place]))
+        changed[index] = leaf.at[place].set(jnp.where(where, number, leaf[place]))
         return unflatten_like(tree, changed)
 
-    return put(1e-33, total), functools.partial(put, 0.0)
+    # Beside a larger sum, or the term of a larger gradient, float32 does not see the number.
+    is_tiny, is_zero = (before < _TINY) & (grad < 1e-12), (before == 0) & (grad == 0)
+    return put(_TINY, is_tiny, total), functools.partial(put, 0.0, is_zero)
+
+
+_TINY = 1e-33
 
 
 def _free(copies: PyTree, keep: PyTree) -> None:

@@ -118,10 +118,11 @@ class Owed:
 
     Args:
       links: stand for the links; links of the user's are none.
+      given: to the chain, for this step.
     """
 
-    def __init__(self, links: frozenset[object] = frozenset()) -> None:
-        self.links = links
+    def __init__(self, links: frozenset[object], given: PyTree) -> None:
+        self._links, self._traces = links, _traces_of(given)
         self._dtypes: dict[str, Any] = {}
         self._requested: tuple[Any, ...] = ()
 
@@ -131,6 +132,14 @@ class Owed:
 
     def __exit__(self, *_: object) -> None:
         INNERMOST.reset(self._token)
+
+    def to_chain(self, links: frozenset[object], updates: PyTree) -> bool:
+        """Check whether links, or one of them, leave the casts of their updates to this chain.
+
+        Not where the user's code inside the chain traces them for itself: ``jax.jit`` would keep
+        that trace for calls of other chains, or of none.
+        """
+        return links <= self._links and _traces_of(updates) <= self._traces
 
     @property
     def is_empty(self) -> bool:
@@ -166,6 +175,12 @@ class Owed:
 
 INNERMOST: contextvars.ContextVar[Owed | None] = contextvars.ContextVar("innermost", default=None)
 """What is owed to the chain that takes a step in this thread, if one does."""
+
+
+def _traces_of(tree: PyTree) -> set[int]:
+    """Return the ids of the traces that the leaves are part of."""
+    traces = [leaf._trace for leaf in leaves(tree) if isinstance(leaf, jax.core.Tracer)]
+    return {id(getattr(trace, "main", trace)) for trace in traces}  # Old versions have the former.
 
 
 def _paths(tree: PyTree) -> list[str]:

@@ -31,9 +31,9 @@ def combine(stock: Stock, *args: Any, **kwargs: Any) -> Any:
 
     def update_fn(updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any) -> Step:
         around = INNERMOST.get()
-        if around and links <= around.links:  # A chain around this one bounds the updates.
+        if around and around.to_chain(links, updates):  # A chain around this one bounds them.
             return Step(*tx.update(updates, state, params, **extra_args))
-        with Owed(links) as owed:
+        with Owed(links, (updates, state, params)) as owed:
             new_updates, new_state = tx.update(updates, state, params, **extra_args)
         if not owed.is_empty and same_dtypes(updates, params):
             # Of a state that did not start as here, or where the first step could not be traced.

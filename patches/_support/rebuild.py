@@ -174,7 +174,7 @@ def rebuild(  # noqa: PLR0913
     below = parts_of(tx)
     as_stock = as_stock or (below.as_stock if below else _call_for(tx.update))
     stock = in_float32 or (below and below.stock) or tx.update
-    this = object()
+    this = frozenset({object()})
 
     def link(*args: Any, **kwargs: Any) -> Step:
         return Step(*update(*args, **kwargs))
@@ -190,7 +190,7 @@ def rebuild(  # noqa: PLR0913
         updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, PyTree]:
         owed = INNERMOST.get()
-        if owed and this in owed.links:  # A chain around this link has looked at the dtypes.
+        if owed and owed.to_chain(this, updates):  # The chain has looked at the dtypes.
             step = link(updates, state, params, **extra_args)
             owed.add(step)
             return step.updates, step.state
@@ -215,7 +215,7 @@ def rebuild(  # noqa: PLR0913
         promotes = below.promotes
     if also_in_float32:
         return _replace_update(tx, call, bounded, Parts(None, frozenset(), as_stock, None))
-    links = frozenset({this}).union(below.links if below else (), links)
+    links = this.union(below.links if below else (), links)
     parts = Parts(link, links, as_stock, stock, promotes, layer)
     return _replace_update(tx, call, stock_in_float32, parts)
 

@@ -202,3 +202,17 @@ def test_moments_behind_a_link_that_needs_the_loss_are_exact_where_they_are_on_s
     np.testing.assert_allclose(
         np.asarray(updates["a"], np.float64), right, rtol=2.0**-8 if promotes else 0.03
     )
+
+
+def test_a_link_that_the_users_code_compiles_keeps_its_own_bounds() -> None:
+    """JAX keeps the trace for calls outside of the chain."""
+    params = {"a": jnp.ones(3, jnp.bfloat16)}
+    link = optax.scale(jnp.float32(0.1))
+    compiled = jax.jit(link.update)
+    users = optax.GradientTransformation(link.init, lambda u, s, p=None: compiled(u, s, p))
+    tx = optax.chain(users, optax.masked(link, {"a": False}))
+    state = tx.init(params)
+    for _ in range(3):
+        updates, _ = tx.update(params, state, params)
+        assert updates["a"].dtype == jnp.bfloat16
+    assert compiled(params, link.init(params), params)[0]["a"].dtype == jnp.bfloat16

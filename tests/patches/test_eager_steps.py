@@ -67,7 +67,8 @@ def calls_into_the_shim(function: Callable[[], Any]) -> list[str]:
 )
 def test_a_float32_step_makes_few_python_calls_into_the_shim(build: Any, most: int) -> None:
     """Stock's own update runs. Without that, adam makes about 240 calls."""
-    tx, params = build(), {"w": jnp.ones((4, 3))}
+    other, tx, params = build(), build(), {"w": jnp.ones((4, 3))}
+    other.update(params, other.init(params), params)  # It loads files of patches.
     state = tx.init(params)
     calls = calls_into_the_shim(lambda: tx.update(params, state, params))
     assert 0 < len(calls) <= most, calls
@@ -77,8 +78,8 @@ def test_a_float32_step_makes_few_python_calls_into_the_shim(build: Any, most: i
     ("build", "most"),
     [
         (lambda: optax.adam(1e-3), 99),
-        (lambda: optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3)), 223),
-        (lambda: optax.inject_hyperparams(optax.adamw)(1e-3), 315),
+        (lambda: optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3)), 222),
+        (lambda: optax.inject_hyperparams(optax.adamw)(1e-3), 275),
     ],
     ids=["adam", "clip and adamw", "inject"],
 )
@@ -96,7 +97,7 @@ def test_a_step_of_sgd_makes_few_python_calls_for_a_weakly_typed_leaf() -> None:
     tx, grads = optax.sgd(0.1), {str(i): jnp.asarray(1.0) + i for i in range(20)}
     assert all(leaf.weak_type for leaf in grads.values())
     state = tx.init(grads)
-    assert len(calls_into_the_shim(lambda: tx.update(grads, state, grads))) <= 32
+    assert len(calls_into_the_shim(lambda: tx.update(grads, state, grads))) <= 30
     updates, _ = tx.update(grads, state, grads)
     for name, update in updates.items():
         assert not update.weak_type

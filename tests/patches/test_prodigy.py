@@ -146,6 +146,18 @@ def test_training_starts_after_a_zero_gradient(dtype: Any) -> None:
     assert np.asarray(updates["w"], np.float32).any()
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("gradient", [1e-25, 1e-30, 1e-35])
+def test_training_starts_after_tiny_gradients(dtype: Any, gradient: float) -> None:
+    """Their sum underflows: on stock, 0/0."""
+    tx, params = contrib.prodigy(), {"w": jnp.ones(3, dtype)}
+    state = tx.init(params)
+    for size in (gradient, gradient, 1.0, 1.0):
+        updates, state = tx.update({"w": jnp.full(3, size, dtype)}, state, params)
+        assert bool(jnp.isfinite(updates["w"]).all())
+    assert float(updates["w"][0]) < 0
+
+
 def test_a_state_restored_from_stock_keeps_its_dtypes() -> None:
     """Stock has float32 trees for bfloat16 params up to 0.2.3, and bfloat16 scalars later."""
     tx = contrib.prodigy()
