@@ -17,7 +17,7 @@ dadapt_adamw hardly moves, and momo takes complex step sizes.
 Here stock runs in 32-bit mode on a list of the leaves, all in float32, or in float64 if one leaf
 is, so that nothing is promoted. A complex leaf becomes a pair of real leaves: the algorithms are
 made for real vectors. ``dadapt_adamw`` and ``prodigy`` divide by the sum of all gradients, which is
-0 until the first of them is not: stock is given a tiny number then. No upstream issue was found for
+0 until the first of them is not: stock is given tiny numbers then. No upstream issue was found for
 the scalars; the linked issues are related.
 """
 
@@ -236,25 +236,24 @@ def _returning(updates: Callable[[], PyTree]) -> Any:
 
 
 def _without_zero(total: list[Any], grads: list[Any]) -> tuple[PyTree, Callable[[PyTree], PyTree]]:
-    """Add a tiny number to the sum of all gradients, by whose size stock divides: it may be 0.
+    """Add tiny numbers to the sum of all gradients, by whose size stock divides: it may be 0.
 
-    The number stands at one place, where both the sum and the gradient are next to nothing.
+    They stand in one leaf, the smallest, where both the sum and the gradient are next to nothing.
+    So no number is moved between devices.
 
     Returns:
-      The sum, and a function that takes the number out of the next sum.
+      The sum, and a function that takes the numbers out of the next sum.
     """
     flat = leaves(total)
     sizes = {jnp.size(leaf): i for i, leaf in enumerate(flat) if jnp.size(leaf)}
     if not sizes:
         return total, lambda new: new
     index = sizes[min(sizes)]
-    place = (0,) * jnp.ndim(flat[index])
-    before, grad = abs(flat[index][place]), abs(leaves(grads)[index][place])
+    before, grad = abs(flat[index]), abs(leaves(grads)[index])
 
     def put(number: float, where: Any, tree: PyTree) -> PyTree:
         changed = leaves(tree)
-        leaf = changed[index]
-        changed[index] = leaf.at[place].set(jnp.where(where, number, leaf[place]))
+        changed[index] = jnp.where(where, jnp.asarray(number, changed[index].dtype), changed[index])
         return unflatten_like(tree, changed)
 
     # Beside a larger sum, or the term of a larger gradient, float32 does not see the number.
