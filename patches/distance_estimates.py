@@ -17,8 +17,8 @@ dadapt_adamw hardly moves, and momo takes complex step sizes.
 Here stock runs in 32-bit mode on a list of the leaves, all in float32, or in float64 if one leaf
 is, so that nothing is promoted. A complex leaf becomes a pair of real leaves: the algorithms are
 made for real vectors. ``dadapt_adamw`` and ``prodigy`` divide by the sum of all gradients, which is
-0 until the first of them is not: stock is given tiny numbers then. No upstream issue was found for
-the scalars; the linked issues are related.
+0 until the first of them is not. Until then the estimate stays, and what is not finite in an update
+is 0. No upstream issue was found for the scalars; the linked issues are related.
 """
 
 from __future__ import annotations
@@ -153,16 +153,11 @@ class _Estimates(KeepDtypes):
             for name, value in update.keywords.items()
         }
         run = functools.partial(_with_arguments(update.func, argument), **extra_args)
-        flat, wide = problem.to_list(grads), _map_fields(to_stock, state)
-        divides = hasattr(wide, "grad_sum")
-        if divides:
-            total, restored = _without_zero(wide.grad_sum, flat)
-            wide = wide._replace(grad_sum=total)
-        lists = flat, wide, problem.to_list(params)
+        lists = problem.to_list(grads), _map_fields(to_stock, state), problem.to_list(params)
         with standard_promotion():
             new_updates, new_state = without_x64(run, *lists)
-        if divides:
-            new_state = new_state._replace(grad_sum=restored(new_state.grad_sum))
+        if hasattr(new_state, "estim_lr"):
+            new_updates, new_state = _guard(new_updates, new_state, lists[1])
         result = problem.to_tree(new_updates, grads), _map_fields(from_stock, new_state)
         if base is not None:
             _free(lists, keep=(given, result))
@@ -235,33 +230,15 @@ def _returning(updates: Callable[[], PyTree]) -> Any:
     return optax.GradientTransformation(lambda _: (), lambda *_, **__: (updates(), ()))
 
 
-def _without_zero(total: list[Any], grads: list[Any]) -> tuple[PyTree, Callable[[PyTree], PyTree]]:
-    """Add tiny numbers to the sum of all gradients, by whose size stock divides: it may be 0.
+def _guard(updates: PyTree, state: Any, before: Any) -> tuple[PyTree, Any]:
+    """Keep the estimate where stock divides by a sum of gradients that is 0, and take no step."""
+    is_known = jnp.isfinite(state.estim_lr)
 
-    They stand in one leaf, the smallest, where both the sum and the gradient are next to nothing.
-    So no number is moved between devices.
+    def finite(update: Any) -> Any:
+        return jnp.where(is_known | jnp.isfinite(update), update, jnp.zeros_like(update))
 
-    Returns:
-      The sum, and a function that takes the numbers out of the next sum.
-    """
-    flat = leaves(total)
-    sizes = {jnp.size(leaf): i for i, leaf in enumerate(flat) if jnp.size(leaf)}
-    if not sizes:
-        return total, lambda new: new
-    index = sizes[min(sizes)]
-    before, grad = abs(flat[index]), abs(leaves(grads)[index])
-
-    def put(number: float, where: Any, tree: PyTree) -> PyTree:
-        changed = leaves(tree)
-        changed[index] = jnp.where(where, jnp.asarray(number, changed[index].dtype), changed[index])
-        return unflatten_like(tree, changed)
-
-    # Beside a larger sum, or the term of a larger gradient, float32 does not see the number.
-    is_tiny, is_zero = (before < _TINY) & (grad < 1e-12), (before == 0) & (grad == 0)
-    return put(_TINY, is_tiny, total), functools.partial(put, 0.0, is_zero)
-
-
-_TINY = 1e-33
+    estimate = jnp.where(is_known, state.estim_lr, before.estim_lr)
+    return tree_map(finite, updates), state._replace(estim_lr=estimate)
 
 
 def _free(copies: PyTree, keep: PyTree) -> None:
