@@ -231,13 +231,17 @@ def _returning(updates: Callable[[], PyTree]) -> Any:
 
 
 def _guard(updates: PyTree, state: Any, before: Any) -> tuple[PyTree, Any]:
-    """Keep the estimate where stock divides by a sum of gradients that is 0, and take no step."""
-    is_known = jnp.isfinite(state.estim_lr)
+    """Keep the estimate where stock divides by a sum of gradients that is 0, and take no step.
+
+    What comes from a NaN or inf among the gradients stays: the numerator has it too.
+    """
+    is_unknown = jnp.isfinite(state.numerator_weighted) & ~jnp.isfinite(state.estim_lr)
 
     def finite(update: Any) -> Any:
-        return jnp.where(is_known | jnp.isfinite(update), update, jnp.zeros_like(update))
+        is_bad = is_unknown & ~jnp.isfinite(update)
+        return jnp.where(is_bad, jnp.zeros_like(update), update)
 
-    estimate = jnp.where(is_known, state.estim_lr, before.estim_lr)
+    estimate = jnp.where(is_unknown, before.estim_lr, state.estim_lr)
     return tree_map(finite, updates), state._replace(estim_lr=estimate)
 
 
