@@ -53,7 +53,7 @@ from ._support.arguments import array_in
 from ._support.closures import arguments_in, builder_of, with_arguments
 from ._support.keep_dtypes import KeepDtypes
 from ._support.representation import Representation, average_dtype
-from ._support.stock_dtypes import start_as_stock
+from ._support.stock_dtypes import known_schedule, start_as_stock
 
 # Fields of stock's states with a leaf for each param; all others are scalars.
 _COPIES = frozenset({"init_params", "params0", "x0"})
@@ -90,8 +90,7 @@ class _Estimates(KeepDtypes):
             return unflatten_like(params, map(cast, leaves(tree), averages_in))
 
         state = _map_fields(final, state)
-        # The user's schedule does not run: a schedule returns a float32 array, as those of optax.
-        known = _with_arguments(tx.update, lambda _, value: _float32 if callable(value) else value)
+        known = _with_arguments(tx.update, lambda _, v: known_schedule if callable(v) else v)
         return start_as_stock(tx._replace(update=known), state, params)
 
     def run(self, update: Any, grads: PyTree, state: Any, params: PyTree) -> tuple[PyTree, Any]:
@@ -170,12 +169,11 @@ class _Mechanize(_Estimates):
     def start(self, tx: Any, params: PyTree) -> Any:
         """Start the state of the base optimizer beside that of stock."""
         base = _base_of(tx.update)
-        init = _with_arguments(
-            tx.init, lambda name, value: _returning(tuple) if name == "base_optimizer" else value
-        )
-        update = _with_arguments(
-            tx.update, lambda name, value: _returning(tuple) if name == "base_optimizer" else value
-        )
+
+        def without_base(name: str, value: Any) -> Any:
+            return _returning(tuple) if name == "base_optimizer" else value
+
+        init, update = (_with_arguments(function, without_base) for function in tx)
         state = super().start(tx._replace(init=init, update=update), params)
         base_state = strip_weak_type(promote_initial_state(base.update, base.init(params), params))
         return state._replace(base_optimizer_state=base_state)
@@ -272,10 +270,6 @@ def _in(dtype: Any, argument: Any) -> Any:
     if type(argument) in (bool, int, float):  # Most are.
         return argument
     return tree_map(lambda leaf: array_in(leaf, dtype), argument)
-
-
-def _float32(_: Any) -> Any:
-    return jnp.zeros((), jnp.float32)
 
 
 def _cast_loss(value: Any, dtype: Any) -> Any:

@@ -138,7 +138,7 @@ def _header(*, strict: bool) -> str:
 
 
 def _output_of_python(code: str) -> str:
-    """Return the last line that a Python of this environment prints, started anew."""
+    """Return the last line that a Python of this environment prints, started again."""
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     return (done.stdout.splitlines() or [""])[-1]

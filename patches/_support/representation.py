@@ -26,7 +26,7 @@ from ..._contract.dtypes import (
     tree_map,
     unflatten_like,
 )
-from ..._contract.widths import promoted, widest_real
+from ..._contract.widths import promoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -49,8 +49,7 @@ class Representation(NamedTuple):
     Lists, because a user-defined node need not accept a pair for a leaf.
 
     Attributes:
-      dtype: the real dtype. A complex leaf that stays one has parts of that dtype. None if each
-        leaf keeps its own, made float32 or wider.
+      dtype: the real dtype. A complex leaf that stays one has parts of that dtype.
       pairs: for each leaf, whether it becomes a pair of real ones.
     """
 
@@ -101,9 +100,7 @@ class Representation(NamedTuple):
         return self._cast(jnp.real(leaf)), self._cast(jnp.imag(leaf))
 
     def _cast(self, leaf: Any) -> Any:
-        given = dtype_of(leaf)
-        dtype = self.dtype or widest_real(jnp.dtype(jnp.float32), given)
-        return cast(leaf, promoted(dtype, jnp.complex64) if kind_of(given) == COMPLEX else dtype)
+        return cast(leaf, promoted(self.dtype, jnp.complex64) if is_complex(leaf) else self.dtype)
 
 
 def _join(real: Any, imaginary: Any) -> Any:

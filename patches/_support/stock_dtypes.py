@@ -30,16 +30,8 @@ from ..._contract.updates import kept_like, same_dtypes
 _FLOAT16, _FLOAT32 = jnp.dtype(jnp.float16), jnp.dtype(jnp.float32)
 
 
-def replace_user_code(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Replace the schedules and masks among the arguments of an optimizer: the user's do not run.
-
-    A schedule returns a float32 array, as those of optax do.
-    """
-    found = {name: _float32 if callable(value) else value for name, value in arguments.items()}
-    return {**found, "mask": None} if "mask" in found else found
-
-
-def _float32(_: Any) -> Any:
+def known_schedule(_: Any) -> Any:
+    """Stand for a schedule of the user, which does not run: those of optax return a float32."""
     return jnp.zeros((), jnp.float32)
 
 
@@ -71,7 +63,9 @@ def start_as_stock(tx: Any, state: PyTree, params: PyTree) -> PyTree:
 
     wide = (
         trace(take_two_steps, params)
-        or trace(take_two_steps, params, value=_float32(None))  # A link needs that of the loss.
+        or trace(
+            take_two_steps, params, value=known_schedule(None)
+        )  # A link needs that of the loss.
         or trace(tx.init, params)
     )
     return _widen(state, wide)
@@ -131,7 +125,7 @@ class Range:
             return state
         key = (*before, None, *all_dtypes((updates, params)))
         if key not in self._after:
-            given = {n: _float32 if callable(v) else v for n, v in extra_args.items()}
+            given = {n: known_schedule if callable(v) else v for n, v in extra_args.items()}
             self._after[key] = trace_state(self._update, updates, state, params, **given)
         most = [_FLOAT32 if dtype == _FLOAT16 else dtype for dtype in before]
         return _widen(state, self._after[key], most)
