@@ -27,24 +27,24 @@ from .._contract.promotion import standard_promotion
 from .._contract.state import cast_back
 from .._contract.updates import cast_updates
 from .._engine.patch import Stock
+from .._tally import Tally
 from ._support.branches import fit, run_in_agreement
-from ._support.rebuild import call_of, rebuild
+from ._support.closures import arguments_in, builder_of, with_arguments
+from ._support.rebuild import Call, rebuild
 
 
-def replace(stock: Stock, inner: Any, *args: Any, **kwargs: Any) -> Any:
-    """Replace a function whose first argument is the inner transformation."""
-    import optax
-
-    call = call_of(stock, (inner, *args), kwargs)
-    # There are extra arguments from 0.1.5 on.
-    kind = getattr(optax, "GradientTransformationExtraArgs", optax.GradientTransformation)
-    inner = getattr(optax, "with_extra_args_support", lambda tx: tx)(inner)
+def replace(tx: Any, call: Call, tally: Tally) -> Any:
+    """Lift a transformation that has another one inside."""
+    builder = builder_of(tx.update)
+    inner = dict(arguments_in(builder, tx.update))["inner"]
 
     def inner_init(params: PyTree) -> PyTree:
         return strip_weak_type(promote_initial_state(inner.update, inner.init(params), params))
 
-    def stock_around(update: Callable[..., Any]) -> Any:
-        return stock(kind(inner_init, update), *args, **kwargs)
+    def around(function: Callable[..., Any], **changed: Any) -> Callable[..., Any]:
+        """Let a function of stock call other functions of the inner transformation."""
+        new = inner._replace(**changed)
+        return with_arguments(builder, function, lambda _, value: new if value is inner else value)
 
     def update_fn(
         updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
@@ -68,16 +68,15 @@ def replace(stock: Stock, inner: Any, *args: Any, **kwargs: Any) -> Any:
                 return unflatten_like(updates, fit(bounded, dtypes)), held
 
             given = unflatten_like(updates, map(cast, grads, dtypes))
-            new_updates, new_state = stock_around(inner_update).update(
-                given, state, params, **extra_args
-            )
+            stock = around(tx.update, update=inner_update)
+            new_updates, new_state = stock(given, state, params, **extra_args)
             return unflatten_like(updates, map(cast, leaves(new_updates), final)), new_state
 
         with standard_promotion():
             return run_in_agreement(run, list(map(dtype_of, grads)))
 
-    init = stock_around(inner.update).init
-    return rebuild(stock(inner, *args, **kwargs), call, update_fn, init, also_in_float32=True)
+    init = around(tx.init, init=inner_init)
+    return rebuild(tx, call, update_fn, init, also_in_float32=True, tally=tally)
 
 
 def _within_kind(inner: Any, common: Any) -> Any:

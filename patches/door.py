@@ -16,7 +16,7 @@ from .._engine.release import installed
 from .._engine.when_called import load
 from ._support.closures import is_of_optax
 from ._support.layer import Layer
-from ._support.rebuild import Call, parts_of
+from ._support.rebuild import Call
 from .releases import TESTED
 from .wrapped import BUILDERS
 
@@ -43,24 +43,46 @@ def _lift(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """Build a transformation. If there is a row for its builder, add what the patch asks for."""
+    """Build a transformation, and lift it as the patches of its builder ask, the innermost first.
+
+    The first patch that is called does so for all: a chain is built in each step of some programs.
+    """
     update = args[1] if len(args) > 1 else kwargs.get("update")
-    # Not by ``builder_of``: this runs for each patch, for each transformation.
+    # Not by ``builder_of``: this runs for each transformation.
     builder = str(getattr(update, "__qualname__", "")).partition(".")[0]
-    if builder not in BUILDERS and type(stock) is functools.partial:
-        # Optax builds some ten others for each of these: pass the layers of other patches by.
-        return vars(stock)["__wrapped__"](cls, *args, **kwargs)
-    tx = stock(cls, *args, **kwargs)
-    place = places.get(builder)
-    if place is None or not is_of_optax(update):  # Nor is a function of ours.
+    if type(stock) is not functools.partial:
+        below: Any = (stock,)
+    elif "below" in vars(stock):
+        below = vars(stock)["below"]
+    else:
+        below = _look_below(stock)
+    tx = below[-1](cls, *args, **kwargs)
+    if builder not in BUILDERS or not is_of_optax(update):  # Nor is a function of ours.
         return tx
-    ask = _LOADED.get(place) or _load(place, failed)
-    if ask is None:
-        return tx
-    below = parts_of(tx)  # Of the patches that come after this one.
-    layer = below.layer if below else Layer(tx, builder)
-    ask.add_to(layer, tally)
-    return tx if below else layer.rebuild(Call(cls, *args, **kwargs))
+    call, layer = Call(cls, *args, **kwargs), None
+    asking = [of for of in (*below[-2::-1], (places, tally, failed)) if builder in of[0]]
+    for own_places, own_tally, own_failed in asking:
+        place = own_places[builder]
+        ask = _LOADED.get(place) or _load(place, own_failed)
+        if callable(ask):  # It has the builder for itself.
+            return ask(tx, call, own_tally)
+        if ask is not None:
+            layer = layer or Layer(tx, builder)
+            ask.add_to(layer, own_tally)
+    return layer.rebuild(call) if layer else tx
+
+
+def _look_below(stock: Stock) -> list[Any]:
+    """List what the patches below are given, and stock. Keep the list, unless a patch is broken."""
+    found, layers = [], stock
+    while type(layers) is functools.partial:
+        replacement: Any = layers.func
+        found.append(replacement.load())
+        (layers,) = layers.args
+    below = [*(replacement.args for replacement in found if replacement), layers]
+    if all(found):
+        vars(stock)["below"] = below
+    return below
 
 
 _LOADED: dict[str, Any] = {}

@@ -81,17 +81,17 @@ class _Normalize(_Norm):
 
     def add_to(self, layer: Layer, tally: Tally) -> None:
         # Not by stock: 0.1.8 and 0.1.9 need a jax that has tree_map.
-        update = functools.update_wrapper(_normalize, layer.tx.update)
-        layer.tx = layer.tx._replace(update=self._without_nan(update, tally))
+        import optax
+
+        @functools.wraps(layer.tx.update)
+        def update_fn(updates: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:
+            del params
+            tree = getattr(optax, "tree", None)
+            norm = (getattr(tree, "norm", None) or optax.global_norm)(updates)
+            return tree_map(lambda g: g / norm, updates), state
+
+        layer.tx = layer.tx._replace(update=self._without_nan(update_fn, tally))
         super().add_to(layer, tally)
-
-
-def _normalize(updates: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:
-    import optax
-
-    del params
-    norm = (getattr(getattr(optax, "tree", None), "norm", None) or optax.global_norm)(updates)
-    return tree_map(lambda g: g / norm, updates), state
 
 
 clip_by_global_norm = _Norm(limited_by="max_norm")

@@ -38,15 +38,15 @@ from .._contract.state import cast_back
 from .._contract.updates import cast_updates
 from .._contract.widths import compute_dtype, statistics_dtype
 from .._contract.x64 import without_x64
-from .._engine.patch import Stock
-from .._tally import paused
-from ._support.arguments import arguments_of, array_in
+from .._tally import Tally, paused
+from ._support.arguments import array_in
+from ._support.closures import arguments_in, builder_of, with_arguments
 from ._support.float32 import half_to_float32
-from ._support.rebuild import call_of, rebuild
+from ._support.rebuild import Call, rebuild
 
 
-def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
-    """Replace ``optax.contrib.reduce_on_plateau``, with the arguments of the installed release.
+def replace(built: Any, call: Call, tally: Tally) -> Any:
+    """Lift what ``optax.contrib.reduce_on_plateau`` builds.
 
     The state is stock's ``ReduceLROnPlateauState``. From 0.2.4 on its values are float32, or
     float64 if all params are; before 0.2.4 they are always float32. The scale has stock's dtype, or
@@ -54,8 +54,8 @@ def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     as gradients and params. Without params, they are as wide as gradients and a scale that is not
     float32: a float32 scale may be ours, and tells nothing.
     """
-    built = stock(*args, **kwargs)  # Checks the arguments, and has the right type.
-    arguments = arguments_of(stock, args, kwargs)
+    builder = builder_of(built.update)
+    arguments = dict(arguments_in(builder, *built))
 
     def init_fn(params: PyTree) -> Any:
         # Stock looks only at the dtypes of the params.
@@ -75,11 +75,10 @@ def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         if value is None:
             return built.update(updates, state, params, **extra_args)  # type: ignore[no-any-return]
         dtype, scale = compute_dtype(state), getattr(state, field)
-        with jax.ensure_compile_time_eval():  # Stock compares the arguments to check them.
-            tx = stock(**{name: array_in(number, dtype) for name, number in arguments.items()})
+        update = with_arguments(builder, built.update, lambda _, number: array_in(number, dtype))
 
         def step(state: Any, value: Any) -> Any:
-            return tx.update((), state, None, **{value_name: value})[1]
+            return update((), state, None, **{value_name: value})[1]
 
         wide_state = tree_map(lambda leaf: cast(leaf, dtype) if is_inexact(leaf) else leaf, state)
         with standard_promotion():
@@ -95,7 +94,7 @@ def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         requested = (dtype_of(scale),) if tells else ()
         return cast_updates(scaled, updates, like, requested=requested), cast_back(new_state, state)
 
-    return rebuild(built, call_of(stock, args, kwargs), update_fn, init_fn, also_in_float32=True)
+    return rebuild(built, call, update_fn, init_fn, also_in_float32=True, tally=tally)
 
 
 def _scale_field(state: Any) -> str:

@@ -25,15 +25,12 @@ MODULES: dict[str, tuple[str, ...]] = {
     "alias": ("optax._src.alias",),
     "base": ("optax._src.base",),
     "clipping": ("optax.transforms._clipping", "optax._src.clipping"),
-    "combining": ("optax.transforms._combining", "optax._src.combine"),
-    "conditionality": ("optax.transforms._conditionality", "optax._src.wrappers"),
     "contrib": ("optax.contrib._", "optax.contrib.", "optax._src.contrib.", "optax._src."),
     "equinox": ("equinox._update",),
     "factorized": ("optax._src.factorized",),
     "linear_algebra": ("optax._src.linear_algebra",),
     "linesearch": ("optax._src.linesearch", "optax._src.utils"),
     "losses": ("optax.losses._regression", "optax._src.loss"),
-    "masking": ("optax.transforms._masking", "optax._src.wrappers"),
     "microbatching": ("optax.microbatching._microbatching",),
     "monitoring": ("optax.transforms._monitoring",),
     "numerics": ("optax._src.numerics",),
@@ -78,9 +75,10 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "base": {
         "GradientTransformation.__new__": (
-            "door:prodigy", "door:learning_rate", "door:float32_moments", "door:float16_eps",
+            "door:zoom_linesearch", "door:prodigy", "door:learning_rate",
+            "door:conditional", "door:float32_moments", "door:float16_eps",
             "door:bfloat16_moments", "door:promotion", "door:global_norm",
-            "door:distance_estimates",
+            "door:distance_estimates", "door:reduce_on_plateau",
         ),
     },
     "clipping": {
@@ -94,20 +92,7 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "unitwise_norm >=0.2.3": ("global_norm:in_float32",),
     },
-    "combining": {
-        "chain": ("promotion:combine",),
-        "multi_transform <0.2.3": ("promotion:combine",),
-        "named_chain >=0.1.8": ("promotion:combine",),
-        "partition >=0.2.3": ("promotion:combine",),
-    },
-    "conditionality": {
-        "apply_if_finite": ("conditional",),
-        "conditionally_mask >=0.2.3": ("conditional",),
-        "conditionally_transform >=0.2.3": ("conditional",),
-        "maybe_update <0.2.3": ("conditional",),
-    },
     "contrib.mechanic": {"_tree_norm ==0.1.7": ("distance_estimates:tree_norm",)},
-    "contrib.reduce_on_plateau": {"reduce_on_plateau": ("reduce_on_plateau",)},
     "contrib.schedule_free": {
         "schedule_free": ("schedule_free",),
         "schedule_free_adamw <0.2.4": ("schedule_free:pass_no_dtype",),
@@ -123,14 +108,6 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
     "equinox": {"apply_updates": ("stochastic_rounding:apply_to_model",)},
     "linear_algebra": {"global_norm <0.2.7": ("global_norm:in_float32",)},
     "linesearch": {
-        "scale_by_backtracking_linesearch >=0.2.0": (
-            "zoom_linesearch:scale_by_backtracking_split <0.2.5",
-            "zoom_linesearch:scale_by_backtracking >=0.2.5",
-        ),
-        "scale_by_zoom_linesearch >=0.2.3": (
-            "zoom_linesearch:scale_by_zoom_split <0.2.5",
-            "zoom_linesearch:scale_by_zoom >=0.2.5",
-        ),
         "value_and_grad_from_state >=0.2.0": ("zoom_linesearch:value_and_grad_from_state",),
         "zoom_linesearch >=0.2.3": (
             "zoom_linesearch:zoom_strict <0.2.5",
@@ -138,13 +115,12 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
     "losses": {"cosine_similarity": ("sums:in_float32",)},
-    "masking": {"masked": ("promotion:combine",)},
     "microbatching": {
         "_mean >=0.2.7": ("sums.special_cases:accumulator",),
         "_running_mean >=0.2.7": ("sums.special_cases:accumulator",),
         "_sum >=0.2.7": ("sums.special_cases:accumulator",),
     },
-    "monitoring": {"measure_with_ema >=0.2.7": ("promotion",)},
+    "monitoring": {"measure_with_ema >=0.2.7": ("promotion.special_cases:alias",)},
     "numerics": {
         "safe_norm": ("global_norm:in_float32",),
         "safe_root_mean_squares": ("global_norm:in_float32",),
@@ -173,10 +149,6 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
     "second_order": {"hessian_diag": ("sums.special_cases:hessian_diag",)},
     "transform": {
         "bias_correction >=0.1.9,<0.2.3": ("promotion:bias_correction",),
-        "scale_by_lbfgs >=0.2.3": (
-            "zoom_linesearch.lbfgs:scale_by_lbfgs_split <0.2.5",
-            "zoom_linesearch.lbfgs:scale_by_lbfgs >=0.2.5",
-        ),
     },
     "tree_math": {
         "tree_bias_correction >=0.2.3": ("promotion:bias_correction",),
@@ -195,28 +167,38 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
 
 BUILDERS: dict[str, tuple[str, ...]] = {
     "adaptive_grad_clip": ("promotion", "global_norm:scale_by_params"),
-    "add_decayed_weights": ("learning_rate:passes_floats",),
+    "add_decayed_weights": ("learning_rate:add_decayed_weights",),
     "add_noise": ("promotion:no_integers !=0.2.3", "promotion:no_integers_in_32_bits ==0.2.3"),
     "apply_every": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
+    "apply_if_finite": ("conditional",),
     "centralize": ("promotion",),
+    "chain": ("promotion:combine",),
     "clip": ("promotion",),
     "clip_by_block_rms": ("promotion", "global_norm:clip_by_block_rms"),
     "clip_by_global_norm": ("promotion:no_integers", "global_norm:clip_by_global_norm"),
     "cocob": ("promotion:in_one_dtype <0.2.3",),
+    "conditionally_mask": ("conditional",),
+    "conditionally_transform": ("conditional",),
     "dadapt_adamw": ("distance_estimates",),
     "differentially_private_aggregate": ("promotion",),
     "ema": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
     "flatten": ("promotion.special_cases:flatten",),
     "hutchinson_estimator_diag_hessian": ("promotion:hessian",),
     "lookahead": ("promotion.special_cases:lookahead",),
+    "masked": ("promotion:combine",),
+    "maybe_update": ("conditional",),
     "mechanize": ("distance_estimates:mechanize",),
     "momo": ("distance_estimates",),
     "momo_adam": ("distance_estimates",),
+    "multi_transform": ("promotion:combine <0.2.3",),
+    "named_chain": ("promotion:combine",),
     "normalize": ("promotion", "global_norm:normalize"),
     "normalize_by_update_norm": ("promotion", "global_norm:normalize_by_update_norm"),
+    "partition": ("promotion:combine",),
     "prodigy": ("prodigy",),
+    "reduce_on_plateau": ("reduce_on_plateau",),
     "sam": ("promotion:around_another",),
-    "scale": ("learning_rate:passes_floats",),
+    "scale": ("learning_rate:scale",),
     "scale_by_acprop": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
     "scale_by_adadelta": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
     "scale_by_adam": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
@@ -225,6 +207,10 @@ BUILDERS: dict[str, tuple[str, ...]] = {
     "scale_by_ademamix": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
     "scale_by_adopt": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
     "scale_by_amsgrad": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
+    "scale_by_backtracking_linesearch": (
+        "zoom_linesearch:scale_by_linesearch_split <0.2.5",
+        "zoom_linesearch:scale_by_linesearch >=0.2.5",
+    ),
     "scale_by_belief": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
     "scale_by_cocob": (
         "float32_moments", "float16_eps", "bfloat16_moments",
@@ -238,8 +224,14 @@ BUILDERS: dict[str, tuple[str, ...]] = {
         "promotion:in_one_dtype <0.2.4", "promotion >=0.2.4",
     ),
     "scale_by_galore": ("promotion:any_gradients",),
+    "scale_by_lbfgs": (
+        "zoom_linesearch.lbfgs:scale_by_lbfgs_split <0.2.5",
+        "zoom_linesearch.lbfgs:scale_by_lbfgs >=0.2.5",
+    ),
     "scale_by_lion": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
-    "scale_by_madgrad": ("learning_rate", "float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
+    "scale_by_madgrad": (
+        "learning_rate", "float32_moments", "float16_eps", "bfloat16_moments", "promotion",
+    ),
     "scale_by_muon": (
         "float32_moments", "float16_eps", "bfloat16_moments", "promotion:in_32_bits",
     ),
@@ -274,6 +266,10 @@ BUILDERS: dict[str, tuple[str, ...]] = {
     "scale_by_stddev": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
     "scale_by_trust_ratio": ("promotion", "global_norm:scale_by_params"),
     "split_real_and_imaginary": ("promotion:around_another",),
+    "scale_by_zoom_linesearch": (
+        "zoom_linesearch:scale_by_linesearch_split <0.2.5",
+        "zoom_linesearch:scale_by_linesearch >=0.2.5",
+    ),
     "scale_by_yogi": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
     "trace": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
 }

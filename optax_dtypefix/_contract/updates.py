@@ -16,6 +16,7 @@ from .dtypes import (
     PyTree,
     all_dtypes,
     array_dtypes,
+    cast_all,
     dtype_of,
     have_same_dtypes,
     is_number,
@@ -29,6 +30,8 @@ from .dtypes import (
 from .rounding import round_leaf
 from .signatures import is_of_dtype, positional_names
 from .widths import widest_real
+
+_FLOAT32 = np.dtype(np.float32)
 
 
 @functools.cache
@@ -92,6 +95,8 @@ def cast_to(updates: PyTree, bound: list[Any] | None) -> PyTree:
     """Cast the JAX arrays among the updates to the dtypes of :func:`bound_of`."""
     if bound is None:
         return updates
+    if set(bound) == {_FLOAT32} and array_dtypes(updates) == bound:  # Weakly typed, some of them.
+        return unflatten_like(updates, cast_all(leaves(updates), _FLOAT32))
     pairs = zip(leaves(updates), bound)
     rounded = [round_leaf(x, dtype) if isinstance(x, jax.Array) else x for x, dtype in pairs]
     return unflatten_like(updates, rounded)

@@ -46,10 +46,13 @@ class WhenCalled:
     def __call__(self, stock: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         if self._tally is not None and not THREAD.paused:
             self._tally.reached += 1  # Not by ``reach``: one call less in each eager step.
-        replacement = self._replacement or self._load()
+        replacement = self._replacement or self.load()
         return replacement(stock, *args, **kwargs) if replacement else stock(*args, **kwargs)
 
-    def _load(self) -> Callable[..., Any] | None:
+    def load(self) -> Callable[..., Any] | None:
+        """Return the replacement, or None if its import fails."""
+        if self._replacement:
+            return self._replacement
         replacement: Callable[..., Any] | None = load(str(self._where), self._failed)
         if replacement and self._given:
             replacement = functools.partial(replacement, *self._given)

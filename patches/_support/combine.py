@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import operator
 from collections.abc import Mapping
 from typing import Any, Callable, get_args
@@ -10,19 +11,25 @@ from typing import Any, Callable, get_args
 from ..._contract.dtypes import REAL, PyTree, dtypes_in, is_half, kind_of, leaves
 from ..._contract.state import cast_back
 from ..._contract.updates import INNERMOST, Owed, Step, same_dtypes
-from ..._engine.patch import Stock
-from .rebuild import Parts, Promotes, call_of, parts_of, rebuild
+from ..._tally import Tally
+from .closures import arguments_in, builder_of, with_arguments
+from .rebuild import Call, Parts, Promotes, parts_of, rebuild
 from .stock_dtypes import start_as_stock
 
 
-def combine(stock: Stock, *args: Any, **kwargs: Any) -> Any:
-    """Replace a function that combines transformations, such as ``chain`` or ``masked``.
+def combine(tx: Any, call: Call, _: Tally) -> Any:
+    """Bound what a function builds that combines transformations, such as ``chain``, or ``masked``.
 
     Where a link makes updates wider than gradients and params, the next link sees them as wide as
     on stock, and its state starts in the dtypes that it has on stock. The last updates are bounded.
     """
-    tx = stock(*args, **kwargs)
-    inside = [(link, parts_of(link)) for link in _links_in((args, kwargs))]
+    builder = builder_of(tx.update)
+    inside = [
+        (link, parts_of(link))
+        for _, value in arguments_in(builder, tx.update)
+        if not inspect.isfunction(value)  # A mask of the user's.
+        for link in _links_in(value)
+    ]
     links = frozenset[object]().union(*(parts.links for _, parts in inside if parts))
     if not links:
         return tx
@@ -54,9 +61,9 @@ def combine(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     def with_links(change: Callable[[Parts], Any]) -> Any:
         def changed(link: Any) -> Any:
             parts = parts_of(link)
-            return link._replace(update=change(parts)) if parts else link
+            return change(parts) if parts else link
 
-        return stock(*_map_links(changed, args), **_map_links(changed, kwargs)).update
+        return with_arguments(builder, tx.update, lambda _, value: _map_links(changed, value))
 
     # Built when a program needs them.
     as_stock = functools.cache(lambda: with_links(lambda parts: parts.as_stock()))
@@ -67,7 +74,7 @@ def combine(stock: Stock, *args: Any, **kwargs: Any) -> Any:
 
     return rebuild(
         tx,
-        call_of(stock, args, kwargs),
+        call,
         update_fn,
         init_fn,
         links=links,
@@ -78,34 +85,41 @@ def combine(stock: Stock, *args: Any, **kwargs: Any) -> Any:
 
 
 def _links_in(value: Any) -> list[Any]:
-    """List the transformations among the arguments of a function."""
-    import optax
-
-    if isinstance(value, optax.GradientTransformation):
-        return [value]
+    """List the updates of the transformations that a function of optax closes over."""
+    if inspect.isfunction(value):
+        inner = arguments_in(_ACCEPTING, value) if builder_of(value) == _ACCEPTING else ()
+        return [link for _, inside in inner for link in _links_in(inside)] or [value]
+    if hasattr(value, "update") and hasattr(value, "init"):
+        return _links_in(value.update)
     items = value.values() if isinstance(value, Mapping) else value
     is_container = isinstance(value, Mapping) or type(value) in (tuple, list)
     return [link for item in items for link in _links_in(item)] if is_container else []
 
 
-def _map_links(change: Callable[[Any], Any], value: Any) -> Any:
-    """Replace the transformations among the arguments of a function; keep its other arguments."""
-    import optax
+_ACCEPTING = "with_extra_args_support"
+"""The function of optax around each link that takes no extra arguments."""
 
+
+def _map_links(change: Callable[[Any], Any], value: Any) -> Any:
+    """Replace the updates among what a function of optax closes over; keep all else."""
+    if inspect.isfunction(value):
+        if builder_of(value) != _ACCEPTING:
+            return change(value)
+        return with_arguments(_ACCEPTING, value, lambda _, inside: _map_links(change, inside))
+    if hasattr(value, "update") and hasattr(value, "init"):
+        update = _map_links(change, value.update)
+        return value if update is value.update else value._replace(update=update)
     by_name = isinstance(value, Mapping)
     if not by_name and type(value) not in (tuple, list):
         return value
     items = list(value.values() if by_name else value)
-    changed = [
-        change(item) if isinstance(item, optax.GradientTransformation) else _map_links(change, item)
-        for item in items
-    ]
+    changed = [_map_links(change, item) for item in items]
     if all(map(operator.is_, changed, items)):
         return value
     return dict(zip(value, changed)) if by_name else type(value)(changed)
 
 
-def _is_stock_in_float32(tx: Any, parts: Parts | None) -> bool:
+def _is_stock_in_float32(update: Any, parts: Parts | None) -> bool:
     """Check for a link of optax's own that runs stock in a float32 problem.
 
     The next link gets float32 then, if this one does.
@@ -114,7 +128,7 @@ def _is_stock_in_float32(tx: Any, parts: Parts | None) -> bool:
 
     if parts is not None:
         return parts.stock is not None
-    return getattr(tx.update, "__code__", None) is optax.identity().update.__code__
+    return getattr(update, "__code__", None) is optax.identity().update.__code__
 
 
 def _has_one_float(params: PyTree) -> bool:

@@ -29,10 +29,9 @@ from ..._contract.promotion import standard_promotion
 from ..._contract.updates import bound_of, kept_like, same_dtypes
 from ..._contract.widths import compute_dtype
 from ..._contract.x64 import without_x64
-from ..._engine.patch import Stock
 from ..._tally import Tally
 from .layer import Layer
-from .rebuild import Call, call_of, link_of
+from .rebuild import link_of
 
 Trees = tuple[PyTree, PyTree, PyTree]
 """Gradients, state and params."""
@@ -40,7 +39,7 @@ Trees = tuple[PyTree, PyTree, PyTree]
 
 @dataclasses.dataclass(eq=False, repr=False)  # Cheaper to import than a whole one.
 class KeepDtypes:
-    """A replacement for a function that builds a transformation.
+    """Let a transformation of stock keep its dtypes.
 
     Attributes:
       convert: what stock is given in place of the user's leaves, where it raises on them or mixes
@@ -62,18 +61,9 @@ class KeepDtypes:
     may_promote: bool = False
     also_in_float32: bool = False
 
-    def __call__(self, stock: Stock, *args: Any, **kwargs: Any) -> Any:
-        """Build stock's transformation, made to keep its dtypes."""
-        tx, call = stock(*args, **kwargs), call_of(stock, args, kwargs)
-        return Layer(tx, stock.__name__, keep=self).rebuild(call)
-
     def add_to(self, layer: Layer, tally: Tally) -> None:
         """Make the transformation of a layer keep its dtypes."""
         layer.keep, layer.tally = self, tally
-
-    def wrap(self, tx: Any, call: Call, requested: tuple[Any, ...] = ()) -> Any:
-        """Return the same transformation with an ``init`` and an ``update`` that keep dtypes."""
-        return Layer(tx, "", requested, keep=self).rebuild(call)
 
     @property
     def has_one_dtype(self) -> bool:

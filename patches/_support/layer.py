@@ -17,7 +17,6 @@ import jax
 import jax.numpy as jnp
 
 from ..._contract.dtypes import (
-    FLOATS,
     PyTree,
     all_dtypes,
     cast,
@@ -29,7 +28,6 @@ from ..._contract.dtypes import (
     is_weak,
     leaves,
     strip_weak_type,
-    strong_dtypes,
     tree_map,
     unflatten_like,
 )
@@ -47,6 +45,8 @@ from .arguments import no_wider_than
 from .closures import arguments_in, is_users_function, with_arguments
 from .rebuild import Call, Promotes, link_of, rebuild
 from .stock_dtypes import Range, promotes_half, start_as_stock
+
+_UNCOUNTED = Tally()
 
 
 @functools.cache
@@ -77,7 +77,7 @@ class InFloat32:
 
     is_narrow: Callable[[Any], bool]
     wide: Callable[[type], tuple[str, ...]] | None = None
-    tally: Tally = dataclasses.field(default_factory=Tally)
+    tally: Tally = _UNCOUNTED
 
     def add_to(self, layer: Layer, tally: Tally) -> None:
         """Run the transformation of a layer in float32."""
@@ -105,19 +105,19 @@ class Layer:
         unless an argument promotes.
       mixes: whether stock promotes all updates of a mixed tree.
       fits_arguments: whether a float64 argument must not make float64 of narrower leaves.
-      passes_floats: whether stock is right for gradients and params of the same floats.
+      passes_floats: see :func:`rebuild`.
     """
 
     tx: Any
     builder: str
     requested: tuple[Any, ...] = ()
     keep: Any = None
-    tally: Tally = dataclasses.field(default_factory=Tally)
+    tally: Tally = _UNCOUNTED
     widenings: tuple[InFloat32, ...] = ()
     ignores_params: bool = False
     mixes: bool = False
     fits_arguments: bool = False
-    passes_floats: bool = False
+    passes_floats: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Read the arguments that the functions of stock close over."""
@@ -133,7 +133,11 @@ class Layer:
             self.requested = (*self.requested, *dtypes)
         self._has_functions = any(map(is_users_function, filter(callable, arguments)))
         self._starts_wide = promotes_half(*arguments)
-        self.has_weak_arguments = not self._has_functions and all(map(is_weak, arguments))
+
+    @property
+    def has_weak_arguments(self) -> bool:
+        """Whether all arguments are like Python numbers, and promote nothing."""
+        return not self._has_functions and all(map(is_weak, self.arguments.values()))
 
     def rebuild(self, call: Call) -> Any:
         """Return the transformation; ``call`` of optax returns it too."""
@@ -152,7 +156,7 @@ class Layer:
             *(self.tx, call, self.update, self.init),
             also_in_float32=always,
             promotes=where,
-            layer=self,
+            passes_floats=self.passes_floats,
         )
 
     def init(self, params: PyTree) -> Any:
@@ -207,8 +211,6 @@ class Layer:
         self, updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
     ) -> Step | tuple[PyTree, PyTree]:
         """Take a step, in float32 where a leaf is narrow."""
-        if self.passes_floats and _are_floats(updates, params):
-            return self.tx.update(updates, state, params, **extra_args)  # type: ignore[no-any-return]
         if not (self.keep and self.keep.also_in_float32):  # These run in one dtype.
             state = self._keep_range(updates, state, params, extra_args)
         given = wide = (updates, state, params)
@@ -313,13 +315,6 @@ def _defaults_of(module: str, builder: str) -> list[Any]:
     function = getattr(sys.modules[module], builder, None)
     parameters = inspect.signature(function).parameters.values() if function else ()
     return [p.default for p in parameters if is_of_dtype(p.name)]
-
-
-def _are_floats(updates: PyTree, params: PyTree) -> bool:
-    """Check for floats of any width that meet their kind alone. That takes a microsecond."""
-    dtypes = strong_dtypes(updates)
-    floats = dtypes is not None and FLOATS.issuperset(dtypes)
-    return floats and (params is None or strong_dtypes(params) == dtypes)
 
 
 def _no_half_dtype(name: str, value: Any) -> Any:

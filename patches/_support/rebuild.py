@@ -17,13 +17,14 @@ from typing import Any, Callable, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..._contract.dtypes import PyTree, leaves, strong_dtypes, unflatten_like
+from ..._contract.dtypes import FLOATS, PyTree, leaves, strong_dtypes, unflatten_like
 from ..._contract.float32 import dtypes_in_float32
 from ..._contract.signatures import positional_names
 from ..._contract.state import cast_back
 from ..._contract.updates import INNERMOST, Step, cast_to
 from ..._engine.locate import find
 from ..._engine.patch import Stock
+from ..._tally import Tally
 from ..._tracebacks import hide_our_frames
 from .stock_dtypes import Growth
 
@@ -67,7 +68,6 @@ class Parts(NamedTuple):
       as_stock: returns what stock would run, for a trace of its dtypes.
       stock: what runs in a float32 problem; None if stock is wrong there too.
       promotes: where stock's updates are wider than half-precision gradients and params.
-      layer: what the patches of its function ask for, see ``layer.py``.
     """
 
     link: Callable[..., Step] | None
@@ -75,15 +75,14 @@ class Parts(NamedTuple):
     as_stock: Callable[[], Callable[..., Any]]
     stock: Callable[..., Any] | None
     promotes: Promotes = "nowhere"
-    layer: Any = None
 
 
 Promotes = Literal["nowhere", "in mixed trees", "everywhere"]
 
 
-def parts_of(tx: Any) -> Parts | None:
-    """Return the parts of a transformation; None if it is the user's, or stock's own."""
-    inside = tx.update
+def parts_of(update: Any) -> Parts | None:
+    """Return the parts of an update; None if it is the user's, or stock's own."""
+    inside = update
     # A loaded function of ours has inside what optax built where it was loaded: ours once more.
     while getattr(getattr(inside, "__code__", None), "co_name", None) == "in_place_of_stock":
         inside = getattr(inside, "__wrapped__", None)
@@ -92,7 +91,7 @@ def parts_of(tx: Any) -> Parts | None:
 
 def link_of(tx: Any) -> Callable[..., Any]:
     """Return the link of a transformation, or its update, which returns no more than a pair."""
-    parts = parts_of(tx)
+    parts = parts_of(tx.update)
     return (parts and parts.link) or tx.update
 
 
@@ -152,7 +151,8 @@ def rebuild(  # noqa: PLR0913
     as_stock: Callable[[], Callable[..., Any]] | None = None,
     in_float32: Callable[..., Any] | None = None,
     promotes: Promotes = "nowhere",
-    layer: Any = None,
+    passes_floats: tuple[str, ...] = (),
+    tally: Tally | None = None,
 ) -> Any:
     """Return a transformation of stock with another ``update``, and perhaps another ``init``.
 
@@ -169,9 +169,11 @@ def rebuild(  # noqa: PLR0913
       as_stock: see :class:`Parts`; else that of the parts inside.
       in_float32: to run in place of ``tx.update`` in a float32 problem.
       promotes: see :class:`Parts`.
-      layer: see :class:`Parts`.
+      passes_floats: stock runs too where these have the same strong floats, of any width:
+        "updates", and "params" if it reads them. To look at them takes a microsecond.
+      tally: counts the steps that stock does not take; None if ``update`` counts them.
     """
-    below = parts_of(tx)
+    below = parts_of(tx.update)
     as_stock = as_stock or (below.as_stock if below else _call_for(tx.update))
     stock = in_float32 or (below and below.stock) or tx.update
     this = frozenset({object()})
@@ -182,6 +184,8 @@ def rebuild(  # noqa: PLR0913
     def bounded(
         updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, PyTree]:
+        if tally:
+            tally.reach()
         grown = grow(updates, state, params, extra_args)
         step = link(updates, grown, params, **extra_args)
         return cast_to(step.updates, step.bound), step.state
@@ -189,6 +193,11 @@ def rebuild(  # noqa: PLR0913
     def stock_in_float32(
         updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, PyTree]:
+        if passes_floats:
+            given = strong_dtypes(updates)
+            floats = given is not None and FLOATS.issuperset(given)
+            if floats and ("params" not in passes_floats or strong_dtypes(params) == given):
+                return stock(updates, state, params, **extra_args)  # type: ignore[no-any-return]
         owed = INNERMOST.get()
         if owed and owed.to_chain(this, updates):  # The chain has looked at the dtypes.
             step = link(updates, state, params, **extra_args)
@@ -213,10 +222,13 @@ def rebuild(  # noqa: PLR0913
     grow = Growth(tx.init, stock)
     if below and promotes == "nowhere":
         promotes = below.promotes
+    if passes_floats:  # Few steps leave a cast to the chain: it need not look for that.
+        alone = Parts(None, frozenset(), as_stock, stock)
+        return _replace_update(tx, call, stock_in_float32, alone)
     if also_in_float32:
         return _replace_update(tx, call, bounded, Parts(None, frozenset(), as_stock, None))
     links = this.union(below.links if below else (), links)
-    parts = Parts(link, links, as_stock, stock, promotes, layer)
+    parts = Parts(link, links, as_stock, stock, promotes)
     return _replace_update(tx, call, stock_in_float32, parts)
 
 

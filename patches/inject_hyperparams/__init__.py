@@ -168,7 +168,9 @@ class _Injected:
         def step(dtype: Any = None) -> tuple[PyTree, PyTree]:
             tx = build(dtype)
             updates, after = accept_extra_args(tx).update(grads, state, params, **extra_args)
-            if parts_of(tx) is None:  # In a mixed tree moments may be wide though nobody asked.
+            if (
+                parts_of(tx.update) is None
+            ):  # In a mixed tree moments may be wide though nobody asked.
                 kept = None if widths.mixed else state
                 updates = cast_updates(updates, grads, params, kept, self.factory.dtypes)
             return updates, after

@@ -26,18 +26,20 @@ class _Rate(KeepDtypes):
     """Keep dtypes beside an argument that is an array, or a schedule.
 
     Attributes:
-      passes_floats: whether stock keeps them beside Python numbers, if all leaves are floats.
+      passes_floats: beside Python numbers stock keeps floats, if these trees have the same ones.
     """
 
-    passes_floats: bool = False
+    passes_floats: tuple[str, ...] = ()
 
     def add_to(self, layer: Layer, tally: Tally) -> None:
-        layer.fits_arguments = not layer.has_weak_arguments
-        layer.passes_floats = self.passes_floats and layer.has_weak_arguments
+        is_weak = layer.has_weak_arguments
+        layer.fits_arguments = not is_weak
+        layer.passes_floats = self.passes_floats if is_weak else ()
         if layer.keep is None or layer.fits_arguments:
             super().add_to(layer, tally)
 
 
 replace = _Rate()
-passes_floats = _Rate(passes_floats=True)
+scale = _Rate(passes_floats=("updates",))
+add_decayed_weights = _Rate(passes_floats=("updates", "params"))
 no_integers = _Rate(cast_integers_to_float32)

@@ -13,6 +13,7 @@ from ..._contract.widths import real_dtype
 from ..._engine.patch import Stock
 from .._support.arguments import arguments_of
 from .._support.keep_dtypes import KeepDtypes
+from .._support.layer import Layer
 from .._support.rebuild import call_of, in_place_of
 from . import replace
 
@@ -87,19 +88,22 @@ def sophia(stock: Stock, *args: Any, **kwargs: Any) -> Any:
 
     A user-defined estimator is left alone.
     """
-    import optax.contrib
-
     arguments = arguments_of(stock, args, kwargs)
     estimator = arguments["hessian_diagonal_fn"]
     if estimator.update.__module__ == stock.__module__:
-        arguments["hessian_diagonal_fn"] = optax.contrib.hutchinson_estimator_diag_hessian()
+        arguments["hessian_diagonal_fn"] = type(estimator)(*estimator)
     return stock(**arguments)
 
 
 def adafactor(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     """Bound the updates, which are the momentum: its dtype is float32 unasked."""
-    tx = stock(*args, **kwargs)
     if arguments_of(stock, args, kwargs)["momentum"] is None:
-        return tx
+        return stock(*args, **kwargs)
+    return alias(stock, *args, **kwargs)
+
+
+def alias(stock: Stock, *args: Any, **kwargs: Any) -> Any:
+    """Let what a function makes of several transformations keep its dtypes."""
     requested = requested_dtypes(stock, args, kwargs)
-    return replace.wrap(tx, call_of(stock, args, kwargs), requested)
+    layer = Layer(stock(*args, **kwargs), "", requested, keep=replace)
+    return layer.rebuild(call_of(stock, args, kwargs))

@@ -32,7 +32,8 @@ from ..._contract.state import cast_back
 from ..._contract.updates import cast_updates
 from ..._contract.widths import compute_dtype, float_dtype, real_dtype, statistics_dtype
 from ..._engine.patch import Stock
-from .._support.arguments import arguments_of
+from ..._tally import Tally
+from .._support.closures import arguments_in, builder_of, is_of_optax, with_arguments
 from .._support.rebuild import Call, call_of, in_place_of, rebuild
 from .._support.representation import Representation
 
@@ -40,25 +41,28 @@ _ARRAYS = ("params", "updates", "grad", "safe_grad")
 """Fields of the search's state that are trees like the params; all others are scalars."""
 
 
-def zoom_strict(stock: Stock, *args: Any, **kwargs: Any) -> Any:
+def _strict(_: Any, params: PyTree) -> Any:
     """On 0.2.3 and 0.2.4, start every scalar in the dtype in which the steps compute it."""
-    return _zoom(stock, args, kwargs, lambda _, params: real_dtype(params))
+    return real_dtype(params)
 
 
-def zoom_wide(stock: Stock, *args: Any, **kwargs: Any) -> Any:
+def _wide(scalar: Any, params: PyTree) -> Any:
     """From 0.2.5 on, where steps keep dtypes, narrow only a float64 that no input has."""
-
-    def dtype(scalar: Any, params: PyTree) -> Any:
-        return statistics_dtype(params) if dtype_of(scalar) == jnp.float64 else dtype_of(scalar)
-
-    return _zoom(stock, args, kwargs, dtype)
+    return statistics_dtype(params) if dtype_of(scalar) == jnp.float64 else dtype_of(scalar)
 
 
-def _zoom(
-    stock: Stock, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: Callable[[Any, PyTree], Any]
-) -> Any:
+def _zoom(dtype: Callable[[Any, PyTree], Any], stock: Stock, *args: Any, **kwargs: Any) -> Any:
     init_fn, step_fn, step_cond_fn = stock(*args, **kwargs)
+    call, steady_init = call_of(stock, args, kwargs), _steady_init(init_fn, dtype)
+    return in_place_of(init_fn, steady_init, call, operator.itemgetter(0)), step_fn, step_cond_fn
 
+
+zoom_strict, zoom_wide = functools.partial(_zoom, _strict), functools.partial(_zoom, _wide)
+
+
+def _steady_init(
+    init_fn: Callable[..., Any], dtype: Callable[[Any, PyTree], Any]
+) -> Callable[..., Any]:
     def steady_init(updates: PyTree, params: PyTree, **init_args: Any) -> Any:
         state = init_fn(updates, params, **init_args)
         scalars = {
@@ -68,8 +72,7 @@ def _zoom(
         }
         return state._replace(**scalars)
 
-    call = call_of(stock, args, kwargs)
-    return in_place_of(init_fn, steady_init, call, operator.itemgetter(0)), step_fn, step_cond_fn
+    return steady_init
 
 
 def _steady(scalar: Any, dtype: Any) -> Any:
@@ -80,39 +83,27 @@ def _steady(scalar: Any, dtype: Any) -> Any:
     return cast(scalar, jnp.int32 if is_count else dtype_of(scalar))
 
 
-def _scale_by_zoom(stock: Stock, *args: Any, split: bool, **kwargs: Any) -> Any:
-    return _scale_by_linesearch(stock(*args, **kwargs), call_of(stock, args, kwargs), split=split)
-
-
-# Up to 0.2.4, make pairs of real leaves of complex ones: stock compares complex slopes.
-scale_by_zoom_split = functools.partial(_scale_by_zoom, split=True)
-scale_by_zoom = functools.partial(_scale_by_zoom, split=False)
-
-
-def _scale_by_backtracking(stock: Stock, *args: Any, split: bool, **kwargs: Any) -> Any:
-    stores_grad = bool(arguments_of(stock, args, kwargs).get("store_grad"))
-    # This search takes JAX's gradient, zoom takes its conjugate.
-    tx, call = stock(*args, **kwargs), call_of(stock, args, kwargs)
-    return _scale_by_linesearch(tx, call, split=split, raw_grad=True, transposes=stores_grad)
-
-
-scale_by_backtracking_split = functools.partial(_scale_by_backtracking, split=True)
-scale_by_backtracking = functools.partial(_scale_by_backtracking, split=False)
-
-
-def _scale_by_linesearch(
-    tx: Any, call: Call, *, split: bool, raw_grad: bool = False, transposes: bool = False
-) -> Any:
-    """Build a line search that stock runs in one dtype, with a state that keeps its dtypes.
+def scale_by_linesearch(tx: Any, call: Call, tally: Tally, *, split: bool = False) -> Any:
+    """Lift a line search, which stock runs in one dtype, with a state that keeps its dtypes.
 
     Args:
       tx: stock's transformation.
-      call: of the function that returned it.
+      call: of the class that returned it.
+      tally: of the patch.
       split: whether complex leaves become pairs of real ones.
-      raw_grad: whether ``grad`` is JAX's gradient of a complex leaf, not its conjugate.
-      transposes: whether stock transposes ``value_fn`` with the cotangent 1.0. It has JAX's default
-        float dtype, so the value needs that dtype too.
     """
+    builder = builder_of(tx.update)
+    # This search takes JAX's gradient of a complex leaf, zoom takes its conjugate.
+    raw_grad = builder == "scale_by_backtracking_linesearch"
+    # Then stock transposes ``value_fn`` with the cotangent 1.0. It has JAX's default float dtype,
+    # so the value needs that dtype too.
+    transposes = bool(dict(arguments_in(builder, tx.update)).get("store_grad"))
+
+    def steady(name: str, value: Any) -> Any:
+        starts = name == "init_ls" and is_of_optax(value)  # Of the default that lbfgs has.
+        return _steady_init(value, _strict if split else _wide) if starts else value
+
+    tx = tx._replace(update=with_arguments(builder, tx.update, steady))
 
     def init_fn(params: PyTree) -> Any:
         state, dtype = tx.init(params), compute_dtype(params)
@@ -160,7 +151,11 @@ def _scale_by_linesearch(
         new_updates = problem.to_tree(new_updates, updates)
         return cast_updates(new_updates, updates, params), cast_back(new_state, state)
 
-    return rebuild(tx, call, update_fn, init_fn, also_in_float32=True)
+    return rebuild(tx, call, update_fn, init_fn, also_in_float32=True, tally=tally)
+
+
+# Up to 0.2.4, make pairs of real leaves of complex ones: stock compares complex slopes.
+scale_by_linesearch_split = functools.partial(scale_by_linesearch, split=True)
 
 
 def _conjugate(tree: PyTree) -> PyTree:

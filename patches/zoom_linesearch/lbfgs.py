@@ -22,18 +22,16 @@ from ..._contract.updates import cast_updates
 from ..._contract.widths import compute_dtype, promoted
 from ..._contract.x64 import without_x64
 from ..._engine.patch import Stock
-from ..._errors import warn_or_raise
-from ..._settings import SETTINGS
-from .._support.rebuild import call_of, rebuild
+from ..._tally import Tally
+from .._support.rebuild import Call, rebuild
 from .._support.representation import Representation, is_complex
 
 _TREES = ("params", "updates", "diff_params_memory", "diff_updates_memory")
 """Fields of the state that are trees like the params; the memories have one axis more."""
 
 
-def _scale_by_lbfgs(stock: Stock, *args: Any, split: bool, **kwargs: Any) -> Any:
+def scale_by_lbfgs(tx: Any, call: Call, tally: Tally, *, split: bool = False) -> Any:
     """Compute directions in one dtype; 64-bit mode alone does not make the weights float64."""
-    tx = stock(*args, **kwargs)
 
     def init_fn(params: PyTree) -> Any:
         # In 64-bit mode stock's weights are float64.
@@ -63,12 +61,11 @@ def _scale_by_lbfgs(stock: Stock, *args: Any, split: bool, **kwargs: Any) -> Any
         new_state = cast_back(new_state._replace(**new_trees), state)
         return cast_updates(new_updates, updates, params), new_state
 
-    return rebuild(tx, call_of(stock, args, kwargs), update_fn, init_fn, also_in_float32=True)
+    return rebuild(tx, call, update_fn, init_fn, also_in_float32=True, tally=tally)
 
 
-scale_by_lbfgs = functools.partial(_scale_by_lbfgs, split=False)
 # Up to 0.2.4, with complex leaves as pairs of real ones.
-scale_by_lbfgs_split = functools.partial(_scale_by_lbfgs, split=True)
+scale_by_lbfgs_split = functools.partial(scale_by_lbfgs, split=True)
 
 
 def _as_kept(grad: Any, kept: Any) -> Any:
@@ -77,51 +74,12 @@ def _as_kept(grad: Any, kept: Any) -> Any:
 
 
 def lbfgs(stock: Stock, *args: Any, **kwargs: Any) -> Any:
-    """Build L-BFGS with a default line search that is patched too.
+    """Build L-BFGS with a default line search that is lifted too.
 
-    Stock built its default when optax was imported, from stock functions. Its arguments are in the
-    cells of its closures, so a patched search is built from the same arguments.
+    Stock built its default when optax was imported, perhaps before its classes were patched.
     """
-    import optax
-
     signature = inspect.signature(stock)
-    default = getattr(signature.parameters.get("linesearch"), "default", None)
-    given = "linesearch" in signature.bind(*args, **kwargs).arguments
-    # Our own default is there if the optax module was reloaded.
-    if given or (isinstance(default, tuple) and not _is_stock(default)):
-        return stock(*args, **kwargs)
-    arguments = arguments_of(default)
-    if arguments is not None:
-        return stock(*args, **kwargs, linesearch=optax.scale_by_zoom_linesearch(**arguments))
-    warn_or_raise(
-        "The default line search of this lbfgs is not patched: the patch does not know how this "
-        "optax built it. Pass linesearch=optax.scale_by_zoom_linesearch(...).",
-        strict=SETTINGS.strict,
-    )
+    if "linesearch" not in signature.bind(*args, **kwargs).arguments:
+        default = signature.parameters["linesearch"].default
+        kwargs["linesearch"] = type(default)(*default)
     return stock(*args, **kwargs)
-
-
-def _is_stock(linesearch: Any) -> bool:
-    function = getattr(linesearch, "update", None)
-    return str(getattr(function, "__globals__", {}).get("__name__")).startswith("optax.")
-
-
-def arguments_of(linesearch: Any) -> dict[str, Any] | None:
-    """Find the arguments that stock's ``scale_by_zoom_linesearch`` was called with.
-
-    Return None if the closures of this release do not have them.
-    """
-    import optax
-
-    found: dict[str, Any] = {}
-    functions: list[Any] = [getattr(linesearch, "update", None)]
-    while functions:
-        closure = inspect.getclosurevars(functions.pop()).nonlocals
-        new = {name: value for name, value in closure.items() if name not in found}
-        found.update(new)
-        functions += filter(inspect.isfunction, new.values())
-    renamed = {"max_learning_rate": "max_stepsize", "stepsize_precision": "interval_threshold"}
-    names = inspect.signature(optax.scale_by_zoom_linesearch).parameters
-    cells = {name: renamed.get(name, name) for name in names}
-    known = found.keys() >= set(cells.values())
-    return {name: found[cell] for name, cell in cells.items()} if known else None

@@ -78,8 +78,8 @@ def test_a_float32_step_makes_few_python_calls_into_the_shim(build: Any, most: i
     ("build", "most"),
     [
         (lambda: optax.adam(1e-3), 99),
-        (lambda: optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3)), 222),
-        (lambda: optax.inject_hyperparams(optax.adamw)(1e-3), 275),
+        (lambda: optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3)), 190),
+        (lambda: optax.inject_hyperparams(optax.adamw)(1e-3), 315),
     ],
     ids=["adam", "clip and adamw", "inject"],
 )
@@ -97,7 +97,7 @@ def test_a_step_of_sgd_makes_few_python_calls_for_a_weakly_typed_leaf() -> None:
     tx, grads = optax.sgd(0.1), {str(i): jnp.asarray(1.0) + i for i in range(20)}
     assert all(leaf.weak_type for leaf in grads.values())
     state = tx.init(grads)
-    assert len(calls_into_the_shim(lambda: tx.update(grads, state, grads))) <= 30
+    assert len(calls_into_the_shim(lambda: tx.update(grads, state, grads))) <= 4 * len(grads)
     updates, _ = tx.update(grads, state, grads)
     for name, update in updates.items():
         assert not update.weak_type

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import inspect
 import warnings
-from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -291,41 +289,6 @@ def test_every_variant_of_lbfgs_keeps_the_contract() -> None:
 
 
 @needs_lbfgs
-def test_the_default_line_search_keeps_the_arguments_of_stock() -> None:
-    from optax_dtypefix.patches.zoom_linesearch.lbfgs import arguments_of
-
-    default = inspect.signature(optax.lbfgs).parameters["linesearch"].default
-    arguments = arguments_of(default)
-    assert arguments["max_linesearch_steps"] == (15 if optax.__version__ == "0.2.3" else 20)
-    stock = optax_dtypefix.original(optax.scale_by_zoom_linesearch)
-    again = arguments_of(stock(7, tol=0.25, stepsize_precision=1e-3))
-    assert again["max_linesearch_steps"] == 7
-    assert (again["tol"], again["stepsize_precision"]) == (0.25, 1e-3)
-    assert arguments_of(optax.scale_by_zoom_linesearch(7)) is None
-
-
-@needs_lbfgs
-def test_a_release_that_renames_what_the_default_search_holds_is_reported(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    stock = optax_dtypefix.original(optax.lbfgs)
-
-    def renamed(tx: Any) -> Any:
-        def update(*args: Any, **kwargs: Any) -> Any:
-            return tx.update(*args, **kwargs)
-
-        update = FunctionType(  # As if it were in a module of optax.
-            update.__code__, {"__name__": "optax._src.search"}, None, None, update.__closure__
-        )
-        return tx._replace(update=update)
-
-    *others, default = stock.__defaults__
-    monkeypatch.setattr(stock, "__defaults__", (*others, renamed(default)))
-    with pytest.warns(optax_dtypefix.OptaxDtypeFixWarning, match="default line search of this"):
-        assert callable(optax.lbfgs().update)
-
-
-@needs_lbfgs
 def test_a_default_search_that_a_reload_built_with_the_patch_is_left_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -336,16 +299,6 @@ def test_a_default_search_that_a_reload_built_with_the_patch_is_left_alone(
         warnings.simplefilter("always")
         assert callable(optax.lbfgs().update)
     assert not caught
-
-
-@needs_lbfgs
-def test_a_search_whose_functions_call_each_other_is_read_once() -> None:
-    from optax_dtypefix.patches.zoom_linesearch.lbfgs import arguments_of
-
-    def step(count: int) -> int:
-        return count and step(count - 1)
-
-    assert arguments_of(optax.GradientTransformation(step, lambda: step(1))) is None
 
 
 @needs_backtracking
