@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 from .._errors import warn_or_raise
 from .._logging import LOGGER
 from . import release as _release
-from .application import Application, Patches, forget_traces
+from .application import Patches
+from .decide import by_table
 from .import_hook import after_import, is_being_imported, is_imported, loaded_module
 from .lock import LOADING, LOCK
-from .state import State
+from .state import UNDECIDED, State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -54,7 +55,7 @@ class Engine(Patches):
                 slot.requested |= bool(ids)
                 slot.reverted = False
                 if not slot.is_applied:  # Decide and warn again.
-                    slot.decision = None
+                    slot.settle(UNDECIDED)
         if is_imported(self.package):
             self._notice_copy()
             self._apply(chosen)
@@ -71,14 +72,10 @@ class Engine(Patches):
     def revert(self, *ids: str) -> None:
         """Take the named patches out, or all. Idempotent."""
         chosen = self.choose(ids)
-        with LOCK:
+        with self.change() as foreign:
             for patch_id in chosen:
-                slot = self.slots[patch_id]
-                slot.reverted, slot.decision = True, None
-                self.points.detach(patch_id)
-            stale, foreign = self.points.refresh(self.suspended())
-        if stale:
-            forget_traces()
+                self.slots[patch_id].reverted = True
+                self.slots[patch_id].settle(UNDECIDED)
         if foreign:
             warn_or_raise(
                 f"Cannot fully revert: another library wrapped the patched function "
@@ -93,17 +90,12 @@ class Engine(Patches):
         block = self.choose(ids)
         self.blocks.append(block)
         try:  # Around the entry too, which Ctrl-C may interrupt.
-            self._restack()
+            with self.change():
+                pass
             yield
         finally:
-            self.blocks.remove(block)
-            self._restack()
-
-    def _restack(self) -> None:
-        with LOCK:
-            stale = self.points.stack(self.suspended())
-        if stale:
-            forget_traces()
+            with self.change():
+                self.blocks.remove(block)
 
     def is_applied(self, patch_id: str) -> bool:
         """Return whether calls reach this patch right now."""
@@ -124,55 +116,53 @@ class Engine(Patches):
         with LOCK:
             if copy is self._copy or getattr(copy, "__spec__", None) is None:  # A stub has no spec.
                 return
-            for patch_id, slot in self.slots.items() if self._copy else ():
-                slot.decision = None
-                self.points.detach(patch_id)
+            for slot in self.slots.values() if self._copy else ():
+                slot.settle(UNDECIDED)
             self._copy = copy
 
     def _apply(self, ids: Iterable[str], *, importing: str = "") -> None:
         release = _release.installed(sys.modules[self.package], self.tested)
-        application = Application(self, release, importing=importing)
-        if not release.tested:
+        off = self.settings.disabled_reason
+        with LOCK:
+            ids = [i for i in ids if not (self.slots[i].is_applied or off(i))]
+        if release.tested:
+            news = self.record(self.decide(ids, release, by_table), importing=importing)
+        else:
             with LOADING:
-                from .untested import ProbedApplication
+                from .untested import apply_by_probes
 
-            application = ProbedApplication(self, release, importing=importing)
-        application.apply(ids)
-        if application.stale:
-            forget_traces()
-        outcome = application.outcome
-        for decision in outcome.values():
+            news = apply_by_probes(self, ids, release, importing=importing)
+        for decision in news.values():
             if decision.waits_for is not None:
                 after_import(decision.waits_for, self.on_import, strict=self.settings.strict)
-        active = any(decision.state is State.APPLIED for decision in outcome.values())
+        active = any(decision.state is State.APPLIED for decision in news.values())
         if (active or importing == self.package) and LOGGER.isEnabledFor(logging.INFO):
             LOGGER.info(self.status().headline)
-        self.report_problems(outcome)  # Last: in strict mode it may raise.
+        self.report_problems(news)  # Last: in strict mode it may raise.
 
     def _report_built_before(self) -> None:
         """Warn of optimizers that stay stock, at the first call. In strict mode, raise each time.
 
         What a program builds after ``revert`` is stock on purpose.
         """
-        strict, first = self.settings.strict, not self._searched
         with LOCK:
-            builders = self.points.builders()
-        if not builders or not (first or (strict and self.built_before)):
+            slots = [slot for slot in self.slots.values() if slot.layers]
+        targets = [target for slot in slots for target in slot.decision.targets]
+        builders = {i for t in targets for i in (t.qualname.partition(".")[0], *t.builds)}
+        strict = self.settings.strict
+        if not builders or (self._searched and not (strict and self.built_before)):
             return
-        self._searched = True
         with LOADING:
-            from .built_before import builder_of, find_optimizers
+            from .built_before import describe, find_optimizers
 
-        found = find_optimizers(self.package, builders)
-        if first:
-            self.built_before.update(set().union(*found))
-        stock = [functions & {*self.built_before} for functions in found]
-        count, names = sum(map(bool, stock)), {*map(builder_of, set().union(*stock))}
-        if count:
-            optimizers, them = ("optimizers", "them") if count > 1 else ("optimizer", "it")
+        if not self._searched:
+            self._searched = True
+            self.built_before = find_optimizers(self.package, builders)
+        found = describe(self.built_before)
+        if found:
             warn_or_raise(
-                f"Built before the patches were applied, and still stock: {count} {optimizers} "
-                f"({', '.join(sorted(names))}). Build {them} again, or import optax_dtypefix "
+                f"Built before the patches were applied, and still stock: {found}. Build "
+                f"{'them' if 'optimizers' in found else 'it'} again, or import optax_dtypefix "
                 f"first.",
                 strict=strict,
             )

@@ -11,18 +11,11 @@ if TYPE_CHECKING:
     from .patch import Target
 
 
-def owner_of(module: str, qualname: str) -> tuple[Any, str]:
-    """Return the module or class that holds ``module:qualname``, and the last part of the name.
-
-    The owner is None if it is not loaded. No ``getattr``: a module's ``__getattr__`` may import or
-    warn.
-    """
-    path, _, name = qualname.rpartition(".")
-    return (find(module, path) if path else sys.modules.get(module)), name
-
-
 def find(module: str, qualname: str) -> Any:
-    """Return the unbound object at ``module:qualname``, or None. Imports nothing."""
+    """Return the unbound object at ``module:qualname``, or None.
+
+    No ``getattr``: a module's ``__getattr__`` may import or warn.
+    """
     found: Any = sys.modules.get(module)
     for part in qualname.split("."):
         found = vars(found).get(part) if hasattr(found, "__dict__") else None

@@ -60,3 +60,6 @@ class Decision(NamedTuple):
     waits_for: str | None = None
     warn: bool = False
     probed: tuple[Fault, ...] = ()
+
+
+UNDECIDED = Decision(State.PENDING, "")
