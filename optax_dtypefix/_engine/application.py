@@ -145,12 +145,8 @@ class Patches:
         return found
 
     @contextlib.contextmanager
-    def change(self, *, importing: str = "") -> Iterator[list[str]]:
+    def change(self) -> Iterator[list[str]]:
         """Change slots, and make the functions follow, in one step for other threads.
-
-        Args:
-          importing: the package that is being imported, so that no other code has a copy of its
-            functions yet; empty if none is.
 
         Yields:
           A list: at the end, it has the names that other code wrapped, and that are not restored.
@@ -158,7 +154,7 @@ class Patches:
         foreign: list[str] = []
         with LOCK:
             yield foreign
-            stale, foreign[:] = self.points.refresh(self.layers(), importing=importing)
+            stale, foreign[:] = self.points.refresh(self.layers())
         if stale:
             forget_traces()
 
@@ -179,12 +175,10 @@ class Patches:
                 decisions[patch_id] = failure(error)
         return decisions
 
-    def record(
-        self, decisions: Mapping[str, Decision], *, importing: str = ""
-    ) -> dict[str, Decision]:
+    def record(self, decisions: Mapping[str, Decision]) -> dict[str, Decision]:
         """Record decisions, and apply those patches. Return what is to be reported."""
         news = {}
-        with self.change(importing=importing):
+        with self.change():
             for patch_id, decision in decisions.items():
                 slot = self.slots[patch_id]
                 if slot.reverted or slot.is_applied:  # Another thread may have settled it.

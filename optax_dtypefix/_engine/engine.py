@@ -35,16 +35,9 @@ class Engine(Patches):
 
     def on_import(self, module: ModuleType) -> None:
         """Apply the patches that wait for this module, at the end of its import or later."""
-        if loaded_module(self.package) is None:  # Its import failed, and another package came.
-            return
-        self._notice_copy()
-        late = not is_being_imported(module)
-        self._searched |= not late  # Nothing can have been built yet.
-        package, _, part = module.__name__.partition(".")
-        with LOCK:
-            waiting = [i for i, slot in self.slots.items() if slot.is_waiting]
-        self._apply(waiting, importing="" if late or part else package)
-        self._report_built_before()
+        if loaded_module(self.package) is not None:  # Else its import failed, and another one came.
+            self._searched |= is_being_imported(module)  # Nothing can have been built yet.
+            self._apply(self.ids)
 
     def apply(self, *ids: str) -> None:
         """Apply the named patches, or all that the settings want. Idempotent."""
@@ -57,9 +50,7 @@ class Engine(Patches):
                 if not slot.is_applied:  # Decide and warn again.
                     slot.settle(UNDECIDED)
         if is_imported(self.package):
-            self._notice_copy()
             self._apply(chosen)
-            self._report_built_before()
         for patch_id in chosen if ids else ():
             disabled_reason = self.settings.disabled_reason(patch_id)
             if disabled_reason is not None:
@@ -110,35 +101,36 @@ class Engine(Patches):
 
         return make_report(self)
 
-    def _notice_copy(self) -> None:
-        """Decide again if the program dropped the package and imported it once more."""
-        copy = sys.modules[self.package]
+    def _apply(self, ids: Iterable[str]) -> None:
+        """Apply those of some patches that wait for this."""
+        module, off = sys.modules[self.package], self.settings.disabled_reason
         with LOCK:
-            if copy is self._copy or getattr(copy, "__spec__", None) is None:  # A stub has no spec.
-                return
-            for slot in self.slots.values() if self._copy else ():
-                slot.settle(UNDECIDED)
-            self._copy = copy
-
-    def _apply(self, ids: Iterable[str], *, importing: str = "") -> None:
-        release = _release.installed(sys.modules[self.package], self.tested)
-        off = self.settings.disabled_reason
-        with LOCK:
-            ids = [i for i in ids if not (self.slots[i].is_applied or off(i))]
+            self._notice_copy(module)
+            waiting = [i for i in ids if self.slots[i].is_waiting and not off(i)]
+        release = _release.installed(module, self.tested)
         if release.tested:
-            news = self.record(self.decide(ids, release, by_table), importing=importing)
+            news = self.record(self.decide(waiting, release, by_table))
         else:
             with LOADING:
                 from .untested import apply_by_probes
 
-            news = apply_by_probes(self, ids, release, importing=importing)
+            news = apply_by_probes(self, waiting, release)
         for decision in news.values():
             if decision.waits_for is not None:
                 after_import(decision.waits_for, self.on_import, strict=self.settings.strict)
         active = any(decision.state is State.APPLIED for decision in news.values())
-        if (active or importing == self.package) and LOGGER.isEnabledFor(logging.INFO):
+        if (active or is_being_imported(module)) and LOGGER.isEnabledFor(logging.INFO):
             LOGGER.info(self.status().headline)
-        self.report_problems(news)  # Last: in strict mode it may raise.
+        self.report_problems(news)  # Late: in strict mode it may raise.
+        self._report_built_before()
+
+    def _notice_copy(self, module: ModuleType) -> None:
+        """Decide again if the program dropped the package and imported it once more."""
+        if getattr(module, "__spec__", None) is None:  # A stub.
+            return
+        for slot in self.slots.values() if self._copy not in (None, module) else ():
+            slot.settle(UNDECIDED)
+        self._copy = module
 
     def _report_built_before(self) -> None:
         """Warn of optimizers that stay stock, at the first call. In strict mode, raise each time.

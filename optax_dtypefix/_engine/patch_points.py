@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Tuple
 
+from .import_hook import is_being_imported
 from .locate import find
 from .rebinding import dict_of, loaded_modules, rebind_aliases, stale_names
 from .wrapper import PatchedFunction, patched_in
@@ -44,41 +46,30 @@ class PatchPoints:
         names = stale_names(self._swaps(places), *map(package_of, places))
         return f"{', '.join(names)} was set back to the stock function" if names else ""
 
-    def stack(self, layers: Mapping[Place, Sequence[Replacement]]) -> bool:
-        """Set the layers of every wrapper.
-
-        Returns:
-          Whether a function changed that was called before: traces of JAX may hold the old one.
-        """
-        changed = [
-            wrapper._self_set_layers(layers.get(place, ()))
-            for place, wrappers in self._wrappers.items()
-            for wrapper in wrappers
-        ]
-        return any(changed)
-
-    def refresh(
-        self, layers: Mapping[Place, Sequence[Replacement]], *, importing: str = ""
-    ) -> tuple[bool, list[str]]:
+    def refresh(self, layers: Mapping[Place, Sequence[Replacement]]) -> tuple[bool, list[str]]:
         """Set the layers of every wrapper, and bind or restore its names.
 
         Args:
           layers: the layers of each function that is to be wrapped. Without layers, the wrapper
             calls stock.
-          importing: the package that is being imported, so that no other code has a copy of its
-            functions yet; empty if none is.
 
         Returns:
           Whether traces of JAX may hold a function that changed, and the names that were not
           restored because other code wrapped them.
         """
-        new = [place for place in layers if self._wrap(place)]
-        changed = self.stack(layers)
-        late = not importing or any(package_of(place) != importing for place in new)
+        packages = {package_of(place) for place in layers if self._wrap(place)}
+        changed = any(
+            [  # All of them.
+                wrapper._self_set_layers(layers.get(place, ()))
+                for place, wrappers in self._wrappers.items()
+                for wrapper in wrappers
+            ]
+        )
         swaps = self._swaps(layers)
-        if new or stale_names(swaps, *map(package_of, layers)):
-            rebound = rebind_aliases(swaps, *(() if late else (importing,)))
-            changed |= rebound and late  # Nobody saw the calls of a name before it was bound.
+        if packages and all(is_being_imported(sys.modules.get(name)) for name in packages):
+            rebind_aliases(swaps, *packages)  # No other code has a copy, or saw a call.
+        elif packages or stale_names(swaps, *map(package_of, layers)):
+            changed |= rebind_aliases(swaps)
         return changed, self._restore([p for p in self._wrappers if p not in layers])
 
     def _wrap(self, place: Place) -> bool:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def apply_by_probes(
-    patches: Patches, ids: Collection[str], release: Release, *, importing: str
+    patches: Patches, ids: Collection[str], release: Release
 ) -> dict[str, Decision]:
     """Apply patches with the replacements of a release, else with those of a later one.
 
@@ -31,7 +31,7 @@ def apply_by_probes(
     news: dict[str, Decision] = {}
     unfit = ids
     for variant in (release, release.as_later):
-        for patch_id, decision in _try(patches, unfit, variant, importing=importing).items():
+        for patch_id, decision in _try(patches, unfit, variant).items():
             if _fits(decision) or patch_id not in news:
                 news[patch_id] = decision
         unfit = [patch_id for patch_id, decision in news.items() if not _fits(decision)]
@@ -43,16 +43,14 @@ def _fits(decision: Decision) -> bool:
     return decision.state not in (State.UNSUPPORTED, State.MISSING)
 
 
-def _try(
-    patches: Patches, ids: Collection[str], release: Release, *, importing: str
-) -> dict[str, Decision]:
+def _try(patches: Patches, ids: Collection[str], release: Release) -> dict[str, Decision]:
     """Apply patches, and revert those that do not fix what their probes found."""
     if ids:
         forget_traces()  # Probes must see stock functions, and no trace of patched ones.
         with paused(stock_only=True), patches.probing():
             decisions = patches.decide(ids, release, _by_probes)
         forget_traces()  # Those of the probes.
-    news = patches.record(decisions if ids else {}, importing=importing)
+    news = patches.record(decisions if ids else {})
     for patch_id in news.keys() - patches.suspended():
         decision, slot = news[patch_id], patches.slots[patch_id]
         with paused(), patches.probing():  # Not locked: it imports.
