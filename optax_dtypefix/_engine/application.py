@@ -15,7 +15,7 @@ from .import_hook import loaded_module
 from .locate import defining_module, find
 from .lock import LOCK
 from .patch_points import PatchPoints
-from .state import NOT_IMPORTED, UNDECIDED, Decision, State
+from .state import NOT_IMPORTED, REVERTED, UNDECIDED, Decision, State
 from .when_called import WhenCalled
 
 if TYPE_CHECKING:
@@ -35,12 +35,11 @@ class Slot:
       decision: the last decision on it.
       layers: what to call in place of stock functions; empty unless the patch is applied.
       requested: whether the program named the patch in ``apply``.
-      reverted: whether the program reverted it.
       tally: counts the calls that reach it.
     """
 
     def __init__(self) -> None:
-        self.requested = self.reverted = False
+        self.requested = False
         self.tally = Tally()
         self.settle(UNDECIDED)
 
@@ -59,7 +58,7 @@ class Slot:
 
         A function may have been missing only because another thread was importing its module.
         """
-        return not self.reverted and self.decision.state in (State.PENDING, State.MISSING)
+        return self.decision.state in (State.PENDING, State.MISSING)
 
 
 class Patches:
@@ -115,19 +114,14 @@ class Patches:
         """Return the current decision on a patch, also if it was never decided."""
         slot = self.slots[patch_id]
         disabled_reason = self.settings.disabled_reason(patch_id)
-        if slot.reverted:
-            disabled_reason = disabled_reason or "reverted by the program"
-        elif slot.is_applied and patch_id in self.suspended():
-            disabled_reason = disabled_reason or "inside a disabled() block"
+        if slot.is_applied and patch_id in self.suspended():
+            disabled_reason = "inside a disabled() block"
         if disabled_reason:
             return Decision(State.DISABLED, disabled_reason)
         if slot.decision is UNDECIDED:
-            missed = f"{self.package} was imported without triggering the import hook"
-            advice = f"{missed}; call optax_dtypefix.apply()"
-            is_there = loaded_module(self.package) is not None
-            return Decision(
-                State.PENDING, advice if is_there else f"{self.package} {NOT_IMPORTED}"
-            )
+            missed = "was imported without triggering the import hook; call optax_dtypefix.apply()"
+            state = NOT_IMPORTED if loaded_module(self.package) is None else missed
+            return Decision(State.PENDING, f"{self.package} {state}")
         lost = self.points.lost(slot.layers) if slot.is_applied else ""
         if lost:
             return Decision(State.FAILED, f"{lost}; call optax_dtypefix.apply() to patch it again")
@@ -181,7 +175,7 @@ class Patches:
         with self.change():
             for patch_id, decision in decisions.items():
                 slot = self.slots[patch_id]
-                if slot.reverted or slot.is_applied:  # Another thread may have settled it.
+                if slot.decision is REVERTED or slot.is_applied:  # Another thread may have settled it.
                     continue
                 before = slot.decision
                 failed = functools.partial(self.fail, patch_id)

@@ -18,7 +18,7 @@ from .application import Patches
 from .decide import by_table
 from .import_hook import after_import, is_being_imported, is_imported, loaded_module
 from .lock import LOADING, LOCK
-from .state import UNDECIDED, State
+from .state import REVERTED, UNDECIDED, State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -46,7 +46,6 @@ class Engine(Patches):
             for patch_id in chosen:
                 slot = self.slots[patch_id]
                 slot.requested |= bool(ids)
-                slot.reverted = False
                 if not slot.is_applied:  # Decide and warn again.
                     slot.settle(UNDECIDED)
         if is_imported(self.package):
@@ -65,8 +64,7 @@ class Engine(Patches):
         chosen = self.choose(ids)
         with self.change() as foreign:
             for patch_id in chosen:
-                self.slots[patch_id].reverted = True
-                self.slots[patch_id].settle(UNDECIDED)
+                self.slots[patch_id].settle(REVERTED)
         if foreign:
             warn_or_raise(
                 f"Cannot fully revert: another library wrapped the patched function "
@@ -129,7 +127,8 @@ class Engine(Patches):
         if getattr(module, "__spec__", None) is None:  # A stub.
             return
         for slot in self.slots.values() if self._copy not in (None, module) else ():
-            slot.settle(UNDECIDED)
+            if slot.decision is not REVERTED:
+                slot.settle(UNDECIDED)
         self._copy = module
 
     def _report_built_before(self) -> None:

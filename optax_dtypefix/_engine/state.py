@@ -63,3 +63,4 @@ class Decision(NamedTuple):
 
 
 UNDECIDED = Decision(State.PENDING, "")
+REVERTED = Decision(State.DISABLED, "reverted by the program")

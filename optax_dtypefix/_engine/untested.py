@@ -67,8 +67,8 @@ def _by_probes(
 ) -> Decision:
     untested = f"{package} {release} is not a tested release"
     for target in targets:
-        parameters = (target.known_parameters or {}).items()
-        known = {name for name, releases in parameters if release.within(releases)}
+        parameters = (text.partition(" ") for text in target.known_parameters)
+        known = {name for name, _, releases in parameters if release.within(releases)}
         stock = find(defining_module(target) or "", target.qualname)
         other = known and known ^ inspect.signature(stock).parameters.keys()
         if other:
