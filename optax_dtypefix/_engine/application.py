@@ -12,7 +12,6 @@ from .._logging import LOGGER
 from .._tally import Tally
 from .decide import decide, failure
 from .import_hook import loaded_module
-from .locate import defining_module, find
 from .lock import LOCK
 from .patch_points import PatchPoints
 from .state import NOT_IMPORTED, REVERTED, UNDECIDED, Decision, State
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
 
     from .._settings import Settings
     from .decide import Judge
-    from .patch import Patch, Target
-    from .patch_points import Place
+    from .locate import Place
+    from .patch import Patch
     from .release import Release
 
 
@@ -177,18 +176,11 @@ class Patches:
                 slot = self.slots[patch_id]
                 if slot.decision is REVERTED or slot.is_applied:  # Another thread may have settled it.
                     continue
-                before = slot.decision
+                if decision != slot.decision or self.settings.strict:  # Warn once.
+                    news[patch_id] = decision
                 failed = functools.partial(self.fail, patch_id)
-                try:
-                    layers = {
-                        _place_of(target): WhenCalled(target, slot.tally, failed)
-                        for target in decision.targets
-                    }
-                    slot.settle(decision, layers)
-                except Exception as error:
-                    slot.settle(failure(error))
-                if slot.decision != before or self.settings.strict:  # Warn once.
-                    news[patch_id] = slot.decision
+                targets = decision.targets.items()
+                slot.settle(decision, {p: WhenCalled(t, slot.tally, failed) for p, t in targets})
         return news
 
     def fail(self, patch_id: str, error: Exception) -> None:
@@ -216,21 +208,6 @@ class Patches:
                 f"OPTAX_DTYPEFIX_DISABLE={','.join(problems)}.",
                 strict=self.settings.strict,
             )
-
-
-def _place_of(target: Target) -> Place:
-    """Return where a target is defined.
-
-    Raises:
-      TypeError: the target is neither a function nor a method.
-    """
-    module = defining_module(target) or target.modules[0]  # Another package may come later.
-    found = find(module, target.qualname)
-    # ``__new__`` is the one static method that is never looked up on an instance.
-    binds = not callable(found) or isinstance(found, (classmethod, staticmethod))
-    if found is not None and binds and target.name != "__new__":
-        raise TypeError(f"{module}:{target.qualname} is neither a function nor a method")
-    return module, target.qualname
 
 
 def forget_traces() -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Callable, Tuple
+from typing import TYPE_CHECKING, Callable, Sequence
 
 from .._errors import summarize
-from .locate import defining_module, unloaded_module
+from .locate import defining_module, place_of, unloaded_module
 from .state import NOT_IMPORTED, NOT_OPTED_IN, Decision, State
 
 if TYPE_CHECKING:
     from .patch import Patch, Target
     from .release import Release
 
-    Judge = Callable[[str, Release, Patch, Tuple[Target, ...]], Decision]
+    Judge = Callable[[str, Release, Patch, Sequence[Target]], Decision]
     """``judge(package, release, patch, targets)``: decides on a patch whose targets are there."""
 
 
@@ -36,7 +36,9 @@ def decide(package: str, release: Release, patch: Patch, judge: Judge, *, wanted
         targets, missing = [target for target in targets if target not in missing], []
     unloaded = next(filter(None, map(unloaded_module, missing or absent)), None)
     if own and not missing:
-        return judge(package, release, patch, tuple(targets))._replace(waits_for=unloaded)
+        decision = judge(package, release, patch, targets)
+        places = {place_of(t): t for t in targets if decision.state is State.APPLIED}
+        return decision._replace(targets=places, waits_for=unloaded)
     if missing and unloaded:
         return Decision(State.PENDING, f"{unloaded} {NOT_IMPORTED}", waits_for=unloaded)
     names = ", ".join(dict.fromkeys(target.qualname for target in missing))
@@ -45,13 +47,11 @@ def decide(package: str, release: Release, patch: Patch, judge: Judge, *, wanted
     return Decision(State.MISSING, f"this release has {lacks}", warn=has_fault)
 
 
-def by_table(
-    package: str, release: Release, patch: Patch, targets: tuple[Target, ...]
-) -> Decision:
+def by_table(package: str, release: Release, patch: Patch, _: Sequence[Target]) -> Decision:
     """Decide by the faults that a tested release has."""
     faults = ", ".join(fault.id for fault in patch.faults_on(release))
     if faults:
-        return Decision(State.APPLIED, f"{package} {release} has: {faults}", targets)
+        return Decision(State.APPLIED, f"{package} {release} has: {faults}")
     none = f"{package} {release} has none of the faults of this patch"
     return Decision(State.NOT_NEEDED, none)
 

@@ -138,7 +138,7 @@ class Engine(Patches):
         """
         with LOCK:
             slots = [slot for slot in self.slots.values() if slot.layers]
-        targets = [target for slot in slots for target in slot.decision.targets]
+        targets = [target for slot in slots for target in slot.decision.targets.values()]
         builders = {i for t in targets for i in (t.qualname.partition(".")[0], *t.builds)}
         strict = self.settings.strict
         if not builders or (self._searched and not (strict and self.built_before)):

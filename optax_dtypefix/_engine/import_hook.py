@@ -8,6 +8,7 @@ tools.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 import threading
@@ -68,10 +69,8 @@ def is_imported(module: str) -> bool:
     Not while this thread imports it. A lazy module is loaded by the question.
     """
     if is_being_imported(sys.modules.get(module)):
-        try:
+        with contextlib.suppress(Exception):  # The import failed in the other thread.
             importlib.import_module(module)
-        except Exception:  # The import failed in the other thread.
-            return False
     return loaded_module(module) is not None and not is_being_imported(sys.modules.get(module))
 
 
@@ -189,13 +188,13 @@ class _Finder:
 class _Loader:
     """Replace the loader of a module until the module is loaded, and leave no trace in it."""
 
+    _loader: Any = None  # While being copied.
+
     def __init__(self, spec: Any) -> None:
         self._spec = spec
         self._loader = spec.loader
 
     def __getattr__(self, name: str) -> Any:
-        if "_loader" not in vars(self):  # While being copied.
-            raise AttributeError(name)
         return getattr(self._loader, name)
 
     def exec_module(self, module: ModuleType) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Tuple
 
 if TYPE_CHECKING:
     from .patch import Target
+
+Place = Tuple[str, str]
+"""The module of a function, and its qualified name there."""
 
 
 def find(module: str, qualname: str) -> Any:
@@ -25,6 +28,21 @@ def find(module: str, qualname: str) -> Any:
 def defining_module(target: Target) -> str | None:
     """Return the first of a target's modules that is loaded and defines it."""
     return next((m for m in target.modules if find(m, target.qualname) is not None), None)
+
+
+def place_of(target: Target) -> Place:
+    """Return where a target is.
+
+    Raises:
+      TypeError: it is neither a function nor a method.
+    """
+    module = defining_module(target) or target.modules[0]  # Another package may come later.
+    found = find(module, target.qualname)
+    # ``__new__`` is the one static method that is never looked up on an instance.
+    binds = not callable(found) or isinstance(found, (classmethod, staticmethod))
+    if found is not None and binds and target.name != "__new__":
+        raise TypeError(f"{module}:{target.qualname} is neither a function nor a method")
+    return module, target.qualname
 
 
 def unloaded_module(target: Target) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, Tuple
+from typing import TYPE_CHECKING, Any
 
 from .import_hook import is_being_imported
 from .locate import find
@@ -14,10 +14,8 @@ from .wrapper import PatchedFunction, patched_in
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from .locate import Place
     from .patch import Replacement
-
-Place = Tuple[str, str]
-"""The module of a function, and its qualified name there."""
 
 
 class PatchPoints:

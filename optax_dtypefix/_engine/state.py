@@ -6,6 +6,9 @@ import enum
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from .locate import Place
     from .patch import Fault, Target
 
 NOT_IMPORTED = "is not imported yet"
@@ -44,9 +47,9 @@ class Decision(NamedTuple):
     """What to do with a patch, and why.
 
     Attributes:
-      state: the state to record; ``applied`` means: apply ``targets``.
+      state: the state to record; ``applied`` means: wrap the targets.
       reason: why, as text.
-      targets: what to wrap.
+      targets: what to wrap, by the module and the qualified name of the function.
       waits_for: a module to wait for; when that module is imported, decide again, or wrap those
         targets that it brings.
       warn: whether to warn the user, who wanted a patch that cannot be applied.
@@ -56,7 +59,7 @@ class Decision(NamedTuple):
 
     state: State
     reason: str
-    targets: tuple[Target, ...] = ()
+    targets: Mapping[Place, Target] = {}
     waits_for: str | None = None
     warn: bool = False
     probed: tuple[Fault, ...] = ()

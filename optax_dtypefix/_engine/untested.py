@@ -13,7 +13,7 @@ from .locate import defining_module, find
 from .state import Decision, State
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from .application import Patches
     from .patch import Patch, Target
@@ -63,7 +63,7 @@ def _try(patches: Patches, ids: Collection[str], release: Release) -> dict[str, 
 
 
 def _by_probes(
-    package: str, release: Release, patch: Patch, targets: tuple[Target, ...]
+    package: str, release: Release, patch: Patch, targets: Sequence[Target]
 ) -> Decision:
     untested = f"{package} {release} is not a tested release"
     for target in targets:
@@ -76,5 +76,4 @@ def _by_probes(
             return unsupported(f"{untested}; {target.qualname} has other parameters: {names}")
     # First those faults that such a release had last: to look for others takes time.
     likely = sorted(patch.faults, key=lambda fault: not release.within(fault.releases))
-    decision = decide_by_probes(likely, sys.modules[package], untested)
-    return decision._replace(targets=targets) if decision.state is State.APPLIED else decision
+    return decide_by_probes(likely, sys.modules[package], untested)
