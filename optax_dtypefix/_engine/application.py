@@ -32,19 +32,12 @@ class Slot:
 
     Attributes:
       decision: the last decision on it.
-      layers: what to call in place of stock functions; empty unless the patch is applied.
       requested: whether the program named the patch in ``apply``.
       tally: counts the calls that reach it.
     """
 
     def __init__(self) -> None:
-        self.requested = False
-        self.tally = Tally()
-        self.settle(UNDECIDED)
-
-    def settle(self, decision: Decision, layers: Mapping[Place, WhenCalled] = {}) -> None:
-        """Set the decision, and the layers that belong to it."""
-        self.decision, self.layers = decision, layers
+        self.decision, self.requested, self.tally = UNDECIDED, False, Tally()
 
     @property
     def is_applied(self) -> bool:
@@ -121,7 +114,7 @@ class Patches:
             missed = "was imported without triggering the import hook; call optax_dtypefix.apply()"
             state = NOT_IMPORTED if loaded_module(self.package) is None else missed
             return Decision(State.PENDING, f"{self.package} {state}")
-        lost = self.points.lost(slot.layers) if slot.is_applied else ""
+        lost = self.points.lost(slot.decision.layers) if slot.is_applied else ""
         if lost:
             return Decision(State.FAILED, f"{lost}; call optax_dtypefix.apply() to patch it again")
         return slot.decision
@@ -131,7 +124,7 @@ class Patches:
         found: dict[Place, list[WhenCalled]] = {}
         suspended = self.suspended()
         for patch_id, slot in self.slots.items():
-            for place, layer in slot.layers.items():
+            for place, layer in slot.decision.layers.items():
                 acting = found.setdefault(place, [])
                 if patch_id not in suspended:
                     acting.append(layer)
@@ -159,10 +152,15 @@ class Patches:
         """
         decisions = {}
         for patch_id in ids:
-            wanted = self.slots[patch_id].requested or self.settings.opted_in(patch_id)
+            slot = self.slots[patch_id]
+            wanted = slot.requested or self.settings.opted_in(patch_id)
+            failed = functools.partial(self.fail, patch_id)
+            layer = functools.partial(WhenCalled, tally=slot.tally, failed=failed)
             try:
                 patch = self.load(patch_id)
-                decisions[patch_id] = decide(self.package, release, patch, judge, wanted=wanted)
+                decisions[patch_id] = decide(
+                    self.package, release, patch, judge, layer=layer, wanted=wanted
+                )
             except Exception as error:  # A broken patch must not break the others, or the import.
                 LOGGER.debug("%s could not be decided", patch_id, exc_info=True)
                 decisions[patch_id] = failure(error)
@@ -178,9 +176,7 @@ class Patches:
                     continue
                 if decision != slot.decision or self.settings.strict:  # Warn once.
                     news[patch_id] = decision
-                failed = functools.partial(self.fail, patch_id)
-                targets = decision.targets.items()
-                slot.settle(decision, {p: WhenCalled(t, slot.tally, failed) for p, t in targets})
+                slot.decision = decision
         return news
 
     def fail(self, patch_id: str, error: Exception) -> None:
@@ -190,9 +186,10 @@ class Patches:
         """
         slot, strict = self.slots[patch_id], self.settings.strict
         with self.change():
-            if slot.decision == failure(error) and not strict:  # Another thread was first.
+            if slot.decision == failure(error):  # Another thread was first.
                 return
-            slot.settle(failure(error), slot.layers if strict else {})
+            layers = slot.decision.layers if strict else {}
+            slot.decision = failure(error)._replace(layers=layers)
         self.report_problems({patch_id: slot.decision})
 
     def report_problems(self, outcome: Mapping[str, Decision]) -> None:

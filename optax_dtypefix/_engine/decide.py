@@ -11,12 +11,21 @@ from .state import NOT_IMPORTED, NOT_OPTED_IN, Decision, State
 if TYPE_CHECKING:
     from .patch import Patch, Target
     from .release import Release
+    from .when_called import WhenCalled
 
     Judge = Callable[[str, Release, Patch, Sequence[Target]], Decision]
     """``judge(package, release, patch, targets)``: decides on a patch whose targets are there."""
 
 
-def decide(package: str, release: Release, patch: Patch, judge: Judge, *, wanted: bool) -> Decision:
+def decide(  # noqa: PLR0913
+    package: str,
+    release: Release,
+    patch: Patch,
+    judge: Judge,
+    *,
+    layer: Callable[[Target], WhenCalled],
+    wanted: bool,
+) -> Decision:
     """Decide on a patch of a package.
 
     Args:
@@ -24,6 +33,7 @@ def decide(package: str, release: Release, patch: Patch, judge: Judge, *, wanted
       release: its release.
       patch: the patch.
       judge: decides if nothing else does.
+      layer: makes the layer of a target.
       wanted: whether the user named the patch, as an opt-in patch must be.
     """
     if patch.opt_in and not wanted:
@@ -37,8 +47,8 @@ def decide(package: str, release: Release, patch: Patch, judge: Judge, *, wanted
     unloaded = next(filter(None, map(unloaded_module, missing or absent)), None)
     if own and not missing:
         decision = judge(package, release, patch, targets)
-        places = {place_of(t): t for t in targets if decision.state is State.APPLIED}
-        return decision._replace(targets=places, waits_for=unloaded)
+        layers = {place_of(t): layer(t) for t in targets if decision.state is State.APPLIED}
+        return decision._replace(layers=layers, waits_for=unloaded)
     if missing and unloaded:
         return Decision(State.PENDING, f"{unloaded} {NOT_IMPORTED}", waits_for=unloaded)
     names = ", ".join(dict.fromkeys(target.qualname for target in missing))

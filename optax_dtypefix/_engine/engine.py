@@ -47,7 +47,7 @@ class Engine(Patches):
                 slot = self.slots[patch_id]
                 slot.requested |= bool(ids)
                 if not slot.is_applied:  # Decide and warn again.
-                    slot.settle(UNDECIDED)
+                    slot.decision = UNDECIDED
         if is_imported(self.package):
             self._apply(chosen)
         for patch_id in chosen if ids else ():
@@ -64,7 +64,7 @@ class Engine(Patches):
         chosen = self.choose(ids)
         with self.change() as foreign:
             for patch_id in chosen:
-                self.slots[patch_id].settle(REVERTED)
+                self.slots[patch_id].decision = REVERTED
         if foreign:
             warn_or_raise(
                 f"Cannot fully revert: another library wrapped the patched function "
@@ -128,7 +128,7 @@ class Engine(Patches):
             return
         for slot in self.slots.values() if self._copy not in (None, module) else ():
             if slot.decision is not REVERTED:
-                slot.settle(UNDECIDED)
+                slot.decision = UNDECIDED
         self._copy = module
 
     def _report_built_before(self) -> None:
@@ -137,8 +137,8 @@ class Engine(Patches):
         What a program builds after ``revert`` is stock on purpose.
         """
         with LOCK:
-            slots = [slot for slot in self.slots.values() if slot.layers]
-        targets = [target for slot in slots for target in slot.decision.targets.values()]
+                layers = [layer for s in self.slots.values() for layer in s.decision.layers.values()]
+        targets = [layer.target for layer in layers]
         builders = {i for t in targets for i in (t.qualname.partition(".")[0], *t.builds)}
         strict = self.settings.strict
         if not builders or (self._searched and not (strict and self.built_before)):

@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from .locate import Place
-    from .patch import Fault, Target
+    from .patch import Fault
+    from .when_called import WhenCalled
 
 NOT_IMPORTED = "is not imported yet"
 """How the reason ends of a patch that waits for its module."""
@@ -47,9 +48,9 @@ class Decision(NamedTuple):
     """What to do with a patch, and why.
 
     Attributes:
-      state: the state to record; ``applied`` means: wrap the targets.
+      state: the state of the patch.
       reason: why, as text.
-      targets: what to wrap, by the module and the qualified name of the function.
+      layers: what to call in place of stock functions; none unless the patch is applied.
       waits_for: a module to wait for; when that module is imported, decide again, or wrap those
         targets that it brings.
       warn: whether to warn the user, who wanted a patch that cannot be applied.
@@ -59,7 +60,7 @@ class Decision(NamedTuple):
 
     state: State
     reason: str
-    targets: Mapping[Place, Target] = {}
+    layers: Mapping[Place, WhenCalled] = {}
     waits_for: str | None = None
     warn: bool = False
     probed: tuple[Fault, ...] = ()

@@ -58,7 +58,7 @@ def _try(patches: Patches, ids: Collection[str], release: Release) -> dict[str, 
         if news[patch_id] is not decision:
             with patches.change():
                 if slot.decision is decision:
-                    slot.settle(news[patch_id])
+                    slot.decision = news[patch_id]
     return news
 
 

@@ -35,7 +35,7 @@ class WhenCalled:
 
     def __init__(self, target: Target, tally: Tally, failed: Callable[[Exception], None]) -> None:
         replacement = target.replacement
-        self._target, self._tally, self._failed = target, tally, failed
+        self.target, self._tally, self._failed = target, tally, failed
         self._replacement = None if isinstance(replacement, str) else replacement
         # To read a name from a module is no call. What builds objects counts those that it changes.
         self._counts = target.name not in ("__getattr__", "__new__")
@@ -47,8 +47,8 @@ class WhenCalled:
         return replacement(stock, *args, **kwargs) if replacement else stock(*args, **kwargs)
 
     def _load(self) -> Callable[..., Any] | None:
-        replacement: Callable[..., Any] | None = load(str(self._target.replacement), self._failed)
-        if replacement and self._target.name == "__new__":
+        replacement: Callable[..., Any] | None = load(str(self.target.replacement), self._failed)
+        if replacement and self.target.name == "__new__":
             replacement = functools.partial(replacement, self._tally, self._failed)
         self._replacement = replacement
         return replacement
