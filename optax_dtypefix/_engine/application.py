@@ -7,24 +7,26 @@ import functools
 import sys
 from typing import TYPE_CHECKING, Any, Callable
 
-from .._errors import warn_or_raise
+from .._errors import summarize, warn_or_raise
 from .._logging import LOGGER
 from .._tally import Tally
-from .decide import decide, failure
 from .import_hook import loaded_module
+from .locate import defining_module, place_of, unloaded_module
 from .lock import LOCK
 from .patch_points import PatchPoints
-from .state import NOT_IMPORTED, REVERTED, UNDECIDED, Decision, State
+from .state import NOT_IMPORTED, NOT_OPTED_IN, REVERTED, UNDECIDED, Decision, State
 from .when_called import WhenCalled
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from weakref import WeakSet
 
     from .._settings import Settings
-    from .decide import Judge
     from .locate import Place
-    from .patch import Patch
+    from .patch import Patch, Target
     from .release import Release
+
+    Judge = Callable[[str, Release, Patch, Sequence[Target]], Decision]
 
 
 class Slot:
@@ -81,7 +83,7 @@ class Patches:
         self.points = PatchPoints()
         self.slots = {patch_id: Slot() for patch_id in self.ids}
         self.blocks: list[tuple[str, ...]] = []  # The ids of each open ``disabled`` block.
-        self.built_before: list[Any] = []  # For each optimizer that stays stock: a WeakSet.
+        self.built_before: list[WeakSet[Any]] | None = None  # A set an optimizer that stays stock.
 
     def choose(self, ids: tuple[str, ...]) -> tuple[str, ...]:
         """Return the named ids without those that are removed, or all if none is named.
@@ -145,26 +147,43 @@ class Patches:
             forget_traces()
 
     def decide(self, ids: Iterable[str], release: Release, judge: Judge) -> dict[str, Decision]:
-        """Decide on patches.
+        """Decide on patches. Where their functions are there, ``judge`` does.
 
         Holds no lock: loading and probing trigger imports, and another thread may hold the lock of
         that import while it waits for ours.
         """
         decisions = {}
         for patch_id in ids:
-            slot = self.slots[patch_id]
-            wanted = slot.requested or self.settings.opted_in(patch_id)
-            failed = functools.partial(self.fail, patch_id)
-            layer = functools.partial(WhenCalled, tally=slot.tally, failed=failed)
             try:
-                patch = self.load(patch_id)
-                decisions[patch_id] = decide(
-                    self.package, release, patch, judge, layer=layer, wanted=wanted
-                )
+                decisions[patch_id] = self._decide_on(self.load(patch_id), release, judge)
             except Exception as error:  # A broken patch must not break the others, or the import.
                 LOGGER.debug("%s could not be decided", patch_id, exc_info=True)
                 decisions[patch_id] = failure(error)
         return decisions
+
+    def _decide_on(self, patch: Patch, release: Release, judge: Judge) -> Decision:
+        slot = self.slots[patch.id]
+        if patch.opt_in and not (slot.requested or self.settings.opted_in(patch.id)):
+            return Decision(State.DISABLED, NOT_OPTED_IN)
+        targets = [target for target in patch.targets if release.within(target.releases)]
+        own = [target for target in targets if target.package == self.package]
+        absent = [target for target in targets if defining_module(target) is None]
+        missing = [target for target in absent if target in own]
+        if patch.allow_missing_targets and not release.tested and len(missing) < len(own):
+            targets, missing = [target for target in targets if target not in missing], []
+        unloaded = next(filter(None, map(unloaded_module, missing or absent)), None)
+        if own and not missing:
+            decision = judge(self.package, release, patch, targets)
+            failed = functools.partial(self.fail, patch.id)
+            wrapped = targets if decision.state is State.APPLIED else ()
+            layers = {place_of(t): WhenCalled(t, slot.tally, failed) for t in wrapped}
+            return decision._replace(layers=layers, waits_for=unloaded)
+        if missing and unloaded:
+            return Decision(State.PENDING, f"{unloaded} {NOT_IMPORTED}", waits_for=unloaded)
+        names = ", ".join(dict.fromkeys(target.qualname for target in missing))
+        lacks = f"no {names}" if names else "none of the functions of this patch"
+        has_fault = release.tested and bool(patch.faults_on(release))
+        return Decision(State.MISSING, f"this release has {lacks}", warn=has_fault)
 
     def record(self, decisions: Mapping[str, Decision]) -> dict[str, Decision]:
         """Record decisions, and apply those patches. Return what is to be reported."""
@@ -172,7 +191,7 @@ class Patches:
         with self.change():
             for patch_id, decision in decisions.items():
                 slot = self.slots[patch_id]
-                if slot.decision is REVERTED or slot.is_applied:  # Another thread may have settled it.
+                if slot.decision is REVERTED or slot.is_applied:  # By another thread.
                     continue
                 if decision != slot.decision or self.settings.strict:  # Warn once.
                     news[patch_id] = decision
@@ -205,6 +224,20 @@ class Patches:
                 f"OPTAX_DTYPEFIX_DISABLE={','.join(problems)}.",
                 strict=self.settings.strict,
             )
+
+
+def by_table(package: str, release: Release, patch: Patch, _: Sequence[Target]) -> Decision:
+    """Decide by the faults that a tested release has."""
+    faults = ", ".join(fault.id for fault in patch.faults_on(release))
+    if faults:
+        return Decision(State.APPLIED, f"{package} {release} has: {faults}")
+    none = f"{package} {release} has none of the faults of this patch"
+    return Decision(State.NOT_NEEDED, none)
+
+
+def failure(error: Exception) -> Decision:
+    """Return the decision on a patch that raised an error."""
+    return Decision(State.FAILED, summarize(error), warn=True)
 
 
 def forget_traces() -> None:

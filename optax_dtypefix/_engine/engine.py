@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from .._errors import warn_or_raise
 from .._logging import LOGGER
 from . import release as _release
-from .application import Patches
-from .decide import by_table
+from .application import Patches, by_table
 from .import_hook import after_import, is_being_imported, is_imported, loaded_module
 from .lock import LOADING, LOCK
 from .state import REVERTED, UNDECIDED, State
@@ -31,12 +30,12 @@ class Engine(Patches):
     """The patches of one package, and what a program can do with them."""
 
     _copy: ModuleType | None = None  # The package that was decided on.
-    _searched = False  # For optimizers that were built before.
 
     def on_import(self, module: ModuleType) -> None:
         """Apply the patches that wait for this module, at the end of its import or later."""
         if loaded_module(self.package) is not None:  # Else its import failed, and another one came.
-            self._searched |= is_being_imported(module)  # Nothing can have been built yet.
+            if is_being_imported(module):  # Nothing can have been built yet.
+                self.built_before = self.built_before or []
             self._apply(self.ids)
 
     def apply(self, *ids: str) -> None:
@@ -136,18 +135,17 @@ class Engine(Patches):
 
         What a program builds after ``revert`` is stock on purpose.
         """
-        with LOCK:
-                layers = [layer for s in self.slots.values() for layer in s.decision.layers.values()]
-        targets = [layer.target for layer in layers]
-        builders = {i for t in targets for i in (t.qualname.partition(".")[0], *t.builds)}
         strict = self.settings.strict
-        if not builders or (self._searched and not (strict and self.built_before)):
+        with LOCK:
+            layers = [layer for s in self.slots.values() for layer in s.decision.layers.values()]
+        if not layers or not (self.built_before is None or (strict and self.built_before)):
             return
         with LOADING:
             from .built_before import describe, find_optimizers
 
-        if not self._searched:
-            self._searched = True
+        if self.built_before is None:
+            targets = [layer.target for layer in layers]
+            builders = {i for t in targets for i in (t.qualname.partition(".")[0], *t.builds)}
             self.built_before = find_optimizers(self.package, builders)
         found = describe(self.built_before)
         if found:

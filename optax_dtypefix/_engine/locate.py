@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import sys
-from typing import TYPE_CHECKING, Any, Tuple
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .patch import Target
 
-Place = Tuple[str, str]
+Place = tuple[str, str]
 """The module of a function, and its qualified name there."""
 
 

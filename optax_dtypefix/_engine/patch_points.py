@@ -56,13 +56,10 @@ class PatchPoints:
           restored because other code wrapped them.
         """
         packages = {package_of(place) for place in layers if self._wrap(place)}
-        changed = any(
-            [  # All of them.
-                wrapper._self_set_layers(layers.get(place, ()))
-                for place, wrappers in self._wrappers.items()
-                for wrapper in wrappers
-            ]
-        )
+        changed = False
+        for place, wrappers in self._wrappers.items():
+            for wrapper in wrappers:
+                changed |= wrapper._self_set_layers(layers.get(place, ()))
         swaps = self._swaps(layers)
         if packages and all(is_being_imported(sys.modules.get(name)) for name in packages):
             rebind_aliases(swaps, *packages)  # No other code has a copy, or saw a call.

@@ -62,9 +62,7 @@ def _try(patches: Patches, ids: Collection[str], release: Release) -> dict[str, 
     return news
 
 
-def _by_probes(
-    package: str, release: Release, patch: Patch, targets: Sequence[Target]
-) -> Decision:
+def _by_probes(package: str, release: Release, patch: Patch, targets: Sequence[Target]) -> Decision:
     untested = f"{package} {release} is not a tested release"
     for target in targets:
         parameters = (text.partition(" ") for text in target.known_parameters)
