@@ -5,19 +5,13 @@ if it is imported already. ``status()`` reports what was applied and why.
 ``OPTAX_DTYPEFIX_DISABLE=<patch id>`` switches a patch off from the shell.
 """
 
-import os
 from typing import TYPE_CHECKING
 
 # First: if optax is imported already, the imports below patch it and report the version.
 __version__ = "1.2.0"
 
-# An installation has ``patches`` inside this folder, a clone beside it. Look there before anywhere
-# else: with an editable installation of another clone, Python would find the patches of that one.
-__path__.append(os.path.dirname(__path__[0]))
-from . import patches as _patches  # noqa: E402, F401
-
-__path__.pop()
-from ._errors import (  # noqa: E402
+from . import _find_patches as _find_patches
+from ._errors import (
     OptaxDtypeFixError as OptaxDtypeFixError,
     OptaxDtypeFixWarning as OptaxDtypeFixWarning,
 )
@@ -32,10 +26,11 @@ try:
         status as status,
     )
 except OptaxDtypeFixError as error:  # A typo in a variable, for example.
-    from ._commands.exit import exit_if_command
+    from ._commands.exit import exit_of_command
 
-    exit_if_command(error)
-    raise error.with_traceback(None) from None  # Our frames would hide the message.
+    # Our own command ends without a traceback. In that of a program, our frames would hide the
+    # message.
+    raise (exit_of_command(error) or error).with_traceback(None) from None
 
 if TYPE_CHECKING:
     from ._contract.master_weights import (
