@@ -5,13 +5,19 @@ if it is imported already. ``status()`` reports what was applied and why.
 ``OPTAX_DTYPEFIX_DISABLE=<patch id>`` switches a patch off from the shell.
 """
 
+import os
 from typing import TYPE_CHECKING
 
 # First: if optax is imported already, the imports below patch it and report the version.
 __version__ = "1.2.0"
 
-from . import _find_patches as _find_patches
-from ._errors import (
+# An installation has ``patches`` inside this folder, a clone beside it. Only there: with an editable
+# installation of another clone, Python would find the patches of that one.
+__path__.append(os.path.dirname(__path__[0]))
+from . import patches as _patches  # noqa: E402, F401
+
+__path__.pop()
+from ._errors import (  # noqa: E402
     OptaxDtypeFixError as OptaxDtypeFixError,
     OptaxDtypeFixWarning as OptaxDtypeFixWarning,
 )

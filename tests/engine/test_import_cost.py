@@ -20,7 +20,6 @@ OURS = {
     "optax_dtypefix._api",
     "optax_dtypefix._settings",
     "optax_dtypefix._errors",
-    "optax_dtypefix._find_patches",
     "optax_dtypefix._engine",
     "optax_dtypefix._engine.import_hook",
     "optax_dtypefix._engine.lock",

@@ -1,4 +1,4 @@
-"""Find the file of a report, and replace it as a whole."""
+"""Find the file of a report, and replace files as a whole."""
 
 from __future__ import annotations
 
