@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 # First: if optax is imported already, the imports below patch it and report the version.
 __version__ = "1.2.0"
 
-# An installation has ``patches`` inside this folder, a clone beside it. Only there: with an editable
-# installation of another clone, Python would find the patches of that one.
+# An installation has ``patches`` inside this folder, a clone beside it. Look there before anywhere
+# else: with an editable installation of another clone, Python would find the patches of that one.
 __path__.append(os.path.dirname(__path__[0]))
 from . import patches as _patches  # noqa: E402, F401
 
