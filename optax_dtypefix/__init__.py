@@ -32,10 +32,11 @@ try:
         status as status,
     )
 except OptaxDtypeFixError as error:  # A typo in a variable, for example.
-    from ._commands.exit import exit_if_command
+    from ._commands.exit import exit_of_command
 
-    exit_if_command(error)
-    raise error.with_traceback(None) from None  # Our frames would hide the message.
+    # Our own command ends without a traceback. In that of a program, our frames would hide the
+    # message.
+    raise (exit_of_command(error) or error).with_traceback(None) from None
 
 if TYPE_CHECKING:
     from ._contract.master_weights import (

@@ -75,10 +75,10 @@ def differences_of(everyone: Sequence[Found]) -> Iterator[str]:
     for name in dict.fromkeys(name for found in everyone for name in found):
         values = [found.get(name, ("", "unknown")) for found in everyone]
         if len({compared for compared, _ in values}) > 1:
-            holders: dict[str, list[int]] = {}
-            for process, (_, shown) in enumerate(values):
-                holders.setdefault(shown, []).append(process)
-            texts = (f"{_list(processes)}: {shown}" for shown, processes in holders.items())
+            processes: dict[str, list[int]] = {}
+            for process, (_, text) in enumerate(values):
+                processes.setdefault(text, []).append(process)
+            texts = (f"{_list(numbers)}: {text}" for text, numbers in processes.items())
             yield f"  {name}: {'; '.join(texts)}"
 
 

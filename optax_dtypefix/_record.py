@@ -7,13 +7,12 @@ with. The file is written when optax is imported, in case the process is killed,
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
-import stat
 import sys
 from typing import TYPE_CHECKING, Any, Callable
 
 from ._errors import OptaxDtypeFixError, summarize, warn_or_raise
+from ._files import find_file, replace_file
 from .patches.catalogue import REMOVED
 
 if TYPE_CHECKING:
@@ -22,9 +21,6 @@ if TYPE_CHECKING:
 
     from ._diagnosis.report import Report
     from ._settings import Settings
-
-# As root, we could replace /dev/null by a report.
-_NO_FILES = ("/dev", "/dev/fd", "/proc/self/fd")
 
 
 class Record:
@@ -45,7 +41,7 @@ class Record:
         self._optax: Any = None  # The optax that this is true of: a program may import another.
         if self._path:
             try:
-                _find_file(self._path)
+                find_file(self._path)
             except OSError as error:
                 self._give_up(error, strict=settings.strict)
         atexit.register(self._end)
@@ -66,8 +62,8 @@ class Record:
 
     def _compare(self, now: list[str], recorded: list[str]) -> None:
         """Compare the packages and patches; of this package only the patches count."""
-        mine, theirs = (_version_and_rest(applied) for applied in (now, recorded))
-        if mine[1] != theirs[1]:
+        (version, patches), (recorded_version, recorded_patches) = map(_split, (now, recorded))
+        if patches != recorded_patches:
             self.write_nothing()  # It may be the path of the required record.
             removed = [f"Patch {i!r} {REMOVED[i]}\n" for i in recorded if i in REMOVED]
             raise OptaxDtypeFixError(
@@ -78,14 +74,14 @@ class Record:
                 f"difference, record again: run once with OPTAX_DTYPEFIX_REPORT (--report) and "
                 f"without OPTAX_DTYPEFIX_REQUIRE (--require)."
             )
-        if mine[0] != theirs[0]:
+        if version != recorded_version:
             from ._logging import LOGGER  # Not at the top: a launcher needs no logging.
 
             LOGGER.warning(
                 "%s applies the same patches as the record %s of %s",
-                mine[0],
+                version,
                 self._settings.require,
-                theirs[0],
+                recorded_version,
             )
 
     def write_nothing(self) -> None:
@@ -110,17 +106,17 @@ class Record:
 
         from ._engine.release import version_of
 
-        is_there = sys.modules.get(getattr(self._optax, "__name__", "")) is self._optax
+        is_current = sys.modules.get(getattr(self._optax, "__name__", "")) is self._optax
         content = {
             **report.as_dict(),
-            **(self._applied if is_there else {}),
+            **(self._applied if is_current else {}),
             "jaxlib_version": version_of("jaxlib"),
             "python_version": ".".join(map(str, sys.version_info[:3])),
             "settings": _list_variables(self._settings),
             "finished": finished,
         }
         try:
-            _replace(_find_file(path), json.dumps(content, indent=2) + "\n")
+            replace_file(find_file(path), json.dumps(content, indent=2) + "\n")
         except OSError as error:
             strict = self._settings.strict and not finished  # At exit there is nothing to stop.
             self._give_up(error, strict=strict)
@@ -181,7 +177,7 @@ def _list_variables(settings: Settings) -> dict[str, str]:
     }
 
 
-def _version_and_rest(applied: list[str]) -> tuple[str, set[str]]:
+def _split(applied: list[str]) -> tuple[str, set[str]]:
     """Split what was applied into the version of this package, and the rest."""
     ours = "optax-dtypefix "
     version = next((text for text in applied if text.startswith(ours)), f"{ours}(no version)")
@@ -190,76 +186,3 @@ def _version_and_rest(applied: list[str]) -> tuple[str, set[str]]:
 
 def _without(applied: list[str], others: list[str]) -> str:
     return ", ".join(text for text in applied if text not in others) or "nothing"
-
-
-def _find_file(path: str) -> str:
-    """Return the file to write: ``%p`` is the process id, ``%h`` the host, and links are followed.
-
-    Raises:
-      OSError: it cannot be written; the message says why.
-    """
-    if "%h" in path:
-        import platform  # Not at the top: few paths need it.
-
-        path = path.replace("%h", platform.node())
-    path = path.replace("%p", str(os.getpid()))
-    folder = os.path.dirname(path)
-    if not os.path.isdir(folder):
-        raise FileNotFoundError(f"there is no folder {folder}")
-    if os.path.exists(path) and (folder in _NO_FILES or not os.path.isfile(path)):
-        raise OSError("it is not a regular file")
-    target = _follow_own_links(path)
-    if not os.access(folder, os.W_OK):
-        raise PermissionError(f"no permission to write in {folder}")
-    return target
-
-
-def _follow_own_links(path: str) -> str:
-    """Return the file that a path leads to.
-
-    Raises:
-      OSError: the path leads nowhere; or a link on the way belongs to another user, who may have
-        put it there to make us overwrite a file. Links of root are trusted: `/tmp` is one on macOS.
-    """
-    with contextlib.suppress(FileNotFoundError):
-        os.stat(path)  # Links may form a circle.
-    part, end = path, os.path.dirname(path)
-    while part != end:
-        if os.path.islink(part):
-            owner = os.lstat(part).st_uid
-            if hasattr(os, "geteuid") and owner not in (0, os.geteuid()):
-                raise PermissionError(0, f"{part} is a link of another user (uid {owner})")
-            _follow_own_links(os.path.join(end, os.readlink(part)))
-        part, end = end, os.path.dirname(end)
-    return os.path.realpath(path)
-
-
-def _replace(path: str, text: str) -> None:
-    """Replace a file as a whole, and keep its mode and owner.
-
-    Raises:
-      OSError: the file cannot be written, or its owner cannot be kept.
-    """
-    temporary = f"{path}.{os.urandom(4).hex()}.tmp"
-    try:
-        with open(temporary, "x", encoding="utf-8") as file:
-            if os.name == "posix" and os.path.exists(path):
-                _copy_owner_and_mode(os.stat(path), file.fileno())
-            file.write(text)
-        os.replace(temporary, path)
-    finally:
-        if os.path.lexists(temporary):
-            os.remove(temporary)
-
-
-def _copy_owner_and_mode(wanted: os.stat_result, file: int) -> None:
-    """Give an open file the owner, group and mode of another one. By number: names may change."""
-    has = os.fstat(file)
-    try:
-        if (wanted.st_uid, wanted.st_gid) != (has.st_uid, has.st_gid):
-            os.chown(file, wanted.st_uid, wanted.st_gid)
-        if wanted.st_mode != os.fstat(file).st_mode:
-            os.chmod(file, stat.S_IMODE(wanted.st_mode))
-    except PermissionError as error:
-        owner = f"uid {wanted.st_uid}, gid {wanted.st_gid}"
-        raise PermissionError(0, f"it belongs to another user ({owner})") from error

@@ -1,4 +1,7 @@
-"""Count the calls that reach a patch: ``status()`` says which patches a program needs."""
+"""Count the calls that reach a patch: ``status()`` says which patches a program needs.
+
+Calls of the engine itself do not count, and probes do not even reach a patch.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class _Thread(threading.local):
-    paused = False
+    paused = stock_only = False
 
 
 THREAD = _Thread()
@@ -37,10 +40,15 @@ class Tally:
 
 
 @contextlib.contextmanager
-def paused() -> Iterator[None]:
-    """Count nothing in this thread: the block traces a call that the program did not make."""
-    before, THREAD.paused = THREAD.paused, True
+def paused(*, stock_only: bool = False) -> Iterator[None]:
+    """Count nothing in this thread: the block traces a call that the program did not make.
+
+    Args:
+      stock_only: whether the block calls stock functions: a probe must not see patches.
+    """
+    before = THREAD.paused, THREAD.stock_only
+    THREAD.paused, THREAD.stock_only = True, stock_only or THREAD.stock_only
     try:
         yield
     finally:
-        THREAD.paused = before
+        THREAD.paused, THREAD.stock_only = before

@@ -31,8 +31,8 @@ def hide_our_frames(error: BaseException) -> None:
     ours = [entry.tb_frame.f_code.co_filename.startswith(_FOLDERS) for entry in entries]
     others = [i for i, is_ours in enumerate(ours) if not (is_ours or _is_library(entries[i]))]
     end = others[-1] if others else 0
-    kept = [entry for i, entry in enumerate(entries) if i >= end or not ours[i]]
-    for entry, following in zip([first, *kept], kept):
+    remaining = [entry for i, entry in enumerate(entries) if i >= end or not ours[i]]
+    for entry, following in zip([first, *remaining], remaining):
         entry.tb_next = following
 
 

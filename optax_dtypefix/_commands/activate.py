@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import OptaxDtypeFixError, __version__, patches
+from .._files import replace_file
 from .run import FOLDER
 
 if TYPE_CHECKING:
@@ -192,16 +193,10 @@ def _what_python_reads(*folders: Path) -> Iterator[Path]:
 
 
 def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            temporary.write_text(text, encoding="ascii")
-            # For all who use the environment, whatever the umask is.
-            temporary.chmod(path.parent.stat().st_mode & 0o666)
-            temporary.replace(path)  # Another Python may start at this moment.
-        finally:
-            temporary.unlink(missing_ok=True)
+        # For all who use the environment, whatever the umask is.
+        replace_file(str(path), text, mode=path.parent.stat().st_mode & 0o666)
     except OSError as error:
         raise _denied("write", path, error) from error
 

@@ -1,4 +1,4 @@
-"""Know our own command before it can run, and end it where a setting is malformed."""
+"""Know our own command before it can run, and how it ends where a setting is malformed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ def is_command() -> bool:
     return script or package_of(frame_of_the_user()) == "runpy"  # ``python -m optax_dtypefix``.
 
 
-def exit_if_command(error: OptaxDtypeFixError) -> None:
-    """Print the error and exit if our own command imports the package; a program gets the error.
+def exit_of_command(error: OptaxDtypeFixError) -> SystemExit | None:
+    """Print the error if our own command imports the package; a program gets the error.
 
-    Raises:
-      SystemExit: with 2, for wrong usage; ``check`` and ``scan`` exit with 3.
+    Returns:
+      How the command ends: with 2, for wrong usage; ``check`` and ``scan`` with 3.
     """
-    if is_command():
-        if sys.stderr is not None:  # Closed, as in ``2>&-``: ``print`` would take stdout.
-            print(f"optax-dtypefix: {error}", file=sys.stderr)
-        raise SystemExit(CHECK_FAILED if sys.argv[1:2] in (["check"], ["scan"]) else 2)
+    if not is_command():
+        return None
+    if sys.stderr is not None:  # Closed, as in ``2>&-``: ``print`` would take stdout.
+        print(f"optax-dtypefix: {error}", file=sys.stderr)
+    return SystemExit(CHECK_FAILED if sys.argv[1:2] in (["check"], ["scan"]) else 2)

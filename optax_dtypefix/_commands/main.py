@@ -82,9 +82,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
-    asked = {"OPTAX_DTYPEFIX_REPORT": options.report, "OPTAX_DTYPEFIX_REQUIRE": options.require}
+    paths = {"OPTAX_DTYPEFIX_REPORT": options.report, "OPTAX_DTYPEFIX_REQUIRE": options.require}
     # Absolute: the program may change its folder.
-    variables = {name: os.path.abspath(path) for name, path in asked.items() if path}
+    variables = {name: os.path.abspath(path) for name, path in paths.items() if path}
     if options.verbose and SETTINGS.log_level is None:
         variables["OPTAX_DTYPEFIX_LOG"] = "info"
     try:

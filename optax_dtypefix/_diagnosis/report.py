@@ -241,7 +241,7 @@ def make_report(patches: Patches) -> Report:
                 patch_id,
                 decision.state,
                 decision.reason,
-                patches.points.paths(patch_id),
+                patches.points.paths(patches.slots[patch_id].decision.layers),
                 *declared[patch_id],
                 reached=patches.slots[patch_id].tally.reached,
             )

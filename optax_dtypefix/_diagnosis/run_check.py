@@ -55,7 +55,8 @@ def run_check(
 def list_built_before(tx: Any, engine: Engine) -> tuple[str, ...]:
     """Name the functions that built parts of a transformation before they were patched."""
     functions = (f for f in parts_of(tx, engine.package) if type(f) in (FunctionType, MethodType))
-    return tuple(sorted({builder_of(f) for f in functions if f in engine.built_before}))
+    known: set[Any] = set().union(*(engine.built_before or ()))
+    return tuple(sorted({builder_of(f) for f in functions if f in known}))
 
 
 def line_of(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""Apply patches to the installed release: decide on each, add its layers, and record what came."""
+"""Hold what is known of each patch, and make the functions of the package follow."""
 
 from __future__ import annotations
 
@@ -6,39 +6,45 @@ import contextlib
 import functools
 import sys
 from typing import TYPE_CHECKING, Any, Callable
-from weakref import WeakSet
 
 from .._errors import summarize, warn_or_raise
 from .._logging import LOGGER
 from .._tally import Tally
 from .import_hook import loaded_module
-from .locate import defining_module, unloaded_module
+from .locate import defining_module, place_of, unloaded_module
 from .lock import LOCK
 from .patch_points import PatchPoints
-from .state import NOT_IMPORTED, NOT_OPTED_IN, Decision, State
+from .state import NOT_IMPORTED, NOT_OPTED_IN, REVERTED, UNDECIDED, Decision, State
 from .when_called import WhenCalled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from weakref import WeakSet
 
     from .._settings import Settings
+    from .locate import Place
     from .patch import Patch, Target
     from .release import Release
 
+    Judge = Callable[[str, Release, Patch, Sequence[Target]], Decision]
+
 
 class Slot:
-    """What is known of one patch."""
+    """What is known of one patch.
+
+    Attributes:
+      decision: the last decision on it.
+      requested: whether the program named the patch in ``apply``.
+      tally: counts the calls that reach it.
+    """
 
     def __init__(self) -> None:
-        self.decision: Decision | None = None
-        self.requested = False  # The program named the patch in ``apply``.
-        self.reverted = False
-        self.tally = Tally()
+        self.decision, self.requested, self.tally = UNDECIDED, False, Tally()
 
     @property
     def is_applied(self) -> bool:
         """Whether the patch is applied, perhaps inside a ``disabled`` block."""
-        return self.decision is not None and self.decision.state is State.APPLIED
+        return self.decision.state is State.APPLIED
 
     @property
     def is_waiting(self) -> bool:
@@ -46,12 +52,11 @@ class Slot:
 
         A function may have been missing only because another thread was importing its module.
         """
-        waits = (State.PENDING, State.MISSING)
-        return not self.reverted and (self.decision is None or self.decision.state in waits)
+        return self.decision.state in (State.PENDING, State.MISSING)
 
 
 class Patches:
-    """The patches of one package. Hold ``LOCK`` while you read or change what is known of them.
+    """The patches of one package. Hold ``LOCK`` while you read what is known of them.
 
     Args:
       package: name of the package that is patched.
@@ -73,17 +78,12 @@ class Patches:
         probing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
         removed: Mapping[str, str] = {},
     ) -> None:
-        self.package = package
-        self.ids = tuple(ids)
-        self.load = load
-        self.settings = settings
-        self.tested = tuple(tested)
-        self.probing = probing
-        self.removed = removed
-        self.points = PatchPoints(package, self.ids)
+        self.package, self.ids, self.tested = package, tuple(ids), tuple(tested)
+        self.load, self.settings, self.probing, self.removed = load, settings, probing, removed
+        self.points = PatchPoints()
         self.slots = {patch_id: Slot() for patch_id in self.ids}
         self.blocks: list[tuple[str, ...]] = []  # The ids of each open ``disabled`` block.
-        self.built_before: WeakSet[Any] = WeakSet()  # Functions of optimizers that stay stock.
+        self.built_before: list[WeakSet[Any]] | None = None  # A set an optimizer that stays stock.
 
     def choose(self, ids: tuple[str, ...]) -> tuple[str, ...]:
         """Return the named ids without those that are removed, or all if none is named.
@@ -108,36 +108,108 @@ class Patches:
         """Return the current decision on a patch, also if it was never decided."""
         slot = self.slots[patch_id]
         disabled_reason = self.settings.disabled_reason(patch_id)
-        if disabled_reason is not None:
-            return Decision(State.DISABLED, disabled_reason)
-        if slot.reverted:
-            return Decision(State.DISABLED, "reverted by the program")
-        if slot.decision is None:
-            if loaded_module(self.package) is None:
-                return Decision(State.PENDING, f"{self.package} {NOT_IMPORTED}")
-            missed = f"{self.package} was imported without triggering the import hook"
-            return Decision(State.PENDING, f"{missed}; call optax_dtypefix.apply()")
         if slot.is_applied and patch_id in self.suspended():
-            return Decision(State.DISABLED, "inside a disabled() block")
-        lost = self.points.lost(patch_id) if slot.is_applied else ""
+            disabled_reason = "inside a disabled() block"
+        if disabled_reason:
+            return Decision(State.DISABLED, disabled_reason)
+        if slot.decision is UNDECIDED:
+            missed = "was imported without triggering the import hook; call optax_dtypefix.apply()"
+            state = NOT_IMPORTED if loaded_module(self.package) is None else missed
+            return Decision(State.PENDING, f"{self.package} {state}")
+        lost = self.points.lost(slot.decision.layers) if slot.is_applied else ""
         if lost:
             return Decision(State.FAILED, f"{lost}; call optax_dtypefix.apply() to patch it again")
         return slot.decision
 
-    def take_out(self, patch_id: str, error: Exception) -> None:
-        """Take out a patch whose file could not be imported when a function was called.
+    def layers(self) -> dict[Place, list[WhenCalled]]:
+        """List the layers of each wrapped function, without those of suspended patches."""
+        found: dict[Place, list[WhenCalled]] = {}
+        suspended = self.suspended()
+        for patch_id, slot in self.slots.items():
+            for place, layer in slot.decision.layers.items():
+                acting = found.setdefault(place, [])
+                if patch_id not in suspended:
+                    acting.append(layer)
+        return found
+
+    @contextlib.contextmanager
+    def change(self) -> Iterator[list[str]]:
+        """Change slots, and make the functions follow, in one step for other threads.
+
+        Yields:
+          A list: at the end, it has the names that other code wrapped, and that are not restored.
+        """
+        foreign: list[str] = []
+        with LOCK:
+            yield foreign
+            stale, foreign[:] = self.points.refresh(self.layers())
+        if stale:
+            forget_traces()
+
+    def decide(self, ids: Iterable[str], release: Release, judge: Judge) -> dict[str, Decision]:
+        """Decide on patches. Where their functions are there, ``judge`` does.
+
+        Holds no lock: loading and probing trigger imports, and another thread may hold the lock of
+        that import while it waits for ours.
+        """
+        decisions = {}
+        for patch_id in ids:
+            try:
+                decisions[patch_id] = self._decide_on(self.load(patch_id), release, judge)
+            except Exception as error:  # A broken patch must not break the others, or the import.
+                LOGGER.debug("%s could not be decided", patch_id, exc_info=True)
+                decisions[patch_id] = failure(error)
+        return decisions
+
+    def _decide_on(self, patch: Patch, release: Release, judge: Judge) -> Decision:
+        slot = self.slots[patch.id]
+        if patch.opt_in and not (slot.requested or self.settings.opted_in(patch.id)):
+            return Decision(State.DISABLED, NOT_OPTED_IN)
+        targets = [target for target in patch.targets if release.within(target.releases)]
+        own = [target for target in targets if target.package == self.package]
+        absent = [target for target in targets if defining_module(target) is None]
+        missing = [target for target in absent if target in own]
+        if patch.allow_missing_targets and not release.tested and len(missing) < len(own):
+            targets, missing = [target for target in targets if target not in missing], []
+        unloaded = next(filter(None, map(unloaded_module, missing or absent)), None)
+        if own and not missing:
+            decision = judge(self.package, release, patch, targets)
+            failed = functools.partial(self.fail, patch.id)
+            wrapped = targets if decision.state is State.APPLIED else ()
+            layers = {place_of(t): WhenCalled(t, slot.tally, failed) for t in wrapped}
+            return decision._replace(layers=layers, waits_for=unloaded)
+        if missing and unloaded:
+            return Decision(State.PENDING, f"{unloaded} {NOT_IMPORTED}", waits_for=unloaded)
+        names = ", ".join(dict.fromkeys(target.qualname for target in missing))
+        lacks = f"no {names}" if names else "none of the functions of this patch"
+        has_fault = release.tested and bool(patch.faults_on(release))
+        return Decision(State.MISSING, f"this release has {lacks}", warn=has_fault)
+
+    def record(self, decisions: Mapping[str, Decision]) -> dict[str, Decision]:
+        """Record decisions, and apply those patches. Return what is to be reported."""
+        news = {}
+        with self.change():
+            for patch_id, decision in decisions.items():
+                slot = self.slots[patch_id]
+                if slot.decision is REVERTED or slot.is_applied:  # By another thread.
+                    continue
+                if decision != slot.decision or self.settings.strict:  # Warn once.
+                    news[patch_id] = decision
+                slot.decision = decision
+        return news
+
+    def fail(self, patch_id: str, error: Exception) -> None:
+        """Revert a patch whose file could not be imported when a function was called.
 
         In strict mode the layers stay, and each call raises.
         """
-        failure, slot, strict = describe_failure(error), self.slots[patch_id], self.settings.strict
-        with LOCK:
-            if slot.decision == failure and not strict:  # Another thread was first.
+        slot, strict = self.slots[patch_id], self.settings.strict
+        with self.change():
+            if slot.decision == failure(error):  # Another thread was first.
                 return
-            slot.decision = failure
-            if not strict:
-                self.points.detach(patch_id)
-                self.points.refresh(self.suspended())
-        self.report_problems({patch_id: failure})
+            layers = slot.decision.layers if strict else {}
+            slot.decision = failure(error)._replace(layers=layers)
+        self.report_problems({patch_id: slot.decision})
 
     def report_problems(self, outcome: Mapping[str, Decision]) -> None:
         """Warn of what was wanted and not done; in strict mode, raise."""
@@ -154,119 +226,16 @@ class Patches:
             )
 
 
-class Application:
-    """One application of some patches, by the tables of a tested release.
-
-    Args:
-      patches: the patches of the package.
-      release: the installed release.
-      importing: the package that is being imported, so that no other code has a copy of its
-        functions yet; empty if none is.
-
-    Attributes:
-      outcome: the decisions, as recorded.
-      stale: whether JAX may have traced a function before it changed.
-    """
-
-    def __init__(self, patches: Patches, release: Release, *, importing: str) -> None:
-        self._patches = patches
-        self._release = release
-        self._importing = importing
-        self.outcome: dict[str, Decision] = {}
-        self.stale = False
-
-    def apply(self, ids: Iterable[str]) -> None:
-        """Apply those patches that are neither applied nor switched off."""
-        self._record(self._decide(self._list_wanted(ids)))
-
-    def _list_wanted(self, ids: Iterable[str]) -> list[str]:
-        slots, disabled_reason = self._patches.slots, self._patches.settings.disabled_reason
-        with LOCK:
-            return [i for i in ids if not (slots[i].is_applied or disabled_reason(i))]
-
-    def _decide(self, ids: Iterable[str]) -> dict[str, Decision]:
-        """Decide on patches.
-
-        Holds no lock: loading and probing trigger imports, and another thread may hold the lock of
-        that import while it waits for ours.
-        """
-        decisions = {}
-        for patch_id in ids:
-            try:
-                decisions[patch_id] = self._decide_on(self._patches.load(patch_id))
-            except Exception as error:  # A broken patch must not break the others, or the import.
-                LOGGER.debug("%s could not be decided", patch_id, exc_info=True)
-                decisions[patch_id] = describe_failure(error)
-        return decisions
-
-    def _decide_on(self, patch: Patch) -> Decision:
-        patches, release = self._patches, self._release
-        named = patches.slots[patch.id].requested or patches.settings.opted_in(patch.id)
-        if patch.opt_in and not named:
-            return Decision(State.DISABLED, NOT_OPTED_IN)
-        targets = [target for target in patch.targets if release.within(target.releases)]
-        own = [target for target in targets if target.package == patches.package]
-        absent = [target for target in own if defining_module(target) is None]
-        if patch.allow_missing_targets and not release.tested and len(absent) < len(own):
-            targets, absent = [target for target in targets if target not in absent], []
-        if absent or not own:
-            module = next(filter(None, map(unloaded_module, absent)), None)
-            if module:
-                return Decision(State.PENDING, f"{module} {NOT_IMPORTED}", waits_for=module)
-            gone = ", ".join(dict.fromkeys(target.qualname for target in absent))
-            what = f"no {gone}" if gone else "none of the functions of this patch"
-            wanted = release.tested and bool(patch.faults_on(release))
-            return Decision(State.MISSING, f"this release has {what}", warn=wanted)
-        decision = self._judge(patch, tuple(targets))
-        others = (
-            target.package for target in decision.targets if target.package != patches.package
-        )
-        return decision._replace(waits_for=next((o for o in others if o not in sys.modules), None))
-
-    def _judge(self, patch: Patch, targets: tuple[Target, ...]) -> Decision:
-        """Decide by the table of the faults."""
-        faults = patch.faults_on(self._release)
-        installed = f"{self._patches.package} {self._release}"
-        if not faults:
-            return Decision(State.NOT_NEEDED, f"{installed} has none of the faults of this patch")
-        names = ", ".join(fault.id for fault in faults)
-        return Decision(State.APPLIED, f"{installed} has: {names}", targets)
-
-    def _record(self, decisions: Mapping[str, Decision]) -> None:
-        """Apply what was decided, and record it, in one step for other threads."""
-        slots, points = self._patches.slots, self._patches.points
-        with LOCK:
-            for patch_id, decision in decisions.items():
-                slot = slots[patch_id]
-                if slot.reverted or slot.is_applied:  # Another thread may have settled it.
-                    continue
-                before, slot.decision = slot.decision, self._attach(patch_id, decision)
-                if slot.decision != before or self._patches.settings.strict:  # Warn once.
-                    self.outcome[patch_id] = slot.decision
-            stale, _ = points.refresh(self._patches.suspended(), importing=self._importing)
-        self.stale = self.stale or stale
-
-    def _attach(self, patch_id: str, decision: Decision) -> Decision:
-        """Add the layers of a patch. Return the decision to record."""
-        points, tally = self._patches.points, self._patches.slots[patch_id].tally
-        failed = functools.partial(self._patches.take_out, patch_id)
-        try:
-            for target in decision.targets:
-                where = target.replacement
-                if target.name == "__new__":  # It builds each object, and counts what it changes.
-                    layer = WhenCalled(where, failed, None, tally, failed)
-                else:  # To read a name from a module is no call.
-                    layer = WhenCalled(
-                        where, failed, tally if target.name != "__getattr__" else None
-                    )
-                points.attach(patch_id, target, layer)
-        except Exception as error:
-            points.detach(patch_id)
-            return describe_failure(error)
-        return decision
+def by_table(package: str, release: Release, patch: Patch, _: Sequence[Target]) -> Decision:
+    """Decide by the faults that a tested release has."""
+    faults = ", ".join(fault.id for fault in patch.faults_on(release))
+    if faults:
+        return Decision(State.APPLIED, f"{package} {release} has: {faults}")
+    none = f"{package} {release} has none of the faults of this patch"
+    return Decision(State.NOT_NEEDED, none)
 
 
-def describe_failure(error: Exception) -> Decision:
+def failure(error: Exception) -> Decision:
     """Return the decision on a patch that raised an error."""
     return Decision(State.FAILED, summarize(error), warn=True)
 

@@ -10,17 +10,18 @@ import functools
 import gc
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from .rebinding import dict_of, loaded_modules
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterable
 
 _CONTAINERS = (tuple, list, dict, functools.partial, MethodType)
 _OURS = __name__.partition(".")[0]
 
 
-def find_optimizers(package: str, builders: Collection[str]) -> list[set[Any]]:
+def find_optimizers(package: str, builders: Collection[str]) -> list[WeakSet[Any]]:
     """Return, for each optimizer of a program, the functions in it that some builders returned.
 
     An optimizer is a named tuple of the package that holds functions, as ``GradientTransformation``
@@ -31,16 +32,20 @@ def find_optimizers(package: str, builders: Collection[str]) -> list[set[Any]]:
       builders: names of functions and classes of the package.
     """
     gc.collect()  # What nobody can reach is in nobody's way.
-    own = [tx for tx in _held_by_package(package) if _is_optimizer(tx, package)]
-    own_parts = {id(part) for tx in own for part in parts_of(tx, package)}
-    inside = own_parts.copy()
-    found: dict[int, set[Any]] = {}
+    own = {id(part) for part in parts_of([*map(dict_of, loaded_modules(package))], package)}
+    found, inside = {}, set(own)
     for tx in [value for value in gc.get_objects() if _is_optimizer(value, package)]:
-        parts = parts_of(tx, package)
-        built = (part for part in parts if _is_built(part, package, builders))
-        found[id(tx)] = {part for part in built if id(part) not in own_parts}
+        parts = [part for part in parts_of(tx, package) if id(part) not in own]
+        found[id(tx)] = WeakSet(part for part in parts if _is_built(part, package, builders))
         inside.update(map(id, parts[1:]))
     return [functions for i, functions in found.items() if functions and i not in inside]
+
+
+def describe(optimizers: Iterable[WeakSet[Any]]) -> str:
+    """Count those optimizers that are still there, and name their builders; empty if none is."""
+    names = [{*map(builder_of, functions)} for functions in optimizers if functions]
+    count = f"{len(names)} optimizer{'s' if len(names) > 1 else ''}"
+    return f"{count} ({', '.join(sorted(set().union(*names)))})" if names else ""
 
 
 def parts_of(tx: Any, package: str) -> list[Any]:
@@ -55,6 +60,8 @@ def parts_of(tx: Any, package: str) -> list[Any]:
         parts[id(value)] = value
         if kind is FunctionType:
             pending += gc.get_referents(*(value.__closure__ or ()))
+            pending += value.__defaults__ or ()
+            pending += (value.__kwdefaults__ or {}).values()
         elif issubclass(kind, _CONTAINERS) or _is_of(package, kind) or _is_of(_OURS, kind):
             pending += gc.get_referents(value)
     return [*parts.values()]
@@ -73,26 +80,13 @@ def _is_optimizer(value: Any, package: str) -> bool:
 
 
 def _is_built(function: Any, package: str, builders: Collection[str]) -> bool:
-    kind = type(function)
-    if kind is FunctionType:
-        is_part = "<locals>" in function.__qualname__
-    else:  # A method that was bound before; a later one has our wrapper.
-        is_part = kind is MethodType and type(function.__func__) is FunctionType
-    return is_part and builder_of(function) in builders and _is_of(package, function)
+    """Return whether a builder defines a function inside, or a method that was bound before."""
+    if type(function) not in (FunctionType, MethodType) or "." not in function.__qualname__:
+        return False
+    if type(getattr(function, "__func__", function)) is not FunctionType:  # Our wrapper.
+        return False
+    return builder_of(function) in builders and _is_of(package, function)
 
 
 def _is_of(package: str, *definitions: Any) -> bool:
     return any(str(d.__module__).partition(".")[0] == package for d in definitions)
-
-
-def _held_by_package(package: str) -> Iterator[Any]:
-    """Yield the values and default arguments in the modules of a package."""
-    for value in (
-        value for module in loaded_modules(package) for value in dict_of(module).values()
-    ):
-        function = getattr(value, "_self_stock", value) if _is_of(_OURS, type(value)) else value
-        if type(function) is FunctionType:
-            yield from function.__defaults__ or ()
-            yield from (function.__kwdefaults__ or {}).values()
-        else:
-            yield value

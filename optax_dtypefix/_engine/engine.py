@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from .._errors import warn_or_raise
 from .._logging import LOGGER
 from . import release as _release
-from .application import Application, Patches, forget_traces
+from .application import Patches, by_table
 from .import_hook import after_import, is_being_imported, is_imported, loaded_module
 from .lock import LOADING, LOCK
-from .state import State
+from .state import REVERTED, UNDECIDED, State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -30,20 +30,13 @@ class Engine(Patches):
     """The patches of one package, and what a program can do with them."""
 
     _copy: ModuleType | None = None  # The package that was decided on.
-    _searched = False  # For optimizers that were built before.
 
     def on_import(self, module: ModuleType) -> None:
         """Apply the patches that wait for this module, at the end of its import or later."""
-        if loaded_module(self.package) is None:  # Its import failed, and another package came.
-            return
-        self._notice_copy()
-        late = not is_being_imported(module)
-        self._searched |= not late  # Nothing can have been built yet.
-        package, _, part = module.__name__.partition(".")
-        with LOCK:
-            waiting = [i for i, slot in self.slots.items() if slot.is_waiting]
-        self._apply(waiting, importing="" if late or part else package)
-        self._report_built_before()
+        if loaded_module(self.package) is not None:  # Else its import failed, and another one came.
+            if is_being_imported(module):  # Nothing can have been built yet.
+                self.built_before = self.built_before or []
+            self._apply(self.ids)
 
     def apply(self, *ids: str) -> None:
         """Apply the named patches, or all that the settings want. Idempotent."""
@@ -52,13 +45,10 @@ class Engine(Patches):
             for patch_id in chosen:
                 slot = self.slots[patch_id]
                 slot.requested |= bool(ids)
-                slot.reverted = False
                 if not slot.is_applied:  # Decide and warn again.
-                    slot.decision = None
+                    slot.decision = UNDECIDED
         if is_imported(self.package):
-            self._notice_copy()
             self._apply(chosen)
-            self._report_built_before()
         for patch_id in chosen if ids else ():
             disabled_reason = self.settings.disabled_reason(patch_id)
             if disabled_reason is not None:
@@ -71,14 +61,9 @@ class Engine(Patches):
     def revert(self, *ids: str) -> None:
         """Take the named patches out, or all. Idempotent."""
         chosen = self.choose(ids)
-        with LOCK:
+        with self.change() as foreign:
             for patch_id in chosen:
-                slot = self.slots[patch_id]
-                slot.reverted, slot.decision = True, None
-                self.points.detach(patch_id)
-            stale, foreign = self.points.refresh(self.suspended())
-        if stale:
-            forget_traces()
+                self.slots[patch_id].decision = REVERTED
         if foreign:
             warn_or_raise(
                 f"Cannot fully revert: another library wrapped the patched function "
@@ -93,17 +78,12 @@ class Engine(Patches):
         block = self.choose(ids)
         self.blocks.append(block)
         try:  # Around the entry too, which Ctrl-C may interrupt.
-            self._restack()
+            with self.change():
+                pass
             yield
         finally:
-            self.blocks.remove(block)
-            self._restack()
-
-    def _restack(self) -> None:
-        with LOCK:
-            stale = self.points.stack(self.suspended())
-        if stale:
-            forget_traces()
+            with self.change():
+                self.blocks.remove(block)
 
     def is_applied(self, patch_id: str) -> bool:
         """Return whether calls reach this patch right now."""
@@ -118,61 +98,60 @@ class Engine(Patches):
 
         return make_report(self)
 
-    def _notice_copy(self) -> None:
-        """Decide again if the program dropped the package and imported it once more."""
-        copy = sys.modules[self.package]
+    def _apply(self, ids: Iterable[str]) -> None:
+        """Apply those of some patches that wait for this."""
+        module, off = sys.modules[self.package], self.settings.disabled_reason
         with LOCK:
-            if copy is self._copy or getattr(copy, "__spec__", None) is None:  # A stub has no spec.
-                return
-            for patch_id, slot in self.slots.items() if self._copy else ():
-                slot.decision = None
-                self.points.detach(patch_id)
-            self._copy = copy
-
-    def _apply(self, ids: Iterable[str], *, importing: str = "") -> None:
-        release = _release.installed(sys.modules[self.package], self.tested)
-        application = Application(self, release, importing=importing)
-        if not release.tested:
+            self._notice_copy(module)
+            waiting = [i for i in ids if self.slots[i].is_waiting and not off(i)]
+        release = _release.installed(module, self.tested)
+        if release.tested:
+            news = self.record(self.decide(waiting, release, by_table))
+        else:
             with LOADING:
-                from .untested import ProbedApplication
+                from .untested import apply_by_probes
 
-            application = ProbedApplication(self, release, importing=importing)
-        application.apply(ids)
-        if application.stale:
-            forget_traces()
-        outcome = application.outcome
-        for decision in outcome.values():
+            news = apply_by_probes(self, waiting, release)
+        for decision in news.values():
             if decision.waits_for is not None:
                 after_import(decision.waits_for, self.on_import, strict=self.settings.strict)
-        active = any(decision.state is State.APPLIED for decision in outcome.values())
-        if (active or importing == self.package) and LOGGER.isEnabledFor(logging.INFO):
+        active = any(decision.state is State.APPLIED for decision in news.values())
+        if (active or is_being_imported(module)) and LOGGER.isEnabledFor(logging.INFO):
             LOGGER.info(self.status().headline)
-        self.report_problems(outcome)  # Last: in strict mode it may raise.
+        self.report_problems(news)  # Late: in strict mode it may raise.
+        self._report_built_before()
+
+    def _notice_copy(self, module: ModuleType) -> None:
+        """Decide again if the program dropped the package and imported it once more."""
+        if getattr(module, "__spec__", None) is None:  # A stub.
+            return
+        for slot in self.slots.values() if self._copy not in (None, module) else ():
+            if slot.decision is not REVERTED:
+                slot.decision = UNDECIDED
+        self._copy = module
 
     def _report_built_before(self) -> None:
         """Warn of optimizers that stay stock, at the first call. In strict mode, raise each time.
 
         What a program builds after ``revert`` is stock on purpose.
         """
-        strict, first = self.settings.strict, not self._searched
+        strict = self.settings.strict
         with LOCK:
-            builders = self.points.builders()
-        if not builders or not (first or (strict and self.built_before)):
+            layers = [layer for s in self.slots.values() for layer in s.decision.layers.values()]
+        if not layers or not (self.built_before is None or (strict and self.built_before)):
             return
-        self._searched = True
         with LOADING:
-            from .built_before import builder_of, find_optimizers
+            from .built_before import describe, find_optimizers
 
-        found = find_optimizers(self.package, builders)
-        if first:
-            self.built_before.update(set().union(*found))
-        stock = [functions & {*self.built_before} for functions in found]
-        count, names = sum(map(bool, stock)), {*map(builder_of, set().union(*stock))}
-        if count:
-            optimizers, them = ("optimizers", "them") if count > 1 else ("optimizer", "it")
+        if self.built_before is None:
+            targets = [layer.target for layer in layers]
+            builders = {i for t in targets for i in (t.qualname.partition(".")[0], *t.builds)}
+            self.built_before = find_optimizers(self.package, builders)
+        found = describe(self.built_before)
+        if found:
             warn_or_raise(
-                f"Built before the patches were applied, and still stock: {count} {optimizers} "
-                f"({', '.join(sorted(names))}). Build {them} again, or import optax_dtypefix "
+                f"Built before the patches were applied, and still stock: {found}. Build "
+                f"{'them' if 'optimizers' in found else 'it'} again, or import optax_dtypefix "
                 f"first.",
                 strict=strict,
             )

@@ -8,10 +8,11 @@ tools.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple
+from typing import TYPE_CHECKING, Any, Callable
 
 from .._errors import OptaxDtypeFixError, summarize, warn_or_raise
 from .lock import LOCK
@@ -22,16 +23,10 @@ if TYPE_CHECKING:
     from .._settings import Settings
 
 
-class _Hook(NamedTuple):
-    strict: bool
-    served: list[Any]  # The modules that it was called with: a program may import a package twice.
-
-    def knows(self, module: Any) -> bool:
-        return any(module is served for served in self.served)
-
-
-_hooks: dict[tuple[str, Callable[[Any], None]], _Hook] = {}  # By the module and what is called.
-_busy: list[str] = []  # Modules that our loader is executing, or that a hook is added to.
+# What is called after an import of a module, and whether errors are raised. Of each, the modules
+# that it was called with: a program may import a package twice.
+_hooks: dict[tuple[str, Callable[[Any], None], bool], list[Any]] = {}
+_in_progress: list[str] = []  # Modules that our loader is executing, or that a hook is added to.
 _OWN = sys.modules[__name__]
 _PACKAGE = sys.modules[__name__.partition(".")[0]]
 
@@ -54,25 +49,18 @@ def after_import(module: str, hook: Callable[[Any], None], *, strict: bool = Fal
       OptaxDtypeFixError: raised by the hook. In strict mode, any other exception of the hook is
         raised as one; else it becomes a warning.
     """
-    _busy.append(module)
+    _in_progress.append(module)
     try:
-        _hooks.setdefault((module, hook), _Hook(strict, []))
+        _hooks.setdefault((module, hook, strict), [])
         with LOCK:
             if _FINDER not in sys.meta_path:
                 sys.meta_path.insert(0, _FINDER)
-        if module in sys.modules:
-            if is_imported(module):
-                try:
-                    _call_back(module)
-                except BaseException:
-                    del _hooks[module, hook]
-                    raise
-            elif is_being_imported(sys.modules.get(module)):  # By this thread.
-                spec = sys.modules[module].__spec__
-                if type(spec) is _ModuleSpec:
-                    spec.__class__ = _WatchedSpec
+        if is_imported(module):
+            _call_back(module)
+        elif is_being_imported(sys.modules.get(module)):  # By this thread.
+            sys.modules[module].__spec__.__class__ = _WatchedSpec
     finally:
-        _busy.remove(module)
+        _in_progress.remove(module)
 
 
 def is_imported(module: str) -> bool:
@@ -81,10 +69,8 @@ def is_imported(module: str) -> bool:
     Not while this thread imports it. A lazy module is loaded by the question.
     """
     if is_being_imported(sys.modules.get(module)):
-        try:
+        with contextlib.suppress(Exception):  # The import failed in the other thread.
             importlib.import_module(module)
-        except Exception:  # The import failed in the other thread.
-            return False
     return loaded_module(module) is not None and not is_being_imported(sys.modules.get(module))
 
 
@@ -129,46 +115,40 @@ class _WatchedSpec(_ModuleSpec):  # type: ignore[misc]
 
 def _warn_missed_imports() -> None:
     # Call no hook here: a hook imports, and this runs inside the search for another module.
-    for (name, _), hook in _hooks.copy().items():
+    for (name, _, strict), served in _hooks.copy().items():
         module = sys.modules.get(name)
         # A lazy module has a class of its own, and attribute access would load it.
-        if type(module) is not type(sys) or hook.knows(module) or name in _busy:
+        if type(module) is not type(sys) or module in served or name in _in_progress:
             continue
-        if getattr(module, "__spec__", None) is None or is_being_imported(module):  # A stub.
-            continue
-        hook.served.append(module)
-        warn_or_raise(
-            f"{name} is not patched: another import hook, installed after optax_dtypefix, loaded "
-            f"it. Call optax_dtypefix.apply(), or install that hook first.",
-            strict=hook.strict,
-        )
+        if getattr(module, "__spec__", None) is not None and not is_being_imported(module):
+            served.append(module)  # It is no stub.
+            warn_or_raise(
+                f"{name} is not patched: another import hook, installed after optax_dtypefix, "
+                f"loaded it. Call optax_dtypefix.apply(), or install that hook first.",
+                strict=strict,
+            )
 
 
 def _call_back(name: str) -> None:
     module = sys.modules.get(name)
-    if module is None:  # Executed by hand and not in sys.modules: this is no import.
-        return
-    for (awaited, call), hook in _hooks.copy().items():
-        if awaited != name or hook.knows(module):
+    for (awaited, hook, strict), served in _hooks.copy().items():
+        # None: executed by hand and not in sys.modules, which is no import.
+        if awaited != name or module is None or module in served:
             continue
-        hook.served.append(module)  # First: what the hook imports must not find it missed.
+        served.append(module)  # First: what the hook imports must not find it missed.
         try:
-            try:
-                call(module)
-            except OptaxDtypeFixError:
-                raise
-            except Exception as error:  # A bug of ours must not break the user's import.
-                from .._logging import LOGGER
-
-                LOGGER.debug("after the import of %s", name, exc_info=True)
-                warn_or_raise(
-                    f"Could not patch {name}: {summarize(error)}. Set OPTAX_DTYPEFIX_LOG=debug to "
-                    f"log the traceback.",
-                    strict=hook.strict,
-                )
-        except BaseException:
-            hook.served.remove(module)
+            hook(module)
+        except OptaxDtypeFixError:
             raise
+        except Exception as error:  # A bug of ours must not break the user's import.
+            from .._logging import LOGGER
+
+            LOGGER.debug("after the import of %s", name, exc_info=True)
+            warn_or_raise(
+                f"Could not patch {name}: {summarize(error)}. Set OPTAX_DTYPEFIX_LOG=debug to log "
+                f"the traceback.",
+                strict=strict,
+            )
 
 
 class _Finder:
@@ -187,7 +167,7 @@ class _Finder:
     def find_spec(self, name: str, *_: Any, **__: Any) -> Any:
         if sys.modules.get(__name__, _OWN) is not _OWN:  # The program imported us again.
             return None
-        if name not in {module for module, _ in _hooks.copy()}:
+        if name not in {module for module, *_ in _hooks.copy()}:
             _warn_missed_imports()
             return None
         search = threading.get_ident(), name
@@ -208,24 +188,24 @@ class _Finder:
 class _Loader:
     """Replace the loader of a module until the module is loaded, and leave no trace in it."""
 
+    _loader: Any = None  # While being copied.
+
     def __init__(self, spec: Any) -> None:
         self._spec = spec
         self._loader = spec.loader
 
     def __getattr__(self, name: str) -> Any:
-        if "_loader" not in vars(self):  # While being copied.
-            raise AttributeError(name)
         return getattr(self._loader, name)
 
     def exec_module(self, module: ModuleType) -> None:
         self._spec.loader = module.__loader__ = self._loader
         # Python does not mark lazy modules, or those loaded by hand, as being imported.
-        _busy.append(self._spec.name)
+        _in_progress.append(self._spec.name)
         try:
             self._loader.exec_module(module)
             _call_back(self._spec.name)
         finally:
-            _busy.remove(self._spec.name)
+            _in_progress.remove(self._spec.name)
 
 
 _FINDER: Any = _Finder()

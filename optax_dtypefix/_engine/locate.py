@@ -10,19 +10,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .patch import Target
 
-
-def owner_of(module: str, qualname: str) -> tuple[Any, str]:
-    """Return the module or class that holds ``module:qualname``, and the last part of the name.
-
-    The owner is None if it is not loaded. No ``getattr``: a module's ``__getattr__`` may import or
-    warn.
-    """
-    path, _, name = qualname.rpartition(".")
-    return (find(module, path) if path else sys.modules.get(module)), name
+Place = tuple[str, str]
+"""The module of a function, and its qualified name there."""
 
 
 def find(module: str, qualname: str) -> Any:
-    """Return the unbound object at ``module:qualname``, or None. Imports nothing."""
+    """Return the unbound object at ``module:qualname``, or None.
+
+    No ``getattr``: a module's ``__getattr__`` may import or warn.
+    """
     found: Any = sys.modules.get(module)
     for part in qualname.split("."):
         found = vars(found).get(part) if hasattr(found, "__dict__") else None
@@ -32,6 +28,21 @@ def find(module: str, qualname: str) -> Any:
 def defining_module(target: Target) -> str | None:
     """Return the first of a target's modules that is loaded and defines it."""
     return next((m for m in target.modules if find(m, target.qualname) is not None), None)
+
+
+def place_of(target: Target) -> Place:
+    """Return where a target is.
+
+    Raises:
+      TypeError: it is neither a function nor a method.
+    """
+    module = defining_module(target) or target.modules[0]  # Another package may come later.
+    found = find(module, target.qualname)
+    # ``__new__`` is the one static method that is never looked up on an instance.
+    binds = not callable(found) or isinstance(found, (classmethod, staticmethod))
+    if found is not None and binds and target.name != "__new__":
+        raise TypeError(f"{module}:{target.qualname} is neither a function nor a method")
+    return module, target.qualname
 
 
 def unloaded_module(target: Target) -> str | None:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import functools
 import importlib
+import re
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from .release import Release
 
@@ -56,8 +57,9 @@ class Target(NamedTuple):
       replacement: the function to call instead, or where it is, as ``module:name``: then it is
         imported at the first call.
       releases: PEP 440 specifiers of the releases that this replacement is for; all if empty.
-      known_parameters: if given, the parameters that the replacement reads, and on which releases.
-        On an untested release, a function with other parameters is left unpatched.
+      known_parameters: if there are any, the parameters that the replacement reads, such as
+        ``momentum``, or ``momentum >=0.2.3`` on some releases. On an untested release, a function
+        with other parameters is left unpatched.
       builds: where a class is wrapped, the functions whose objects the replacement changes.
     """
 
@@ -65,7 +67,7 @@ class Target(NamedTuple):
     qualname: str
     replacement: Replacement | str
     releases: str = ""
-    known_parameters: Mapping[str, str] | None = None
+    known_parameters: tuple[str, ...] = ()
     builds: tuple[str, ...] = ()
 
     @property
@@ -119,27 +121,27 @@ def read_patches(
       builders: a row a function whose objects ``door.py`` changes.
       folder: the package with the files of the patches.
     """
-    targets: dict[str, list[Target]] = {patch_id: [] for patch_id in patches}
     built: dict[str, dict[str, None]] = {}
     for name, layers in builders.items():
         for layer in layers:
-            patch_id = layer.partition(" ")[0].partition(":")[0].partition(".")[0]
-            built.setdefault(patch_id, {})[name] = None
+            built.setdefault(re.split("[ :.]", layer)[0], {})[name] = None
+    targets: dict[str, list[Target]] = {patch_id: [] for patch_id in patches}
     for place, functions in wrapped.items():
         group, _, name = place.partition(".")
-        may_define = tuple(module + name for module in modules[group])
         for function, layers in functions.items():
             qualname, _, exists_in = function.partition(" ")
             for layer in layers:
                 replacement, _, acts_on = layer.partition(" ")
                 file, _, attribute = replacement.partition(":")
                 patch_id = attribute if file == "door" else file.partition(".")[0]
-                releases = ",".join(filter(None, (exists_in, acts_on)))
-                known = patches[patch_id].get("known_parameters", {}).get(qualname)
-                where = f"{folder}.{file}:{attribute or 'replace'}"
-                target = Target(may_define, qualname, where, releases, known and _by_name(known))
-                if file == "door":
-                    target = target._replace(builds=tuple(built.get(patch_id, ())))
+                target = Target(
+                    tuple(module + name for module in modules[group]),
+                    qualname,
+                    f"{folder}.{file}:{attribute or 'replace'}",
+                    ",".join(filter(None, (exists_in, acts_on))),
+                    patches[patch_id].get("known_parameters", {}).get(qualname, ()),
+                    tuple(built.get(patch_id, ())) if file == "door" else (),
+                )
                 targets[patch_id].append(target)
     return {
         patch_id: Patch(
@@ -158,11 +160,6 @@ def _read_fault(patch_id: str, fault_id: str, text: str) -> Fault:
     releases, _, issue = text.partition(" #")
     reproducer = functools.partial(_reproducer, patch_id, fault_id)
     return Fault(fault_id, releases, f"{_ISSUES}{issue}" if issue else "", reproducer)
-
-
-def _by_name(texts: Sequence[str]) -> dict[str, str]:
-    parts = (text.partition(" ") for text in texts)
-    return {name: releases for name, _, releases in parts}
 
 
 def _reproducer(patch_id: str, fault_id: str) -> Any:

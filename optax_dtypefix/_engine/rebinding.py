@@ -1,8 +1,8 @@
 """Rebind every copy of a function.
 
 ``from optax import lbfgs`` copies a reference: replacing the function in the module that defines it
-leaves the copy stale. The rule: names in modules and classes are rebound, and dicts, lists and
-tuples that a module holds directly. Copies elsewhere stay, such as in a ``functools.partial``.
+leaves the copy stale. The rule: names in modules and classes are rebound. Copies elsewhere stay,
+such as in a dict or a ``functools.partial``.
 """
 
 from __future__ import annotations
@@ -16,27 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 
-def rebind(owner: Any, name: Any, before: Any, after: Any) -> bool:
-    """Set a name in a module or class, or an entry of a dict or list.
-
-    Returns:
-      Whether it was set: another thread may have moved the old value.
-    """
-    names = owner if type(owner) in (dict, list) else vars(owner)
-    try:
-        if names[name] is not before:
-            return False
-    except LookupError:
-        return False
-    if names is owner:
-        owner[name] = after
-    elif issubclass(type(owner), type):
-        type.__setattr__(owner, name, after)  # Not that of a metaclass.
-    else:
-        setattr(owner, name, after)
-    return True
-
-
 def rebind_aliases(swaps: Iterable[tuple[Any, Any]], *packages: str) -> bool:
     """Rebind every copy of some functions, in one sweep. Return whether there was one.
 
@@ -45,18 +24,19 @@ def rebind_aliases(swaps: Iterable[tuple[Any, Any]], *packages: str) -> bool:
       *packages: the only ones to search, if given; else search all of ``sys.modules``.
     """
     found = False
-    for alias in _find_aliases(swaps, packages):
+    for owner, name, before, after in _find_aliases(swaps, packages):
+        is_class = issubclass(type(owner), type)
+        set_name: Any = type.__setattr__ if is_class else setattr  # Not that of a metaclass.
         with contextlib.suppress(Exception):  # One that refuses must not keep the others stale.
-            found |= rebind(*alias)
+            if vars(owner).get(name) is before:  # Another thread may have moved it.
+                set_name(owner, name, after)
+                found = True
     return found
 
 
 def stale_names(swaps: Iterable[tuple[Any, Any]], *packages: str) -> list[str]:
     """List the names in packages that hold one of some functions: :func:`rebind_aliases` would."""
-    aliases = _find_aliases(swaps, packages)
-    return [
-        f"{getattr(owner, '__name__', type(owner).__name__)}.{name}" for owner, name, *_ in aliases
-    ]
+    return [f"{owner.__name__}.{name}" for owner, name, *_ in _find_aliases(swaps, packages)]
 
 
 def loaded_modules(*packages: str) -> Iterator[ModuleType]:
@@ -76,32 +56,23 @@ dict_of = _IN_MODULES.__get__
 def _find_aliases(
     swaps: Iterable[tuple[Any, Any]], packages: tuple[str, ...]
 ) -> Iterator[tuple[Any, Any, Any, Any]]:
-    """Yield the arguments of :func:`rebind` for each copy."""
+    """Yield the owner and the name of each copy, the copy, and its replacement."""
     new = {id(old): replacement for old, replacement in swaps}
     for owner, names in _names(packages) if new else ():
-        in_module = issubclass(type(owner), ModuleType)
         for name, value in names.items():  # Tens of thousands: call nothing for most of them.
             if id(value) in new:
                 yield owner, name, value, new[id(value)]
-            elif type(value) is tuple and in_module and not new.keys().isdisjoint(map(id, value)):
-                after = tuple(new.get(id(entry), entry) for entry in value)
-                yield owner, name, value, after
 
 
 def _names(packages: tuple[str, ...]) -> Iterator[tuple[Any, dict[Any, Any]]]:
-    """Yield modules, and the classes, dicts and lists that they hold, with what these hold."""
+    """Yield modules, and the classes that they hold, with their names."""
     seen = set()
     for module in loaded_modules(*packages):
         # The raw __dict__: attribute access could trigger a lazy module or run foreign code.
         names = dict_of(module).copy()
         yield module, names
         for value in names.values():
-            kind: Any = type(value)
-            if not (kind in (dict, list) or issubclass(kind, type)) or id(value) in seen:
-                continue
-            seen.add(id(value))
-            if kind is list:
-                yield value, dict(enumerate(value))
-            else:  # On Python 3.9, a class that C code never readied has None.
-                held = value if kind is dict else _IN_CLASSES.__get__(value)
-                yield value, (held or {}).copy()
+            if issubclass(type(value), type) and id(value) not in seen:
+                seen.add(id(value))
+                # On Python 3.9, a class that C code never readied has None.
+                yield value, dict(_IN_CLASSES.__get__(value) or {})

@@ -47,9 +47,9 @@ class Release(NamedTuple):
 
 @functools.cache  # Hundreds of faults and targets share a few specifiers.
 def _admits(specifiers: str, version: str) -> bool:
-    parse: Callable[[str], Any] = _numbers
-    if not all(map(str.isdecimal, version.split("."))):  # int() accepts signs and underscores.
-        parse = _version  # To import packaging takes 2 % of the time of optax.
+    is_plain = all(map(str.isdecimal, version.split(".")))  # int() accepts signs and underscores.
+    # To import packaging takes 2 % of the time of optax.
+    parse: Callable[[str], Any] = _numbers if is_plain else _version
     return all(_holds(clause, parse(version), parse) for clause in specifiers.split(","))
 
 
@@ -73,10 +73,7 @@ def _version(text: str) -> Version:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    numbers = [int(part) for part in version.split(".")]
-    while numbers and not numbers[-1]:  # 0.2 is 0.2.0.
-        numbers.pop()
-    return tuple(numbers)
+    return (*map(int, version.split(".")), 0, 0, 0, 0)[:5]  # 0.2 is 0.2.0.
 
 
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {

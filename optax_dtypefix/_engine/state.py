@@ -6,7 +6,11 @@ import enum
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from .patch import Fault, Target
+    from collections.abc import Mapping
+
+    from .locate import Place
+    from .patch import Fault
+    from .when_called import WhenCalled
 
 NOT_IMPORTED = "is not imported yet"
 """How the reason ends of a patch that waits for its module."""
@@ -44,9 +48,9 @@ class Decision(NamedTuple):
     """What to do with a patch, and why.
 
     Attributes:
-      state: the state to record; ``applied`` means: apply ``targets``.
+      state: the state of the patch.
       reason: why, as text.
-      targets: what to wrap.
+      layers: what to call in place of stock functions; none unless the patch is applied.
       waits_for: a module to wait for; when that module is imported, decide again, or wrap those
         targets that it brings.
       warn: whether to warn the user, who wanted a patch that cannot be applied.
@@ -56,7 +60,11 @@ class Decision(NamedTuple):
 
     state: State
     reason: str
-    targets: tuple[Target, ...] = ()
+    layers: Mapping[Place, WhenCalled] = {}
     waits_for: str | None = None
     warn: bool = False
     probed: tuple[Fault, ...] = ()
+
+
+UNDECIDED = Decision(State.PENDING, "")
+REVERTED = Decision(State.DISABLED, "reverted by the program")

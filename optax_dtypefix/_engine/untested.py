@@ -8,74 +8,70 @@ from typing import TYPE_CHECKING
 
 from .._diagnosis.probes import decide_by_probes, unsupported, verify_fix
 from .._tally import paused
-from .application import Application, forget_traces
+from .application import forget_traces
 from .locate import defining_module, find
-from .lock import LOCK
-from .state import State
-from .wrapper import stock_only
+from .state import Decision, State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Sequence
 
+    from .application import Patches
     from .patch import Patch, Target
-    from .state import Decision
+    from .release import Release
 
 
-class ProbedApplication(Application):
-    """One application of some patches to an untested release."""
+def apply_by_probes(
+    patches: Patches, ids: Collection[str], release: Release
+) -> dict[str, Decision]:
+    """Apply patches with the replacements of a release, else with those of a later one.
 
-    def apply(self, ids: Iterable[str]) -> None:
-        """Apply those patches that are neither applied nor switched off.
+    Returns:
+      What is to be reported.
+    """
+    news: dict[str, Decision] = {}
+    unfit = ids
+    for variant in (release, release.as_later):
+        for patch_id, decision in _try(patches, unfit, variant).items():
+            if _fits(decision) or patch_id not in news:
+                news[patch_id] = decision
+        unfit = [patch_id for patch_id, decision in news.items() if not _fits(decision)]
+    patches.record({patch_id: news[patch_id] for patch_id in unfit})  # Why the first did not fit.
+    return news
 
-        The replacements of a later release come second.
-        """
-        left: dict[str, Decision | None] = dict.fromkeys(self._list_wanted(ids))
-        for release in (self._release, self._release.as_later):
-            self._release = release
-            decisions = self._decide(left) if left else {}
-            # A second decision counts if it is better than the first.
-            self._record({i: d for i, d in decisions.items() if left[i] is None or d.targets})
-            for patch_id, first in left.items():
-                self._verify(patch_id, first)
-            unfit = (State.UNSUPPORTED, State.MISSING)
-            left = {i: decision for i, decision in self.outcome.items() if decision.state in unfit}
 
-    def _decide(self, ids: Iterable[str]) -> dict[str, Decision]:
-        self.stale = True  # Probes leave traces too.
+def _fits(decision: Decision) -> bool:
+    return decision.state not in (State.UNSUPPORTED, State.MISSING)
+
+
+def _try(patches: Patches, ids: Collection[str], release: Release) -> dict[str, Decision]:
+    """Apply patches, and revert those that do not fix what their probes found."""
+    if ids:
         forget_traces()  # Probes must see stock functions, and no trace of patched ones.
-        with stock_only(), self._patches.probing():
-            return super()._decide(ids)
-
-    def _judge(self, patch: Patch, targets: tuple[Target, ...]) -> Decision:
-        """Decide by the probes."""
-        release = self._release
-        untested = f"{self._patches.package} {release} is not a tested release"
-        for target in targets:
-            parameters = (target.known_parameters or {}).items()
-            known = {name for name, releases in parameters if release.within(releases)}
-            stock = find(defining_module(target) or "", target.qualname)
-            other = known and known ^ inspect.signature(stock).parameters.keys()
-            if other:
-                names = ", ".join(sorted(other))
-                return unsupported(f"{untested}; {target.qualname} has other parameters: {names}")
-        # First those faults that such a release had last: to look for others takes time.
-        likely = sorted(patch.faults, key=lambda fault: not release.within(fault.releases))
-        decision = decide_by_probes(likely, sys.modules[self._patches.package], untested)
-        return decision._replace(targets=targets) if decision.state is State.APPLIED else decision
-
-    def _verify(self, patch_id: str, first: Decision | None) -> None:
-        """Take out a patch that was chosen by probe and does not fix what the probe found.
-
-        Then the decision is the first one, if this was the second.
-        """
-        patches, decision = self._patches, self.outcome.get(patch_id)
-        if decision is None or not decision.probed or patch_id in patches.suspended():
-            return
+        with paused(stock_only=True), patches.probing():
+            decisions = patches.decide(ids, release, _by_probes)
+        forget_traces()  # Those of the probes.
+    news = patches.record(decisions if ids else {})
+    for patch_id in news.keys() - patches.suspended():
+        decision, slot = news[patch_id], patches.slots[patch_id]
         with paused(), patches.probing():  # Not locked: it imports.
-            verdict = verify_fix(decision, sys.modules[patches.package])
-        with LOCK:
-            slot = patches.slots[patch_id]
-            if verdict is not decision and slot.decision is decision:
-                slot.decision = self.outcome[patch_id] = first or verdict
-                patches.points.detach(patch_id)
-                patches.points.refresh(patches.suspended())
+            news[patch_id] = verify_fix(decision, sys.modules[patches.package])
+        if news[patch_id] is not decision:
+            with patches.change():
+                if slot.decision is decision:
+                    slot.decision = news[patch_id]
+    return news
+
+
+def _by_probes(package: str, release: Release, patch: Patch, targets: Sequence[Target]) -> Decision:
+    untested = f"{package} {release} is not a tested release"
+    for target in targets:
+        parameters = (text.partition(" ") for text in target.known_parameters)
+        known = {name for name, _, releases in parameters if release.within(releases)}
+        stock = find(defining_module(target) or "", target.qualname)
+        other = known and known ^ inspect.signature(stock).parameters.keys()
+        if other:
+            names = ", ".join(sorted(other))
+            return unsupported(f"{untested}; {target.qualname} has other parameters: {names}")
+    # First those faults that such a release had last: to look for others takes time.
+    likely = sorted(patch.faults, key=lambda fault: not release.within(fault.releases))
+    return decide_by_probes(likely, sys.modules[package], untested)

@@ -16,35 +16,32 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from .._tally import Tally
+    from .patch import Target
 
 _PACKAGE = sys.modules[__name__.partition(".")[0]]
 
 
 class WhenCalled:
-    """Stand for a replacement, and import it at the first call.
+    """Stand for the replacement of a target, and import it at the first call.
 
     If that fails, stock or the next layer runs, and the next call tries again.
 
     Args:
-      where: the replacement, or its place as ``module:name``.
+      target: says where the replacement is.
+      tally: counts the calls.
       failed: called with the error of an import, in the thread that calls. What it raises reaches
         the caller.
-      tally: counts the calls; None if they do not count.
-      *given: what the replacement is given before stock.
     """
 
-    def __init__(
-        self,
-        where: str | Callable[..., Any],
-        failed: Callable[[Exception], None],
-        tally: Tally | None = None,
-        *given: Any,
-    ) -> None:
-        self._where, self._failed, self._tally, self._given = where, failed, tally, given
-        self._replacement = None if isinstance(where, str) else where
+    def __init__(self, target: Target, tally: Tally, failed: Callable[[Exception], None]) -> None:
+        replacement = target.replacement
+        self.target, self._tally, self._failed = target, tally, failed
+        self._replacement = None if isinstance(replacement, str) else replacement
+        # To read a name from a module is no call. What builds objects counts those that it changes.
+        self._counts = target.name not in ("__getattr__", "__new__")
 
     def __call__(self, stock: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        if self._tally is not None and not THREAD.paused:
+        if self._counts and not THREAD.paused:
             self._tally.reached += 1  # Not by ``reach``: one call less in each eager step.
         replacement = self._replacement or self.load()
         return replacement(stock, *args, **kwargs) if replacement else stock(*args, **kwargs)
@@ -53,9 +50,9 @@ class WhenCalled:
         """Return the replacement, or None if its import fails."""
         if self._replacement:
             return self._replacement
-        replacement: Callable[..., Any] | None = load(str(self._where), self._failed)
-        if replacement and self._given:
-            replacement = functools.partial(replacement, *self._given)
+        replacement: Callable[..., Any] | None = load(str(self.target.replacement), self._failed)
+        if replacement and self.target.name == "__new__":
+            replacement = functools.partial(replacement, self._tally, self._failed)
         self._replacement = replacement
         return replacement
 

@@ -8,40 +8,21 @@ attributes) to the stock function.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import operator
-import threading
 import types
 from typing import TYPE_CHECKING, Any, Callable, no_type_check
 
 import wrapt
 
+from .._tally import THREAD
 from .locate import find
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from .patch import Replacement
-
-
-class _Thread(threading.local):
-    stock_only = False
-
-
-_THREAD = _Thread()
-
-
-@contextlib.contextmanager
-def stock_only() -> Iterator[None]:
-    """Call stock functions, in this thread only: a probe must not see patches."""
-    before = _THREAD.stock_only
-    _THREAD.stock_only = True
-    try:
-        yield
-    finally:
-        _THREAD.stock_only = before
 
 
 class PatchedFunction(wrapt.FunctionWrapper):  # type: ignore[type-arg]
@@ -53,14 +34,15 @@ class PatchedFunction(wrapt.FunctionWrapper):  # type: ignore[type-arg]
 
     # Not annotated: a wrapper would have the annotations, in place of those of stock.
     _self_layers = ()  # type: tuple[Replacement, ...]
-    _self_stock = _self_call = None  # type: Any
+    _self_attribute = _self_call = None  # type: Any
     _self_called = False
 
     @no_type_check  # typeguard would read ``self.__class__``, which the proxy cannot forward yet.
-    def __init__(self, stock: Callable[..., Any]) -> None:
-        super().__init__(stock, self._self_dispatch)
+    def __init__(self, attribute: Callable[..., Any]) -> None:
         # ``__new__`` is a staticmethod, which Python 3.9 cannot call directly.
-        self._self_stock = self._self_call = getattr(stock, "__func__", stock)
+        stock = attribute.__func__ if isinstance(attribute, staticmethod) else attribute
+        super().__init__(stock, self._self_dispatch)
+        self._self_attribute, self._self_call = attribute, stock
 
     def _self_set_layers(self, replacements: Iterable[Replacement]) -> bool:
         """Stack the replacements on the stock function, the first one outermost.
@@ -72,11 +54,11 @@ class PatchedFunction(wrapt.FunctionWrapper):  # type: ignore[type-arg]
         if layers == self._self_layers:
             return False
         self._self_layers = layers
-        call = self._self_stock
+        call = stock = self.__wrapped__
         for replacement in reversed(layers):
-            if call is not self._self_stock:
+            if call is not stock:
                 # A layer sees the layer below it with the name and signature of the stock function.
-                functools.update_wrapper(call, self._self_stock)
+                functools.update_wrapper(call, stock)
             call = functools.partial(replacement, call)
         self._self_call = call  # One assignment: a concurrent call sees the old or the new stack.
         return self._self_called
@@ -84,9 +66,9 @@ class PatchedFunction(wrapt.FunctionWrapper):  # type: ignore[type-arg]
     def _self_dispatch(
         self, wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        del wrapped, instance  # __get__ binds with a plain method: the instance is args[0].
+        del instance  # __get__ binds with a plain method: the instance is args[0].
         self._self_called = True
-        call = self._self_stock if _THREAD.stock_only else self._self_call
+        call = wrapped if THREAD.stock_only else self._self_call
         try:
             return call(*args, **kwargs)
         except Exception as error:
@@ -99,13 +81,6 @@ class PatchedFunction(wrapt.FunctionWrapper):  # type: ignore[type-arg]
         # wrapt would return a new bound wrapper with wrapt's equality. A plain method compares and
         # pickles by this object and the instance, as stock methods do.
         return self if instance is None else types.MethodType(self, instance)
-
-    @property
-    def __signature__(self) -> inspect.Signature:
-        """Return that of a static method: Python 3.9 finds none."""
-        if not isinstance(self.__wrapped__, staticmethod):
-            raise AttributeError  # As where there is none.
-        return inspect.signature(self._self_stock)
 
     # By identity, as any object; wrapt forwards them.
     __eq__ = object.__eq__

@@ -36,7 +36,7 @@ def import_at_start(file: str = "", *, strict: bool = False) -> None:
 
 def _import(*, strict: bool) -> None:
     before = os.environ.get(_STRICT)
-    if strict and not _given("_STRICT"):
+    if strict and not _variable("_STRICT"):
         os.environ[_STRICT] = "1"
     try:
         import optax_dtypefix  # noqa: F401
@@ -46,7 +46,7 @@ def _import(*, strict: bool) -> None:
             os.environ[_STRICT] = before
 
 
-def _given(suffix: str) -> str:
+def _variable(suffix: str) -> str:
     return os.environ.get("OPTAX_DTYPEFIX" + suffix, "").strip()
 
 
@@ -56,9 +56,9 @@ class OptaxIsNotPatched:
     def __init__(self, error: Exception, file: str, *, strict: bool) -> None:
         self.file = file
         self.strict = strict
-        self.on = _given("") != "off"
-        wanted = _given("_STRICT") or ("1" if strict else "0")
-        self.must = bool(_given("_REQUIRE")) or (self.on and wanted == "1")
+        self.on = _variable("") != "off"
+        wanted = _variable("_STRICT") or ("1" if strict else "0")
+        self.must = bool(_variable("_REQUIRE")) or (self.on and wanted == "1")
         self.searching: set[int] = set()
         self.note(error)
 

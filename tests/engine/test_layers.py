@@ -32,22 +32,6 @@ def test_each_patch_of_a_shared_target_can_be_disabled_alone(
     assert pkg.scale(5) == value
 
 
-def test_two_names_of_one_function_are_one_target(package: FakePackage) -> None:
-    package.sources[f"{NAME}.old_home"] = "from fakepkg.core import Box, scale"
-    pkg = package.load()
-    package.load(f"{NAME}.old_home")
-    old = (f"{NAME}.old_home",)
-    engine = engine_of(
-        patch("a", on("scale", negate), on("Box.get", negate)),
-        patch("b", on("scale", add_hundred, modules=old), on("Box.get", add_hundred, modules=old)),
-    )
-    engine.apply()
-    assert (pkg.scale(5), pkg.Box(5).get()) == (-110, -105)
-    assert engine.status()["b"].targets == (f"{NAME}.core:scale", f"{NAME}.core:Box.get")
-    engine.revert("b")
-    assert (pkg.scale(5), pkg.Box(5).get()) == (-10, -5)
-
-
 def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def layer(*args: Any) -> Any:

@@ -8,11 +8,11 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import jax
 import pytest
 
 import optax_dtypefix
 from optax_dtypefix import OptaxDtypeFixError, OptaxDtypeFixWarning, State
-from optax_dtypefix._engine import engine as _engine
 from optax_dtypefix._engine.wrapper import PatchedFunction, stock_of
 from optax_dtypefix._settings import Settings
 from support.fakepackage import NAME, engine_of, on, patch, start
@@ -55,7 +55,7 @@ def made(**settings: Any) -> Engine:
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return a list that grows whenever JAX's traces are dropped."""
     found: list[int] = []
-    monkeypatch.setattr(_engine, "forget_traces", lambda: found.append(1))
+    monkeypatch.setattr(jax, "clear_caches", lambda: found.append(1))
     return found
 
 

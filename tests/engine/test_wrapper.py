@@ -17,7 +17,8 @@ import cloudpickle  # type: ignore[import-untyped]
 import pytest
 
 import optax_dtypefix
-from optax_dtypefix._engine.wrapper import PatchedFunction, patched_in, stock_only
+from optax_dtypefix._engine.wrapper import PatchedFunction, patched_in
+from optax_dtypefix._tally import paused
 from support.fakepackage import NAME, FakePackage, engine_of, negate, on, patch
 
 
@@ -165,8 +166,8 @@ def test_layers_are_added_and_removed(wrapper: Any) -> None:
 
 @pytest.mark.usefixtures("method")
 def test_stock_only_lasts_for_the_block_and_nests(wrapper: Any) -> None:
-    with stock_only():
-        with stock_only():
+    with paused(stock_only=True):
+        with paused():
             assert wrapper(5) == 10
         assert (wrapper(5), Box().get()) == (10, 3)
     assert (wrapper(5), Box().get()) == (-10, -3)

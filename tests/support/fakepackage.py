@@ -130,8 +130,6 @@ def add_hundred(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 def on(qualname: str, replacement: Callable[..., Any] | str = negate, **more: Any) -> Target:
     modules = more.pop("modules", (f"{NAME}.core",))
-    if "known_parameters" in more:
-        more["known_parameters"] = dict.fromkeys(more["known_parameters"], "")
     return Target(modules, qualname, replacement, **more)
 
 
