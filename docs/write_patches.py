@@ -15,7 +15,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from optax_dtypefix._diagnosis.report import fixed_in
 from optax_dtypefix._engine.release import Release
 from optax_dtypefix.patches import IDS, functions, load
 from optax_dtypefix.patches.releases import TESTED
@@ -124,8 +123,6 @@ def page(patch: Patch) -> Iterator[str]:
         cells = (f"`{fault.id}`", fault.reproducer().summary, ranges(affected(fault)))
         yield f"| {' | '.join(cells)} |"
     yield ""
-    yield until_when(patch)
-    yield ""
     public = [name for name, patches in functions.table().items() if patch.id in patches]
     if public:
         yield "## Functions with these faults"
@@ -223,14 +220,6 @@ def ranges(releases: Sequence[str]) -> str:
         else:
             runs.append([release])
     return ", ".join(run[0] if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)
-
-
-def until_when(patch: Patch) -> str:
-    """Say from which release on users do not need the patch."""
-    release = fixed_in(patch, list(map(Release, TESTED)))
-    if not release:
-        return f"The newest tested release, {TESTED[-1]}, still needs this patch."
-    return f"From optax {release} on you do not need this patch."
 
 
 def navigation(text: str) -> str:
