@@ -1,7 +1,7 @@
 """distance_estimates: dadapt_adamw, dog, dowg, momo, momo_adam, mechanize keep float32 scalars.
 
-These optimizers find their step size from a distance that they estimate: from sums over all steps
-(D-Adaptation, https://arxiv.org/abs/2301.07733; DoG, https://arxiv.org/abs/2302.12022; DoWG,
+These optimizers find their step size from sums over all steps (D-Adaptation,
+https://arxiv.org/abs/2301.07733; DoG, https://arxiv.org/abs/2302.12022; DoWG,
 https://arxiv.org/abs/2305.16284), averages (MoMo, https://arxiv.org/abs/2305.07583) or a bet
 (Mechanic, https://arxiv.org/abs/2306.00144).
 
@@ -13,8 +13,8 @@ meant.
 
 Here stock runs in 32-bit mode on a list of the leaves, all in float32, or in float64 if one leaf
 is. A complex leaf becomes a pair of real leaves: the algorithms are made for real vectors.
-``dadapt_adamw`` and ``prodigy`` divide by the sum of all gradients, which is 0 until the first of
-them is not. Until then the estimate stays, and what is not finite in an update is 0.
+``dadapt_adamw`` and ``prodigy`` divide by the sum of all gradients. As long as it is 0, the
+estimate stays, and what is not finite in an update is 0.
 """
 
 from __future__ import annotations

@@ -6,9 +6,8 @@ update into zero without a warning. 1e-4^2 = 1e-8 is less than half the smallest
 small norm is 0. bfloat16 has 8 bits: 256 + 1 == 256, and the sum over many leaves stops.
 
 Here stock runs on float32 copies of the half-precision leaves. A norm that you compute yourself has
-stock's dtype: were it float32, ``g / optax.global_norm(grads)`` would be float32 too, and a
-bfloat16 train step that scans on stock would raise. So a float16 norm above 65504 is still
-infinite: take the norm of float32 copies there. Clipping and scaling are not limited by that.
+stock's dtype, or ``g / optax.global_norm(grads)`` would be float32. So a float16 norm above 65504
+is still infinite: take the norm of float32 copies there.
 
 Gradients of 0 have the norm 0, and 0/0 is nan, in every dtype: in ``contrib.normalize``, and where
 the limit of ``clip_by_global_norm`` or ``clip_by_block_rms`` is 0, as at the end of a schedule.

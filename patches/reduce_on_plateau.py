@@ -5,10 +5,10 @@ stock keeps the best and the average loss in the highest dtype of the params. bf
 2^-8 of its size: a loss that falls by 0.03% a step rounds to the best loss, and counts as no
 better. The scale has the lowest dtype of the params (from 0.2.4 on).
 
-Here stock decides on the scale in 32-bit mode, from scalars of one dtype, and the gradients are
-multiplied by it. The state holds the scale in stock's dtype. Where it is the rounding of a power of
-``factor``, or of ``min_scale``, the step uses that number; any other scale is the user's. Half
-precision cannot tell the powers of a factor near one apart: then the scale is float32 or wider.
+Here stock decides on the scale in 32-bit mode, from scalars of one dtype. The state holds the scale
+in stock's dtype. Where it is the rounding of a power of ``factor``, or of ``min_scale``, the step
+uses that number. Half precision cannot tell the powers of a factor near one apart: then the scale
+is float32 or wider.
 """
 
 from __future__ import annotations

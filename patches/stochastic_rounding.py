@@ -18,10 +18,10 @@ params stay for ever. A tree of a single number hardly moves, with noisy updates
 float32. For few params and the same data in each step, or fewer than some ten params whose updates
 differ only in sign, as those of lion, use ``master_weights(tx)``.
 
-Inside ``shard_map`` and ``vmap``, what is replicated stays so. JAX does not say what varies inside
-``pmap``, ``vmap`` with an ``axis_name``, ``shard_map`` with ``check_vma=False``, and any
-``shard_map`` of jax before 0.7. There each array has bits of its own data alone. Before jax 0.4.21,
-``shard_map`` needs ``check_rep=False`` where replicated params stand beside others.
+Inside ``shard_map`` and ``vmap``, what is replicated stays so. Where JAX does not say what varies
+(``pmap``, an ``axis_name``, ``check_vma=False``, jax before 0.7), each array has bits of its own
+data alone. Before jax 0.4.21, ``shard_map`` needs ``check_rep=False`` where replicated params stand
+beside others.
 
 flax (``TrainState``, ``nnx.Optimizer``) calls ``optax.apply_updates``. ``equinox.apply_updates``
 does not, so it is patched too, if the program imports equinox. ``periodic_update`` copies, and

@@ -11,12 +11,10 @@ each step. A number is known since the transformation was built: where the state
 the number itself is used. Any other value in the state is the user's. Only where stock would make a
 float an integer or a complex number, the state holds float32.
 
-The inner transformation sees the user's params, gradients and state. Hyperparameters that are wider
-than a param are weakly typed, and take the dtype of the leaf that they meet, like a Python number.
-Then a gradient narrower than its param is passed on as wide as the param: stock's hyperparameters
-would promote it too. Functions of ``jax.lax`` do not promote: an inner transformation that gives
-them hyperparameters is called twice in such a step, the second time in the dtype of the params, as
-on stock.
+Hyperparameters that are wider than a param are weakly typed, and take the dtype of the leaf that
+they meet, like a Python number. Functions of ``jax.lax`` do not promote: an inner transformation
+that gives them hyperparameters is called twice in such a step, the second time in the dtype of the
+params, as on stock.
 """
 
 from __future__ import annotations
