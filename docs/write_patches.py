@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from optax_dtypefix._engine.release import Release
-from optax_dtypefix.patches import IDS, functions, load
+from optax_dtypefix.patches import IDS, load
 from optax_dtypefix.patches.releases import TESTED
 
 if TYPE_CHECKING:
@@ -123,14 +123,6 @@ def page(patch: Patch) -> Iterator[str]:
         cells = (f"`{fault.id}`", fault.reproducer().summary, ranges(affected(fault)))
         yield f"| {' | '.join(cells)} |"
     yield ""
-    public = [name for name, patches in functions.table().items() if patch.id in patches]
-    if public:
-        yield "## Functions with these faults"
-        yield ""
-        yield f"In `optax`: {', '.join(f'`{name}`' for name in public)}."
-        yield ""
-        yield "[`scan`](../control.md#which-of-my-files-are-affected) gives dtypes and releases."
-        yield ""
     yield "## How the patch works"
     yield ""
     yield sentence(re.sub(rf"^{patch.id}( \(opt-in\))?: ", "", heading))
@@ -138,6 +130,9 @@ def page(patch: Patch) -> Iterator[str]:
     yield ""
     switch = "on" if patch.opt_in else "off"
     yield f"[Switch the patch {switch}](index.md#switch-a-patch-{switch})"
+    if not patch.opt_in:
+        yield ""
+        yield "[Which of my files are affected?](../control.md#which-of-my-files-are-affected)"
 
 
 def demonstration(patch: Patch) -> Iterator[str]:
