@@ -28,8 +28,9 @@ HEAD = """\
 {recorded_on}
 
 Every wheel of optax contains its own tests. We ran them with the default patches, and with all
-opt-in patches, too. Tests that failed ran on stock optax. No test that passes on stock may fail with the patches, unless this page lists it. `nox -t full`
-also runs those of 0.1.9, 0.2.4, 0.2.6 and 0.2.7.
+opt-in patches, too. Tests that failed ran on stock optax. No test that passes on stock may fail
+with the patches, unless this page lists it. `nox -t full` also runs those of 0.1.9, 0.2.4, 0.2.6
+and 0.2.7.
 
 | optax | jax | tests | fail patched | fail with all opt-in patches | fail on stock, too |
 |---|---|---|---|---|---|"""
