@@ -16,6 +16,7 @@ Here such updates are 0.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any, Callable
 
@@ -24,99 +25,75 @@ import numpy as np
 
 from .._contract.dtypes import (
     PyTree,
-    cast,
-    dtypes_in,
-    is_inexact,
+    is_half_dtype,
     leaves,
     tree_map,
     unflatten_like,
 )
-from .._contract.updates import Step, bound_of, cast_to
-from .._contract.widths import compute_dtype, statistics_dtype
 from .._engine.patch import Stock
-from ._support.arguments import arguments_of
+from .._tally import Tally
 from ._support.deprecated import deprecated_attribute
-from ._support.float32 import cast_hyperparameter, half_to_float32
 from ._support.functions import in_float32, trees_in_float32  # noqa: F401  # For ``wrapped.py``.
-from ._support.rebuild import Promotes, call_of, rebuild
-from ._support.stock_dtypes import promotes_half
+from ._support.layer import InFloat32, Layer
 
 
-def _divide_by_norm(  # noqa: PLR0913
-    stock: Stock,
-    /,
-    *args: Any,
-    limited_by: str = "",
-    by_leaf: bool = False,
-    by_all: bool = False,
-    by_params: bool = False,
-    widen: Callable[[PyTree], PyTree] = half_to_float32,
-    **kwargs: Any,
-) -> Any:
-    """Replace a transformation that divides by a norm of the gradients: it runs on float32 copies.
+@dataclasses.dataclass(eq=False, repr=False)
+class _Norm(InFloat32):
+    """Run a transformation that divides by a norm of the gradients on float32 copies.
 
-    Args:
-      stock: the function that builds it.
-      *args: of stock, as ``**kwargs``.
+    Attributes:
       limited_by: name of the argument that prevents 0/0 if it is positive.
       by_leaf: whether each leaf has a norm of its own.
       by_all: whether each leaf is divided by the norm of all, so that the widest promotes.
       by_params: whether stock also multiplies by a norm of the params.
-      widen: makes the copies.
-      **kwargs: see ``*args``.
     """
-    tx, hyperparameters = stock(*args, **kwargs), (args, kwargs)
-    promotes = promotes_half(*leaves(hyperparameters))
-    limit = arguments_of(stock, args, kwargs)[limited_by] if limited_by else 1
-    guarded = not _is_positive(limit)
 
-    def update_fn(updates: PyTree, state: Any, params: PyTree = None) -> Step:
-        cast_number = functools.partial(cast_hyperparameter, dtype=statistics_dtype(updates))
-        args, kwargs = tree_map(cast_number, hyperparameters)
-        wide = widen(updates)
-        new_updates, new_state = stock(*args, **kwargs).update(wide, state, widen(params))
-        if guarded:
-            new_updates = _zero_if_norm_is(new_updates, wide, by_leaf=by_leaf)
-        # Stock gives an update the dtype of its gradient, unless an array or the params promote it.
-        like = params if params is not None and (by_params or promotes) else updates
-        bound = bound_of(new_updates, updates, like, None)
-        if not (promotes or (by_all and len(dtypes_in(updates)) > 1)):
-            new_updates = cast_to(new_updates, bound)
-        return Step(new_updates, new_state, bound)
+    is_narrow: Callable[[Any], bool] = is_half_dtype
+    limited_by: str = ""
+    by_leaf: bool = False
+    by_all: bool = False
+    by_params: bool = False
 
-    where: Promotes = "everywhere" if promotes else "in mixed trees" if by_all else "nowhere"
-    call = call_of(stock, args, kwargs)
-    return rebuild(tx, call, update_fn, also_in_float32=guarded, promotes=where)
+    def add_to(self, layer: Layer, tally: Tally) -> None:
+        super().add_to(layer, tally)
+        layer.ignores_params, layer.mixes = not self.by_params, self.by_all
+        layer.fits_arguments = not layer.has_weak_arguments
+        if self.limited_by and not _is_positive(layer.arguments[self.limited_by]):
+            layer.tx = layer.tx._replace(update=self._without_nan(layer.tx.update, tally))
 
+    def _without_nan(self, update: Callable[..., Any], tally: Tally) -> Callable[..., Any]:
+        @functools.wraps(update)
+        def update_fn(updates: PyTree, *args: Any, **kwargs: Any) -> tuple[PyTree, Any]:
+            tally.reach()
+            new_updates, state = update(updates, *args, **kwargs)
+            return _zero_if_norm_is(new_updates, updates, by_leaf=self.by_leaf), state
 
-def _in_widest(tree: PyTree) -> PyTree:
-    """Cast every leaf to the widest dtype among them, float32 or wider."""
-    widest = compute_dtype(tree)
-    return tree_map(
-        lambda leaf: cast(leaf, jnp.result_type(leaf, widest)) if is_inexact(leaf) else leaf, tree
-    )
+        return update_fn
 
 
-clip_by_global_norm = functools.partial(_divide_by_norm, limited_by="max_norm")
-clip_in_widest = functools.partial(_divide_by_norm, limited_by="max_norm", widen=_in_widest)
-clip_by_block_rms = functools.partial(_divide_by_norm, limited_by="threshold", by_leaf=True)
-normalize_by_update_norm = functools.partial(_divide_by_norm, limited_by="eps", by_all=True)
-scale_by_params = functools.partial(_divide_by_norm, by_params=True)
+class _Normalize(_Norm):
+    """Divide by the norm, whatever it is."""
+
+    def add_to(self, layer: Layer, tally: Tally) -> None:
+        # Not by stock: 0.1.8 and 0.1.9 need a jax that has tree_map.
+        update = functools.update_wrapper(_normalize, layer.tx.update)
+        layer.tx = layer.tx._replace(update=self._without_nan(update, tally))
+        super().add_to(layer, tally)
 
 
-def normalize(stock: Stock, *args: Any, **kwargs: Any) -> Any:
-    """Replace a transformation that divides by a norm, whatever it is."""
+def _normalize(updates: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:
     import optax
 
-    def update_fn(updates: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:
-        del params
-        # Not by stock: 0.1.8 and 0.1.9 need a jax that has tree_map.
-        norm = (getattr(getattr(optax, "tree", None), "norm", None) or optax.global_norm)(updates)
-        new_updates = tree_map(lambda g: g / norm, updates)
-        return _zero_if_norm_is(new_updates, half_to_float32(updates)), state
+    del params
+    norm = (getattr(getattr(optax, "tree", None), "norm", None) or optax.global_norm)(updates)
+    return tree_map(lambda g: g / norm, updates), state
 
-    tx = stock(*args, **kwargs)
-    return rebuild(tx, call_of(stock, args, kwargs), update_fn, also_in_float32=True)
+
+clip_by_global_norm = _Norm(limited_by="max_norm")
+clip_by_block_rms = _Norm(limited_by="threshold", by_leaf=True)
+normalize_by_update_norm = _Norm(limited_by="eps", by_all=True)
+scale_by_params = _Norm(by_params=True)
+normalize = _Normalize()
 
 
 def _is_positive(limit: Any) -> bool:

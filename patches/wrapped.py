@@ -22,7 +22,6 @@ MODULES: dict[str, tuple[str, ...]] = {
     "accumulation": (
         "optax.transforms._accumulation", "optax._src.wrappers", "optax._src.transform",
     ),
-    "adding": ("optax.transforms._adding", "optax._src.transform"),
     "alias": ("optax._src.alias",),
     "base": ("optax._src.base",),
     "clipping": ("optax.transforms._clipping", "optax._src.clipping"),
@@ -31,10 +30,8 @@ MODULES: dict[str, tuple[str, ...]] = {
     "contrib": ("optax.contrib._", "optax.contrib.", "optax._src.contrib.", "optax._src."),
     "equinox": ("equinox._update",),
     "factorized": ("optax._src.factorized",),
-    "layouts": ("optax.transforms._layouts", "optax._src.wrappers"),
     "linear_algebra": ("optax._src.linear_algebra",),
     "linesearch": ("optax._src.linesearch", "optax._src.utils"),
-    "lookahead": ("optax._src.lookahead",),
     "losses": ("optax.losses._regression", "optax._src.loss"),
     "masking": ("optax.transforms._masking", "optax._src.wrappers"),
     "microbatching": ("optax.microbatching._microbatching",),
@@ -72,9 +69,6 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "skip_large_updates >=0.1.3": ("sums.special_cases:skip_large_updates",),
     },
-    "adding": {
-        "add_decayed_weights": ("learning_rate:add_decayed_weights",),
-    },
     "alias": {
         "adafactor": ("promotion.special_cases:adafactor",),
         "fromage": ("fromage:with_parts <0.2.7", "fromage:with_stock >=0.2.7"),
@@ -84,18 +78,12 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "base": {
         "GradientTransformation.__new__": (
-            "door:prodigy", "door:float32_moments", "door:float16_eps", "door:bfloat16_moments",
-            "door:promotion", "door:distance_estimates",
+            "door:prodigy", "door:learning_rate", "door:float32_moments", "door:float16_eps",
+            "door:bfloat16_moments", "door:promotion", "door:global_norm",
+            "door:distance_estimates",
         ),
     },
     "clipping": {
-        "adaptive_grad_clip": ("promotion", "global_norm:scale_by_params"),
-        "clip_by_block_rms": ("promotion", "global_norm:clip_by_block_rms"),
-        "clip_by_global_norm": (
-            "promotion:no_integers",
-            "global_norm:clip_in_widest <0.1.3",
-            "global_norm:clip_by_global_norm >=0.1.3",
-        ),
         "per_example_global_norm_clip >=0.1.3": (
             "global_norm:per_example <0.2.4",
             "global_norm:trees_in_float32 >=0.2.4",
@@ -118,16 +106,8 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
         "conditionally_transform >=0.2.3": ("conditional",),
         "maybe_update <0.2.3": ("conditional",),
     },
-    "contrib.complex_valued": {"split_real_and_imaginary >=0.1.8": ("promotion:around_another",)},
-    "contrib.madgrad": {
-        "scale_by_madgrad >=0.2.7": ("learning_rate:fit_rate",),
-    },
     "contrib.mechanic": {"_tree_norm ==0.1.7": ("distance_estimates:tree_norm",)},
     "contrib.reduce_on_plateau": {"reduce_on_plateau": ("reduce_on_plateau",)},
-    "contrib.sam": {
-        "normalize >=0.1.8": ("promotion", "global_norm:normalize"),
-        "sam >=0.1.8": ("promotion:around_another",),
-    },
     "contrib.schedule_free": {
         "schedule_free": ("schedule_free",),
         "schedule_free_adamw <0.2.4": ("schedule_free:pass_no_dtype",),
@@ -141,7 +121,6 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
         "scale_by_sophia >=0.2.5": ("promotion.special_cases:sophia",),
     },
     "equinox": {"apply_updates": ("stochastic_rounding:apply_to_model",)},
-    "layouts": {"flatten": ("promotion.special_cases:flatten",)},
     "linear_algebra": {"global_norm <0.2.7": ("global_norm:in_float32",)},
     "linesearch": {
         "scale_by_backtracking_linesearch >=0.2.0": (
@@ -158,7 +137,6 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
             "zoom_linesearch:zoom_wide >=0.2.5",
         ),
     },
-    "lookahead": {"lookahead": ("promotion.special_cases:lookahead",)},
     "losses": {"cosine_similarity": ("sums:in_float32",)},
     "masking": {"masked": ("promotion:combine",)},
     "microbatching": {
@@ -195,13 +173,10 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
     "second_order": {"hessian_diag": ("sums.special_cases:hessian_diag",)},
     "transform": {
         "bias_correction >=0.1.9,<0.2.3": ("promotion:bias_correction",),
-        "normalize_by_update_norm >=0.2.3": ("promotion", "global_norm:normalize_by_update_norm"),
-        "scale": ("learning_rate:scale",),
         "scale_by_lbfgs >=0.2.3": (
             "zoom_linesearch.lbfgs:scale_by_lbfgs_split <0.2.5",
             "zoom_linesearch.lbfgs:scale_by_lbfgs >=0.2.5",
         ),
-        "scale_by_trust_ratio": ("promotion", "global_norm:scale_by_params"),
     },
     "tree_math": {
         "tree_bias_correction >=0.2.3": ("promotion:bias_correction",),
@@ -219,19 +194,29 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 BUILDERS: dict[str, tuple[str, ...]] = {
+    "adaptive_grad_clip": ("promotion", "global_norm:scale_by_params"),
+    "add_decayed_weights": ("learning_rate:passes_floats",),
     "add_noise": ("promotion:no_integers !=0.2.3", "promotion:no_integers_in_32_bits ==0.2.3"),
     "apply_every": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
     "centralize": ("promotion",),
     "clip": ("promotion",),
+    "clip_by_block_rms": ("promotion", "global_norm:clip_by_block_rms"),
+    "clip_by_global_norm": ("promotion:no_integers", "global_norm:clip_by_global_norm"),
     "cocob": ("promotion:in_one_dtype <0.2.3",),
     "dadapt_adamw": ("distance_estimates",),
     "differentially_private_aggregate": ("promotion",),
     "ema": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
+    "flatten": ("promotion.special_cases:flatten",),
     "hutchinson_estimator_diag_hessian": ("promotion:hessian",),
+    "lookahead": ("promotion.special_cases:lookahead",),
     "mechanize": ("distance_estimates:mechanize",),
     "momo": ("distance_estimates",),
     "momo_adam": ("distance_estimates",),
+    "normalize": ("promotion", "global_norm:normalize"),
+    "normalize_by_update_norm": ("promotion", "global_norm:normalize_by_update_norm"),
     "prodigy": ("prodigy",),
+    "sam": ("promotion:around_another",),
+    "scale": ("learning_rate:passes_floats",),
     "scale_by_acprop": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
     "scale_by_adadelta": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
     "scale_by_adam": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
@@ -254,7 +239,7 @@ BUILDERS: dict[str, tuple[str, ...]] = {
     ),
     "scale_by_galore": ("promotion:any_gradients",),
     "scale_by_lion": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
-    "scale_by_madgrad": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
+    "scale_by_madgrad": ("learning_rate", "float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
     "scale_by_muon": (
         "float32_moments", "float16_eps", "bfloat16_moments", "promotion:in_32_bits",
     ),
@@ -262,7 +247,7 @@ BUILDERS: dict[str, tuple[str, ...]] = {
         "float32_moments", "float16_eps", "bfloat16_moments",
         "promotion:any_gradients_in_32_bits <0.2.4", "promotion:any_gradients_in_one_dtype >=0.2.4",
     ),
-    "scale_by_optimistic_gradient": ("promotion:no_integers",),
+    "scale_by_optimistic_gradient": ("learning_rate:no_integers", "promotion:no_integers"),
     "scale_by_param_block_norm": ("promotion",),
     "scale_by_param_block_rms": ("promotion",),
     "scale_by_polyak": ("promotion:promoted_by_loss <0.2.5", "promotion >=0.2.5"),
@@ -287,6 +272,8 @@ BUILDERS: dict[str, tuple[str, ...]] = {
         "float32_moments", "float16_eps", "bfloat16_moments", "promotion:no_integers",
     ),
     "scale_by_stddev": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
+    "scale_by_trust_ratio": ("promotion", "global_norm:scale_by_params"),
+    "split_real_and_imaginary": ("promotion:around_another",),
     "scale_by_yogi": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
     "trace": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
 }

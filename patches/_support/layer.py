@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from ..._contract.dtypes import (
+    FLOATS,
     PyTree,
     all_dtypes,
     cast,
@@ -25,8 +26,10 @@ from ..._contract.dtypes import (
     dtype_of,
     dtypes_in,
     is_half_dtype,
+    is_weak,
     leaves,
     strip_weak_type,
+    strong_dtypes,
     tree_map,
     unflatten_like,
 )
@@ -37,7 +40,10 @@ from ..._contract.rounding import round_leaf
 from ..._contract.signatures import is_of_dtype
 from ..._contract.state import cast_back
 from ..._contract.updates import Step, kept_like, update_dtypes
+from ..._contract.widths import compute_dtype
+from ..._contract.x64 import is_x64
 from ..._tally import Tally
+from .arguments import no_wider_than
 from .closures import arguments_in, is_users_function, with_arguments
 from .rebuild import Call, Promotes, link_of, rebuild
 from .stock_dtypes import Range, promotes_half, start_as_stock
@@ -95,6 +101,11 @@ class Layer:
       keep: a ``KeepDtypes``: how ``tx`` keeps its dtypes; None if ``promotion`` is off.
       tally: of the patch that asks for ``keep``.
       widenings: an ``InFloat32`` for each other patch.
+      ignores_params: whether stock gives an update the dtype of its gradient, whatever its param,
+        unless an argument promotes.
+      mixes: whether stock promotes all updates of a mixed tree.
+      fits_arguments: whether a float64 argument must not make float64 of narrower leaves.
+      passes_floats: whether stock is right for gradients and params of the same floats.
     """
 
     tx: Any
@@ -103,11 +114,16 @@ class Layer:
     keep: Any = None
     tally: Tally = dataclasses.field(default_factory=Tally)
     widenings: tuple[InFloat32, ...] = ()
+    ignores_params: bool = False
+    mixes: bool = False
+    fits_arguments: bool = False
+    passes_floats: bool = False
 
     def __post_init__(self) -> None:
         """Read the arguments that the functions of stock close over."""
         stock = map(inspect.unwrap, self.tx) if self.builder else ()
         found = arguments_in(self.builder, *stock)
+        self.arguments = dict(found)
         arguments = [value for _, value in found]
         asked = [value for name, value in found if is_of_dtype(name) and value is not None]
         if asked:
@@ -115,20 +131,22 @@ class Layer:
             asked = [value for value in asked if value not in default]
             dtypes = dict.fromkeys(map(jax.dtypes.canonicalize_dtype, asked))
             self.requested = (*self.requested, *dtypes)
+        self._has_functions = any(map(is_users_function, filter(callable, arguments)))
+        self._starts_wide = promotes_half(*arguments)
+        self.has_weak_arguments = not self._has_functions and all(map(is_weak, arguments))
+
+    def rebuild(self, call: Call) -> Any:
+        """Return the transformation; ``call`` of optax returns it too."""
         # With ``mu_dtype`` stock would round to nearest, before the moments are rounded here.
         self._narrow = set(filter(is_half_dtype, self.requested))
         self._exact = self.tx.update
         if self._narrow:
             self._exact = with_arguments(self.builder, self._exact, _no_half_dtype)
-        self._has_functions = any(map(is_users_function, filter(callable, arguments)))
-        self._starts_wide = promotes_half(*arguments)
         self._keep_range = Range(self.tx.update)
-
-    def rebuild(self, call: Call) -> Any:
-        """Return the transformation; ``call`` of optax returns it too."""
         # Whether stock's updates are wider than half-precision gradients and params.
         self._promotes = self._starts_wide or bool(self.keep and self.keep.promotes)
-        where: Promotes = "everywhere" if self._promotes else "nowhere"
+        mixes: Promotes = "in mixed trees" if self.mixes else "nowhere"
+        where: Promotes = "everywhere" if self._promotes else mixes
         always = bool(self.keep and self.keep.also_in_float32)
         return rebuild(
             *(self.tx, call, self.update, self.init),
@@ -189,6 +207,8 @@ class Layer:
         self, updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
     ) -> Step | tuple[PyTree, PyTree]:
         """Take a step, in float32 where a leaf is narrow."""
+        if self.passes_floats and _are_floats(updates, params):
+            return self.tx.update(updates, state, params, **extra_args)  # type: ignore[no-any-return]
         if not (self.keep and self.keep.also_in_float32):  # These run in one dtype.
             state = self._keep_range(updates, state, params, extra_args)
         given = wide = (updates, state, params)
@@ -208,12 +228,13 @@ class Layer:
         if self.keep:
             self.tally.reach()
             return self._step(self.keep, *given, seen)
-        return link_of(self.tx)(*given, **extra_args)  # type: ignore[no-any-return]
+        return self._fitted(link_of(self.tx), *given)(*given, **extra_args)  # type: ignore[no-any-return]
 
     def _step(
         self, keep: Any, updates: PyTree, state: Any, params: PyTree, extra_args: Any
     ) -> Step:
-        run = functools.partial(link_of(self.tx), **extra_args)
+        link = self._fitted(link_of(self.tx), updates, state, params)
+        run = functools.partial(link, **extra_args)
         new_updates, new_state = keep.run(run, updates, state, params)
         bound = keep.bound(new_updates, updates, params, state, self.requested)
         return Step(new_updates, cast_back(new_state, state), bound, self.requested)
@@ -225,17 +246,20 @@ class Layer:
         if self._has_functions:
             users_leaves = leaves((updates, state, params))
             exact = self._with_users_leaves(dict(zip(map(id, leaves(wide)), users_leaves)))
-        run = functools.partial(exact, **extra_args)
+        run = functools.partial(self._fitted(exact, *wide), **extra_args)
         if self.keep and dtypes_in_float32(wide[1], wide[0], wide[2], extra_args) is None:
             run = functools.partial(self.keep.run, run)
         new_updates, new_state, *_ = run(*wide)
         like, kept, asked = params, None, self.requested
-        if params is None:  # A moment that is wide by a patch alone tells nothing.
+        promotes = self._promotes or (self.mixes and len(dtypes_in(updates)) > 1)
+        if self.ignores_params and not self._promotes:
+            like = updates
+        elif params is None:  # A moment that is wide by a patch alone tells nothing.
             kept = state._replace(**dict.fromkeys(self._wide_fields(state), ()))
             if not kept_like(kept, updates):  # Gradients and moments stand in for the params.
                 like, asked = updates, (*asked, *dtypes_in(_moments_of(kept)))
         bound = update_dtypes(new_updates, updates, like, kept, asked)
-        if bound is not None and not self._promotes:
+        if bound is not None and not promotes:
             new_updates = unflatten_like(new_updates, map(round_leaf, leaves(new_updates), bound))
             bound = None
         # The user's subclass of a state: stock returns its own class.
@@ -262,6 +286,13 @@ class Layer:
 
         return with_arguments(self.builder, self._exact, change)
 
+    def _fitted(self, update: Callable[..., Any], *trees: PyTree) -> Callable[..., Any]:
+        """Return stock's update with arguments that are no wider than the leaves."""
+        if not (self.fits_arguments and is_x64()):
+            return update
+        widest = compute_dtype(trees)
+        return with_arguments(self.builder, update, lambda _, value: no_wider_than(widest, value))
+
     def _acting(self, state: Any, *trees: PyTree) -> list[Any]:
         """List the widenings that have something to do."""
         dtypes = dtypes_in((_moments_of(state), trees)) if self.widenings else set()
@@ -282,6 +313,13 @@ def _defaults_of(module: str, builder: str) -> list[Any]:
     function = getattr(sys.modules[module], builder, None)
     parameters = inspect.signature(function).parameters.values() if function else ()
     return [p.default for p in parameters if is_of_dtype(p.name)]
+
+
+def _are_floats(updates: PyTree, params: PyTree) -> bool:
+    """Check for floats of any width that meet their kind alone. That takes a microsecond."""
+    dtypes = strong_dtypes(updates)
+    floats = dtypes is not None and FLOATS.issuperset(dtypes)
+    return floats and (params is None or strong_dtypes(params) == dtypes)
 
 
 def _no_half_dtype(name: str, value: Any) -> Any:

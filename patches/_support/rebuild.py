@@ -244,34 +244,6 @@ def _copy_shared_arrays(state: PyTree, params: PyTree) -> PyTree:
     return unflatten_like(state, map(own, flat))
 
 
-def rebuild_but_for_floats(
-    tx: Any, call: Call, update: Callable[..., Any], *, reads_params: bool
-) -> Any:
-    """Do as :func:`rebuild` for stock that has no state, and keeps the dtypes of floats.
-
-    If all gradients are strongly typed floats, of any width, stock's own update runs. To look at
-    them takes a microsecond, and a step of sgd takes 20. Where stock reads the params, they must
-    have the same dtypes.
-    """
-    stock = tx.update
-
-    def stock_for_floats(
-        updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any
-    ) -> tuple[PyTree, PyTree]:
-        dtypes = strong_dtypes(updates)
-        floats = dtypes is not None and FLOATS.issuperset(dtypes)
-        if not floats or (reads_params and strong_dtypes(params) != dtypes):
-            return update(updates, state, params, **extra_args)  # type: ignore[no-any-return]
-        return stock(updates, state, params, **extra_args)  # type: ignore[no-any-return]
-
-    return _replace_update(
-        tx, call, stock_for_floats, Parts(None, frozenset(), _call_for(stock), stock)
-    )
-
-
-FLOATS = frozenset(map(jnp.dtype, ("bfloat16", "float16", "float32", "float64")))
-
-
 def _replace_update(tx: Any, call: Call, update: Callable[..., Any], parts: Parts) -> Any:
     names = positional_names(parts.stock or tx.update)
     if names != ["updates", "state", "params"]:

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..._contract.dtypes import PyTree
 from ..._engine.patch import Stock
 from .._support.arguments import arguments_of
-from . import fit_in_each_step, fit_rate
+from .._support.rebuild import call_of, rebuild
 
 
 def optimistic_adam(stock: Stock, *args: Any, **kwargs: Any) -> Any:
-    """Accept a schedule, too."""
+    """Accept a schedule, too: build stock in each step, with the rate of that step."""
     arguments = arguments_of(stock, args, kwargs)
     schedule = arguments["learning_rate"]
     if not callable(schedule):
-        return fit_rate(stock, *args, **kwargs)
-    tx = stock(**{**arguments, "learning_rate": 0.0})
+        return stock(*args, **kwargs)
 
-    def rate_of(state: Any) -> Any:
-        return schedule(state[0].count)
+    def build(rate: Any) -> Any:
+        return stock(**{**arguments, "learning_rate": rate})
 
-    return fit_in_each_step(stock, args, kwargs, tx, rate_of, also_in_float32=True)
+    def update_fn(updates: PyTree, state: Any, *args: Any, **kwargs: Any) -> Any:
+        return build(schedule(state[0].count)).update(updates, state, *args, **kwargs)
+
+    return rebuild(build(0.0), call_of(stock, args, kwargs), update_fn, also_in_float32=True)
 
 
 def sm3(stock: Stock, *args: Any, **kwargs: Any) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..._contract.dtypes import PyTree, array_dtypes
+from ..._contract.dtypes import FLOATS, PyTree, array_dtypes
 from ..._engine.patch import Stock
 from .._support.combine import combine  # noqa: F401  # For ``wrapped.py``.
 from .._support.keep_dtypes import (
@@ -19,7 +19,6 @@ from .._support.keep_dtypes import (
     cast_mixed_to_one_dtype,
     cast_to_one_dtype,
 )
-from .._support.rebuild import FLOATS
 
 replace = KeepDtypes()
 in_32_bits = KeepDtypes(in_32_bits=True)
