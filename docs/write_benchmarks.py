@@ -37,12 +37,9 @@ no longer compute in float64, and {traces} are traced less often.
 
 ![Time of a train step with optax_dtypefix, relative to stock](benchmarks.svg)
 
-For each release, the picture shows the ten steps that differ most from stock at the largest size.
-The [table of all steps](#steps) has the others.
-
-Stock and patched optax ran in turn, each in its own process. Each figure is a median. `~` marks
-figures whose quartiles are more than 10 % apart. `nox -s benchmarks memory` repeats what is
-of older code, and leaves each measurement in `records/`.
+The picture shows the ten steps that differ most from stock at the largest size. Stock and patched
+optax ran in turn, each in its own process. Each figure is a median. `~` marks figures whose
+quartiles are more than 10 % apart. `nox -s benchmarks memory` repeats them.
 
 | record | jax | Python | machine |
 |---|---|---|---|"""
@@ -51,20 +48,16 @@ IMPORT = """
 ## Import
 
 `import optax_dtypefix` imports neither jax nor optax. The patches load when optax is imported. The
-table shows what they add to `import optax`, in CPU time, with bytecode and without garbage
-collection. `wrapt` alone is the part that you do not pay if your program imports wrapt anyway: from
-2.2 on, wrapt imports asyncio. The rest is some 25 small modules to load, and some 70 functions to
-wrap. The module of a patch is loaded at the first call of a function that it wraps.
-`in instructions` counts wrapt, and wrapt with the patches; a negative time is noise. The last two
-columns are of the statement `import optax_dtypefix` alone.
+table shows what they add to `import optax`, in CPU time. You do not pay for `wrapt` if your program
+imports it anyway. `in instructions` counts wrapt, and wrapt with the patches; a negative time is
+noise. The last two columns are of the statement `import optax_dtypefix` alone.
 
 | optax | `import optax` | wrapt | wrapt and patches | in instructions | statement | modules |
 |---|---|---|---|---|---|---|"""
 
 LATE = """
-If optax is already loaded, `import optax_dtypefix` patches it at once. This table shows the time
-with 1,000 to 4,000 modules loaded. `import and apply` includes loading the patches. The last column
-is an `apply()` after `revert()`.
+If optax is already loaded, `import optax_dtypefix` patches it at once. `import and apply` includes
+loading the patches. The last column is an `apply()` after `revert()`.
 
 | optax | modules | import and apply | `revert()` | `apply()` |
 |---|---|---|---|---|"""
@@ -79,7 +72,7 @@ array. *Peak in a step* is what the step needs at once: params, state,
 gradients and temporaries. Traffic is what the program reads and writes, as XLA counts it. In
 {equal} of {all} steps no figure differs from stock's; the table leaves them out. Where
 stock's numbers are wrong, a patch computes in float32, and reads and writes widened arrays once
-more. On a CPU, XLA writes each float32 tree that two results need; a GPU fuses more.
+more.
 
 | params | optimizer | temporaries | peak in a step | traffic |
 |---|---|---|---|---|"""
@@ -88,9 +81,9 @@ SCALE = """
 ## Large trees
 
 CPU seconds for bfloat16 params, stock and patched: 10,000 small leaves, the shapes of 80 layers of
-a transformer, and 10 to 650 leaves of up to 60 shapes, whose step is compiled too. Both processes
-run at the same time. No array is allocated. For each leaf, `MultiSteps` has more
-operations than stock's: a guard against NaN, and before 0.2.8 sums in float32.
+a transformer, and 10 to 650 leaves of up to 60 shapes, whose step is compiled too. For each leaf,
+`MultiSteps` has more operations than stock's: a guard against NaN, and before 0.2.8 sums in
+float32.
 
 | optax | tree and optimizer | `init` | tracing | compiling | `check` |
 |---|---|---|---|---|---|"""
@@ -119,8 +112,8 @@ Where a patched step takes more than 1.15 times as long as stock's:
 - `adamw, float16`: stock's second moments are below the smallest float16 number, so the patch
   computes them in float32. A step with donated arrays reads and writes 30 bytes a param, and 20 on
   stock.
-- The other steps of 10,000 params: how XLA splits loops over threads. Measured on version 1.1.0 in
-  a process that may use one core, they take 1.0 to 1.1 times as long as stock's.
+- The other steps of 10,000 params: how XLA splits loops over threads. On one core (version 1.1.0),
+  they take 1.0 to 1.1 times as long as stock's.
 
 This table counts the steps that run both on stock and with the patches. `a / b`: with the patches,
 a step has fewer or more traces, and a smaller or larger state.

@@ -86,15 +86,13 @@ CHOICE_NOTES = """
   from that of initial params which are larger by a millionth.
 - The small transformer predicts the characters of Python's own documentation, with adamw and
   bfloat16 params.
-- *Kept* are the bytes of its params and optimizer state between steps. *Peak in a step* is what a
-  compiled step of the optimizer needs at once on a CPU: params, state, gradients and temporaries,
-  if params and state are donated.
+- *Kept* are the bytes of its params and optimizer state between steps. *Peak in a step* adds the
+  gradients and temporaries of a compiled step of the optimizer on a CPU, with donated arrays.
+  Activations do not grow: the model still computes in half precision.
 - *Rounding of params switched off* is `OPTAX_DTYPEFIX_DISABLE=stochastic_rounding`. Then
   adam may end [above stock](contract.md#how-params-in-half-precision-are-rounded).
-- With `stochastic_rounding` a whole train step of the transformer, forward and backward, takes as
-  long as without: 0.98 to 1.00 times (`benchmarks/train_step.py`; the best of 40 rounds in turns,
-  on a machine with other load).
-- Activations are extra. They do not grow: the model still computes in half precision.
+- With `stochastic_rounding` a whole train step of the transformer takes 0.98 to 1.00 times as long
+  as without (`benchmarks/train_step.py`).
 
 ## Stock and patched
 """
@@ -102,23 +100,21 @@ CHOICE_NOTES = """
 HEAD = """\
 Each run trains a softmax regression on scikit-learn's digits, with params in half precision: with
 stock optax {version}, with the patches but `stochastic_rounding`, and as a reference in float64
-NumPy. So all three round params to nearest, and what differs is the rest. The
-[last table](#every-way) has the losses with all default patches.
+NumPy. So all three round params to nearest, and what differs is the rest.
 
 ![Final loss over that of the reference, for each run, and some curves](long-runs.svg)
 
-The picture has two marks a run. The curves are of runs in which stock ends at least 5 % higher, and
-not at NaN: for each patch, the one in which stock ends worst. Stock reaches NaN in {nan} of {all}
+The curves are of runs in which stock ends at least 5 % higher, and not at NaN: for each patch, the
+one in which stock ends worst. Stock reaches NaN in {nan} of {all}
 runs. It ends at least 5 % lower than patched optax in {lower} runs: {names}.
 In {helped} patched optax ends where the reference does, so stock's rounding error happens to help
 on this problem. In the others the end depends on the last bit: it also differs between float32
 and float64.
 
-The figures of `prodigy` are of one run, and its loss jumps up now and then, in float32 too: its
-step size is still 0.2 to 0.3 at the end. So a run with rounding may end worse than one without, by
-chance. Of eight runs with other initial params and batches, the median ends in bfloat16 at 0.0003
-with the default patches, at 0.0004 with rounding off and at 0.0011 on stock, and in float32 at
-0.0003. A jump is in the last 300 steps of 2, 2, 0 and 1 of the eight.
+The loss of `prodigy` jumps up now and then, in float32 too: its step size is still 0.2 to 0.3 at
+the end. So one run may end worse than another by chance. Of eight runs with other initial params
+and batches, the median ends in bfloat16 at 0.0003 with the default patches, at 0.0004 with rounding
+off and at 0.0011 on stock, and in float32 at 0.0003.
 
 In the table:
 

@@ -15,15 +15,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from optax_dtypefix._diagnosis.report import fixed_in
 from optax_dtypefix._engine.release import Release
-from optax_dtypefix.patches import IDS, functions, load
+from optax_dtypefix.patches import IDS, load
 from optax_dtypefix.patches.releases import TESTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from optax_dtypefix._engine.patch import Fault, Patch, Target
+    from optax_dtypefix._engine.patch import Fault, Patch
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "patches"
@@ -31,8 +30,7 @@ PAGES = ROOT / "docs" / "patches"
 ABOVE_THE_TABLE = """\
 # All patches
 
-Each page starts with a script that goes wrong without the patch. The page also says whether the
-patch changes numbers, apart from the rounding in a change of dtype.
+Each page starts with a script that goes wrong without the patch, and says whether numbers change.
 
 | id | what goes wrong | releases | issue |
 |---|---|---|---|"""
@@ -46,12 +44,8 @@ OPTAX_DTYPEFIX_DISABLE=multi_steps python train.py
 
 In Python, call `optax_dtypefix.revert("multi_steps")` before you build the optimizer.
 
-To round params in half precision to nearest, switch two patches off. With `bfloat16_moments` alone,
-adam may end [above stock](../contract.md#how-params-in-half-precision-are-rounded):
-
-```sh
-OPTAX_DTYPEFIX_DISABLE=stochastic_rounding,bfloat16_moments python train.py
-```
+To round params in half precision to nearest,
+[switch off two](../contract.md#how-params-in-half-precision-are-rounded).
 
 ## Switch a patch on
 
@@ -123,39 +117,22 @@ def page(patch: Patch) -> Iterator[str]:
     yield ""
     yield "## Faults that the patch fixes"
     yield ""
-    yield "| fault | what goes wrong | releases | issue |"
-    yield "|---|---|---|---|"
+    yield "| fault | what goes wrong | releases |"
+    yield "|---|---|---|"
     for fault in patch.faults:
-        cells = (
-            f"`{fault.id}`",
-            fault.reproducer().summary,
-            ranges(affected(fault)),
-            links(fault.upstream),
-        )
+        cells = (f"`{fault.id}`", fault.reproducer().summary, ranges(affected(fault)))
         yield f"| {' | '.join(cells)} |"
     yield ""
-    yield until_when(patch)
-    yield ""
-    public = [name for name, patches in functions.table().items() if patch.id in patches]
-    if public:
-        yield "## Functions with these faults"
-        yield ""
-        yield f"In `optax`: {', '.join(f'`{name}`' for name in public)}."
-        yield ""
-        yield "[`scan`](../control.md#which-of-my-files-are-affected) gives dtypes and releases."
-        yield ""
     yield "## How the patch works"
     yield ""
     yield sentence(re.sub(rf"^{patch.id}( \(opt-in\))?: ", "", heading))
     yield from rest.splitlines()
     yield ""
-    yield "## Functions that the patch changes"
-    yield ""
-    names = (name for t in patch.targets for name in t.builds or (name_of(t),))
-    yield ", ".join(dict.fromkeys(f"`{name}`" for name in names))
-    yield ""
     switch = "on" if patch.opt_in else "off"
     yield f"[Switch the patch {switch}](index.md#switch-a-patch-{switch})"
+    if not patch.opt_in:
+        yield ""
+        yield "[Which of my files are affected?](../control.md#which-of-my-files-are-affected)"
 
 
 def demonstration(patch: Patch) -> Iterator[str]:
@@ -185,12 +162,6 @@ def demonstration(patch: Patch) -> Iterator[str]:
     yield f"The script goes wrong on optax {ranges(affected(fault))} (fault `{fault.id}` below)."
     yield ""
     yield f"**Do numbers change?** {example.numbers_change}"
-
-
-def name_of(target: Target) -> str:
-    """Name a function, with its module if the name alone says nothing."""
-    home = f"{target.modules[0]}." if target.qualname == "__getattr__" else ""
-    return f"{home}{target.qualname}"
 
 
 def index() -> Iterator[str]:
@@ -244,14 +215,6 @@ def ranges(releases: Sequence[str]) -> str:
         else:
             runs.append([release])
     return ", ".join(run[0] if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)
-
-
-def until_when(patch: Patch) -> str:
-    """Say from which release on users do not need the patch."""
-    release = fixed_in(patch, list(map(Release, TESTED)))
-    if not release:
-        return f"The newest tested release, {TESTED[-1]}, still needs this patch."
-    return f"From optax {release} on you do not need this patch."
 
 
 def navigation(text: str) -> str:

@@ -27,10 +27,10 @@ HEAD = """\
 
 {recorded_on}
 
-Every wheel of optax contains its own tests. We ran those of the releases below twice: with the
-default patches, and with all opt-in patches, too. Tests that failed ran again, and on stock optax.
-No test that passes on stock may fail with the patches, unless this page lists it. `nox -t full`
-also runs those of 0.1.9, 0.2.4, 0.2.6 and 0.2.7.
+Every wheel of optax contains its own tests. We ran them with the default patches, and with all
+opt-in patches, too. Tests that failed ran on stock optax. No test that passes on stock may fail
+with the patches, unless this page lists it. `nox -t full` also runs those of 0.1.9, 0.2.4, 0.2.6
+and 0.2.7.
 
 | optax | jax | tests | fail patched | fail with all opt-in patches | fail on stock, too |
 |---|---|---|---|---|---|"""
@@ -41,12 +41,9 @@ purpose. `tests/evidence/upstream/known.py` gives the reason for each:
 """
 
 TAIL = """
-A test that fails on stock, too, says nothing about the patches: we count such tests, and did not
-examine their causes. The tests of `assignment`, `perturbations` and the segmentation losses did not
-run: that code calls no patched function but `tree.sum`.
-
-`nox -s upstream` runs the tests again and writes this page. It fails if another test fails only
-with the patches, or if one of the listed tests passes."""
+A test that fails on stock, too, says nothing about the patches. The tests of `assignment`,
+`perturbations` and the segmentation losses did not run: that code calls no patched function but
+`tree.sum`. `nox -s upstream` runs the tests again and writes this page."""
 
 
 def page(records: list[dict[str, Any]]) -> Iterator[str]:

@@ -2,10 +2,8 @@
 
 One branch of ``cond`` returns the updates and the state of the inner transformation. The other
 branch returns the gradients, or zeros like them, and the old state. If the inner transformation
-changes a dtype, the branches differ and ``cond`` raises TypeError
-(https://github.com/google-deepmind/optax/issues/1207). Here both branches have the dtypes of the
-inner updates, and the inner state keeps its dtypes. A leaf of the state that would change its kind
-of number starts in the second kind, or stock raises.
+changes a dtype, the branches differ and ``cond`` raises TypeError. Here both branches have the
+dtypes of the inner updates, and the inner state keeps its dtypes.
 """
 
 from __future__ import annotations

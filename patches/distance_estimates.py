@@ -1,24 +1,20 @@
 """distance_estimates: dadapt_adamw, dog, dowg, momo, momo_adam, mechanize keep float32 scalars.
 
-These optimizers find their step size from a distance that they estimate: from sums over all steps
-(D-Adaptation, https://arxiv.org/abs/2301.07733; DoG, https://arxiv.org/abs/2302.12022; DoWG,
+These optimizers find their step size from sums over all steps (D-Adaptation,
+https://arxiv.org/abs/2301.07733; DoG, https://arxiv.org/abs/2302.12022; DoWG,
 https://arxiv.org/abs/2305.16284), averages (MoMo, https://arxiv.org/abs/2305.07583) or a bet
-(Mechanic, https://arxiv.org/abs/2306.00144). The sums are a few scalars.
+(Mechanic, https://arxiv.org/abs/2306.00144).
 
 From 0.2.4 on stock keeps these scalars in the lowest dtype of the params. In bfloat16 a sum of
 equal terms stops at 256 terms. In float16 a first distance of 1e-6 and an eps of 1e-8 are 0, and
-0/0 is nan. An integer leaf makes the scalars integers. Up to 0.2.3 the scalars are float32, and
-updates of bfloat16 params are float32 too. In 64-bit mode ``beta ** count`` of a Python float and
-an int32 array is float64, and the state and the updates become float64.
-
-Stock squares complex numbers where their absolute values are meant, and compares real parts:
-dadapt_adamw hardly moves, and momo takes complex step sizes.
+0/0 is nan. An integer leaf makes the scalars integers. Up to 0.2.3 updates of bfloat16 params are
+float32, and float64 in 64-bit mode. Stock squares complex numbers where their absolute values are
+meant.
 
 Here stock runs in 32-bit mode on a list of the leaves, all in float32, or in float64 if one leaf
-is, so that nothing is promoted. A complex leaf becomes a pair of real leaves: the algorithms are
-made for real vectors. ``dadapt_adamw`` and ``prodigy`` divide by the sum of all gradients, which is
-0 until the first of them is not. Until then the estimate stays, and what is not finite in an update
-is 0. No upstream issue was found for the scalars; the linked issues are related.
+is. A complex leaf becomes a pair of real leaves: the algorithms are made for real vectors.
+``dadapt_adamw`` and ``prodigy`` divide by the sum of all gradients. As long as it is 0, the
+estimate stays, and what is not finite in an update is 0.
 """
 
 from __future__ import annotations

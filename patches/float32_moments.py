@@ -1,16 +1,14 @@
 """float32_moments (opt-in): averages and sums of half-precision gradients are kept in float32.
 
-Moments, momenta and traces are such averages and sums. In half precision they are rounded in each
-step. ``bfloat16_moments`` and ``float16_eps`` round them such that their mean is right, which
-leaves an error of 1 % in the updates of adam. rmsprop, adagrad, sm3 and adadelta have no step
-counter: there the moment of a single element still stalls if gradients repeat exactly. optax has
+``bfloat16_moments`` and ``float16_eps`` round moments such that their mean is right, which leaves
+an error of 1 % in the updates of adam, and more where the state has no step counter. optax has
 ``mu_dtype`` for the first moment and nothing for the second
 (https://github.com/google-deepmind/optax/issues/1552).
 
 Here new states have their moments in float32, which take twice the memory, and stock runs on
 float32 copies of the narrower leaves. A moment whose dtype you chose, by ``mu_dtype`` or
-``accumulator_dtype``, keeps it, and so does one restored from a checkpoint. If you pass no params,
-nothing tells their dtype: the gradients stand in for them.
+``accumulator_dtype``, keeps it, and so does one restored from a checkpoint. Pass params to
+``update``: without them the gradients tell the dtypes.
 """
 
 from __future__ import annotations

@@ -5,18 +5,13 @@ the largest number, 65504. So a norm above 255 is infinite, g / inf = 0, and cli
 update into zero without a warning. 1e-4^2 = 1e-8 is less than half the smallest number, 6e-8: a
 small norm is 0. bfloat16 has 8 bits: 256 + 1 == 256, and the sum over many leaves stops.
 
-Here stock runs on float32 copies of the half-precision leaves. Updates have stock's dtypes: those
-of the gradients, promoted with the params where stock multiplies by a norm of the params. A norm
-that the user computes has stock's dtype, rounded once. Were it float32, ``g /
-optax.global_norm(grads)`` would be float32 too, and a bfloat16 train step that scans on stock would
-raise. So a float16 norm above 65504, or a squared norm above it, is still infinite: take the norm
-of float32 copies there. Clipping and scaling are not limited by that.
+Here stock runs on float32 copies of the half-precision leaves. A norm that you compute yourself has
+stock's dtype, or ``g / optax.global_norm(grads)`` would be float32. So a float16 norm above 65504
+is still infinite: take the norm of float32 copies there.
 
 Gradients of 0 have the norm 0, and 0/0 is nan, in every dtype: in ``contrib.normalize``, and where
 the limit of ``clip_by_global_norm`` or ``clip_by_block_rms`` is 0, as at the end of a schedule.
-Here such updates are 0. What is finite on stock stays.
-
-No upstream issue was found about the sums, nor about 0/0.
+Here such updates are 0.
 """
 
 from __future__ import annotations

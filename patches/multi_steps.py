@@ -3,16 +3,11 @@
 Stock ``MultiSteps.update`` builds two or three branches of ``lax.cond`` and trusts that they agree.
 They agree if, for each leaf, gradient, accumulator and inner update share a dtype (from 0.2.8 on,
 if the accumulators do). So stock runs just that way: its inputs are cast, and its outputs are cast
-back. The inner transformation sees the dtypes that stock would show it. Its state keeps its dtypes.
-Its updates are returned unchanged unless they are wider than gradients and params. Where all dtypes
-agree already, nothing is cast and the program is stock's.
+back. The inner transformation sees the dtypes that stock would show it.
 
 Integers and half precision are accumulated in float32, as optax does with half precision from 0.2.8
 on: in bfloat16, 256 + 1 is 256. A state with narrower accumulators, from a checkpoint, keeps them.
 Up to 0.2.7, if you pass no params and the inner state has no moments, gradients stand in for them.
-
-Stock is given lists of leaves, because stock builds trees of ``jax.ShapeDtypeStruct``, which a
-user-defined pytree node need not accept.
 """
 
 from __future__ import annotations

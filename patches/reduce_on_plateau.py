@@ -1,16 +1,14 @@
 """reduce_on_plateau: values are float32 or wider, and the scale is no product of roundings.
 
-A loss counts as better if it is below the best loss by some share, 1e-4 by default. Stock keeps the
-best and the average loss in the highest dtype of the params (from 0.2.7 on), and the scale in the
-lowest (from 0.2.4 on). A bfloat16 has steps of 2^-8 of its size: a loss that falls by 0.03% a step
-rounds to the best loss, and counts as no better. Up to 0.2.3 the values are float32, and so are the
-updates of bfloat16 params. From 0.2.4 to 0.2.6 the values are weakly typed, and float64 in 64-bit
-mode.
+A loss counts as better if it is below the best loss by some share, 1e-4 by default. From 0.2.7 on
+stock keeps the best and the average loss in the highest dtype of the params. bfloat16 has steps of
+2^-8 of its size: a loss that falls by 0.03% a step rounds to the best loss, and counts as no
+better. The scale has the lowest dtype of the params (from 0.2.4 on).
 
-Here stock decides on the scale in 32-bit mode, from scalars of one dtype, and the gradients are
-multiplied by it. The state holds the scale in stock's dtype. Where it is the rounding of a power of
-``factor``, or of ``min_scale``, the step uses that number; any other scale is the user's. Half
-precision cannot tell the powers of a factor near one apart: then the scale is float32 or wider.
+Here stock decides on the scale in 32-bit mode, from scalars of one dtype. The state holds the scale
+in stock's dtype. Where it is the rounding of a power of ``factor``, or of ``min_scale``, the step
+uses that number. Half precision cannot tell the powers of a factor near one apart: then the scale
+is float32 or wider.
 """
 
 from __future__ import annotations

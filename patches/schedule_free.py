@@ -1,13 +1,12 @@
 """schedule_free: scalar statistics are float32, and half-precision arithmetic is done in float32.
 
 The averaged weights are x += c (z - x) with c = lr_t^2 / sum(lr^2) (Defazio et al. 2024, The Road
-Less Scheduled, https://arxiv.org/abs/2405.15682). In bfloat16 the sum stops growing once a term is
-less than half a unit in its last place: sum + lr^2 == sum from sum = 256 lr^2 on. Then c stays
-constant and the average forgets. In 0.2.3 the sum is float32, but so are updates of bfloat16
-params.
+Less Scheduled, https://arxiv.org/abs/2405.15682). In bfloat16 sum + lr^2 == sum from sum = 256 lr^2
+on. Then c stays constant and the average forgets. In 0.2.3 the sum is float32, but so are updates
+of bfloat16 params.
 
-Here stock runs on float32 copies of the half-precision leaves, with float32 statistics, around the
-user's base optimizer, which sees its usual dtypes.
+Here stock runs on float32 copies of the half-precision leaves, around the user's base optimizer,
+which sees its usual dtypes.
 """
 
 from __future__ import annotations

@@ -1,48 +1,31 @@
 """stochastic_rounding: params in half precision are rounded so that small updates count.
 
-bfloat16 has 8 bits. ``apply_updates`` rounds params + updates to nearest, so a param of 1 does not
-move by less than 0.002. ``incremental_update``, for target networks and averages of weights, does
-not move by a small share of the distance. Such runs end far above those with float32 params. With
-right moments they may end above stock too: where stock's moments stall, its updates are too large,
-and more of them are larger than half a unit. So both are rounded up and down by default.
+bfloat16 has 8 bits. Stock rounds params + updates to nearest, so a param of 1 does not move by less
+than 0.002, nor an average of weights by a small share of the distance. Here the sum is computed in
+float32, and rounded up or down, each as likely as it is near: the param is right on average. What
+is exact stays: frozen params, zero updates and the updates of ``master_weights``. A finite sum
+stays finite. float32 and wider params, integers and complex numbers are stock's, and so is the
+derivative.
 
-Here the sum is computed in float32, and rounded up or down, each as likely as it is near: the param
-is right on average. There is no key and no state. The bits come from the params and updates of the
-step itself, so each run gives the same params, on any number of devices. What is exact stays:
-frozen params, zero updates and the updates of ``master_weights``. A finite sum stays finite, also
-where stock's float16 param becomes infinite. Everything else is stock's: float32 and wider,
-integers, complex numbers, None, and what is not finite. The derivative is that of stock.
-
-All params of a step share one source of bits: a sample of the params, and for at most 64 arrays of
-the updates too. Each array has an equal share of 16384 numbers: what fits is in the sample, of
-larger arrays at least four numbers along each axis. For more than 64 arrays, each element adds the
-bits of its own update. In each step the bits are even over the tree: if all updates are equal, and
-together more than about four units, some params move.
+There is no key and no state. The bits come from a sample of the step: the params, and for at most
+64 arrays the updates too, with an equal share of 16384 numbers for each array. For more arrays,
+each element adds the bits of its own update. So a run that you repeat gives the same params, on any
+number of devices. In each step the bits are even over the tree: if all updates are equal, and
+together more than about four units in the last place, some params move.
 
 The bits repeat if the step repeats: if no param moves and the updates are the same again, all
-params stay for ever. A tree of a single number hardly moves, with noisy updates too: bfloat16 has
-few numbers that the param and its update can be, and where all of these round back the param
-stays. Two numbers are enough, if their updates are noisy. Keep a number that is alone in its
-optimizer, such as a temperature, in float32, which costs nothing. For few params and the same data
-in each step, wrap the optimizer in ``master_weights(tx)``, which keeps a float32 copy. So do for
-fewer than some ten params whose updates differ only in sign, as those of lion.
+params stay for ever. A tree of a single number hardly moves, with noisy updates too. Keep it in
+float32. For few params and the same data in each step, or fewer than some ten params whose updates
+differ only in sign, as those of lion, use ``master_weights(tx)``.
 
-Inside ``shard_map`` and ``vmap`` an array has no bits of one that varies over more mapped axes, so
-what is replicated stays so. JAX does not say what varies inside ``pmap``, ``vmap`` with an
-``axis_name``, ``shard_map`` with ``check_vma=False``, and any ``shard_map`` of jax before 0.7.
-There each array has bits of its own data alone, so a single number repeats as the only param of a
-step does. Before jax 0.4.21, ``shard_map`` needs ``check_rep=False`` where replicated params stand
-beside others. A sum may be rounded up past a bound: clip after it.
+Inside ``shard_map`` and ``vmap``, what is replicated stays so. Where JAX does not say what varies
+(``pmap``, an ``axis_name``, ``check_vma=False``, jax before 0.7), each array has bits of its own
+data alone. Before jax 0.4.21, ``shard_map`` needs ``check_rep=False`` where replicated params stand
+beside others.
 
 flax (``TrainState``, ``nnx.Optimizer``) calls ``optax.apply_updates``. ``equinox.apply_updates``
-does not, so it is patched too, if the program imports equinox. Where it gives a wider array, as for
-float32 updates of bfloat16 params, that is stock's.
-
-``periodic_update`` copies, and rounds nothing. ``tree.add_scale`` is arithmetic on any trees, which
-optax uses on moments and directions too: it is left alone, and so are params that you add up
-yourself, as in ``jax.tree.map(jnp.add, params, updates)``.
-
-No upstream issue was found about this rounding.
+does not, so it is patched too, if the program imports equinox. ``periodic_update`` copies, and
+``tree.add_scale`` is arithmetic on any trees: both are stock's.
 """
 
 from __future__ import annotations

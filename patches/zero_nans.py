@@ -2,8 +2,7 @@
 
 Stock suppresses values by multiplying them by 0, in ``emit * update`` and in
 ``(1 - emit) * acc_grads``. But 0 * nan and 0 * inf are nan. So an accumulator that was nan once
-stays nan, ``zero_nans`` makes every later gradient zero, and the run stops training without a
-warning.
+stays nan, and ``zero_nans`` makes every later gradient zero, without a warning.
 
 Here stock runs unchanged, and a nan where stock meant 0 becomes 0. Finite values keep their bits.
 In 0.1.8 and 0.1.9 stock suppresses the state of the inner transformation in the same way, which

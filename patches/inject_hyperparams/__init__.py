@@ -1,29 +1,20 @@
 """inject_hyperparams: hyperparameters have the values that were given, whatever the params.
 
 Stock keeps hyperparameters in the dtype of the params: of the first leaf up to 0.2.7, in the
-highest of all from 0.2.8 on. bfloat16 has 8 bits: below one it has the numbers 1 - k/256. So b2 =
-0.999 becomes 1, and adam divides by 1 - b2^t = 0. An integer leaf makes hyperparameters integers, a
-complex leaf makes them complex. With ``hyperparam_dtype=float32`` they keep their values, but state
-and updates change to float32. https://github.com/google-deepmind/optax/issues/1414 asks for another
-dtype; no upstream issue was found about the NaN, or about the dtypes of state and updates.
+highest of all from 0.2.8 on. Below one, bfloat16 has the numbers 1 - k/256. So b2 = 0.999 becomes
+1, and adam divides by 1 - b2^t = 0. An integer leaf makes hyperparameters integers, a complex leaf
+makes them complex. With ``hyperparam_dtype=float32`` they keep their values, but state and updates
+change to float32.
 
 Here the state is stock's, bit by bit, and the step uses what was given. A schedule is computed in
 each step. A number is known since the transformation was built: where the state holds its rounding,
-the number itself is used. Any other value in the state is the user's, and is used as it is. Only
-where stock would make a float an integer or a complex number, the state holds float32.
+the number itself is used. Any other value in the state is the user's. Only where stock would make a
+float an integer or a complex number, the state holds float32.
 
-Stock sees one number in place of the params and gradients, and a transformation whose state is the
-hyperparameters in place of the inner one. The inner transformation then sees the user's params,
-gradients and state. If no param is narrower than the hyperparameters, they are passed on unchanged.
-Else they are weakly typed, and take the dtype of the leaf that they meet, like a Python number. In
-that case a gradient narrower than its param is passed on as wide as the param: stock's
-hyperparameters would promote that gradient too.
-
-Functions of ``jax.lax`` do not promote. An inner transformation that gives them hyperparameters is
-called twice in such a step: JAX refuses float32, then the hyperparameters have the dtype of the
-params, as on stock. An error of the user's own comes out at once.
-
-eps = 1e-8 is 0 in float16, for a Python number as for a hyperparameter: ``float16_eps`` fixes both.
+Hyperparameters that are wider than a param are weakly typed, and take the dtype of the leaf that
+they meet, like a Python number. Functions of ``jax.lax`` do not promote: an inner transformation
+that gives them hyperparameters is called twice in such a step, the second time in the dtype of the
+params, as on stock.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
 """learning_rate: a strongly typed learning rate or weight decay does not change dtypes.
 
 A Python number is weakly typed: 0.1 times a bfloat16 leaf is bfloat16. A float32 array or a NumPy
-scalar is strong: the product is float32, or float64 under x64
-(https://github.com/google-deepmind/optax/issues/1405). Here the product is computed in the dtype of
-the rate, at most float32 for leaves that are not wider, and rounded to the dtype of the leaf.
-``scale_by_schedule`` casts the value of its schedule already.
+scalar is strong: the product is float32, or float64 under x64. Here the product is computed in the
+dtype of the rate, at most float32 for leaves that are not wider, and rounded to the dtype of the
+leaf.
 
 ``sm3`` and ``optimistic_adam`` do arithmetic with their learning rate when they are built, or
-refuse a schedule. Here both accept a schedule, as other optimizers do. In ``sm3`` the schedule
-scales the output of ``scale_by_sm3``, with the state of ``scale_by_schedule``. ``optimistic_adam``
-is built from stock in each step with the rate of that step, so its state is stock's.
+refuse a schedule. Here both accept one. In ``sm3`` the schedule scales the output of
+``scale_by_sm3``, with the state of ``scale_by_schedule``. ``optimistic_adam`` is built from stock
+in each step with the rate of that step, so its state is stock's.
 """
 
 from __future__ import annotations

@@ -6,9 +6,6 @@ are added one by one is 0.0625. In float16 the sum of squares overflows above 65
 
 Here stock runs on float32 copies of the half-precision arguments, and the results have the dtypes
 that stock gives them. So a float16 sum above 65504 that the user asks for is still infinite.
-``microbatch`` calls the user's function with the user's dtypes, and adds up its results in float32.
-
-No upstream issue was found about these sums.
 """
 
 from __future__ import annotations

@@ -4,9 +4,7 @@ Stock builds the scalars of its states with ``jnp.asarray(0.0)`` and the like: w
 float64 and int64 in 64-bit mode. The first step makes them strong, so a train step is traced twice.
 Up to 0.2.4 the first step also changes their dtypes, and the branches of ``cond`` disagree.
 
-Here the initial states have their final dtypes, and stock searches in one dtype. One part is left:
-in 64-bit mode stock's backtracking loop carries its error, and with ``store_grad`` the value, as a
-float64 scalar. State and updates are right.
+Here the initial states have their final dtypes, and stock searches in one dtype.
 """
 
 from __future__ import annotations
