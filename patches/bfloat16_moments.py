@@ -14,6 +14,6 @@ for (``mu_dtype``, ``accumulator_dtype``) is rounded in the same way, for float3
 
 from __future__ import annotations
 
-from ._support.layer import InFloat32, is_bfloat16
+from .door.layer import InFloat32, is_bfloat16
 
 replace = InFloat32(is_bfloat16)

@@ -26,9 +26,9 @@ from .._contract.state import cast_back
 from .._contract.updates import cast_updates
 from .._engine.patch import Stock
 from .._tally import Tally
-from ._support.branches import fit, run_in_agreement
-from ._support.closures import arguments_in, builder_of, with_arguments
-from ._support.rebuild import Call, rebuild
+from .branches import fit, run_in_agreement
+from .door.closures import arguments_in, builder_of, with_arguments
+from .door.rebuild import Call, rebuild
 
 
 def replace(tx: Any, call: Call, tally: Tally) -> Any:

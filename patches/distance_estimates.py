@@ -45,11 +45,11 @@ from .._contract.updates import cast_updates
 from .._contract.widths import compute_dtype, statistics_dtype
 from .._contract.x64 import is_x64, without_x64
 from .._engine.patch import Stock
-from ._support.arguments import array_in
-from ._support.closures import arguments_in, builder_of, with_arguments
-from ._support.keep_dtypes import KeepDtypes
-from ._support.representation import Representation, average_dtype
-from ._support.stock_dtypes import known_schedule, start_as_stock
+from .door.arguments import array_in
+from .door.closures import arguments_in, builder_of, with_arguments
+from .door.keep_dtypes import KeepDtypes
+from .door.representation import Representation, average_dtype
+from .door.stock_dtypes import known_schedule, start_as_stock
 
 # Fields of stock's states with a leaf for each param; all others are scalars.
 _COPIES = frozenset({"init_params", "params0", "x0"})

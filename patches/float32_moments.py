@@ -16,7 +16,7 @@ from __future__ import annotations
 from .._contract.dtypes import is_half_dtype
 from .._contract.moments import moments, second_moments
 from .._tally import Tally
-from ._support.layer import InFloat32, Layer
+from .door.layer import InFloat32, Layer
 
 
 class _Moments(InFloat32):

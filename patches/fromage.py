@@ -23,9 +23,9 @@ from .._contract.dtypes import (
 from .._contract.updates import cast_updates
 from .._contract.widths import statistics_dtype
 from .._engine.patch import Stock
-from ._support.arguments import arguments_of
-from ._support.float32 import cast_hyperparameter, half_to_float32
-from ._support.rebuild import call_of, rebuild
+from .door.arguments import arguments_of
+from .door.float32 import cast_hyperparameter, half_to_float32
+from .door.rebuild import call_of, rebuild
 
 
 def _scheduled(stock: Stock, *args: Any, from_parts: bool, **kwargs: Any) -> Any:

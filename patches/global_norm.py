@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import sys
 from typing import Any, Callable
 
 import jax.numpy as jnp
@@ -31,10 +32,10 @@ from .._contract.dtypes import (
     unflatten_like,
 )
 from .._engine.patch import Stock
+from .._errors import warn_the_user
 from .._tally import Tally
-from ._support.deprecated import deprecated_attribute
-from ._support.functions import in_float32, trees_in_float32  # noqa: F401  # For ``wrapped.py``.
-from ._support.layer import InFloat32, Layer
+from .door.layer import InFloat32, Layer
+from .sums import in_float32, trees_in_float32  # noqa: F401  # For ``wrapped.py``.
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -123,11 +124,23 @@ def per_example(stock: Stock, grads: PyTree, *args: Any, **kwargs: Any) -> Any:
     )
 
 
+def _deprecated_attribute(stock: Stock, module: str, name: str) -> Any:
+    """Return a deprecated attribute of a module, with its warning for the line that reads it.
+
+    Stock counts frames to find that line, and would blame ours, which Python does not show.
+    """
+    message, found = getattr(sys.modules[module], "_deprecations", {}).get(name, ("", None))
+    if found is None:
+        return stock(name)  # Raises AttributeError.
+    warn_the_user(DeprecationWarning(message))
+    return found
+
+
 def deprecated_name(stock: Stock, name: str) -> Any:
     """Rebuild a deprecated name: from 0.2.5 on, a partial object of stock's ``tree_norm``."""
     import optax
 
-    found = deprecated_attribute(stock, "optax.tree_utils", name)
+    found = _deprecated_attribute(stock, "optax.tree_utils", name)
     if name in ("tree_l1_norm", "tree_l2_norm"):  # Partial objects in all these releases.
         return functools.partial(optax.tree_utils.tree_norm, **found.keywords)
     return found

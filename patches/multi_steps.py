@@ -37,7 +37,7 @@ from .._contract.state import cast_back
 from .._contract.updates import cast_updates, kept_like
 from .._contract.widths import float_dtype, promoted
 from .._engine.patch import Stock
-from ._support.branches import copy_of, fit, run_in_agreement
+from .branches import copy_of, fit, run_in_agreement
 
 
 def init(stock: Stock, self: Any, params: PyTree) -> Any:

@@ -37,10 +37,10 @@ from .._contract.updates import cast_updates
 from .._contract.widths import compute_dtype, statistics_dtype
 from .._contract.x64 import without_x64
 from .._tally import Tally, paused
-from ._support.arguments import array_in
-from ._support.closures import arguments_in, builder_of, with_arguments
-from ._support.float32 import half_to_float32
-from ._support.rebuild import Call, rebuild
+from .door.arguments import array_in
+from .door.closures import arguments_in, builder_of, with_arguments
+from .door.float32 import half_to_float32
+from .door.rebuild import Call, rebuild
 
 
 def replace(built: Any, call: Call, tally: Tally) -> Any:

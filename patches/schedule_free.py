@@ -33,9 +33,9 @@ from .._contract.state import cast_back
 from .._contract.updates import cast_updates, requested_dtypes, same_dtypes
 from .._contract.widths import compute_dtype, promoted, statistics_dtype
 from .._engine.patch import Stock
-from ._support.arguments import arguments_of
-from ._support.float32 import cast_hyperparameter, half_to_float32
-from ._support.rebuild import call_of, rebuild
+from .door.arguments import arguments_of
+from .door.float32 import cast_hyperparameter, half_to_float32
+from .door.rebuild import call_of, rebuild
 
 STATISTICS = ("b1", "weight_sum", "max_lr")
 

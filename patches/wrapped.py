@@ -5,9 +5,9 @@ first. The innermost one calls stock. The same order holds in each row: that of 
 
 A layer is written ``patch:name releases``. That is the function ``name`` of ``patch.py`` in this
 folder, on these releases only, in PEP 440 specifiers. ``patch`` alone stands for ``patch:replace``.
-``patch.part:name`` is in the folder ``patch``. So ``schedule_free_eval_params`` before 0.2.4 calls
-``schedule_free.eval_params_like_params``, which calls stock. ``door:patch`` is what ``door.py``
-does for a patch, in each transformation that a function among ``BUILDERS`` builds.
+So ``schedule_free_eval_params`` before 0.2.4 calls ``schedule_free.eval_params_like_params``, which
+calls stock. ``door:patch`` is what ``door/`` does for a patch, in each transformation that a
+function among ``BUILDERS`` builds.
 
 A function of another package is wrapped when a program imports that package. Until then its patch
 is applied without it.
@@ -64,14 +64,14 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
             "zero_nans:update_selecting_state >=0.1.8,<0.2.0",
             "zero_nans:update >=0.2.0",
         ),
-        "skip_large_updates >=0.1.3": ("sums.special_cases:skip_large_updates",),
+        "skip_large_updates >=0.1.3": ("sums:skip_large_updates",),
     },
     "alias": {
-        "adafactor": ("promotion.special_cases:adafactor",),
+        "adafactor": ("promotion:adafactor",),
         "fromage": ("fromage:with_parts <0.2.7", "fromage:with_stock >=0.2.7"),
-        "lbfgs >=0.2.3": ("zoom_linesearch.lbfgs:lbfgs",),
-        "optimistic_adam >=0.2.4": ("learning_rate.schedules:optimistic_adam",),
-        "sm3": ("learning_rate.schedules:sm3",),
+        "lbfgs >=0.2.3": ("zoom_linesearch:lbfgs",),
+        "optimistic_adam >=0.2.4": ("learning_rate:optimistic_adam",),
+        "sm3": ("learning_rate:sm3",),
     },
     "base": {
         "GradientTransformation.__new__": (
@@ -103,7 +103,7 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
         "schedule_free_sgd <0.2.4": ("schedule_free:pass_no_dtype",),
     },
     "contrib.sophia": {
-        "scale_by_sophia >=0.2.5": ("promotion.special_cases:sophia",),
+        "scale_by_sophia >=0.2.5": ("promotion:sophia",),
     },
     "equinox": {"apply_updates": ("stochastic_rounding:apply_to_model",)},
     "linear_algebra": {"global_norm <0.2.7": ("global_norm:in_float32",)},
@@ -116,11 +116,11 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "losses": {"cosine_similarity": ("sums:in_float32",)},
     "microbatching": {
-        "_mean >=0.2.7": ("sums.special_cases:accumulator",),
-        "_running_mean >=0.2.7": ("sums.special_cases:accumulator",),
-        "_sum >=0.2.7": ("sums.special_cases:accumulator",),
+        "_mean >=0.2.7": ("sums:accumulator",),
+        "_running_mean >=0.2.7": ("sums:accumulator",),
+        "_sum >=0.2.7": ("sums:accumulator",),
     },
-    "monitoring": {"measure_with_ema >=0.2.7": ("promotion.special_cases:alias",)},
+    "monitoring": {"measure_with_ema >=0.2.7": ("promotion:alias",)},
     "numerics": {
         "safe_norm": ("global_norm:in_float32",),
         "safe_root_mean_squares": ("global_norm:in_float32",),
@@ -137,16 +137,16 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
         "projection_vector >=0.2.6": ("sums:trees_in_float32",),
     },
     "schedules": {
-        "cosine_decay_schedule": ("promotion.special_cases:schedule",),
-        "exponential_decay": ("promotion.special_cases:schedule",),
+        "cosine_decay_schedule": ("promotion:schedule",),
+        "exponential_decay": ("promotion:schedule",),
         "inject_hyperparams": ("inject_hyperparams",),
         "inject_stateful_hyperparams ==0.1.8": ("inject_hyperparams",),
-        "join_schedules": ("promotion.special_cases:schedule",),
-        "piecewise_constant_schedule": ("promotion.special_cases:schedule",),
-        "piecewise_interpolate_schedule": ("promotion.special_cases:schedule",),
-        "polynomial_schedule": ("promotion.special_cases:schedule",),
+        "join_schedules": ("promotion:schedule",),
+        "piecewise_constant_schedule": ("promotion:schedule",),
+        "piecewise_interpolate_schedule": ("promotion:schedule",),
+        "polynomial_schedule": ("promotion:schedule",),
     },
-    "second_order": {"hessian_diag": ("sums.special_cases:hessian_diag",)},
+    "second_order": {"hessian_diag": ("sums:hessian_diag",)},
     "transform": {
         "bias_correction >=0.1.9,<0.2.3": ("promotion:bias_correction",),
     },
@@ -182,9 +182,9 @@ BUILDERS: dict[str, tuple[str, ...]] = {
     "dadapt_adamw": ("distance_estimates",),
     "differentially_private_aggregate": ("promotion",),
     "ema": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
-    "flatten": ("promotion.special_cases:flatten",),
+    "flatten": ("promotion:flatten",),
     "hutchinson_estimator_diag_hessian": ("promotion:hessian",),
-    "lookahead": ("promotion.special_cases:lookahead",),
+    "lookahead": ("promotion:lookahead",),
     "masked": ("promotion:combine",),
     "maybe_update": ("conditional",),
     "mechanize": ("distance_estimates:mechanize",),
@@ -225,8 +225,8 @@ BUILDERS: dict[str, tuple[str, ...]] = {
     ),
     "scale_by_galore": ("promotion:any_gradients",),
     "scale_by_lbfgs": (
-        "zoom_linesearch.lbfgs:scale_by_lbfgs_split <0.2.5",
-        "zoom_linesearch.lbfgs:scale_by_lbfgs >=0.2.5",
+        "zoom_linesearch:scale_by_lbfgs_split <0.2.5",
+        "zoom_linesearch:scale_by_lbfgs >=0.2.5",
     ),
     "scale_by_lion": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
     "scale_by_madgrad": (
@@ -254,7 +254,7 @@ BUILDERS: dict[str, tuple[str, ...]] = {
     "scale_by_shape": ("promotion",),
     "scale_by_simplified_ademamix": (
         "float32_moments", "float16_eps", "bfloat16_moments",
-        "promotion.special_cases:count_in_int32 <0.2.7", "promotion >=0.2.7",
+        "promotion:count_in_int32 <0.2.7", "promotion >=0.2.7",
     ),
     "scale_by_sm3": (
         "float32_moments", "float16_eps", "bfloat16_moments",
@@ -273,8 +273,9 @@ BUILDERS: dict[str, tuple[str, ...]] = {
     "scale_by_yogi": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
     "trace": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
 }
-"""The functions of optax whose transformations ``door.py`` lifts, and what each patch asks for.
+"""The functions of optax whose transformations ``door/`` lifts, and what each patch asks for.
 
 So on 0.2.3, what ``scale_by_radam`` builds runs in float32 for ``float16_eps`` and
-``bfloat16_moments``, and keeps its dtypes by ``promotion.in_one_dtype``.
+``bfloat16_moments``, and keeps its dtypes by ``promotion.in_one_dtype``. Where ``replace``, or the
+name after the colon, is a function, that rebuilds the transformation, and is alone in its row.
 """

@@ -19,7 +19,7 @@ from jax import lax
 
 from .._contract.dtypes import PyTree, is_inexact, leaves, same_structure, tree_map
 from .._engine.patch import Stock
-from ._support.branches import copy_of
+from .branches import copy_of
 
 
 def update(

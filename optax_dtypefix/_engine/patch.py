@@ -118,7 +118,7 @@ def read_patches(
       patches: a row a patch.
       wrapped: a row a function, by the place of its definition.
       modules: the modules of each place.
-      builders: a row a function whose objects ``door.py`` changes.
+      builders: a row a function whose objects ``door/`` changes.
       folder: the package with the files of the patches.
     """
     built: dict[str, dict[str, None]] = {}
@@ -133,7 +133,7 @@ def read_patches(
             for layer in layers:
                 replacement, _, acts_on = layer.partition(" ")
                 file, _, attribute = replacement.partition(":")
-                patch_id = attribute if file == "door" else file.partition(".")[0]
+                patch_id = attribute if file == "door" else file
                 target = Target(
                     tuple(module + name for module in modules[group]),
                     qualname,

@@ -12,7 +12,7 @@ import pytest
 import optax_dtypefix
 from evidence.stalls.test_stalls import cells, is_known, measure
 from optax_dtypefix._contract.moments import ROUNDINGS
-from optax_dtypefix.patches._support.layer import is_bfloat16
+from optax_dtypefix.patches.door.layer import is_bfloat16
 from support import moments
 from support.contract import assert_keeps_the_contract
 from support.nodes import Converting

@@ -13,7 +13,7 @@ import optax
 import pytest
 
 import optax_dtypefix
-from optax_dtypefix.patches._support.rebuild import parts_of
+from optax_dtypefix.patches.door.rebuild import parts_of
 from optax_dtypefix.patches.wrapped import BUILDERS
 from support.builders import builders
 from support.processes import run

@@ -13,7 +13,7 @@ from packaging.version import Version
 import optax_dtypefix
 from evidence.rounding import measure
 from optax_dtypefix._contract.x64 import x64
-from optax_dtypefix.patches._support.layer import is_float16
+from optax_dtypefix.patches.door.layer import is_float16
 from support import moments
 from support.contract import assert_keeps_the_contract, float64_in
 from support.nodes import Converting

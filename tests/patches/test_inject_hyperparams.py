@@ -14,7 +14,7 @@ from packaging.version import Version
 import optax_dtypefix
 from evidence.audit import cases as transformations
 from optax_dtypefix._contract.x64 import x64
-from optax_dtypefix.patches.inject_hyperparams.hyperparameters import _make_weak as weak
+from optax_dtypefix.patches.hyperparameters import _make_weak as weak
 from optax_dtypefix.patches.releases import TESTED
 from support.contract import assert_keeps_the_contract, assert_within_the_bound, float64_in
 from support.moments import adam_step

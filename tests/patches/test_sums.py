@@ -11,7 +11,7 @@ import optax
 import pytest
 
 from optax_dtypefix._contract.x64 import x64
-from optax_dtypefix.patches._support.functions import in_float32
+from optax_dtypefix.patches.sums import in_float32
 from support.nodes import Bfloat16Only, Converting
 from support.patch_cases import FuzzCase, Program
 from support.trees import in_float64, leaves, tree_map, tree_of

@@ -100,7 +100,7 @@ def test_an_error_of_ours_keeps_our_last_frames(
     monkeypatch: pytest.MonkeyPatch, library: Callable[..., Any]
 ) -> None:
     # A library raises for these arguments, and the fault is ours.
-    monkeypatch.setattr(optax_dtypefix.patches._support.layer, "cast_back", library)
+    monkeypatch.setattr(optax_dtypefix.patches.door.layer, "cast_back", library)
     params = {"w": jnp.ones(3, "bfloat16")}
     tx = optax.adam(1e-3)
     frames = _frames_of(tx.update, params, tx.init(params), params)

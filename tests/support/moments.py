@@ -11,8 +11,8 @@ import pytest
 
 from optax_dtypefix._contract.moments import second_moments
 from optax_dtypefix._tally import Tally
-from optax_dtypefix.patches._support.layer import STARTS_ABOVE_ZERO, InFloat32, Layer
-from optax_dtypefix.patches._support.rebuild import Call
+from optax_dtypefix.patches.door.layer import STARTS_ABOVE_ZERO, InFloat32, Layer
+from optax_dtypefix.patches.door.rebuild import Call
 from support.builders import builders, stock_of
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any, Callable
 import jax
 import numpy as np
 
-from ...patches._support.layer import is_float16
+from ...patches.door.layer import is_float16
 from ..probes import Reproducer
 from . import _reproduce as demo
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 EXPLAINED: dict[tuple[str, str], str] = {
     (
-        "patches/learning_rate/__init__.py",
+        "patches/learning_rate.py",
         "jnp.finfo(rate.dtype).bits > jnp.finfo(widest).bits  ->  "
         "jnp.finfo(rate.dtype).bits >= jnp.finfo(widest).bits",
     ): "A real, strong rate with the bits of float32 or float64 has that dtype: cast returns it.",
     (
-        "patches/learning_rate/__init__.py",
+        "patches/learning_rate.py",
         "if callable(rate):  ->  if False:",
     ): "In 0.2.3 no function of the patch takes a schedule. A test of 0.2.8 fails.",
     (
@@ -17,17 +17,13 @@ EXPLAINED: dict[tuple[str, str], str] = {
         "if jnp.issubdtype(param, jnp.complexfloating) or requested == jnp.float32:  ->  if True:",
     ): "Before 0.2.8 there is no accumulator_dtype to ask for. A test of 0.2.8 fails.",
     (
-        "patches/_support/arguments.py",
+        "patches/door/arguments.py",
         "value.dtype.itemsize > dtype.itemsize  ->  value.dtype.itemsize >= dtype.itemsize",
     ): "A float of that size has that dtype, and stock counts in int32.",
     (
-        "patches/_support/functions.py",
+        "patches/sums.py",
         "beside and len(strong) > 1  ->  beside or len(strong) > 1",
     ): "Where the dtype is known without a trace of stock, the trace finds the same one, later.",
-    (
-        "patches/zoom_linesearch/lbfgs.py",
-        "found.keys() >= set(cells.values())  ->  found.keys() > set(cells.values())",
-    ): "Stock's search has inner functions in its cells too, so these are never all.",
     (
         "patches/reduce_on_plateau.py",
         "new_state.lr if old else new_state.scale  ->  new_state.lr if False else new_state.scale",
@@ -45,7 +41,7 @@ EXPLAINED: dict[tuple[str, str], str] = {
         "if hasattr(os, 'register_at_fork'):  ->  if True:",
     ): "Only Windows lacks it.",
     (
-        "patches/_support/functions.py",
+        "patches/sums.py",
         "len(strong) > 1  ->  len(strong) >= 1",
     ): "Where the dtype is known without a trace of stock, the trace finds the same one, later.",
     (

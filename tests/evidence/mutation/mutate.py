@@ -123,7 +123,7 @@ def tests_of(file: str) -> list[list[str]]:
         return [["tests/engine"]]
     name = path.parts[1].removesuffix(".py")
     shared = ["tests/patches/test_faults.py", "tests/patches/test_programs.py"]
-    if name in ("_support", "__init__"):
+    if name in ("door", "__init__"):
         names = ("properties", "user_trees", "calls", "counts", "eager_steps")
         by_all = [f"tests/patches/test_{name}.py" for name in names] + _own_tests(path.stem)
         return [shared, by_all, *map(_own_tests, _importers(path.stem))]
@@ -136,14 +136,14 @@ def _own_tests(name: str) -> list[str]:
 
 
 def _importers(module: str) -> list[str]:
-    """Name the patches that import a module of ``patches/_support`` by its name."""
+    """Name the patches that import a module of ``patches/door`` by its name."""
     folder = ROOT / "patches"
     importers = [
         path.relative_to(folder).parts[0].removesuffix(".py")
         for path in folder.rglob("*.py")
-        if f"_support.{module} import" in path.read_text("utf-8")
+        if f"door.{module} import" in path.read_text("utf-8")
     ]
-    return sorted({*importers} - {"_support"})
+    return sorted({*importers} - {"door"})
 
 
 def survives(file: str, text: str) -> bool:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..._contract.dtypes import (
+from .._contract.dtypes import (
     HALVES,
     REAL,
     cast,
@@ -21,10 +21,10 @@ from ..._contract.dtypes import (
     is_weak,
     kind_of,
 )
-from ..._contract.signatures import is_of_dtype
-from ..._contract.widths import promoted, widest_real
-from ..._tally import paused
-from .._support.stock_dtypes import promotes_half
+from .._contract.signatures import is_of_dtype
+from .._contract.widths import promoted, widest_real
+from .._tally import paused
+from .door.stock_dtypes import promotes_half
 
 if TYPE_CHECKING:
     import inspect

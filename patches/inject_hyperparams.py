@@ -26,7 +26,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from ..._contract.dtypes import (
+from .._contract.dtypes import (
     PyTree,
     all_dtypes,
     cast,
@@ -36,14 +36,14 @@ from ..._contract.dtypes import (
     strip_weak_type,
     unflatten_like,
 )
-from ..._contract.kinds import promote_initial_state
-from ..._contract.state import cast_back
-from ..._contract.updates import cast_updates, kept_like, same_dtypes
-from ..._contract.widths import widest_real
-from ..._engine.patch import Stock
-from .._support.arguments import arguments_of
-from .._support.rebuild import Call, call_of, in_place_of, parts_of, rebuild
-from .._support.stock_dtypes import start_as_stock
+from .._contract.kinds import promote_initial_state
+from .._contract.state import cast_back
+from .._contract.updates import cast_updates, kept_like, same_dtypes
+from .._contract.widths import widest_real
+from .._engine.patch import Stock
+from .door.arguments import arguments_of
+from .door.rebuild import Call, call_of, in_place_of, parts_of, rebuild
+from .door.stock_dtypes import start_as_stock
 from .hyperparameters import Factory, Widths, find_widths
 
 

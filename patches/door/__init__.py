@@ -4,6 +4,26 @@
 built it: ``scale_by_adam.<locals>.update_fn`` is of ``scale_by_adam``. ``BUILDERS`` of
 ``wrapped.py`` names the patches of a builder. What the user builds is left alone, and so is a
 transformation that is built from the parts of a lifted one.
+
+The ways to run stock in other dtypes:
+
+=====================================  ==============  ===============  ==========  =============
+way                                    stock is given  in which dtypes  mode        state after
+=====================================  ==============  ===============  ==========  =============
+``KeepDtypes``, by ``Layer``           trees           the user's (1)   32-bit (2)  cast back
+``InFloat32``, by ``Layer``            trees           16 bits widened  the user's  rounded
+``distance_estimates``, ``prodigy``    lists of reals  one, >= 32 bits  32-bit      cast back (3)
+line searches                          lists of reals  one, >= 32 bits  the user's  cast back (3)
+``schedule_free``                      trees           16 bits widened  the user's  cast back (3)
+``inject_hyperparams``                 one number      hyperparameters  the user's  stock's
+``sums.in_float32``                    trees           16 bits widened  the user's  none
+=====================================  ==============  ===============  ==========  =============
+
+(1) One dtype for all, if stock needs that. (2) If stock computes in float64 in 64-bit mode. (3)
+Scalars are float32 or wider. "Rounded" is by ``round_moments``, which ``cast_back`` calls as well.
+
+Lists, where stock builds trees of its own, or where a complex leaf becomes a pair: a user-defined
+node need not accept either. Trees, where stock's state has fields of unknown structure.
 """
 
 from __future__ import annotations
@@ -12,19 +32,19 @@ import functools
 import sys
 from typing import TYPE_CHECKING, Any, Callable
 
-from .._engine.release import installed
-from .._engine.when_called import load
-from ._support.closures import is_of_optax
-from ._support.layer import Layer
-from ._support.rebuild import Call
-from .releases import TESTED
-from .wrapped import BUILDERS
+from ..._engine.release import installed
+from ..._engine.when_called import load
+from ..releases import TESTED
+from ..wrapped import BUILDERS
+from .closures import is_of_optax
+from .layer import Layer
+from .rebuild import Call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .._engine.patch import Stock
-    from .._tally import Tally
+    from ..._engine.patch import Stock
+    from ..._tally import Tally
 
 
 def __getattr__(patch_id: str) -> Any:
@@ -85,6 +105,8 @@ def _look_below(stock: Stock) -> list[Any]:
     return below
 
 
+_PATCHES = __package__.rpartition(".")[0]
+
 _LOADED: dict[str, Any] = {}
 """What patches ask for, by its place: imported when optax builds what it is for."""
 
@@ -105,5 +127,5 @@ def _places_of(patch_id: str) -> Iterator[tuple[str, str]]:
         for row in rows:
             where, _, releases = row.partition(" ")
             file, _, name = where.partition(":")
-            if file.partition(".")[0] == patch_id and release.within(releases):
-                yield builder, f"{__package__}.{file}:{name or 'replace'}"
+            if file == patch_id and release.within(releases):
+                yield builder, f"{_PATCHES}.{file}:{name or 'replace'}"

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, TypeVar
 
-from ..._contract.dtypes import cast, dtype_of
-from ..._contract.widths import promoted
+from .._contract.dtypes import cast, dtype_of
+from .._contract.widths import promoted
 
 Result = TypeVar("Result")
 

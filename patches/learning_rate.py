@@ -14,10 +14,15 @@ in each step with the rate of that step, so its state is stock's.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
-from ..._tally import Tally
-from .._support.keep_dtypes import KeepDtypes, cast_integers_to_float32
-from .._support.layer import Layer
+from .._contract.dtypes import PyTree
+from .._engine.patch import Stock
+from .._tally import Tally
+from .door.arguments import arguments_of
+from .door.keep_dtypes import KeepDtypes, cast_integers_to_float32
+from .door.layer import Layer
+from .door.rebuild import call_of, rebuild
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -42,3 +47,33 @@ replace = _Rate()
 scale = _Rate(passes_floats=("updates",))
 add_decayed_weights = _Rate(passes_floats=("updates", "params"))
 no_integers = _Rate(cast_integers_to_float32)
+
+
+def optimistic_adam(stock: Stock, *args: Any, **kwargs: Any) -> Any:
+    """Accept a schedule, too: build stock in each step, with the rate of that step."""
+    arguments = arguments_of(stock, args, kwargs)
+    schedule = arguments["learning_rate"]
+    if not callable(schedule):
+        return stock(*args, **kwargs)
+
+    def build(rate: Any) -> Any:
+        return stock(**{**arguments, "learning_rate": rate})
+
+    def update_fn(updates: PyTree, state: Any, *args: Any, **kwargs: Any) -> Any:
+        return build(schedule(state[0].count)).update(updates, state, *args, **kwargs)
+
+    return rebuild(build(0.0), call_of(stock, args, kwargs), update_fn, also_in_float32=True)
+
+
+def sm3(stock: Stock, *args: Any, **kwargs: Any) -> Any:
+    """Replace ``sm3`` by one that also accepts a schedule."""
+    import optax
+
+    arguments = arguments_of(stock, args, kwargs)
+    schedule = arguments["learning_rate"]
+    if not callable(schedule):
+        return stock(*args, **kwargs)
+    return optax.chain(
+        optax.scale_by_sm3(arguments["momentum"]),
+        optax.scale_by_schedule(lambda count: -schedule(count)),
+    )
