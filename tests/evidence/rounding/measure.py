@@ -1,6 +1,6 @@
 """Run the transformations with moments on the same gradients, and save their updates.
 
-``python -m evidence.rounding.measure DTYPE FILE`` runs 300 steps for each kind and size of
+``python -m evidence.rounding.measure FILE DTYPE`` runs 300 steps for each kind and size of
 gradients, all at once. Run it with ``OPTAX_DTYPEFIX=off`` for stock.
 """
 
@@ -89,7 +89,7 @@ def errors(updates: Any, reference: Any) -> dict[str, Any]:
     return found
 
 
-def main(dtype: str, file: str) -> None:
+def main(file: str, dtype: str) -> None:
     """Save the updates of each transformation. The names of those that raise are left out."""
     rows, found = gradients(), {}
     for name, tx in transformations().items():

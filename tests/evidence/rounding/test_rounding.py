@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from evidence.rounding.measure import EXPONENTS, KINDS, WINDOWS, errors
-from support.processes import PATCHED, STOCK, finish, start, stdout_of
+from evidence.ways import in_three_ways
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,18 +33,7 @@ KNOWN = {
 def measured(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Return the updates of a float64 reference, of stock and of patched optax."""
     folder: Path = tmp_path_factory.mktemp("rounding")
-    ways = {
-        "reference": ("float64", {**STOCK, "JAX_ENABLE_X64": "1"}),
-        "stock": (request.param, STOCK),
-        "patched": (request.param, PATCHED),
-    }
-    running = [
-        start("-m", "evidence.rounding.measure", dtype, folder / f"{way}.npz", **variables)
-        for way, (dtype, variables) in ways.items()
-    ]
-    for done in finish(running):
-        stdout_of(done)
-    return tuple(dict(np.load(folder / f"{way}.npz")) for way in ways)
+    return in_three_ways(folder, "evidence.rounding.measure", request.param, exact=("float64",))
 
 
 def not_finite(found: Any) -> set[tuple[str, int]]:
