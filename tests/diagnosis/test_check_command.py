@@ -350,23 +350,25 @@ def test_a_factory_that_raises_is_no_matter_of_params() -> None:
     )
 
 
-def test_an_error_in_half_precision_alone_is_a_problem() -> None:
-    def update(updates: Any, state: Any, params: Any = None) -> Any:
-        assert params["w"].dtype == "float32"
-        return updates, state
-
-    tx = optax.GradientTransformation(optax.sgd(0.1).init, update)
-    entry = findings(lambda: tx, "w=float16[2]")
-    assert [p["kind"] for p in entry["problems"]] == ["error"]  # Once, not for dtypes and values.
-    assert not entry["unfit"]
-
-
 def _stop() -> Any:
     return next(iter(()))
 
 
 def _exit() -> Any:
     raise SystemExit(7)
+
+
+@pytest.mark.parametrize("fails", [_exit, lambda: 1 / 0])
+def test_an_error_in_half_precision_alone_is_a_problem(fails: Any) -> None:
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        if params["w"].dtype != "float32":
+            fails()
+        return updates, state
+
+    tx = optax.GradientTransformation(optax.sgd(0.1).init, update)
+    entry = findings(lambda: tx, "w=float16[2]")
+    assert [p["kind"] for p in entry["problems"]] == ["error"]  # Once, not for dtypes and values.
+    assert not entry["unfit"]
 
 
 @pytest.mark.parametrize("method", ["init", "update", "update later"])
@@ -395,16 +397,6 @@ def test_what_stops_python_is_traced_to_its_line(fails: Any, text: str, method: 
     assert problem["text"].startswith(
         f"{text} {line}" if fails is _exit or method == "update later" else f"error: {text} {line}"
     )
-
-
-def test_an_exit_in_half_precision_alone_is_a_problem() -> None:
-    def update(updates: Any, state: Any, params: Any = None) -> Any:
-        if params["w"].dtype != "float32":
-            _exit()
-        return updates, state
-
-    tx = optax.GradientTransformation(optax.sgd(0.1).init, update)
-    assert not findings(lambda: tx, "w=float16[2]")["unfit"]
 
 
 # Targets.

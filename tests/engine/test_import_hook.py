@@ -83,12 +83,6 @@ def test_a_hook_may_wait_for_another_module(package: FakePackage, calls: list[An
     assert calls == [sys.modules[f"{NAME}.extra"], late]
 
 
-def test_a_loaded_module_calls_back_at_once(package: FakePackage, calls: list[Any]) -> None:
-    package.load()
-    after_import(NAME, calls.append)
-    assert calls == [package.load()]
-
-
 def test_a_module_keeps_its_own_loader(package: FakePackage, calls: list[Any]) -> None:
     loaders = []
     package.before_exec = lambda name: loaders.append(
@@ -225,14 +219,6 @@ def test_a_blocked_import_stays_blocked(
             package.load()
     assert not calls
     assert [package.load()] == calls
-
-
-def test_a_missing_package_stays_missing(calls: list[Any]) -> None:
-    after_import(NAME, calls.append)
-    assert importlib.util.find_spec(NAME) is None
-    with pytest.raises(ModuleNotFoundError):
-        importlib.import_module(NAME)
-    assert not calls
 
 
 def failing_hook(module: Any) -> NoReturn:
