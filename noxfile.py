@@ -39,8 +39,12 @@ NEWEST, (NEWEST_JAX, *_) = list(MATCHING_JAX.items())[-1]
 FAULTS = ("tests/patches/test_faults.py", "tests/patches/test_programs.py")
 """Tests whose result may depend on the release of optax or jax."""
 
-ENGINE = ("tests/engine", "tests/commands", "tests/diagnosis")
-"""Tests whose result may depend on the version of Python."""
+ENGINE = (
+    *("tests/engine", "tests/commands"),
+    *(f"tests/diagnosis/test_{name}.py" for name in ("check_command", "check_params")),
+    *(f"tests/diagnosis/test_{name}.py" for name in ("doctor", "processes", "scan")),
+)
+"""Tests whose result may depend on the version of Python: not those of values."""
 
 AUDITED = tuple(f"tests/evidence/{name}" for name in ("audit", "functions", "stalls"))
 """What looks at every transformation, which takes minutes."""
