@@ -172,13 +172,6 @@ def evidence(session: nox.Session, optax: str) -> None:
 
 
 @nox.session(tags=["full"])
-def rounding(session: nox.Session) -> None:
-    """Compare 300 steps in half precision with stock and float64, for all sizes of gradients."""
-    session.install("-e", ".[test]")
-    session.run("python", "-m", "pytest", "tests/evidence/rounding")
-
-
-@nox.session(tags=["full"])
 @nox.parametrize("optax", _all())
 def release(session: nox.Session, optax: str) -> None:
     """Test one release of optax with the matching jax."""

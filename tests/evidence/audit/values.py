@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 SEEDS, STEPS = 6, 3
 """One draw of numbers says little: stock may be right by luck."""
 
+SIZES = (0, 0, -7, -12)
+"""Gradients are multiplied by this power of 2. Their squares may underflow in float16."""
+
 _FLOAT32, _BFLOAT16 = jnp.float32, jnp.bfloat16
 HYPERPARAMETERS: dict[str, tuple[Any, ...]] = {
     "weight_decay": (0.1, 1e-6),
@@ -74,7 +77,7 @@ def has_reference(case: Case, regime: Regime) -> bool:
     return not (half and name == "lbfgs")
 
 
-def drawn(count: int, seed: str) -> Iterator[tuple[str, Case, Regime, dict[str, Any]]]:
+def drawn(count: int, seed: str) -> Iterator[tuple[str, Case, Regime, dict[str, Any], float]]:
     """Draw cells, each with a name."""
     every = [
         (case, regime)
@@ -86,7 +89,9 @@ def drawn(count: int, seed: str) -> Iterator[tuple[str, Case, Regime, dict[str, 
     for case, regime in draw.sample(every, min(count, len(every))):
         more = {} if case.inside else hyperparameters(case, draw)
         shown = ", ".join(f"{name}={getattr(of, '__name__', of)}" for name, of in more.items())
-        yield f"{case.inside}({case.name}, {case.rate}, {shown}), {regime.name}", case, regime, more
+        size = draw.choice(SIZES)
+        name = f"{case.inside}({case.name}, {case.rate}, {shown}), {regime.name}, size {size}"
+        yield name, case, regime, more, 2.0**size
 
 
 def hyperparameters(case: Case, draw: random.Random) -> dict[str, Any]:
@@ -96,14 +101,14 @@ def hyperparameters(case: Case, draw: random.Random) -> dict[str, Any]:
     return {name: draw.choice(HYPERPARAMETERS[name]) for name in chosen}
 
 
-def numbers(seed: int, dtypes: Any, *, exact: bool) -> Any:
+def numbers(seed: int, dtypes: Any, size: float, *, exact: bool) -> Any:
     """Return trees of random numbers, the same ones in each way."""
     rng, of = np.random.default_rng(seed), dict(zip("wb", dtypes))
 
     def leaf(name: str, shape: Any) -> Any:
-        values = rng.normal(size=shape)
+        values = size * rng.normal(size=shape)
         if jnp.issubdtype(of[name], np.complexfloating):
-            values = values + 1j * rng.normal(size=shape)
+            values = values + 1j * size * rng.normal(size=shape)
         rounded = jnp.asarray(values, of[name])
         wide = jnp.complex128 if jnp.iscomplexobj(rounded) else jnp.float64
         return rounded.astype(wide) if exact else rounded
@@ -111,7 +116,9 @@ def numbers(seed: int, dtypes: Any, *, exact: bool) -> Any:
     return {"w": leaf("w", (3, 4)), "b": leaf("b", (4,))}
 
 
-def updates_of(case: Case, regime: Regime, more: dict[str, Any], *, exact: bool) -> Any:
+def updates_of(
+    case: Case, regime: Regime, more: dict[str, Any], size: float, *, exact: bool
+) -> Any:
     """Return the updates of each leaf, for each seed and step."""
     if exact:
         more = {name: of for name, of in more.items() if not name.endswith("dtype")}
@@ -119,10 +126,10 @@ def updates_of(case: Case, regime: Regime, more: dict[str, Any], *, exact: bool)
     functions = {name: loss for name in case.extra_args if name.endswith("_fn")}
     step = jax.jit(lambda *trees, **extra: tx.update(*trees, **extra, **functions))
     for seed in range(SEEDS):
-        draws = (
-            [numbers(100 * seed + 10 * i + t, dtypes, exact=exact) for t in range(STEPS)]
-            for i, dtypes in enumerate((regime.params, regime.grads or regime.params))
-        )
+        draws = [
+            [numbers(100 * seed + 10 * i + t, *of, exact=exact) for t in range(STEPS)]
+            for i, of in enumerate(((regime.params, 1.0), (regime.grads or regime.params, size)))
+        ]
         state, found_here = None, []
         for params, grads in zip(*draws):
             state = tx.init(params) if state is None else state
@@ -143,10 +150,10 @@ def main(file: str, count: str, seed: str) -> None:
     import_optax()
     exact = bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
     found = {}
-    for cell, case, regime, more in drawn(int(count), seed):
+    for cell, case, *given in drawn(int(count), seed):
         try:
-            with regime.modes():
-                updates = updates_of(case, regime, more, exact=exact)
+            with given[0].modes():
+                updates = updates_of(case, *given, exact=exact)
         except Exception as error:  # An error of optax is the outcome.
             print(f"{cell}: {error}", file=sys.stderr)
             continue

@@ -87,7 +87,7 @@ def test_no_moment_stalls(measured: Any, half: str) -> None:
         if got > 0.02
         and case.split("|")[0] not in STALLS
         and not is_known(case, kind, half)
-        # Squares of 1e-3 are 17 times the smallest float16: ``evidence/rounding`` bounds that.
+        # Squares of 1e-3 are 17 times the smallest float16: ``test_float16_eps`` bounds that.
         and not (half == "float16" and kind == "small")
     ]
     assert found == []
