@@ -1,4 +1,4 @@
-"""Write docs/benchmarks.md and docs/benchmarks.svg from the records in docs/benchmarks/.
+"""Write the figures and the picture of docs/benchmarks.md, from the records in docs/benchmarks/.
 
 Run ``python docs/write_benchmarks.py``. ``python benchmarks`` writes the records.
 """
@@ -7,119 +7,26 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 from packaging.version import Version
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
-from support.recorded import sentence
+from support.renew import DOCS, read, renewed, rows
 from support.svg import MARGIN, WIDTH, LogAxis, Svg
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-FOLDER = Path(__file__).parent
-
-HEAD = """\
-# What it costs, and what it gains
-
-{recorded_on}
-
-This is the time of a compiled train step with 50 million params, relative to stock. `same`: the
-program equals stock's, instruction by instruction.
-{common}
-
+GAINS = """\
 The import takes {import_ms}, once. {same} of {steps} train steps cost nothing: they compile to
 stock's program. Of the others, {fixed} raise an error on stock and run with the patches, {float64}
-no longer compute in float64, and {traces} are traced less often.
-
-![Time of a train step with optax_dtypefix, relative to stock](benchmarks.svg)
-
-The picture shows the ten steps that differ most from stock at the largest size. Stock and patched
-optax ran in turn, each in its own process. Each figure is a median. `~` marks figures whose
-quartiles are more than 10 % apart. `nox -s benchmarks memory` repeats them.
-
-| record | jax | Python | machine |
-|---|---|---|---|"""
-
-IMPORT = """
-## Import
-
-`import optax_dtypefix` imports neither jax nor optax. The patches load when optax is imported. The
-table shows what they add to `import optax`, in CPU time. You do not pay for `wrapt` if your program
-imports it anyway. `in instructions` counts wrapt, and wrapt with the patches; a negative time is
-noise. The last two columns are of the statement `import optax_dtypefix` alone.
-
-| optax | `import optax` | wrapt | wrapt and patches | in instructions | statement | modules |
-|---|---|---|---|---|---|---|"""
-
-LATE = """
-If optax is already loaded, `import optax_dtypefix` patches it at once. `import and apply` includes
-loading the patches. The last column is an `apply()` after `revert()`.
-
-| optax | modules | import and apply | `revert()` | `apply()` |
-|---|---|---|---|---|"""
-
-MEMORY = """
-## Memory
-
-The table shows bytes a param in a compiled train step whose params and state are donated, with
-optax {optax}: stock, then patched. The params are 16 arrays of one size. A step computes array by
-array, so temporaries are larger if there are fewer: one row is of adamw with all params in one
-array. *Peak in a step* is what the step needs at once: params, state,
-gradients and temporaries. Traffic is what the program reads and writes, as XLA counts it. In
-{equal} of {all} steps no figure differs from stock's; the table leaves them out. Where
-stock's numbers are wrong, a patch computes in float32, and reads and writes widened arrays once
-more.
-
-| params | optimizer | temporaries | peak in a step | traffic |
-|---|---|---|---|---|"""
-
-SCALE = """
-## Large trees
-
-CPU seconds for bfloat16 params, stock and patched: 10,000 small leaves, the shapes of 80 layers of
-a transformer, and 10 to 650 leaves of up to 60 shapes, whose step is compiled too. For each leaf,
-`MultiSteps` has more operations than stock's: a guard against NaN, and before 0.2.8 sums in
-float32.
-
-| optax | tree and optimizer | `init` | tracing | compiling | `check` |
-|---|---|---|---|---|---|"""
-
-CALLS = """
-## Calls
-
-Once compiled, a patched function costs what its program costs. Tracing, and running without `jit`,
-also run the Python code of the patches. This table shows that time.
-
-| optax | call | stock | patched | difference |
-|---|---|---|---|---|"""
-
-STEPS = """
-## Steps
-
-The table shows the time of a train step relative to stock, for three numbers of params. It leaves
-out the steps that compile to stock's program.
-
-| optax | step | 1e4 params | 1e6 | 5e7 | patch |
-|---|---|---|---|---|---|"""
-
-SLOWER = """
-Where a patched step takes more than 1.15 times as long as stock's:
-
-- `adamw, float16`: stock's second moments are below the smallest float16 number, so the patch
-  computes them in float32. A step with donated arrays reads and writes 30 bytes a param, and 20 on
-  stock.
-- The other steps of 10,000 params: how XLA splits loops over threads. On one core (version 1.1.0),
-  they take 1.0 to 1.1 times as long as stock's.
-
-This table counts the steps that run both on stock and with the patches. `a / b`: with the patches,
-a step has fewer or more traces, and a smaller or larger state.
-
-| optax | steps | same program | traces | state | with float64 arrays: stock, patched |
-|---|---|---|---|---|---|"""
+no longer compute in float64, and {traces} are traced less often."""
+MEMORY = "optax {optax}: stock, then patched. "
+EQUAL = "\n{equal} of {all} steps no figure differs"
 
 RADII = {"1e4": 2.2, "1e6": 3.4, "5e7": 4.8}
 """Of the circle for each number of params."""
@@ -134,49 +41,67 @@ MARKS["slower"] = ("red", "right")
 
 def page(
     records: list[dict[str, Any]], memory: dict[str, Any], devices: list[dict[str, Any]]
-) -> Iterator[str]:
-    """Yield the lines of the page."""
-    recorded_on = sentence([*records, memory, *devices])
-    first = "\n".join(common(records, devices))
-    yield HEAD.format(recorded_on=recorded_on, common=first, **gains(records))
-    for record in records:
-        link = f"[optax {record['optax']}](benchmarks/{record['optax']}.json)"
-        machine = f"{record['device']}, {record['machine']}"
-        yield row(link, record["jax"], record["python"], machine)
-    yield IMPORT
-    for record in records:
-        yield row(record["optax"], *imports(record["imports"]))
-    yield LATE
-    for record in records:
-        for modules, found in record["late"].items():
-            yield row(record["optax"], modules, *map(seconds, found.values()))
-    yield from rows_of_memory(memory)
-    yield SCALE
-    for record in records:
-        for cells in scale(record["scale"]):
-            yield row(record["optax"], *cells)
-    yield CALLS
-    for record in records:
-        for call, found in record["calls"].items():
-            yield row(record["optax"], call, *map(seconds, found.values()))
-    yield STEPS
-    for record in records:
-        yield from steps(record)
-    yield SLOWER
-    for record in records:
-        yield row(record["optax"], *summary(record["counts"]))
+) -> str:
+    """Return the page with new figures."""
+
+    def of_all(cells: Callable[[dict[str, Any]], Iterable[Iterable[object]]]) -> str:
+        return rows((record["optax"], *found) for record in records for found in cells(record))
+
+    text = read("benchmarks.md")
+    head = rows([("step", *columns(records, devices)), ("---",) * (1 + len(records + devices))])
+    text = re.sub(r"^\| step \|.*\n.*\n", head, text, count=1, flags=re.MULTILINE)
+    tables = [
+        rows(common(columns(records, devices))),
+        rows(map(measured_on, records)),
+        of_all(lambda record: [imports(record["imports"])]),
+        of_all(lambda record: times(record["late"])),
+        rows(rows_of_memory(memory)),
+        of_all(lambda record: scale(record["scale"])),
+        of_all(lambda record: times(record["calls"])),
+        of_all(steps),
+        of_all(lambda record: [summary(record["counts"])]),
+    ]
+    return renewed(
+        text,
+        [*records, memory, *devices],
+        tables,
+        about_gains=GAINS,
+        about_memory=MEMORY,
+        about_equal=EQUAL,
+        **gains(records),
+        optax=memory["optax"],
+        equal=memory["steps"] - len(memory["different"]),
+        all=memory["steps"],
+    )
 
 
-def common(records: list[dict[str, Any]], devices: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield the table of common steps: a column for each release, and for each device.
+def columns(
+    records: list[dict[str, Any]], devices: list[dict[str, Any]]
+) -> dict[str, dict[str, str]]:
+    """Return the times of the common steps: a column for each release, and for each device.
 
     Those of a device are measured without the model, with the number of params of its record.
     """
     releases = {f"optax {record['optax']}": ratios_of_release(record) for record in records}
-    columns = {**releases, **{record["device"]: ratios_of_device(record) for record in devices}}
-    yield from ("", row("step", *columns), row("---", *["---"] * len(columns)))
-    for name in dict.fromkeys(name for found in releases.values() for name in found):
-        yield row(name, *(found.get(name, "") for found in columns.values()))
+    return {**releases, **{record["device"]: ratios_of_device(record) for record in devices}}
+
+
+def measured_on(record: dict[str, Any]) -> tuple[str, ...]:
+    """Return the cells about a record."""
+    link = f"[optax {record['optax']}](benchmarks/{record['optax']}.json)"
+    return (link, record["jax"], record["python"], f"{record['device']}, {record['machine']}")
+
+
+def times(of: dict[str, dict[str, Any]]) -> Iterator[tuple[str, ...]]:
+    """Yield what was measured, and its times."""
+    return ((name, *map(seconds, found.values())) for name, found in of.items())
+
+
+def common(found: dict[str, dict[str, str]]) -> Iterator[tuple[str, ...]]:
+    """Yield the cells of each step that one of the releases has."""
+    of_releases = (of for name, of in found.items() if name.startswith("optax "))
+    for name in dict.fromkeys(name for of in of_releases for name in of):
+        yield (name, *(of.get(name, "") for of in found.values()))
 
 
 def ratios_of_release(record: dict[str, Any]) -> dict[str, str]:
@@ -222,13 +147,11 @@ def imports(found: dict[str, Any]) -> Iterator[str]:
     yield str(found["modules before optax"])
 
 
-def rows_of_memory(record: dict[str, Any]) -> Iterator[str]:
-    """Yield the lines about the memory of compiled steps, but not of those that equal stock's."""
-    equal = record["steps"] - len(record["different"])
-    yield MEMORY.format(optax=record["optax"], equal=equal, all=record["steps"])
+def rows_of_memory(record: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Yield the cells about the memory of compiled steps, but not of those that equal stock's."""
     for name, found in record["different"].items():
         setting, _, optimizer = name.partition(", ")
-        yield row(setting, optimizer, *(f"{a:g} → {b:g}" for a, b in found.values()))
+        yield (setting, optimizer, *(f"{a:g} → {b:g}" for a, b in found.values()))
 
 
 def scale(found: dict[str, Any]) -> Iterator[tuple[str, ...]]:
@@ -238,13 +161,12 @@ def scale(found: dict[str, Any]) -> Iterator[tuple[str, ...]]:
         yield (name, *(f"{pair[0]:.3g} → {pair[1]:.3g}" if pair else "" for pair in pairs))
 
 
-def steps(record: dict[str, Any]) -> Iterator[str]:
-    """Yield a row for each step that differs from stock's: its time for each number of params."""
+def steps(record: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Yield the cells of each step that differs from stock's: its time for each size."""
     for found in record["steps"]:
         times = [step(found["times"][size]) for size in RADII]
         if {*times} != {"same"}:
-            patch = found["patch"]
-            yield row(record["optax"], found["step"], *times, f"`{patch}`" if patch else "")
+            yield (found["step"], *times, f"`{found['patch']}`" if found["patch"] else "")
 
 
 def step(time: Any) -> str:
@@ -280,11 +202,6 @@ def mark(quartiles: Sequence[float]) -> str:
     return "~" if high - low > 0.1 * median else ""
 
 
-def row(*cells: object) -> str:
-    """Format a line of a table."""
-    return f"| {' | '.join(map(str, cells))} |"
-
-
 def draw(records: list[dict[str, Any]]) -> str:
     """Draw the times over those of stock, of the steps that differ most, newest release first."""
     ratios = [rows_of(record["steps"]) for record in records]
@@ -296,15 +213,15 @@ def draw(records: list[dict[str, Any]]) -> str:
         svg.text(MARGIN + 16 + 105 * index, 70, words)
     svg.text(WIDTH - MARGIN, 70, "lines: quartiles", text_anchor="end")
     top = 84
-    for record, rows in zip(records[::-1], ratios[::-1]):
+    for record, measured in zip(records[::-1], ratios[::-1]):
         counts = record["counts"]
         stack = f"optax {record['optax']}, jax {record['jax']}"
         svg.text(MARGIN, top + 34, f"{counts['same']} of {counts['steps']}", font_size=24)
         svg.text(MARGIN + 130, top + 20, stack, font_weight="bold")
         svg.text(MARGIN + 130, top + 36, "train steps compile to the same program")
-        bottom = top + 56 + LINE * len(rows)
+        bottom = top + 56 + LINE * len(measured)
         AXIS.draw(svg, top + 48, bottom, (0.5, 0.75, 1, 1.5, 2, 2.5))
-        for index, (name, by_size) in enumerate(rows):
+        for index, (name, by_size) in enumerate(measured):
             draw_row(svg, top + 62 + LINE * index, name, by_size)
         top = bottom + 48
     return str(svg)
@@ -341,15 +258,15 @@ def draw_row(svg: Svg, y: float, name: str, by_size: dict[str, Any]) -> None:
 
 def main() -> None:
     """Read the records, write the page and draw the picture."""
-    records = [read(file) for file in FOLDER.glob("benchmarks/[0-9]*.json")]
+    records = [of(file) for file in DOCS.glob("benchmarks/[0-9]*.json")]
     records.sort(key=lambda record: Version(record["optax"]))
-    devices = [read(file) for file in sorted(FOLDER.glob("benchmarks/device-*.json"))]
-    lines = page(records, read(FOLDER / "benchmarks" / "memory.json"), devices)
-    (FOLDER / "benchmarks.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    (FOLDER / "benchmarks.svg").write_text(draw(records), encoding="utf-8")
+    devices = [of(file) for file in sorted(DOCS.glob("benchmarks/device-*.json"))]
+    text = page(records, of(DOCS / "benchmarks" / "memory.json"), devices)
+    (DOCS / "benchmarks.md").write_text(text, encoding="utf-8")
+    (DOCS / "benchmarks.svg").write_text(draw(records), encoding="utf-8")
 
 
-def read(file: Path) -> dict[str, Any]:
+def of(file: Path) -> dict[str, Any]:
     """Read a record."""
     record: dict[str, Any] = json.loads(file.read_text("utf-8"))
     return record

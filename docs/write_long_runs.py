@@ -1,4 +1,4 @@
-"""Write docs/long-runs.md and three pictures from docs/long-runs.json.
+"""Write the figures of docs/long-runs.md, and three pictures from docs/long-runs.json.
 
 Run ``python docs/write_long_runs.py``. ``evidence.long_runs.record`` writes the JSON file.
 """
@@ -13,15 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
-from support.recorded import sentence
+from support.renew import DOCS, read, renewed, rows
 from support.svg import MARGIN, WIDTH, LogAxis, Svg
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     Run = Mapping[str, Any]
-
-FOLDER = Path(__file__).parent
 
 GAINS = (
     ("inject_hyperparams(adam)", "bfloat16"),
@@ -66,130 +64,79 @@ WAYS = {
 SHOWN = ("transformer, adamw", "bfloat16")
 """The run whose memory stands in the summary."""
 
-CHOICE = """\
-# Train in half precision: bf16 and fp16
-
-{recorded_on}
-
-On stock, half-precision params lose small updates: a bfloat16 param of 1 does not move by 0.001.
-With the import, `optax.apply_updates` rounds them up and down, and they train almost as well as
-float32 params. Or keep a float32 copy of the params, with one line around the whole optimizer:
-`tx = optax_dtypefix.master_weights(tx)`. The table shows how far the final loss is above that of
-float32 params after 3,000 steps, for a transformer and over all runs, and the bytes a param:
-
-| what you write | transformer | median | worst | kept | peak in a step |
-|---|---|---|---|---|---|"""
-
-CHOICE_NOTES = """
-- The figures are of all runs in the [last table](#every-way) but {unstable}.
-  These have no stable end: their float32 loss differs by more than 2 % from that in float64, or
-  from that of initial params which are larger by a millionth.
-- The small transformer predicts the characters of Python's own documentation, with adamw and
-  bfloat16 params.
-- *Kept* are the bytes of its params and optimizer state between steps. *Peak in a step* adds the
-  gradients and temporaries of a compiled step of the optimizer on a CPU, with donated arrays.
-  Activations do not grow: the model still computes in half precision.
-- *Rounding of params switched off* is `OPTAX_DTYPEFIX_DISABLE=stochastic_rounding`. Then
-  adam may end [above stock](contract.md#how-params-in-half-precision-are-rounded).
-- With `stochastic_rounding` a whole train step of the transformer takes 0.98 to 1.00 times as long
-  as without (`benchmarks/train_step.py`).
-
-## Stock and patched
-"""
-
-HEAD = """\
-Each run trains a softmax regression on scikit-learn's digits, with params in half precision: with
-stock optax {version}, with the patches but `stochastic_rounding`, and as a reference in float64
-NumPy. So all three round params to nearest, and what differs is the rest.
-
-![Final loss over that of the reference, for each run, and some curves](long-runs.svg)
-
-The curves are of runs in which stock ends at least 5 % higher, and not at NaN: for each patch, the
-one in which stock ends worst. Stock reaches NaN in {nan} of {all}
+UNSTABLE = "[last table](#every-way) but {unstable}.\n"
+STOCK = "\nstock optax {version}, with the patches but"
+ENDS = """\
+Stock reaches NaN in {nan} of {all}
 runs. It ends at least 5 % lower than patched optax in {lower} runs: {names}.
-In {helped} patched optax ends where the reference does, so stock's rounding error happens to help
-on this problem. In the others the end depends on the last bit: it also differs between float32
-and float64.
-
-The loss of `prodigy` jumps up now and then, in float32 too: its step size is still 0.2 to 0.3 at
-the end. So one run may end worse than another by chance. Of eight runs with other initial params
-and batches, the median ends in bfloat16 at 0.0003 with the default patches, at 0.0004 with rounding
-off and at 0.0011 on stock, and in float32 at 0.0003.
-
-In the table:
-
-- *Statistics* are scalars that the optimizer keeps, and for `float32_moments` its moments. The two
-  figures, of stock and of patched optax, are the largest relative error at any step, given the same
-  gradients.
-- *Loss* is the mean over the last {steps} steps.
-- The *reference* computes in float64. It rounds params, gradients and updates to the dtype of the
-  run, and keeps its state exact. In float16 patched optax keeps a moment at 6e-8 or more, so its
-  steps are smaller with tiny gradients.
-
-| patch | run | statistics: stock, patched | loss: stock | patched | reference |
-|---|---|---|---|---|---|"""
-
-EVERY_WAY = """
-## Every way
-
-The mean loss of the last 300 steps. The [record](long-runs.json) also has the bytes a param.
-*Rounding off* is `OPTAX_DTYPEFIX_DISABLE=stochastic_rounding`, and so is *opt-ins*, with
-`float32_moments`. *Copy* is `master_weights(tx)`.
-
-| run | stock | default | rounding off | opt-ins | copy | float32 | float64 |
-|---|---|---|---|---|---|---|---|"""
+In {helped} patched optax"""
+LAST = "the mean over the last {steps} steps."
 
 
 def main() -> None:
     """Write the page and draw the pictures."""
-    record = json.loads((FOLDER / "long-runs.json").read_text("utf-8"))
-    (FOLDER / "long-runs.md").write_text("\n".join(page(record)) + "\n", encoding="utf-8")
+    record = json.loads((DOCS / "long-runs.json").read_text("utf-8"))
+    (DOCS / "long-runs.md").write_text(page(record), encoding="utf-8")
     pictures = {"one-import": draw_curves, "gains": draw_gains, "long-runs": draw_runs}
     for name, draw in pictures.items():
-        (FOLDER / f"{name}.svg").write_text(draw(record), encoding="utf-8")
+        (DOCS / f"{name}.svg").write_text(draw(record), encoding="utf-8")
 
 
-def page(record: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of the page."""
-    yield from choice(record)
-    runs = record["runs"]
+def page(record: Mapping[str, Any]) -> str:
+    """Return the page with new figures."""
+    runs, cases = record["runs"], record["ways"]
+    others = ("float64", "perturbed")
+    stable = [case for case in cases if all(abs(excess(case, way)) <= 0.02 for way in others)]
     lower = [run for run in runs if how_much_worse(run) < 0.95]
-    helped = [f"`{run['case']}`" for run in lower if ends_as_the_reference(run)]
-    yield HEAD.format(
+    return renewed(
+        read("long-runs.md"),
+        [record],
+        [rows(choice(cases, stable)), rows(map(statistics, runs)), rows(map(every_way, cases))],
+        about_unstable=UNSTABLE,
+        about_stock=STOCK,
+        about_ends=ENDS,
+        about_last=LAST,
+        unstable=in_code(dict.fromkeys(case["case"] for case in cases if case not in stable)),
         version=record["optax"],
         nan=sum(math.isinf(how_much_worse(run)) for run in runs),
         all=len(runs),
         lower=len(lower),
-        helped=", ".join(helped),
+        helped=in_code(run["case"] for run in lower if ends_as_the_reference(run)),
         names=", ".join(f"`{run['case']}` in {run['dtype']}" for run in lower),
         steps=5 * record["steps_a_point"],
     )
-    for run in runs:
-        statistics = "<br>".join(
-            f"{name}: {scientific(error)}, {scientific(run['patched']['errors'][name])}"
-            for name, error in run["stock"]["errors"].items()
-        )
-        curves = (run["stock"]["losses"], run["patched"]["losses"], run["reference"])
-        last = (f"{final(losses):.2g}" for losses in curves)
-        cells = (f"`{run['patch']}`", f"{run['case']}, {run['dtype']}", statistics or "-", *last)
-        yield f"| {' | '.join(cells)} |"
-    yield from every_way(record["ways"])
 
 
-def choice(record: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the summary of the ways."""
-    cases = record["ways"]
-    yield CHOICE.format(recorded_on=sentence([record]))
-    others = ("float64", "perturbed")
-    stable = [case for case in cases if all(abs(excess(case, way)) <= 0.02 for way in others)]
+def in_code(names: Iterable[str]) -> str:
+    """Join names."""
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def choice(cases: Sequence[Run], stable: Sequence[Run]) -> Iterator[tuple[str, ...]]:
+    """Yield what a user writes for each way, and its figures."""
     shown = next(case for case in cases if (case["case"], case["dtype"]) == SHOWN)
     for way, words in WAYS.items():
         of_all = sorted(excess(case, way) for case in stable)
         figures = (excess(shown, way), of_all[len(of_all) // 2], of_all[-1])
-        cells = (words, *map(percent, figures), *(f"{size:.0f}" for size in shown[way][1:]))
-        yield f"| {' | '.join(cells)} |"
-    unstable = dict.fromkeys(f"`{case['case']}`" for case in cases if case not in stable)
-    yield CHOICE_NOTES.format(unstable=", ".join(unstable))
+        yield (words, *map(percent, figures), *(f"{size:.0f}" for size in shown[way][1:]))
+
+
+def statistics(run: Run) -> tuple[str, ...]:
+    """Return the cells of a run on stock and patched optax, and of the reference."""
+    errors = "<br>".join(
+        f"{name}: {scientific(error)}, {scientific(run['patched']['errors'][name])}"
+        for name, error in run["stock"]["errors"].items()
+    )
+    curves = (run["stock"]["losses"], run["patched"]["losses"], run["reference"])
+    last = (f"{final(losses):.2g}" for losses in curves)
+    return (f"`{run['patch']}`", f"{run['case']}, {run['dtype']}", errors or "-", *last)
+
+
+def every_way(case: Run) -> tuple[str, ...]:
+    """Return the cells of a run in all ways."""
+    losses = (case[way][0] for way in WAYS)
+    shown = ("NaN" if loss is None else f"{loss:.3g}" for loss in losses)
+    return (f"{case['case']}, {case['dtype']}", *shown)
 
 
 def excess(case: Run, way: str) -> float:
@@ -201,15 +148,6 @@ def excess(case: Run, way: str) -> float:
 def percent(share: float) -> str:
     """Format a share, shortly enough for a phone."""
     return "NaN" if math.isinf(share) else f"{share:+.{int(share < 0.1)}%}"
-
-
-def every_way(cases: Sequence[Run]) -> Iterator[str]:
-    """Yield the table of all runs in all ways."""
-    yield EVERY_WAY
-    for case in cases:
-        losses = (case[way][0] for way in WAYS)
-        cells = ("NaN" if loss is None else f"{loss:.3g}" for loss in losses)
-        yield f"| {case['case']}, {case['dtype']} | {' | '.join(cells)} |"
 
 
 def final(losses: Sequence[float | None]) -> float:

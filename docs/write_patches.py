@@ -15,49 +15,18 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from optax_dtypefix._engine.release import Release
 from optax_dtypefix.patches import IDS, load
 from optax_dtypefix.patches.releases import TESTED
+from support.renew import DOCS, ROOT, read, renewed, rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from optax_dtypefix._engine.patch import Fault, Patch
 
-ROOT = Path(__file__).parents[1]
-PAGES = ROOT / "docs" / "patches"
-
-ABOVE_THE_TABLE = """\
-# All patches
-
-Each page starts with a script that goes wrong without the patch, and says whether numbers change.
-
-| id | what goes wrong | releases | issue |
-|---|---|---|---|"""
-
-BELOW_THE_TABLE = """
-## Switch a patch off
-
-```sh
-OPTAX_DTYPEFIX_DISABLE=multi_steps python train.py
-```
-
-In Python, call `optax_dtypefix.revert("multi_steps")` before you build the optimizer.
-
-To round params in half precision to nearest,
-[switch off two](../contract.md#how-params-in-half-precision-are-rounded).
-
-## Switch a patch on
-
-An opt-in patch acts only if you name it:
-
-```sh
-OPTAX_DTYPEFIX_ENABLE=float32_moments python train.py
-```
-
-In Python, call `optax_dtypefix.apply("float32_moments")` before you build the optimizer.
-
-[All variables](../control.md#variables)"""
+PAGES = DOCS / "patches"
 
 
 class Example(NamedTuple):
@@ -90,8 +59,7 @@ def example_of(patch_id: str) -> Example:
         )
     above, _, _ = written.read_text(encoding="utf-8").partition("\n## ")
     headlines = row.findall(index.read_text(encoding="utf-8"))
-    if not headlines:
-        raise LookupError(f"{index} has no row for {patch_id}: copy another row, and edit it")
+    headline = headlines[0] if headlines else load(patch_id).summary
     blocks = re.findall(r"```\w+\n(.*?)\n```", above, re.DOTALL)
     faults = re.findall(r"\(fault `(\w+)` below\)", above)
     numbers = above.partition("**Do numbers change?** ")[2].strip()
@@ -102,77 +70,77 @@ def example_of(patch_id: str) -> Example:
     ]
     if missing:
         raise LookupError(f"{written} needs, above its first heading, {' and '.join(missing)}")
-    return Example(headlines[0], *blocks, *faults, numbers)
+    return Example(headline, *blocks, *faults, numbers)
 
 
-def page(patch: Patch) -> Iterator[str]:
-    """Give the lines of the page of one patch."""
+def page(patch: Patch) -> str:
+    """Return the page of one patch."""
     docstring = inspect.getdoc(importlib.import_module(f"optax_dtypefix.patches.{patch.id}")) or ""
     heading, _, rest = markdown(docstring).partition("\n")
-    yield f"# {patch.id}"
-    yield ""
-    yield sentence(patch.summary)
-    yield ""
-    yield from demonstration(patch)
-    yield ""
-    yield "## Faults that the patch fixes"
-    yield ""
-    yield "| fault | what goes wrong | releases |"
-    yield "|---|---|---|"
-    for fault in patch.faults:
-        cells = (f"`{fault.id}`", fault.reproducer().summary, ranges(affected(fault)))
-        yield f"| {' | '.join(cells)} |"
-    yield ""
-    yield "## How the patch works"
-    yield ""
-    yield sentence(re.sub(rf"^{patch.id}( \(opt-in\))?: ", "", heading))
-    yield from rest.splitlines()
-    yield ""
-    switch = "on" if patch.opt_in else "off"
-    yield f"[Switch the patch {switch}](index.md#switch-a-patch-{switch})"
-    if not patch.opt_in:
-        yield ""
-        yield "[Which of my files are affected?](../control.md#which-of-my-files-are-affected)"
-
-
-def demonstration(patch: Patch) -> Iterator[str]:
-    """Give the lines with the example, both outputs, and whether numbers change."""
     example = example_of(patch.id)
     shown = [fault for fault in patch.faults if fault.id == example.fault]
     if not shown:
         raise LookupError(f"{patch.id}.md names `{example.fault}`, which is no fault of the patch")
-    fault = shown[0]
-    yield "```python"
-    yield from example.script.splitlines()
-    yield "```"
-    yield ""
-    yield f"Without the patch, optax {affected(fault)[-1]} prints:"
-    yield ""
-    yield "```text"
-    yield from example.stock_prints.splitlines()
-    yield "```"
-    yield ""
-    switch = f" and `OPTAX_DTYPEFIX_ENABLE={patch.id}`" if patch.opt_in else ""
-    yield f"With the import{switch}:"
-    yield ""
-    yield "```text"
-    yield from example.patched_prints.splitlines()
-    yield "```"
-    yield ""
-    yield f"The script goes wrong on optax {ranges(affected(fault))} (fault `{fault.id}` below)."
-    yield ""
-    yield f"**Do numbers change?** {example.numbers_change}"
+    releases = affected(*shown)
+    where = "../control.md#which-of-my-files-are-affected"
+    scan = "" if patch.opt_in else f"\n[Which of my files are affected?]({where})\n"
+    switch = "on" if patch.opt_in else "off"
+    return f"""\
+# {patch.id}
+
+{sentence(patch.summary)}
+
+```python
+{example.script}
+```
+
+Without the patch, optax {releases[-1]} prints:
+
+```text
+{example.stock_prints}
+```
+
+With the import{f" and `OPTAX_DTYPEFIX_ENABLE={patch.id}`" if patch.opt_in else ""}:
+
+```text
+{example.patched_prints}
+```
+
+The script goes wrong on optax {ranges(releases)} (fault `{example.fault}` below).
+
+**Do numbers change?** {example.numbers_change}
+
+## Faults that the patch fixes
+
+| fault | what goes wrong | releases |
+|---|---|---|
+{rows(map(cells_of, patch.faults))}
+## How the patch works
+
+{sentence(re.sub(rf"^{patch.id}( [(]opt-in[)])?: ", "", heading))}
+{rest}
+
+[Switch the patch {switch}](index.md#switch-a-patch-{switch})
+{scan}"""
 
 
-def index() -> Iterator[str]:
-    """Give the lines of the page that lists all patches."""
-    yield from ABOVE_THE_TABLE.splitlines()
-    for patch in in_order():
-        name = f"[`{patch.id}`]({patch.id}.md){' (opt-in)' if patch.opt_in else ''}"
-        wrong = example_of(patch.id).headline
-        cells = (name, wrong, ranges(affected(*patch.faults)), links(*patch.upstream))
-        yield f"| {' | '.join(cells)} |"
-    yield from BELOW_THE_TABLE.splitlines()
+def cells_of(fault: Fault) -> tuple[str, ...]:
+    """Return the cells of a fault."""
+    return (f"`{fault.id}`", fault.reproducer().summary, ranges(affected(fault)))
+
+
+def index() -> str:
+    """Return the page that lists all patches."""
+    table = rows(
+        (
+            f"[`{patch.id}`]({patch.id}.md){' (opt-in)' if patch.opt_in else ''}",
+            example_of(patch.id).headline,
+            ranges(affected(*patch.faults)),
+            links(*patch.upstream),
+        )
+        for patch in in_order()
+    )
+    return renewed(read("patches/index.md"), [], [table])
 
 
 def in_order() -> list[Patch]:
@@ -230,15 +198,10 @@ def main(folder: str = str(ROOT)) -> None:
     pages = Path(folder) / "docs" / "patches"
     pages.mkdir(parents=True, exist_ok=True)
     for patch_id in IDS:
-        write(pages / f"{patch_id}.md", page(load(patch_id)))
-    write(pages / "index.md", index())
+        (pages / f"{patch_id}.md").write_text(page(load(patch_id)), encoding="utf-8")
+    (pages / "index.md").write_text(index(), encoding="utf-8")
     settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    write(Path(folder) / "mkdocs.yml", navigation(settings).splitlines())
-
-
-def write(file: Path, lines: Iterator[str] | Sequence[str]) -> None:
-    """Write lines, with one newline at the end."""
-    file.write_text("\n".join(lines).rstrip("\n") + "\n", encoding="utf-8")
+    (Path(folder) / "mkdocs.yml").write_text(navigation(settings), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -336,14 +336,6 @@ def test_one_patch_in_detail(command: Python) -> None:
     assert re.fullmatch(r"fromage: applied, (\d)/\1 fixed", count)
     assert re.fullmatch(r"fromage\.\w+: fixed", first)
     assert "    https://github.com/google-deepmind/optax/issues/1323" in run.stdout.splitlines()
-    for name, message in (
-        ("fromag", "Unknown patch 'fromag'. Did you mean 'fromage'?"),
-        ("fromag.x", "Unknown patch 'fromag.x'."),
-        ("fromage.schedul", "Unknown fault 'fromage.schedul'. Did you mean 'fromage.schedule'?"),
-    ):
-        wrong = command("doctor", name)
-        assert (wrong.returncode, wrong.stdout) == (2, "")
-        assert message in wrong.stderr
 
 
 def test_one_fault_in_detail(command: Python) -> None:

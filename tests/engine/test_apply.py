@@ -79,27 +79,6 @@ def test_a_revert_before_the_import_lasts_until_apply(package: FakePackage) -> N
     assert pkg.scale(5) == -10
 
 
-def test_after_a_failed_import_the_next_one_is_patched(package: FakePackage) -> None:
-    engine = engine_of(patch("a", on("scale")))
-    start(engine)
-    good = package.sources[NAME]
-    package.sources[NAME] = "raise RuntimeError('broken installation')"
-    with pytest.raises(RuntimeError, match="broken installation"):
-        package.load()
-    assert engine.status()["a"].state is State.PENDING
-    package.forget()
-    package.sources[NAME] = good
-    assert package.load().scale(5) == -10
-
-
-def test_a_blocked_package_stays_pending(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, NAME, None)
-    engine = engine_of(patch("a", on("scale")))
-    start(engine)
-    engine.apply()
-    assert engine.status()["a"].state is State.PENDING
-
-
 def test_a_lazily_imported_submodule_is_patched_when_it_loads(package: FakePackage) -> None:
     lazy = patch("lazy", on("late", negate, modules=(f"{NAME}.extra.late",)))
     engine = engine_of(lazy, patch("a", on("scale")))

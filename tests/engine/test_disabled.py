@@ -38,11 +38,6 @@ def test_names_keep_their_objects(pkg: Any, engine: Engine) -> None:
     assert (pkg.scale(5), engine.is_applied("a")) == (-10, True)
 
 
-def test_without_ids_all_patches_are_disabled(pkg: Any, engine: Engine) -> None:
-    with engine.disabled():
-        assert (pkg.scale(5), pkg.shift(1)) == (10, 2)
-
-
 def test_blocks_nest(pkg: Any, engine: Engine) -> None:
     with engine.disabled("a"):
         with engine.disabled():

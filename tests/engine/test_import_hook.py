@@ -83,12 +83,6 @@ def test_a_hook_may_wait_for_another_module(package: FakePackage, calls: list[An
     assert calls == [sys.modules[f"{NAME}.extra"], late]
 
 
-def test_a_loaded_module_calls_back_at_once(package: FakePackage, calls: list[Any]) -> None:
-    package.load()
-    after_import(NAME, calls.append)
-    assert calls == [package.load()]
-
-
 def test_a_module_keeps_its_own_loader(package: FakePackage, calls: list[Any]) -> None:
     loaders = []
     package.before_exec = lambda name: loaders.append(
@@ -227,14 +221,6 @@ def test_a_blocked_import_stays_blocked(
     assert [package.load()] == calls
 
 
-def test_a_missing_package_stays_missing(calls: list[Any]) -> None:
-    after_import(NAME, calls.append)
-    assert importlib.util.find_spec(NAME) is None
-    with pytest.raises(ModuleNotFoundError):
-        importlib.import_module(NAME)
-    assert not calls
-
-
 def failing_hook(module: Any) -> NoReturn:
     raise ValueError(module.__name__)
 
@@ -338,31 +324,37 @@ def test_another_hook_that_was_installed_before(package: FakePackage, calls: lis
     assert type(module.__loader__) is type(module.__spec__.loader) is ChainedLoader
 
 
+class AsksAll:
+    """A finder that asks all others."""
+
+    def find_spec(self, name: str, *arguments: Any) -> Any:
+        others = [finder for finder in sys.meta_path if finder is not self]
+        found = (finder.find_spec(name, *arguments) for finder in others)
+        return next((spec for spec in found if spec is not None), None)
+
+
 @pytest.mark.parametrize("place", [0, 1])
-def test_the_import_hooks_of_wrapt(
-    package: FakePackage, calls: list[Any], monkeypatch: pytest.MonkeyPatch, place: int
+@pytest.mark.parametrize("kind", ["ours", "that of wrapt", "one that asks all"])
+def test_another_finder_before_or_after_ours(
+    package: FakePackage, calls: list[Any], monkeypatch: pytest.MonkeyPatch, kind: str, place: int
 ) -> None:
-    """The finder of wrapt, before or after ours, also asks all finders and wraps loaders."""
+    """A second one of ours comes if the shim is removed from ``sys.modules`` and imported again.
+
+    That of wrapt asks all finders too, and wraps loaders.
+    """
     theirs: list[Any] = []
     importer = sys.modules["wrapt.importer"]
     monkeypatch.setattr(importer, "_post_import_hooks", {})
     monkeypatch.setattr(importer, "_post_import_hooks_init", True)
     wrapt.register_post_import_hook(theirs.append, NAME)
     after_import(NAME, calls.append)
-    sys.meta_path.insert(place, importer.ImportHookFinder())
+    finders = {"ours": _import_hook._Finder, "that of wrapt": importer.ImportHookFinder}
+    sys.meta_path.insert(place, finders.get(kind, AsksAll)())
     module = package.load()
-    assert calls == theirs == [module]
-    if place == 0 or Version(wrapt.__version__) >= Version("1.15"):  # Before, its loader stayed.
-        assert module.__loader__ is module.__spec__.loader is package
-
-
-def test_two_of_our_finders(package: FakePackage, calls: list[Any]) -> None:
-    """This happens if the shim is removed from ``sys.modules`` and imported again."""
-    after_import(NAME, calls.append)
-    for place in (0, 2):
-        sys.meta_path.insert(place, _import_hook._Finder())
-    assert [package.load()] == calls
-    assert calls[0].__loader__ is package
+    assert calls == [module]
+    assert theirs == [module] * (kind == "that of wrapt")
+    if not theirs or place == 0 or Version(wrapt.__version__) >= Version("1.15"):
+        assert module.__loader__ is module.__spec__.loader is package  # Before, its loader stayed.
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -518,23 +510,3 @@ def test_a_mock_in_place_of_the_package_is_no_package(
         mocked.setitem(sys.modules, NAME, mock)
         engine.apply()
         assert engine.is_applied("a")
-
-
-@pytest.mark.parametrize("place", ["before", "after"])
-def test_a_finder_may_ask_all_finders(
-    on_disk: Path, calls: list[Any], monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
-    del on_disk
-
-    class AsksAll:
-        def find_spec(self, name: str, *arguments: Any) -> Any:
-            others = [finder for finder in sys.meta_path if finder is not self]
-            found = (finder.find_spec(name, *arguments) for finder in others)
-            return next((spec for spec in found if spec is not None), None)
-
-    after_import(ON_DISK, calls.append)
-    ours = sys.meta_path.index(_import_hook._FINDER)
-    at = ours if place == "before" else ours + 1
-    finders: list[Any] = [*sys.meta_path[:at], AsksAll(), *sys.meta_path[at:]]
-    monkeypatch.setattr(sys, "meta_path", finders)
-    assert calls == [importlib.import_module(ON_DISK)]

@@ -120,29 +120,6 @@ def test_shim_last(tmp_path: Path) -> None:
     assert run(tmp_path, script) == "[]\n"
 
 
-def test_shim_between(tmp_path: Path) -> None:
-    """Import the shim after jax and before optax, and apply one id in a thread."""
-    (tmp_path / "user.py").write_text(USER_MODULE)
-    script = """
-        import threading
-        import jax
-        import optax_dtypefix as shim
-        shim.revert("multi_steps")
-        import user
-        assert stock(vars(user.MultiSteps)["update"]) and not stock(user.fromage)
-        thread = threading.Thread(target=shim.apply)
-        thread.start()
-        thread.join()
-        assert not stock(vars(user.MultiSteps)["update"])
-        with shim.disabled("fromage"):
-            assert not shim.is_applied("fromage") and shim.is_applied("multi_steps")
-        others = [s.state.value for s in shim.status() if s.id not in ("fromage", "multi_steps")]
-        print(set(others), backends())
-        """
-    variables = {"OPTAX_DTYPEFIX_ONLY": "multi_steps,fromage", "OPTAX_DTYPEFIX_STRICT": "1"}
-    assert run(tmp_path, script, **variables) == "{'disabled'} []\n"
-
-
 @pytest.mark.skipif(
     optax.__version__ == "0.1.7" and not hasattr(jax, "tree_map"),
     reason="stock mechanize of optax 0.1.7 does not run with this jax: there is nothing to probe",

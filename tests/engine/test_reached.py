@@ -114,3 +114,5 @@ def test_the_report_is_a_snapshot_with_the_count(package: FakePackage) -> None:
     assert row["reached"] == 1
     assert engine.status() == report  # Equal in state, whatever was called in between.
     assert len({engine.status()["a"], report["a"]}) == 1
+    engine.revert()
+    assert report["a"].state == "applied"

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from optax_dtypefix import original
-from optax_dtypefix._engine.rebinding import rebind_aliases
-from support.fakepackage import NAME, FakePackage, engine_of, on, patch, start
+from support.fakepackage import FakePackage, engine_of, on, patch, start
 
 
 def module(monkeypatch: pytest.MonkeyPatch, name: str, **names: Any) -> Any:
@@ -167,19 +166,6 @@ def test_the_sweep_triggers_no_lazy_module_and_accepts_odd_entries(
     engine = engine_of(patch("a", on("scale")))
     engine.apply()
     assert engine.is_applied("a")
-
-
-def test_a_sweep_within_a_package_stays_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    def old() -> None: ...
-
-    def new() -> None: ...
-
-    inside = module(monkeypatch, NAME, f=old)
-    deeper = module(monkeypatch, f"{NAME}.deeper", f=old)
-    namesake = module(monkeypatch, f"{NAME}2", f=old)
-    assert rebind_aliases([(old, new)], NAME)
-    assert (inside.f, deeper.f, namesake.f) == (new, new, old)
-    assert not rebind_aliases([(old, new)], NAME)
 
 
 def test_a_name_that_another_thread_moves_meanwhile_stays(

@@ -231,6 +231,7 @@ def test_a_record_with_a_patch_that_is_gone_says_what_to_do(
         ("{", "is not a report of optax-dtypefix (JSONDecodeError: "),
         ("[]", "is not a report of optax-dtypefix (TypeError: "),
         ("{}", "is not a report of optax-dtypefix (KeyError: 'applied')"),
+        ('{"applied": [7]}', "is not a list of texts"),
         ('{"applied": "a, b"}', "is not a report of optax-dtypefix (TypeError: "),
         ("[" * 200_000, "is not a report of optax-dtypefix (RecursionError: "),
         ("\udcff\udc80", "is not a report of optax-dtypefix (UnicodeDecodeError: "),
@@ -246,12 +247,6 @@ def test_an_unusable_record_is_refused_at_once(
         read_record(str(path))
     assert str(caught.value).startswith(f"Cannot read the record {path} of OPTAX_DTYPEFIX_REQUIRE")
     assert problem in str(caught.value)
-
-
-def test_a_record_with_wrong_types_is_refused(run_json: Path) -> None:
-    run_json.write_text(json.dumps({**read(run_json), "applied": [7]}))
-    with pytest.raises(OptaxDtypeFixError, match="is not a list of texts"):
-        read_record(str(run_json))
 
 
 @pytest.mark.parametrize(
@@ -282,13 +277,20 @@ def test_a_record_may_be_in_the_encodings_of_powershell(run_json: Path) -> None:
         assert read_record(str(run_json)) == content
 
 
-def test_strict_mode_stops_at_the_import_if_the_report_cannot_be_written(
-    package: FakePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def _full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the disk full."""
+
     def full(*_: str) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
+
+
+@pytest.mark.usefixtures("_full")
+def test_strict_mode_stops_at_the_import_if_the_report_cannot_be_written(
+    package: FakePackage, tmp_path: Path
+) -> None:
     _, record = begin(report=str(tmp_path / "run.json"), strict=True)
     with pytest.raises(OptaxDtypeFixError, match=r"Cannot write the report .*: No space left"):
         package.load()
@@ -409,14 +411,10 @@ def test_a_package_that_missed_the_hook_has_no_patches_in_its_record(
 
 
 def test_a_report_is_replaced_as_a_whole(
-    package: FakePackage, run_json: Path, monkeypatch: pytest.MonkeyPatch
+    package: FakePackage, run_json: Path, request: pytest.FixtureRequest
 ) -> None:
     before = run_json.read_text()
-
-    def full(*_: str) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", full)
+    request.getfixturevalue("_full")
     begin(report=str(run_json))
     with pytest.warns(OptaxDtypeFixWarning, match="No space left on device"):
         package.load()

@@ -25,14 +25,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_reloading_the_package_keeps_the_patch(package: FakePackage) -> None:
-    engine = engine_of(patch("a", on("scale")))
-    start(engine)
-    pkg = importlib.reload(package.load())
-    assert pkg.scale(5) == -10
-    assert engine.is_applied("a")
-
-
 def test_a_reloaded_module_is_reported_and_apply_patches_it_again(package: FakePackage) -> None:
     engine = engine_of(patch("a", on("scale"), on("Box.get")))
     start(engine)

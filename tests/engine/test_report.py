@@ -7,7 +7,6 @@ import html.parser
 import json
 import logging
 import re
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -190,14 +189,3 @@ def test_reasons_are_cut_or_wrapped_to_the_terminal(package: FakePackage) -> Non
     assert len(lines) == 2
     assert len(engine.status().as_text().splitlines()) == 6
     assert engine.status().as_text(1000) == engine.status().as_text()
-
-
-def test_a_report_is_a_snapshot(package: FakePackage) -> None:
-    engine = engine_of(patch("a", on("scale")))
-    package.load()
-    engine.apply()
-    report = engine.status()
-    engine.revert()
-    assert report["a"].state is State.APPLIED
-    assert "jax" not in report.as_dict()["optax_location"]
-    assert sys.modules["fakepkg"]

@@ -61,30 +61,6 @@ def test_apply_revert_and_calls_race(package: FakePackage) -> None:
     assert pkg.scale is pkg.core.scale is stock
 
 
-def test_imports_race(package: FakePackage) -> None:
-    engine = engine_of(patch("a", on("scale")))
-    start(engine)
-    assert in_threads(*[lambda: package.load().scale(5)] * 8) == [-10] * 8
-
-
-def test_starting_waits_for_an_import_in_another_thread(
-    package: FakePackage,
-) -> None:
-    importing, go_on = package.pause_import()
-    engine = engine_of(patch("a", on("scale")))
-
-    def shim() -> State:
-        assert importing.wait(PATIENCE)
-        assert NAME in sys.modules
-        threading.Timer(0.05, go_on.set).start()
-        start(engine)
-        return engine.status()["a"].state
-
-    pkg, state = in_threads(package.load, shim)
-    assert state is State.APPLIED
-    assert pkg.scale(5) == -10
-
-
 def test_a_function_that_is_not_defined_yet_is_patched_when_its_module_is_imported(
     package: FakePackage, recwarn: pytest.WarningsRecorder
 ) -> None:

@@ -11,14 +11,13 @@ import pydoc
 import types
 import typing
 import weakref
-from typing import Any, Callable, NoReturn
+from typing import Any, NoReturn
 
 import cloudpickle  # type: ignore[import-untyped]
 import pytest
 
 import optax_dtypefix
 from optax_dtypefix._engine.wrapper import PatchedFunction, patched_in
-from optax_dtypefix._tally import paused
 from support.fakepackage import NAME, FakePackage, engine_of, negate, on, patch
 
 
@@ -150,27 +149,6 @@ def test_weak_references(wrapper: Any) -> None:
     del lone
     gc.collect()
     assert reference() is None
-
-
-def test_layers_are_added_and_removed(wrapper: Any) -> None:
-    def plus(function: Callable[..., float], *args: Any, **kwargs: Any) -> float:
-        return function(*args, **kwargs) + 1
-
-    wrapper._self_set_layers([negate, plus])
-    assert wrapper(5, factor=3) == -16
-    wrapper._self_set_layers([plus, negate])
-    assert wrapper(5, factor=3) == -14
-    wrapper._self_set_layers([])
-    assert wrapper(5, factor=3) == 15
-
-
-@pytest.mark.usefixtures("method")
-def test_stock_only_lasts_for_the_block_and_nests(wrapper: Any) -> None:
-    with paused(stock_only=True):
-        with paused():
-            assert wrapper(5) == 10
-        assert (wrapper(5), Box().get()) == (10, 3)
-    assert (wrapper(5), Box().get()) == (-10, -3)
 
 
 class Awkward:

@@ -34,8 +34,7 @@ def main() -> int:
     except (NoOptaxError, LookupError) as error:
         print(f"audit: {error}", file=sys.stderr)
         return 2
-    text = found.as_json() if options.json else found.as_text(detailed=bool(options.only))
-    print(text, flush=True)
+    print(found.as_json() if options.json else found.as_text(), flush=True)
     if options.record:
         write(summarize(found.as_dict()), options.record)
     return 0 if found.ok else 1

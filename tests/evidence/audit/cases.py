@@ -145,7 +145,7 @@ class Case:
     """
 
     name: str
-    build: Callable[[], Any]
+    build: Callable[..., Any]
     rate: str = ""
     inside: str = ""
 
@@ -291,10 +291,10 @@ def required(function: Callable[..., Any]) -> dict[str, Any]:
     }
 
 
-def _build(name: str, function: Callable[..., Any], rate: str) -> Any:
+def _build(name: str, function: Callable[..., Any], rate: str, **more: Any) -> Any:
     if name in _special_builders():
         return _special_builders()[name](function)
-    arguments = required(function)
+    arguments = {**required(function), **more}
     if rate:
         arguments["learning_rate"] = RATES[rate]()
     made = function(**arguments)

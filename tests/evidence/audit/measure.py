@@ -55,7 +55,7 @@ def traced_step(case: Case, regime: Regime, tx: Any = None) -> TracedStep:
     """Build the case, and trace one step of it on the trees of the regime."""
     params, grads = _trees(case, regime)
     tx = _Watched(case.build()) if tx is None else tx
-    return TracedStep(tx, params, grads, _extra_args(case, params, grads))
+    return TracedStep(tx, params, grads, extra_args_of(case, params, grads))
 
 
 class _Watched:
@@ -98,7 +98,7 @@ def _batch(leaf: Any) -> Any:
     return jnp.stack([leaf, leaf])
 
 
-def _extra_args(case: Case, params: PyTree, grads: PyTree) -> dict[str, Any]:
+def extra_args_of(case: Case, params: PyTree, grads: PyTree) -> dict[str, Any]:
     abstract = any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves(params))
     value = jax.eval_shape(loss, params) if abstract else loss(params)
     arguments = {"value": value, "loss": value, "grad": grads, "value_fn": loss, "obj_fn": loss}
@@ -112,7 +112,7 @@ def _eager(case: Case, regime: Regime) -> Iterator[Violation]:
     grads = tree_map(lambda leaf: jnp.full(leaf.shape, 1, leaf.dtype), grad_shapes)
     with jax.disable_jit():  # One primitive at a time: nothing compiles but the primitives.
         state = tx.init(params)
-        extra_args = _extra_args(case, params, grads)
+        extra_args = extra_args_of(case, params, grads)
         updates, new_state = tx.update(grads, state, params, **extra_args)
     bounded = update_dtypes(updates, grads, params, None)
     state_dtypes = list(map(dtype_of, leaves(state)))

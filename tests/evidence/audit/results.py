@@ -22,7 +22,6 @@ KEPT, FIXED, BROKEN, BY_DESIGN = ".", "+", "x", "-"
 LEGEND = (
     f"{KEPT} stock keeps the contract   {FIXED} fixed   {BROKEN} broken   {BY_DESIGN} by design"
 )
-_WORST_FIRST = (BROKEN, BY_DESIGN, FIXED, KEPT)
 _NO_RESULT = ("error: ", "no outcome: ")
 """How messages begin if a transformation returns nothing."""
 _NARROWED = "narrowed: "
@@ -144,33 +143,20 @@ class Audit:
         head = json.dumps(record, indent=1)[:-2]
         return f'{head},\n "rows": [\n{rows}\n ]\n}}'
 
-    def as_text(self, *, detailed: bool = False) -> str:
-        """Return one line a transformation, or with ``detailed`` a case, and the broken cells."""
-        lines = [f"optax {self.report['optax_version']}, jax {self.report['jax_version']}", ""]
+    def as_text(self) -> str:
+        """Return one line a case, and the broken cells."""
+        rows = [(row.title, *map(row.verdict, self.regimes)) for row in self.rows]
         heading = ("transformation", *self.regimes)
-        rows = self.rows if detailed else ()
-        cells = [(row.title, *map(row.verdict, self.regimes)) for row in rows]
-        if not detailed:
-            for name in dict.fromkeys(row.name for row in self.rows):
-                variants = [row for row in self.rows if row.name == name]
-                worst = [_worst(row.verdict(regime) for row in variants) for regime in self.regimes]
-                cells.append((name, *worst))
-        lines += [*table([heading, *cells]), "", LEGEND]
-        if detailed:
-            lines += ["", *(f"{r.title}, {x}: {_message(r, x)}" for r, x in self._broken_at_all())]
-        return "\n".join([*lines, "", *self._conclusion()])
+        said = [f"{r.title}, {x}: {_message(r, x)}" for r, x, _ in self._cells() if _message(r, x)]
+        release = f"optax {self.report['optax_version']}, jax {self.report['jax_version']}"
+        lines = [release, "", *table([heading, *rows]), "", LEGEND, "", *said, ""]
+        return "\n".join([*lines, *self._conclusion()])
 
     def _conclusion(self) -> Iterator[str]:
         total = len(self.rows) * len(self.regimes)
         yield f"Broken cells of {total} (in brackets: gradients have the dtypes of their params):"
         for mode in MODES:
             yield f"  {mode:16}{self.broken(mode):6} ({self.broken(mode, same_dtypes=True)})"
-        reasons: dict[str, set[str]] = {}
-        for row, regime in self._with(BY_DESIGN):
-            call = f"{row.inside}({row.name})" if row.inside else row.name
-            reasons.setdefault(str(row.known_exception(regime)), set()).add(call)
-        for reason, names in reasons.items():
-            yield f"By design: {', '.join(sorted(names))}: {reason}."
         for row, regime in self._with(BROKEN):
             yield f"Broken: {row.title}, {regime}: {_message(row, regime)}"
 
@@ -181,9 +167,6 @@ class Audit:
 
     def _with(self, wanted: str) -> Iterator[tuple[Row, str]]:
         return ((row, regime) for row, regime, verdict in self._cells() if verdict == wanted)
-
-    def _broken_at_all(self) -> Iterator[tuple[Row, str]]:
-        return ((row, regime) for row, regime, verdict in self._cells() if verdict != KEPT)
 
 
 def audit(only: Sequence[str]) -> Audit:
@@ -276,7 +259,3 @@ def _message(row: Row, regime: str) -> str:
     said = {mode: row.messages[mode].get(regime) for mode in MODES}
     message = said["patched"] or said["stock"] or ""
     return " ".join(message.split())
-
-
-def _worst(verdicts: Iterator[str]) -> str:
-    return min(verdicts, key=_WORST_FIRST.index)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
@@ -144,43 +143,12 @@ def test_the_picture_shows_broken_transformations() -> None:
     assert "still wrong" in (text.text for text in root.iter(f"{SVG}text"))
 
 
-def test_the_picture_shows_all_releases_and_the_transformations_of_the_newest() -> None:
-    releases = [f"0.{i}" for i in range(16)]
-    names = ("gone", "adam"), *[("adam",)] * 15
-    counts = {".": 1}
-    records = [
-        {"optax": release, "verdicts": counts, "transformations": dict.fromkeys(of, counts)}
-        for release, of in zip(releases, names)
-    ]
-    drawn = re.findall(r"(0\.\d+|adam|gone)<", draw(records))
-    assert drawn == [*releases, releases[-1], "adam"]
-
-
 def test_a_patch_that_is_off_shows_as_broken() -> None:
     done = audit("--only", "ema", OPTAX_DTYPEFIX_DISABLE="promotion")
     assert done.returncode == 1
     assert "Broken: ema, strict: error: TypePromotionError" in done.stdout
     (row,) = [line for line in done.stdout.splitlines() if line.startswith("ema ")]
     assert "x" in row.split()
-
-
-def test_float32_moments_do_not_count_as_broken() -> None:
-    done = audit("--json", "--only", "rmsprop", OPTAX_DTYPEFIX_ENABLE="float32_moments")
-    assert done.returncode == 0
-    broken = json.loads(done.stdout)["broken"]
-    assert broken["patched"]["all"] == 0
-    assert broken["stock"]["same_dtypes"] > 0
-
-
-def test_the_named_patches_are_measured() -> None:
-    done = audit("--json", "--only", "trace", OPTAX_DTYPEFIX_ONLY="multi_steps")
-    assert cells(json.loads(done.stdout), "trace")["wider"] == "x"
-
-
-def test_an_unknown_name_is_refused() -> None:
-    done = audit("--only", "adamm")
-    assert done.returncode == 2
-    assert "unknown transformation 'adamm'. Did you mean 'adam'?" in done.stderr
 
 
 def test_a_record_counts_verdicts_but_for_what_is_by_design() -> None:

@@ -29,6 +29,15 @@ BEARTYPE = "from beartype.claw import beartype_package; beartype_package({!r})\n
 JAXTYPING = "from jaxtyping import install_import_hook; install_import_hook({!r}, {!r})\n"
 TYPEGUARD = "from typeguard import install_import_hook; install_import_hook({!r})\n"
 REWRITING = "import pytest; pytest.register_assert_rewrite('optax')\n"
+OF_USERS = (
+    BEARTYPE.format("users"),
+    JAXTYPING.format("users", "beartype.beartype"),
+    REWRITING,
+)
+OF_THE_SHIM = (
+    TYPEGUARD.format("optax_dtypefix"),
+    JAXTYPING.format("optax_dtypefix", "beartype.beartype"),
+)
 
 
 def run(folder: Path, script: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -37,33 +46,16 @@ def run(folder: Path, script: str, **variables: str) -> subprocess.CompletedProc
 
 
 @pytest.mark.parametrize(
-    "hook",
+    "script",
     [
-        BEARTYPE.format("users"),
-        JAXTYPING.format("users", "beartype.beartype"),
-        JAXTYPING.format("optax", None),
-        REWRITING,
+        *(hook + BEFORE for hook in (*OF_USERS, JAXTYPING.format("optax", None))),
+        *(hook + BEFORE for hook in OF_THE_SHIM),
+        *(BEFORE + hook for hook in OF_USERS),
+        BEFORE + "import importlib, optax\nimportlib.reload(optax)\n",
     ],
 )
-def test_a_hook_on_the_users_package(tmp_path: Path, hook: str) -> None:
-    done = run(tmp_path, hook + BEFORE + "import users")
-    assert done.stdout == "patched\n", done.stderr
-
-
-@pytest.mark.parametrize(
-    "hook",
-    [TYPEGUARD.format("optax_dtypefix"), JAXTYPING.format("optax_dtypefix", "beartype.beartype")],
-)
-def test_a_hook_on_the_shim(tmp_path: Path, hook: str) -> None:
-    done = run(tmp_path, hook + BEFORE + "import users")
-    assert done.stdout == "patched\n", done.stderr
-
-
-@pytest.mark.parametrize(
-    "hook", [BEARTYPE.format("users"), JAXTYPING.format("users", "beartype.beartype"), REWRITING]
-)
-def test_a_hook_installed_after_the_shim(tmp_path: Path, hook: str) -> None:
-    done = run(tmp_path, BEFORE + hook + "import users")
+def test_a_program_with_a_hook_is_patched(tmp_path: Path, script: str) -> None:
+    done = run(tmp_path, script + "import users")
     assert done.stdout == "patched\n", done.stderr
 
 
@@ -105,12 +97,6 @@ def test_a_wrapt_wrapper_on_the_same_function(tmp_path: Path, first: str) -> Non
     hooks = BEFORE + "import optax\n" + layer if first == "shim" else layer + BEFORE
     done = run(tmp_path, hooks + "import users\nprint(set(seen))")
     assert done.stdout == "patched\n{'update'}\n", done.stderr
-
-
-def test_optax_reloaded(tmp_path: Path) -> None:
-    script = BEFORE + "import importlib, optax\nimportlib.reload(optax)\nimport users"
-    done = run(tmp_path, script)
-    assert done.stdout == "patched\n", done.stderr
 
 
 def test_autoreload_of_ipython(tmp_path: Path) -> None:

@@ -1,31 +1,17 @@
-"""Run the transformations with moments on the same gradients, and save their updates.
-
-``python -m evidence.rounding.measure DTYPE FILE`` runs 300 steps for each kind and size of
-gradients, all at once. Run it with ``OPTAX_DTYPEFIX=off`` for stock.
-"""
+"""Gradients of each size, the updates for them over 300 steps, and the errors of these."""
 
 from __future__ import annotations
 
-import optax_dtypefix  # noqa: F401  # isort: skip  # First, as in a training script.
-
-import sys
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 STEPS, SHAPE = 300, (8, 8)
 WINDOWS = {"10-99": slice(10, 100), "100-299": slice(100, STEPS)}
 KINDS = ("normal", "sparse", "constant")
 EXPONENTS = tuple(range(-13, 1))
-
-_NAMES = (
-    *("adam", "belief", "yogi", "radam", "rms", "stddev", "rss", "sm3", "factored_rms", "adamax"),
-    *("amsgrad", "novograd", "adadelta", "adan", "acprop", "cocob", "ademamix", "adopt"),
-    "simplified_ademamix",
-)
 
 
 def gradients(exponents: tuple[int, ...] = EXPONENTS, kinds: tuple[str, ...] = KINDS) -> Any:
@@ -42,20 +28,6 @@ def gradients(exponents: tuple[int, ...] = EXPONENTS, kinds: tuple[str, ...] = K
     }
     rows = np.stack([by_kind[kind] * 2.0**exponent for kind in kinds for exponent in exponents])
     return rows.astype(np.float16).astype(jnp.bfloat16)
-
-
-def transformations() -> dict[str, Any]:
-    """Build the transformations with moments that the installed optax has."""
-    contrib = getattr(optax, "contrib", optax)
-
-    def found(name: str) -> Any:
-        return getattr(optax, name, None) or getattr(contrib, name, None)
-
-    built = {name: build() for name in _NAMES if (build := found(f"scale_by_{name}"))}
-    built["factors"] = optax.scale_by_factored_rms(min_dim_size_to_factor=2)
-    if madgrad := found("scale_by_madgrad"):
-        built["madgrad"] = madgrad(1e-2)
-    return built
 
 
 def updates_of(tx: Any, rows: Any, dtype: Any) -> Any:
@@ -87,18 +59,3 @@ def errors(updates: Any, reference: Any) -> dict[str, Any]:
             error = np.abs(got - exact).sum((1, 2, 3)) / np.abs(exact).sum((1, 2, 3))
         found[name] = np.where(np.isnan(error), np.inf, error)
     return found
-
-
-def main(dtype: str, file: str) -> None:
-    """Save the updates of each transformation. The names of those that raise are left out."""
-    rows, found = gradients(), {}
-    for name, tx in transformations().items():
-        try:
-            found[name] = updates_of(tx, rows, jnp.dtype(dtype))
-        except TypeError as error:
-            print(f"{name}: {error}", file=sys.stderr)
-    np.savez(file, **found)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

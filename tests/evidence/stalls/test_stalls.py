@@ -9,30 +9,13 @@ import optax
 import pytest
 
 from evidence.stalls.measure import KINDS, errors
+from evidence.ways import in_three_ways
 from optax_dtypefix._engine.release import Release
-from support.processes import PATCHED, QUICKLY, STOCK, finish, start, stdout_of
+from support.processes import QUICKLY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-
-def measure(folder: Path, half: str, *names: str) -> tuple[Any, Any, Any]:
-    """Return the last updates of a float64 reference, of stock and of patched optax."""
-    ways = {
-        "reference": {**STOCK, "JAX_ENABLE_X64": "1"},
-        "stock": STOCK,
-        "patched": PATCHED,
-    }
-    module = ("-m", "evidence.stalls.measure")
-    running = [
-        start(*module, half, folder / f"{way}.npz", *names, **QUICKLY, **variables)
-        for way, variables in ways.items()
-    ]
-    for done in finish(running):
-        stdout_of(done)
-    reference, stock, patched = (dict(np.load(folder / f"{way}.npz")) for way in ways)
-    return reference, stock, patched
 
 
 def cells(measured: tuple[Any, Any, Any]) -> Iterator[tuple[str, str, float, float]]:
@@ -53,7 +36,9 @@ def half(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture(scope="module")
 def measured(half: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return measure(tmp_path_factory.mktemp("stalls"), half)
+    """Return the last updates of a float64 reference, of stock and of patched optax."""
+    folder: Path = tmp_path_factory.mktemp("stalls")
+    return in_three_ways(folder, "evidence.stalls.measure", half, **QUICKLY)
 
 
 RELEASE = Release(optax.__version__)
@@ -102,7 +87,7 @@ def test_no_moment_stalls(measured: Any, half: str) -> None:
         if got > 0.02
         and case.split("|")[0] not in STALLS
         and not is_known(case, kind, half)
-        # Squares of 1e-3 are 17 times the smallest float16: ``evidence/rounding`` bounds that.
+        # Squares of 1e-3 are 17 times the smallest float16: ``test_float16_eps`` bounds that.
         and not (half == "float16" and kind == "small")
     ]
     assert found == []
