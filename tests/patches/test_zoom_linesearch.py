@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import inspect
 import warnings
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,10 +12,10 @@ import pytest
 
 import optax_dtypefix
 from optax_dtypefix._contract.x64 import x64
-from support.contract import assert_keeps_the_contract, float64_in
+from support.contract import assert_keeps_the_contract
 from support.nodes import Converting
 from support.patch_cases import FuzzCase, Program
-from support.trees import dtypes_of, leaves, tree_map, types
+from support.trees import dtypes_of, tree_map, types
 
 if TYPE_CHECKING:
     from support.fuzzing import Draw
@@ -122,21 +121,6 @@ def assert_found(params: Any) -> None:
     wide = np.complex128 if jnp.issubdtype(dtype, jnp.complexfloating) else np.float64
     found, expected = (np.asarray(leaf).astype(wide) for leaf in (params, target(dtype)))
     np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
-
-
-@needs_lbfgs
-def test_the_state_of_lbfgs_keeps_its_dtypes_in_loops(dtype: Any) -> None:
-    tx = optax.lbfgs()
-    carry = start(dtype), tx.init(start(dtype))
-    assert not any(leaf.dtype in (jnp.int64, jnp.uint64) for leaf in leaves(carry))
-
-    def body(carry: Any, keep: Any) -> Any:
-        return jax.lax.cond(keep, lambda c: c, lambda c: step(tx, c), carry), None
-
-    after, _ = jax.eval_shape(lambda c: jax.lax.scan(body, c, jnp.zeros(3, bool)), carry)
-    assert [(leaf.shape, leaf.dtype) for leaf in leaves(after)] == [
-        (leaf.shape, leaf.dtype) for leaf in leaves(carry)
-    ]
 
 
 @needs_lbfgs
@@ -268,14 +252,6 @@ def test_a_mixed_tree_finds_the_minimum() -> None:
 
 
 @needs_lbfgs
-def test_float32_in_64_bit_mode_has_no_float64_inside() -> None:
-    with x64():
-        params = start(jnp.dtype(jnp.float32))
-        tx = optax.lbfgs()
-        assert not float64_in(lambda p: step(tx, (p, tx.init(p))), params)
-
-
-@needs_lbfgs
 def test_every_variant_of_lbfgs_keeps_the_contract() -> None:
     """A user-defined search, none with a learning rate, and a search after another optimizer."""
     search = (
@@ -288,20 +264,6 @@ def test_every_variant_of_lbfgs_keeps_the_contract() -> None:
     assert_keeps_the_contract(optax.lbfgs(linesearch=search), params, extra=extra_args)
     assert_keeps_the_contract(optax.lbfgs(0.1, linesearch=None), params, extra=extra_args)
     assert_keeps_the_contract(optax.chain(optax.sgd(1.0), search), params, extra=extra_args)
-
-
-@needs_lbfgs
-def test_the_default_line_search_keeps_the_arguments_of_stock() -> None:
-    from optax_dtypefix.patches.zoom_linesearch.lbfgs import arguments_of
-
-    default = inspect.signature(optax.lbfgs).parameters["linesearch"].default
-    arguments = arguments_of(default)
-    assert arguments["max_linesearch_steps"] == (15 if optax.__version__ == "0.2.3" else 20)
-    stock = optax_dtypefix.original(optax.scale_by_zoom_linesearch)
-    again = arguments_of(stock(7, tol=0.25, stepsize_precision=1e-3))
-    assert again["max_linesearch_steps"] == 7
-    assert (again["tol"], again["stepsize_precision"]) == (0.25, 1e-3)
-    assert arguments_of(optax.scale_by_zoom_linesearch(7)) is None
 
 
 @needs_lbfgs
@@ -336,16 +298,6 @@ def test_a_default_search_that_a_reload_built_with_the_patch_is_left_alone(
         warnings.simplefilter("always")
         assert callable(optax.lbfgs().update)
     assert not caught
-
-
-@needs_lbfgs
-def test_a_search_whose_functions_call_each_other_is_read_once() -> None:
-    from optax_dtypefix.patches.zoom_linesearch.lbfgs import arguments_of
-
-    def step(count: int) -> int:
-        return count and step(count - 1)
-
-    assert arguments_of(optax.GradientTransformation(step, lambda: step(1))) is None
 
 
 @needs_backtracking

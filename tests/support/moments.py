@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -10,9 +10,7 @@ import optax
 import pytest
 
 from optax_dtypefix._contract.moments import second_moments
-from optax_dtypefix._tally import Tally
-from optax_dtypefix.patches._support.layer import STARTS_ABOVE_ZERO, InFloat32, Layer
-from optax_dtypefix.patches._support.rebuild import Call
+from optax_dtypefix.patches._support.layer import STARTS_ABOVE_ZERO
 from support.builders import builders, stock_of
 
 if TYPE_CHECKING:
@@ -70,22 +68,10 @@ def build(transform: MomentTransform) -> Any:
     return transform.function(**_ARGUMENTS.get(transform.name, {}))
 
 
-def stock_and_patched(
-    transform: MomentTransform,
-    is_narrow: Callable[[Any], bool],
-    wide: Callable[[type], tuple[str, ...]] | None = None,
-) -> tuple[Any, Any]:
-    """Build a transformation as stock does, and with one patch alone."""
+def stock_and_patched(transform: MomentTransform) -> tuple[Any, Any]:
+    """Build a transformation as stock does, and with the patches."""
     arguments = _ARGUMENTS.get(transform.name, {})
-    tx = stock_of(transform.function)(**arguments)
-    layer = Layer(tx, transform.name)
-    InFloat32(is_narrow, wide).add_to(layer, Tally())
-    return tx, layer.rebuild(Call(type(tx), *tx))
-
-
-def program(tx: Any, params: Any) -> str:
-    """Return the jaxpr of the first step."""
-    return str(jax.make_jaxpr(lambda p: tx.update(p, tx.init(p), p))(params))
+    return stock_of(transform.function)(**arguments), build(transform)
 
 
 def adam_step(

@@ -124,11 +124,12 @@ def tests_of(file: str) -> list[list[str]]:
     name = path.parts[1].removesuffix(".py")
     shared = ["tests/patches/test_faults.py", "tests/patches/test_programs.py"]
     if name in ("_support", "__init__"):
-        names = ("properties", "user_trees", "calls", "counts", "eager_steps")
+        names = ("properties", "transformations", "user_trees", "calls", "counts", "eager_steps")
         by_all = [f"tests/patches/test_{name}.py" for name in names] + _own_tests(path.stem)
         return [shared, by_all, *map(_own_tests, _importers(path.stem))]
     by_name = [*shared, "tests/patches/test_reached.py", "tests/patches/test_properties.py"]
-    return [[*shared[:1], "-k", name], _own_tests(name), [*by_name[1:], "-k", name]]
+    table = ["tests/patches/test_transformations.py"]
+    return [[*shared[:1], "-k", name], _own_tests(name), [*by_name[1:], "-k", name], table]
 
 
 def _own_tests(name: str) -> list[str]:
