@@ -10,11 +10,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Callable
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from packaging.version import Version
 
 import optax_dtypefix
 from evidence.audit.cases import RATES, Case, cases
@@ -189,6 +189,8 @@ def test_float32_runs_the_program_of_stock(case: Case) -> None:
     faults = faults_of(f"optax.{case.name}", RELEASE)
     if any("any dtype" in kinds for kinds in faults.values()):
         pytest.skip("stock is at fault")
+    if case.name == "scale_by_novograd" and Version(optax.__version__) < Version("0.2.4"):
+        pytest.skip("the program has casts that XLA removes")
     params, grads = _trees(case, BY_NAME["f32"])
     extra = _extra_args(case, params, grads)
     with optax_dtypefix.disabled():
@@ -199,16 +201,18 @@ def test_float32_runs_the_program_of_stock(case: Case) -> None:
 @by_case(PLAIN)
 def test_a_new_state_has_the_leaves_of_stock(case: Case) -> None:
     """So checkpoints are exchanged. Only statistics, which have other shapes, may be wider."""
-    for name in ("bf16", "f32"):
-        params, _ = BY_NAME[name].trees()
-        with optax_dtypefix.disabled():
-            stock = jax.eval_shape(case.build().init, params)
-        new = jax.eval_shape(case.build().init, params)
-        assert jax.tree_util.tree_structure(new) == jax.tree_util.tree_structure(stock)
-        shapes = [param.shape for param in leaves(params)]
-        for leaf, other in zip(leaves(new), leaves(stock)):
-            assert leaf.shape == other.shape
-            assert leaf.dtype == other.dtype or leaf.shape not in shapes
+    if case.name == "MultiSteps" and Version(optax.__version__) < Version("0.2.8"):
+        pytest.skip("its accumulators are float32, as in 0.2.8")
+    for regime in (BY_NAME["bf16"], BY_NAME["f32"]):
+        stock, new = on_stock(case, regime), step_of(case, regime)
+        if stock is None:
+            continue
+        assert new.structures[0] == stock.structures[0]
+        shapes = [param.shape for param in leaves(regime.trees()[0])]
+        for (shape, dtype, _), before, after in zip(new.before, stock.before, stock.after):
+            assert shape == before[0]
+            # Or the dtype that the first step gives the leaf on stock.
+            assert dtype in (before[1], after[1]) or shape not in shapes
 
 
 @by_case([case for case in USERS if case.name.endswith("a mean")])
