@@ -331,6 +331,25 @@ def test_functions_without_promotion_accept_a_hyperparameter(dtype: Any, asked: 
     np.testing.assert_allclose(np.asarray(updates, float), 0.1, rtol=4e-3)
 
 
+@pytest.mark.parametrize("kind", [TypeError, ValueError])
+def test_an_error_of_the_users_own_comes_out_at_once(kind: type[Exception]) -> None:
+    calls = []
+
+    def update(*_: Any) -> Any:
+        calls.append(1)
+        raise kind("mine")
+
+    inner = optax.GradientTransformation(lambda _: optax.EmptyState(), update)
+    tx = inject(lambda rate: optax.chain(optax.scale(rate), inner))(0.5)
+    params = tree_of("bfloat16")
+    state = tx.init(params)
+    calls.clear()
+    with pytest.raises(kind, match="mine") as raised:
+        tx.update(params, state, params)
+    assert calls == [1]
+    assert raised.value.__context__ is None
+
+
 def test_a_numpy_scalar_scales_float8_as_a_python_number_does() -> None:
     """JAX promotes float8 with nothing else."""
 
