@@ -115,15 +115,6 @@ def test_updates_are_those_of_the_inner_transformation(
 
 
 @pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
-def test_an_inner_state_that_starts_as_an_integer_can_become_a_mean(wrap: Any) -> None:
-    tx = wrap(averaging(0))
-    params = {"w": jnp.ones(3)}
-    _, state = jax.jit(tx.update)(params, tx.init(params), params)
-    assert state.inner_state.dtype == jnp.float32
-    assert float(state.inner_state) == 0.5
-
-
-@pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
 def test_complex_gradients_of_a_real_inner_state_raise_as_in_stock(wrap: Any) -> None:
     """``init`` cannot know that gradients will be complex."""
     tx = wrap(averaging(jnp.float32(0)))

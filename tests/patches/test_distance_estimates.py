@@ -12,15 +12,12 @@ from packaging.version import Version
 
 import optax_dtypefix
 from optax_dtypefix._contract.x64 import is_x64, x64
-from support.contract import assert_keeps_the_contract, float64_in
 from support.nodes import Matrix
 from support.patch_cases import FuzzCase, Program
 from support.transformations import with_value
-from support.trees import REGIMES, dtypes_of, in_float64, leaves, tree_map, tree_of
+from support.trees import dtypes_of, in_float64, leaves, tree_map, tree_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from support.fuzzing import Draw
 
 
@@ -117,70 +114,6 @@ def fields(state: Any, names: tuple[str, ...]) -> dict[str, Any]:
     """Return those of the named fields that the state, or a part of a chain, has."""
     parts = [part for part in (state, *state) if hasattr(part, "_fields")]
     return {n: getattr(part, n) for part in parts for n in names if n in part._fields}
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(("wide", "dtypes"), REGIMES.values(), ids=REGIMES)
-def test_keeps_the_contract(name: str, wide: bool, dtypes: tuple[Any, ...]) -> None:
-    with x64(wide):
-        tx, params = build(name), tree_of(*dtypes)
-        assert_keeps_the_contract(tx, params, extra=lambda _: values(name))
-        state = tx.init(params)
-        expected = jnp.dtype(jnp.float64 if set(dtypes) == {jnp.float64} else jnp.float32)
-        assert {leaf.dtype for leaf in fields(state, SCALARS[name]).values()} == {expected}
-        # The base optimizer of mechanize multiplies int64 leaves.
-        ints = name == "mechanize" and jnp.int64 in dtypes
-        if jnp.float64 not in dtypes and not ints:
-            step = lambda s, p: tx.update(p, s, p, **values(name))  # noqa: E731
-            assert not float64_in(tx.init, params)
-            assert not float64_in(step, state, params)
-
-
-RATES: dict[str, Callable[[], Any]] = {
-    "schedule": lambda: optax.linear_schedule(0.1, 0.01, 10),
-    "strong schedule": lambda: lambda count: jnp.asarray(0.1) / (1 + count),
-    "array": lambda: jnp.asarray(0.1, jnp.float32),
-    "narrow array": lambda: jnp.asarray(0.1, jnp.bfloat16),
-    "float32": lambda: np.float32(0.1),
-    "float64": lambda: np.float64(0.1),
-    "wide array": lambda: jnp.asarray(np.float64(0.1)),
-}
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "mechanize"])
-@pytest.mark.parametrize("rate", RATES.values(), ids=RATES)
-def test_the_learning_rate_may_have_any_type(name: str, rate: Any) -> None:
-    for regime in ("mixed", "mixed x64"):
-        wide, dtypes = REGIMES[regime]
-        with x64(wide):
-            tx = build(name, learning_rate=rate())
-            optax_dtypefix.check(tx, tree_of(*dtypes), **values(name)).raise_if_broken()
-    with x64():
-        tx, params = build(name, learning_rate=rate()), tree_of(jnp.bfloat16)
-        assert_keeps_the_contract(tx, params, extra=lambda _: values(name))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_gradients_may_be_wider_than_the_params(name: str) -> None:
-    params, grads = tree_of(jnp.bfloat16), tree_of(jnp.float32)
-    tx = build(name)
-    state = tx.init(params)
-    updates, after = tx.update(grads, state, params, **values(name))
-    assert all(leaf.dtype == jnp.float32 for leaf in leaves(updates))
-    assert dtypes_of(after) == dtypes_of(state)
-
-
-def fields_of(state: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dtype of each leaf, with the name of its field."""
-    if hasattr(state, "_fields"):
-        state = state._asdict()
-    elif isinstance(state, tuple):
-        state = dict(enumerate(state))
-    if not isinstance(state, dict):
-        yield name, state.dtype
-        return
-    for key, child in state.items():
-        yield from fields_of(child, name if key in ("w", "b") else key)
 
 
 def square(tree: Any) -> Any:
@@ -338,17 +271,6 @@ def test_copies_of_the_params_have_their_dtypes(name: str) -> None:
         assert dtypes_of(copied) == dtypes_of(params)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_state_restored_from_stock_keeps_its_dtypes(name: str) -> None:
-    tx, params = build(name), tree_of(jnp.bfloat16)
-    state = tree_map(
-        lambda leaf: leaf.astype(jnp.bfloat16) if leaf.dtype == jnp.float32 else leaf,
-        tx.init(params),
-    )
-    _, new_state = jax.jit(tx.update)(params, state, params, **values(name))
-    assert dtypes_of(new_state) == dtypes_of(state)
-
-
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("momo")])
 def test_the_loss_may_have_any_type(name: str) -> None:
     tx, params = build(name), tree_of(jnp.float32)
@@ -447,15 +369,6 @@ def test_a_complex_learning_rate_keeps_its_imaginary_part() -> None:
         np.testing.assert_allclose(rotated[name], (1 + 2j) * leaf, rtol=1e-6)
 
 
-@pytest.mark.skipif("dog" not in NAMES, reason="dog came with optax 0.2.3")
-@pytest.mark.parametrize("name", ["dog", "dowg"])
-def test_weight_decay_with_a_mask(name: str) -> None:
-    params = tree_of(jnp.bfloat16)
-    for mask in ({"w": True, "b": False}, lambda tree: tree_map(lambda p: p.ndim > 1, tree)):
-        tx = build(name, weight_decay=jnp.asarray(0.1, jnp.float32), mask=mask)
-        assert_keeps_the_contract(tx, params)
-
-
 def steps_of(tx: Any, params: Any, gradients: list[Any], losses: Any = None) -> Any:
     """Return the updates and states of a few steps, with the params moved by the updates."""
     state, found, update = tx.init(params), [], jax.jit(tx.update)
@@ -501,16 +414,6 @@ def test_gradients_under_other_keys_raise(name: str) -> None:
         tx.update({"v": jnp.ones(3)}, tx.init(params), params, **values(name))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_an_integer_param_has_float_updates(name: str) -> None:
-    params = tree_of(jnp.float32, jnp.int32)
-    found = steps_of(build(name), params, gradients_in(jnp.float32, params), losses_of(name))
-    for updates, state in found:
-        assert {*dtypes_of(updates)} == {jnp.dtype(jnp.float32)}
-        averages = leaves(fields(state, AVERAGES))
-        assert all(leaf.dtype == jnp.float32 for leaf in averages)
-
-
 @pytest.mark.skipif("dog" not in NAMES, reason="dog came with optax 0.2.3")
 def test_dog_trains_on_float16_gradients() -> None:
     """The first updates on |x - 3|^2 / 2 are below the smallest float16 number."""
@@ -528,21 +431,6 @@ def test_dog_trains_on_float16_gradients() -> None:
         exact = exact - distance / np.sqrt(total + EPS) * gradient
     np.testing.assert_allclose(x, exact, rtol=1e-4)
     assert np.abs(exact - 3).max() < 1e-2
-
-
-@pytest.mark.parametrize("wide", [False, True])
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-@pytest.mark.parametrize("name", NAMES)
-def test_nodes_may_convert_and_check_their_children(name: str, dtype: Any, wide: bool) -> None:
-    with x64(wide):
-        tx, plain = build(name), {"w": tree_of(dtype)["w"]}
-        gradients = gradients_in(dtype, plain)
-        expected = steps_of(tx, plain, gradients, losses_of(name))
-        wrapped = [{"w": Matrix(tree["w"])} for tree in (plain, *gradients)]
-        found = steps_of(tx, wrapped[0], wrapped[1:], losses_of(name))
-        assert isinstance(found[-1][0]["w"], Matrix)
-        for leaf, other in zip(leaves(found), leaves(expected)):
-            np.testing.assert_array_equal(leaf, other)
 
 
 def pairs(tree: Any) -> Any:

@@ -11,13 +11,11 @@ import pytest
 from packaging.version import Version
 
 import optax_dtypefix
-from optax_dtypefix._contract.dtypes import is_half_dtype
 from optax_dtypefix._contract.moments import moments as moments_of
 from optax_dtypefix._contract.x64 import x64
 from support import moments
 from support.builders import builders
-from support.contract import assert_keeps_the_contract, float64_in
-from support.nodes import Converting
+from support.contract import assert_keeps_the_contract
 from support.patch_cases import FuzzCase, Program
 from support.trees import dtypes_of, in_float64, leaves, tree_map, tree_of, types
 
@@ -57,7 +55,6 @@ PROGRAMS = {
 }
 
 NEED_PARAMS = ("scale_by_cocob", "scale_by_factored_rms", "scale_by_madgrad", "scale_by_novograd")
-REFUSE_COMPLEX = ("scale_by_adopt", "scale_by_madgrad", "scale_by_sm3")
 
 WRAPPED = builders("float32_moments")
 by_transform = moments.parametrize([t for t in moments.SIMPLE if t.name in WRAPPED])
@@ -236,17 +233,6 @@ def test_keeps_the_contract_with_moments_in_float32(transform: MomentTransform) 
 
 
 @by_transform
-def test_other_trees_keep_the_contract(transform: MomentTransform) -> None:
-    trees: list[Any] = [(jnp.bfloat16,), (jnp.float16, jnp.float32)]
-    if transform.name not in REFUSE_COMPLEX:  # As stock does.
-        trees.append((jnp.bfloat16, jnp.complex64))
-    for dtypes in trees:
-        assert_keeps_the_contract(moments.build(transform), tree_of(*dtypes))
-        with x64():
-            assert_keeps_the_contract(moments.build(transform), tree_of(*dtypes))
-
-
-@by_transform
 def test_an_update_is_as_wide_as_gradient_and_param(transform: MomentTransform) -> None:
     for params, grads in (
         (tree_of(jnp.bfloat16), tree_of(jnp.float32)),
@@ -255,34 +241,6 @@ def test_an_update_is_as_wide_as_gradient_and_param(transform: MomentTransform) 
         tx = moments.build(transform)
         updates, _ = tx.update(grads, tx.init(params), params)
         assert types(updates) == types(tree_of(jnp.float32))
-
-
-@by_transform
-def test_the_state_has_the_structure_and_shapes_of_stock(transform: MomentTransform) -> None:
-    params = tree_of(jnp.bfloat16)
-    stock, _ = moments.stock_and_patched(transform, is_half_dtype, moments_of)
-    expected, got = stock.init(params), moments.build(transform).init(params)
-    assert jax.tree_util.tree_structure(got) == jax.tree_util.tree_structure(expected)
-    assert list(map(jnp.shape, leaves(got))) == list(map(jnp.shape, leaves(expected)))
-
-
-@by_transform
-def test_float32_params_have_the_program_of_stock(transform: MomentTransform) -> None:
-    params = tree_of(jnp.float32)
-    both = moments.stock_and_patched(transform, is_half_dtype, moments_of)
-    stock, patched = (moments.program(tx, params) for tx in both)
-    assert patched == stock
-
-
-@by_transform
-def test_64_bit_mode_changes_no_dtype(transform: MomentTransform) -> None:
-    with x64():
-        tx, params = moments.build(transform), tree_of(jnp.bfloat16)
-        state = tx.init(params)
-        updates, new_state = jax.eval_shape(tx.update, params, state, params)
-        assert dtypes_of(new_state) == dtypes_of(state)
-        assert {*dtypes_of(updates)} == {np.dtype(jnp.bfloat16)}
-        assert not any(float64_in(lambda p: tx.update(p, tx.init(p), p), params))
 
 
 def test_float64_stays_float64() -> None:
@@ -306,16 +264,6 @@ def test_sophia_keeps_the_contract() -> None:
     assert_keeps_the_contract(tx, params, extra=lambda _: {"obj_fn": objective})
     assert tx.init(params).nu["w"].dtype == jnp.float32
     assert set(seen) == {np.dtype(jnp.bfloat16)}
-
-
-@by_transform
-def test_a_state_restored_from_stock_keeps_its_dtypes(transform: MomentTransform) -> None:
-    tx, params = moments.build(transform), tree_of(jnp.bfloat16)
-    state = tx.init(params)
-    held = {name: getattr(state, name) for name in moments_of(type(state))}
-    narrow = state._replace(**tree_map(lambda leaf: leaf.astype(jnp.bfloat16), held))
-    _, after = jax.jit(tx.update)(params, narrow, params)
-    assert dtypes_of(after) == dtypes_of(narrow) != dtypes_of(state)
 
 
 @HALVES
@@ -354,14 +302,6 @@ def test_a_dtype_that_the_user_chose_is_kept() -> None:
         _, after = tx.update(params, state, params)
         assert {*dtypes_of(getattr(state, field))} == {*dtypes_of(getattr(after, field))} == narrow
     assert {*dtypes_of(state.nu)} == {jnp.dtype(jnp.float32)}
-
-
-def test_nodes_may_convert_their_children() -> None:
-    params = Converting(jnp.ones(3, jnp.bfloat16))
-    tx = optax.trace(0.9)
-    updates, state = jax.jit(tx.update)(params, tx.init(params), params)
-    assert isinstance(updates, Converting)
-    assert state.trace.child.dtype == jnp.float32
 
 
 def dtypes_of_moments(state: Any) -> set[Any]:

@@ -145,24 +145,9 @@ def one_norms() -> dict[str, Any]:
     return found
 
 
-def transformations() -> dict[str, Any]:
-    found = {
-        "clip_by_global_norm": optax.clip_by_global_norm(1.0),
-        "clip_by_block_rms": optax.clip_by_block_rms(0.1),
-        "adaptive_grad_clip": optax.adaptive_grad_clip(0.1),
-        "scale_by_trust_ratio": optax.scale_by_trust_ratio(),
-    }
-    if hasattr(optax, "normalize_by_update_norm"):
-        found["normalize_by_update_norm"] = optax.normalize_by_update_norm()
-    return found
-
-
-TWO_NORMS, ONE_NORMS, TRANSFORMATIONS = two_norms(), one_norms(), transformations()
+TWO_NORMS, ONE_NORMS = two_norms(), one_norms()
 by_gradients = pytest.mark.parametrize("case", GRADIENTS.values(), ids=GRADIENTS.keys())
 by_two_norm = pytest.mark.parametrize("norm", TWO_NORMS.values(), ids=TWO_NORMS.keys())
-by_transformation = pytest.mark.parametrize(
-    "tx", TRANSFORMATIONS.values(), ids=TRANSFORMATIONS.keys()
-)
 
 
 @by_two_norm
@@ -355,27 +340,6 @@ def test_projections_are_right(case: Any) -> None:
     np.testing.assert_array_equal(in_float64(inside["w"]), in_float64(tree["w"]))
     got = in_float64(optax.projections.projection_l1_ball(tree, 3.0))
     np.testing.assert_allclose(sum(np.abs(leaf).sum() for leaf in leaves(got)), 3, rtol=2**-9)
-
-
-@by_transformation
-@pytest.mark.parametrize("dtype", HALVES)
-def test_keeps_the_contract(tx: Any, dtype: Any) -> None:
-    trees = [tree_of(dtype), tree_of(dtype, jnp.float32), tree_of(jnp.float16, jnp.bfloat16)]
-    for grads in trees:
-        assert_keeps_the_contract(tx, grads)
-        assert_keeps_the_contract(tx, tree_of(jnp.float32), grads)
-        assert_keeps_the_contract(tx, grads, tree_of(jnp.float32))
-
-
-@by_transformation
-def test_64_bit_mode_keeps_the_contract(tx: Any) -> None:
-    with x64():
-        for dtype in (jnp.bfloat16, jnp.float32):
-            grads = tree_of(dtype)
-            assert_keeps_the_contract(tx, grads)
-            assert not float64_in(lambda g: tx.update(g, tx.init(g), g), grads)
-        for more in (jnp.float32, jnp.bfloat16):
-            assert_keeps_the_contract(tx, tree_of(jnp.float64, more))
 
 
 ARRAYS: dict[str, Any] = {

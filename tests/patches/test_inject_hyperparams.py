@@ -14,9 +14,8 @@ from packaging.version import Version
 import optax_dtypefix
 from evidence.audit import cases as transformations
 from optax_dtypefix._contract.x64 import x64
-from optax_dtypefix.patches.hyperparameters import _make_weak as weak
 from optax_dtypefix.patches.releases import TESTED
-from support.contract import assert_keeps_the_contract, assert_within_the_bound, float64_in
+from support.contract import assert_keeps_the_contract, float64_in
 from support.moments import adam_step
 from support.patch_cases import FuzzCase, Program
 from support.processes import PATCHED, STOCK, finish, start, stdout_of
@@ -132,29 +131,9 @@ if optax.__version__ not in ("0.1.2", "0.1.3"):
     BUILDS["hyperparam_dtype"] = lambda: inject(optax.adam, hyperparam_dtype=jnp.float32)(RATE)
 
 
-@pytest.mark.parametrize("regime", ["bfloat16", "mixed", "halves"])
 @pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS.keys())
-def test_keeps_the_contract(build: Any, regime: str) -> None:
-    _, dtypes = REGIMES[regime]
-    assert_keeps_the_contract(build(), tree_of(*dtypes))
-
-
-@pytest.mark.parametrize(
-    "dtypes", [(jnp.float32, jnp.int32), (jnp.float32, jnp.complex64)], ids=["integer", "complex"]
-)
-@pytest.mark.parametrize("rate", [0.1, warm_up], ids=["number", "schedule"])
-def test_integer_and_complex_leaves_keep_the_contract(rate: Any, dtypes: Any) -> None:
-    assert_keeps_the_contract(inject(optax.sgd)(rate, momentum=0.9), tree_of(*dtypes))
-
-
-@pytest.mark.parametrize("build", [BUILDS["sgd"], BUILDS["adamw, schedule"]])
-def test_gradients_may_have_other_dtypes_than_the_params(build: Any) -> None:
-    assert_keeps_the_contract(build(), tree_of(jnp.float32), tree_of(jnp.bfloat16))
-    tx, params, grads = build(), tree_of(jnp.bfloat16), tree_of(jnp.float32)
-    first = tx.init(params)
-    updates, state = tx.update(grads, first, params)
-    assert_within_the_bound(updates, grads, params)
-    assert dtypes_of(state) == dtypes_of(first)
+def test_keeps_the_contract(build: Any) -> None:
+    assert_keeps_the_contract(build(), tree_of(jnp.bfloat16, jnp.float32))
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
@@ -172,19 +151,6 @@ def test_hyperparameters_are_floats_beside_other_kinds_of_number(first: Any) -> 
         assert jnp.issubdtype(state.hyperparams[name].dtype, jnp.floating)
         leaf = state.hyperparams[name]
         assert float(leaf) == float(jnp.asarray(value, leaf.dtype))
-
-
-def test_float32_has_the_state_and_results_of_stock() -> None:
-    stock = optax_dtypefix.original(inject)
-    params = tree_of(jnp.float32)
-    for tx_factory, args in ((optax.adam, (warm_up,)), (optax.apply_every, (3,))):
-        expected, got = stock(tx_factory)(*args), inject(tx_factory)(*args)
-        assert type(got) is type(expected)
-        states = got.init(params), expected.init(params)
-        assert types(states[0]) == types(states[1])
-        results = [tx.update(params, s, params) for tx, s in zip((got, expected), states)]
-        assert types(results[0]) == types(results[1])
-        tree_map(np.testing.assert_array_equal, *results)
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
@@ -367,11 +333,6 @@ def test_update_works_without_params() -> None:
     np.testing.assert_array_equal(updates["w"], -0.5 * params["w"])
 
 
-def test_half_precision_works_in_strict_promotion() -> None:
-    with jax.numpy_dtype_promotion("strict"):
-        assert_keeps_the_contract(BUILDS["sgd"](), tree_of(jnp.bfloat16, jnp.float32))
-
-
 def test_arguments_are_checked_as_in_stock() -> None:
     with pytest.raises(ValueError, match="static_args"):
         inject(optax.sgd, static_args="no_such_argument")
@@ -525,21 +486,6 @@ def test_no_memory_is_added(dtype: Any) -> None:
         sizes.append(compiled.memory_analysis().temp_size_in_bytes)
     scalars = 1024  # One more leaf would take 131072.
     assert sizes[0] <= sizes[1] + scalars
-
-
-@pytest.mark.parametrize("in_x64", [False, True], ids=["32 bits", "64 bits"])
-def test_a_weak_scalar_takes_the_dtype_of_the_other_operand(in_x64: bool) -> None:
-    def times(scalar: Any, dtype: Any = jnp.bfloat16) -> Any:
-        return weak({"x": scalar})["x"] * jnp.ones((), dtype)
-
-    with x64(in_x64):
-        scalar = jnp.asarray(0.1, jnp.float32)
-        assert times(scalar).dtype == jax.jit(times)(scalar).dtype == jnp.bfloat16
-        assert jax.vmap(times)(jnp.ones(2, jnp.float32)).dtype == jnp.bfloat16
-        assert jax.grad(lambda x: times(x, jnp.float32))(scalar) == 1
-        _, scanned = jax.lax.scan(lambda c, x: (c, times(x)), 0, jnp.ones(2, jnp.float32))
-        assert scanned.dtype == jnp.bfloat16
-        assert weak({"x": scalar}) == {"x": scalar}
 
 
 def test_the_inner_transformation_gets_weakly_typed_gradients_as_from_stock() -> None:

@@ -344,9 +344,10 @@ def test_an_error_of_the_users_own_comes_out_at_once(kind: type[Exception]) -> N
     params = tree_of("bfloat16")
     state = tx.init(params)
     calls.clear()
-    with pytest.raises(kind, match="mine"):
+    with pytest.raises(kind, match="mine") as raised:
         tx.update(params, state, params)
     assert calls == [1]
+    assert raised.value.__context__ is None
 
 
 def test_a_numpy_scalar_scales_float8_as_a_python_number_does() -> None:

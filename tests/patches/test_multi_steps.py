@@ -14,7 +14,6 @@ from packaging.version import Version
 from optax_dtypefix._contract.x64 import x64
 from optax_dtypefix._diagnosis.faults import _reproduce as reproduce
 from support.contract import assert_keeps_the_contract
-from support.nodes import Converting
 from support.patch_cases import FuzzCase, Program
 from support.transformations import drifting
 from support.trees import dtypes_of, in_float64, leaves, tree_map, tree_of
@@ -83,12 +82,6 @@ def test_the_inner_transformation_may_change_dtypes(inner: Any, options: dict[st
     tx = optax.MultiSteps(inner(), **{"every_k_schedule": 2, **options})
     assert_keeps_the_contract(tx, tree_of(jnp.bfloat16), tree_of(jnp.float32))
     assert reproduce.one_step(tx, jnp.bfloat16) is None
-
-
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float16, jnp.complex64])
-def test_keeps_the_contract(dtype: Any) -> None:
-    tx = optax.MultiSteps(optax.sgd(0.1, momentum=0.9), 2)
-    assert_keeps_the_contract(tx, tree_of(dtype))
 
 
 def test_the_inner_transformation_may_be_anything_with_init_and_update() -> None:
@@ -334,15 +327,6 @@ def test_complex_gradients_are_accumulated_in_a_real_state_from_stock() -> None:
     np.testing.assert_allclose(updates["w"], -grads["w"], rtol=1e-6)
 
 
-def test_a_state_restored_from_stock_keeps_its_dtypes() -> None:
-    tx = optax.MultiSteps(optax.sgd(0.1), 2)
-    params = tree_of(jnp.float32)
-    state = tx.init(params)
-    narrow = tree_map(lambda acc: acc.astype(jnp.bfloat16), state.acc_grads)
-    _, state = jax.jit(tx.update)(params, state._replace(acc_grads=narrow), params)
-    assert {*dtypes_of(state.acc_grads)} == {np.dtype(jnp.bfloat16)}
-
-
 @pytest.mark.parametrize("skip", [False, True] if HAS_SKIP else [False])
 @pytest.mark.parametrize("learning_rate", [1e-2, 1e-9])
 @pytest.mark.parametrize("half", [jnp.bfloat16, jnp.float16])
@@ -389,28 +373,6 @@ def test_updates_have_the_dtypes_of_the_inner_transformation(
         assert [u.dtype for u in leaves(updates)] == [u.dtype for u in leaves(expected)]
 
 
-def counting(start: Any) -> Any:
-    """Return a transformation with the mean of the gradients in its state."""
-
-    def update(grads: Any, state: Any, params: Any = None) -> Any:
-        del params
-        mean = 0.5 * state + 0.5 * grads["w"].mean()
-        return tree_map(lambda g: g + mean.astype(g.dtype), grads), mean
-
-    return optax.GradientTransformation(lambda _: start, update)
-
-
-@pytest.mark.parametrize("start", [0, np.int32(0), np.float32(0)], ids=["0", "int32", "float32"])
-def test_an_inner_state_that_starts_as_an_integer_can_become_a_mean(start: Any) -> None:
-    tx = optax.MultiSteps(counting(start), 2)
-    params = {"w": jnp.ones(3)}
-    state = tx.init(params)
-    for expected in (0.0, 0.5, 0.5, 0.75):
-        _, state = jax.jit(tx.update)(params, state, params)
-        assert state.inner_opt_state.dtype == jnp.float32
-        assert float(state.inner_opt_state) == expected
-
-
 @pytest.mark.parametrize("grads_dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
 @pytest.mark.parametrize("params_dtype", [jnp.float32, jnp.bfloat16])
 def test_the_inner_transformation_gets_the_dtypes_of_stock(
@@ -428,17 +390,6 @@ def test_the_inner_transformation_gets_the_dtypes_of_stock(
     both = jnp.promote_types(params_dtype, grads_dtype)
     shown = both if Version("0.2.8") > RELEASE else np.dtype(grads_dtype)
     assert {*seen} == {(shown, np.dtype(params_dtype), np.dtype(params_dtype))}
-
-
-def test_nodes_only_receive_arrays() -> None:
-    tx = optax.MultiSteps(optax.adam(0.5), 2)
-    params = Converting(jnp.ones(3, jnp.bfloat16))
-    grads = Converting(jnp.ones(3, jnp.float32))
-    state = tx.init(params)
-    for _ in range(2):
-        updates, state = jax.jit(tx.update)(grads, state, params)
-    assert isinstance(updates, Converting)
-    np.testing.assert_allclose(updates.child, -0.5, rtol=1e-2)
 
 
 def test_gradients_under_other_keys_raise() -> None:

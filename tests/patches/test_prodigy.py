@@ -12,7 +12,6 @@ from packaging.version import Version
 
 from optax_dtypefix._contract.x64 import x64
 from support.contract import assert_keeps_the_contract, float64_in
-from support.nodes import Matrix
 from support.patch_cases import FuzzCase, Program
 from support.training import train
 from support.trees import dtypes_of, in_float64, leaves, tree_map, tree_of, types
@@ -220,12 +219,6 @@ def test_updates_may_be_smaller_than_float16_numbers() -> None:
     np.testing.assert_allclose(updates["w"], exact, rtol=1e-3)
 
 
-def test_an_integer_param_has_float_updates() -> None:
-    params = tree_of(jnp.float32, jnp.int32)
-    for updates, _ in walk_of(jnp.float32, params, [tree_of(jnp.float32, seed=2)] * 2):
-        assert {*dtypes_of(updates)} == {jnp.dtype(jnp.float32)}
-
-
 def test_complex_params_follow_the_paper() -> None:
     """Treat C as R^2, on |z - goal|^2 / 2, and compare with the parts of z in float64."""
     random = np.random.default_rng(0)
@@ -240,14 +233,3 @@ def test_complex_params_follow_the_paper() -> None:
     np.testing.assert_allclose(got["z"], exact["re"] + 1j * exact["im"], atol=1e-2)
     assert {*dtypes_of(state.exp_avg_sq)} == {jnp.dtype(jnp.complex64)}
     assert found.dtype == jnp.float32
-
-
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
-def test_nodes_may_convert_and_check_their_children(dtype: Any) -> None:
-    plain = {"w": tree_of(dtype)["w"]}
-    wrapped = {"w": Matrix(plain["w"])}
-    expected = walk_of(dtype, plain, [plain] * 2)
-    found = walk_of(dtype, wrapped, [wrapped] * 2)
-    assert isinstance(found[0][0]["w"], Matrix)
-    for leaf, other in zip(leaves(found), leaves(expected)):
-        np.testing.assert_array_equal(leaf, other)

@@ -13,7 +13,7 @@ from packaging.version import Version
 
 import optax_dtypefix
 from optax_dtypefix._contract.x64 import x64
-from support.contract import assert_keeps_the_contract, float64_in
+from support.contract import assert_keeps_the_contract
 from support.moments import adam
 from support.patch_cases import FuzzCase, Program
 from support.trees import dtypes_of, leaves, tree_map, tree_of, types
@@ -65,24 +65,6 @@ NAMES = (
 AVAILABLE = [name for name in NAMES if hasattr(optax, name)]
 
 
-@pytest.mark.parametrize("name", AVAILABLE)
-@pytest.mark.parametrize(
-    "dtypes",
-    [
-        *(("bfloat16",), ("float16",), ("bfloat16", "float32")),
-        *(("float32", "int32"), ("int32", "float32")),  # centralize only changes matrices.
-    ],
-    ids="-".join,
-)
-def test_dtypes_are_kept(name: str, dtypes: tuple[str, ...]) -> None:
-    assert_keeps_the_contract(getattr(optax, name)(), tree_of(*dtypes))
-
-
-@pytest.mark.skipif(Version("0.2.5") > RELEASE, reason="muon came with optax 0.2.5")
-def test_muon_keeps_an_integer_matrix() -> None:
-    assert_keeps_the_contract(optax.contrib.muon(0.1), tree_of("int32", "float32"))
-
-
 @pytest.mark.filterwarnings("ignore:optax.differentially_private_aggregate:DeprecationWarning")
 def test_the_function_is_patched_under_its_deprecated_name() -> None:
     tx = optax.differentially_private_aggregate(1.0, 0.1, 0)
@@ -100,24 +82,6 @@ DEPRECATED = [name for name, (_, f) in getattr(optax, "_deprecations", {}).items
 @pytest.mark.parametrize("name", DEPRECATED)
 def test_a_deprecated_name_is_the_function_of_that_name(name: str) -> None:
     assert getattr(optax, name).__name__ == optax._deprecations[name][1].__name__
-
-
-@pytest.mark.parametrize("name", AVAILABLE)
-def test_float32_in_64_bit_mode_has_no_float64_array_inside(name: str) -> None:
-    with x64():
-        tx, params = getattr(optax, name)(), tree_of(jnp.float32)
-        state = tx.init(params)
-        assert not [shape for shape in float64_in(tx.update, params, state, params) if shape]
-
-
-@pytest.mark.parametrize("name", AVAILABLE)
-def test_strict_promotion_gives_the_same_bits(name: str) -> None:
-    tx, params = getattr(optax, name)(), tree_of(jnp.float32)
-    expected = tx.update(params, tx.init(params), params)
-    with jax.numpy_dtype_promotion("strict"):
-        got = tx.update(params, tx.init(params), params)
-    for leaf, other in zip(leaves(got), leaves(expected)):
-        np.testing.assert_array_equal(leaf, other)
 
 
 def test_float_leaves_beside_an_integer_leaf_are_right() -> None:
@@ -281,15 +245,6 @@ def test_a_scalar_param_leaves_the_updates_of_distance_over_gradients_narrow() -
         assert {*dtypes_of(updates)} == {jnp.dtype(dtype)}
 
 
-def test_gradients_wider_than_params_promote_no_state() -> None:
-    """The updates are as wide as the gradients."""
-    tx = optax.trace(0.9)
-    params, grads = tree_of(jnp.bfloat16), tree_of(jnp.float32)
-    updates, state = tx.update(grads, tx.init(params), params)
-    assert {*dtypes_of(state)} == {jnp.dtype(jnp.bfloat16)}
-    assert {*dtypes_of(updates)} == {jnp.dtype(jnp.float32)}
-
-
 @pytest.mark.parametrize(
     "build",
     [
@@ -323,12 +278,6 @@ def test_a_gradient_that_is_none_does_not_shift_the_others(frozen: str) -> None:
         assert dtypes_of(beside) == dtypes_of(alone)
         for leaf, other in zip(leaves(beside), leaves(alone)):
             np.testing.assert_array_equal(np.asarray(leaf), np.asarray(other))
-
-
-def test_the_signature_is_that_of_stock() -> None:
-    tx = optax.trace(0.9)
-    with pytest.raises(TypeError, match="unexpected keyword"):
-        tx.update(tree_of("float32"), tx.init(tree_of("float32")), None, value=1.0)
 
 
 @pytest.mark.parametrize("name", [name for name in AVAILABLE if name != "centralize"])
@@ -406,30 +355,6 @@ def mean_of(start: Any) -> Any:
         return grads, 0.5 * state + mean
 
     return optax.GradientTransformation(lambda _: start, update)
-
-
-def holders() -> dict[str, Any]:
-    """Return functions that wrap a transformation, and how many of three steps they run."""
-    found = {"flatten": (optax.flatten, 3)}
-    contrib = getattr(optax, "contrib", None)
-    if hasattr(contrib, "split_real_and_imaginary"):
-        found["split"] = (contrib.split_real_and_imaginary, 3)
-    if hasattr(contrib, "sam"):
-        found["sam"] = (lambda tx: contrib.sam(tx, optax.sgd(0.1), sync_period=2), 1)
-    return found
-
-
-@pytest.mark.parametrize(("wrap", "runs"), holders().values(), ids=holders())
-@pytest.mark.parametrize("start", [0, jnp.zeros([], jnp.int32)], ids=["python", "int32"])
-def test_a_state_that_starts_as_an_integer_can_become_a_mean(
-    wrap: Any, runs: int, start: Any
-) -> None:
-    tx, params = wrap(mean_of(start)), {"w": jnp.full(4, 0.25)}
-    state = tx.init(params)
-    for _ in range(3):
-        _, state = tx.update(params, state, params)
-    expected = sum(0.25 * 0.5**i for i in range(runs))
-    assert any(np.allclose(leaf, expected) for leaf in leaves(state) if np.ndim(leaf) == 0)
 
 
 def test_a_state_that_starts_real_keeps_an_imaginary_part() -> None:

@@ -13,7 +13,6 @@ from packaging.version import Version
 from optax_dtypefix._contract.x64 import x64
 from support import trees
 from support.contract import assert_keeps_the_contract, float64_in
-from support.nodes import Matrix
 from support.patch_cases import FuzzCase, Program
 from support.transformations import with_value
 from support.trees import dtypes_of, tree_map, tree_of
@@ -265,13 +264,6 @@ def as_from_stock(state: Any) -> Any:
     )
 
 
-def test_a_state_restored_from_stock_keeps_its_dtypes() -> None:
-    tx, params = reduce_on_plateau(), tree_of(jnp.bfloat16)
-    state = as_from_stock(tx.init(params))
-    _, new_state = tx.update(params, state, params, **{LOSS: 1.5})
-    assert dtypes_of(new_state) == dtypes_of(state)
-
-
 def test_a_loss_is_compared_in_float32_with_a_state_restored_from_stock() -> None:
     """In bfloat16, 0.9985 is 1."""
     tx, params = reduce_on_plateau(), tree_of(jnp.bfloat16)
@@ -317,11 +309,3 @@ def test_without_params_updates_are_as_wide_as_a_scale_that_is_not_float32() -> 
         state = tx.init(tree_of(jnp.float64))
         updates, _ = tx.update(tree_of(jnp.float32), state, **{LOSS: 1.0})
         assert {*dtypes_of(updates)} == {jnp.dtype(jnp.float64 if FOLLOWS else jnp.float32)}
-
-
-@pytest.mark.parametrize("wide", [False, True])
-def test_nodes_may_convert_and_check_their_children(wide: bool) -> None:
-    with x64(wide):
-        tx, params = reduce_on_plateau(patience=1), {"w": Matrix(tree_of(jnp.bfloat16)["w"])}
-        updates, _ = tx.update(params, tx.init(params), params, **{LOSS: 1.0})
-        assert updates["w"].child.dtype == jnp.bfloat16

@@ -9,10 +9,9 @@ import optax
 import pytest
 
 from optax_dtypefix._contract.x64 import x64
-from support.contract import assert_keeps_the_contract, float64_in
+from support.contract import assert_keeps_the_contract
 from support.patch_cases import FuzzCase, Program
 from support.training import train
-from support.transformations import averaging
 from support.trees import dtypes_of, in_float64, leaves, tree_map, tree_of
 
 if TYPE_CHECKING:
@@ -142,17 +141,6 @@ def test_keeps_the_contract(build: Any) -> None:
     assert_keeps_the_contract(build(), tree_of(jnp.bfloat16, jnp.float32))
 
 
-def test_wider_gradients_keep_the_contract() -> None:
-    tx = contrib.schedule_free_sgd(0.1)
-    assert_keeps_the_contract(tx, tree_of(jnp.bfloat16), tree_of(jnp.float32))
-
-
-def test_works_inside_multi_steps() -> None:
-    """See https://github.com/google-deepmind/optax/issues/1038."""
-    tx = optax.MultiSteps(contrib.schedule_free_adamw(1e-2), 2)
-    assert_keeps_the_contract(tx, tree_of(jnp.bfloat16))
-
-
 def test_state_dtype_is_kept() -> None:
     params = tree_of(jnp.bfloat16)
     wide = contrib.schedule_free_sgd(0.1, state_dtype=jnp.float32).init(params)
@@ -276,16 +264,6 @@ def test_without_params_half_precision_fails_as_float32_does(dtype: Any) -> None
     assert outcome(dtype) == outcome(jnp.float32)
 
 
-def test_a_base_state_that_starts_as_an_integer_can_become_a_mean() -> None:
-    tx = contrib.schedule_free(averaging(np.int32(0)), 0.1)
-    params = {"w": jnp.ones(3)}
-    state = tx.init(params)
-    for expected in (0.5, 0.75):
-        _, state = jax.jit(tx.update)(params, state, params)
-        assert state.base_optimizer_state.dtype == jnp.float32
-        assert float(state.base_optimizer_state) == expected
-
-
 def test_a_base_state_that_meets_complex_gradients_keeps_the_imaginary_part() -> None:
     def update(grads: Any, state: Any, params: Any = None) -> Any:
         del params
@@ -312,26 +290,6 @@ def test_the_base_optimizer_gets_the_users_dtypes() -> None:
     assert {str(dtype) for dtypes in seen for dtype in dtypes} == {"bfloat16"}
 
 
-def test_float64_and_float32_keep_their_dtypes_in_64_bit_mode() -> None:
-    with x64():
-        tx = contrib.schedule_free_sgd(0.1)
-        assert_keeps_the_contract(tx, tree_of(jnp.float64))
-        params = tree_of(jnp.float32)
-        assert_keeps_the_contract(tx, params)
-        assert not float64_in(lambda p: tx.update(p, tx.init(p), p), params)
-
-
-def test_a_state_restored_from_stock_keeps_its_dtypes() -> None:
-    tx = contrib.schedule_free_sgd(0.1)
-    params = tree_of(jnp.bfloat16)
-    state = tx.init(params)
-    narrow = state._replace(
-        weight_sum=state.weight_sum.astype(jnp.bfloat16), max_lr=state.max_lr.astype(jnp.bfloat16)
-    )
-    _, new_state = jax.jit(tx.update)(params, narrow, params)
-    assert new_state.weight_sum.dtype == new_state.max_lr.dtype == jnp.bfloat16
-
-
 def test_averages_of_a_state_restored_from_stock_are_right_to_the_last_place() -> None:
     params = tree_of(jnp.bfloat16)
     state = contrib.schedule_free_sgd(0.1).init(params)
@@ -342,13 +300,6 @@ def test_averages_of_a_state_restored_from_stock_are_right_to_the_last_place() -
     for name, param in in_float64(params).items():
         average = (param - (1 - beta) * exact[name]) / beta
         np.testing.assert_array_equal(found[name], jnp.asarray(average, jnp.bfloat16))
-
-
-def test_statistics_are_floats_beside_an_integer_leaf() -> None:
-    tx = contrib.schedule_free_sgd(0.1)
-    state = tx.init(tree_of(jnp.float32, jnp.int32))
-    assert state.weight_sum.dtype == state.b1.dtype == jnp.float32
-    assert state.z["b"].dtype == jnp.float32
 
 
 @pytest.mark.parametrize("empty", [None, {}, ((), None)])

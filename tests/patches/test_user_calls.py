@@ -14,7 +14,6 @@ import optax
 import pytest
 
 from support.processes import stock_and_patched
-from support.user_calls import MISTAKE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,29 +46,6 @@ def test_the_users_exception_comes_out_unchained(cells: tuple[Found, Found]) -> 
     stock, patched = cells
     assert any(found["error"] for found in stock.values())
     assert {n: f["error"] for n, f in patched.items()} == {n: f["error"] for n, f in stock.items()}
-
-
-# optax 0.1.2 calls jax.tree_leaves in inject_hyperparams.
-@pytest.mark.filterwarnings("ignore:jax.tree_leaves is deprecated:FutureWarning")
-@pytest.mark.parametrize("mistake", [TypeError, ValueError])
-def test_inject_hyperparams_runs_a_failing_update_once(mistake: type[Exception]) -> None:
-    calls = []
-
-    def update(grads: Any, state: Any, params: Any = None) -> Any:
-        del grads, state, params
-        calls.append(1)
-        raise mistake(MISTAKE)
-
-    def factory(rate: Any) -> Any:
-        failing = optax.GradientTransformation(lambda _: (), update)
-        return optax.chain(failing, optax.scale(rate))
-
-    tx, params = optax.inject_hyperparams(factory)(0.1), jnp.ones(3, jnp.bfloat16)
-    state = tx.init(params)
-    with pytest.raises(mistake, match=MISTAKE) as raised:
-        jax.eval_shape(tx.update, params, state, params)
-    assert len(calls) == 1
-    assert raised.value.__context__ is None
 
 
 def updates_of_stock(step: Callable[[], Any]) -> int:

@@ -11,10 +11,10 @@ import pytest
 
 import optax_dtypefix
 from optax_dtypefix._contract.x64 import x64
-from support.contract import assert_keeps_the_contract, float64_in
+from support.contract import assert_keeps_the_contract
 from support.nodes import Converting
 from support.patch_cases import FuzzCase, Program
-from support.trees import dtypes_of, leaves, tree_map, types
+from support.trees import dtypes_of, tree_map, types
 
 if TYPE_CHECKING:
     from support.fuzzing import Draw
@@ -120,21 +120,6 @@ def assert_found(params: Any) -> None:
     wide = np.complex128 if jnp.issubdtype(dtype, jnp.complexfloating) else np.float64
     found, expected = (np.asarray(leaf).astype(wide) for leaf in (params, target(dtype)))
     np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
-
-
-@needs_lbfgs
-def test_the_state_of_lbfgs_keeps_its_dtypes_in_loops(dtype: Any) -> None:
-    tx = optax.lbfgs()
-    carry = start(dtype), tx.init(start(dtype))
-    assert not any(leaf.dtype in (jnp.int64, jnp.uint64) for leaf in leaves(carry))
-
-    def body(carry: Any, keep: Any) -> Any:
-        return jax.lax.cond(keep, lambda c: c, lambda c: step(tx, c), carry), None
-
-    after, _ = jax.eval_shape(lambda c: jax.lax.scan(body, c, jnp.zeros(3, bool)), carry)
-    assert [(leaf.shape, leaf.dtype) for leaf in leaves(after)] == [
-        (leaf.shape, leaf.dtype) for leaf in leaves(carry)
-    ]
 
 
 @needs_lbfgs
@@ -263,14 +248,6 @@ def test_a_mixed_tree_finds_the_minimum() -> None:
     params = carry[0]
     assert_found(params["x"])
     assert_found(params["a"])
-
-
-@needs_lbfgs
-def test_float32_in_64_bit_mode_has_no_float64_inside() -> None:
-    with x64():
-        params = start(jnp.dtype(jnp.float32))
-        tx = optax.lbfgs()
-        assert not float64_in(lambda p: step(tx, (p, tx.init(p))), params)
 
 
 @needs_lbfgs

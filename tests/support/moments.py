@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
 import optax
 import pytest
 
+import optax_dtypefix
 from optax_dtypefix._contract.moments import second_moments
-from optax_dtypefix._tally import Tally
-from optax_dtypefix.patches.door.layer import STARTS_ABOVE_ZERO, InFloat32, Layer
-from optax_dtypefix.patches.door.rebuild import Call
+from optax_dtypefix.patches.door.layer import STARTS_ABOVE_ZERO
 from support.builders import builders, stock_of
 
 if TYPE_CHECKING:
@@ -70,22 +69,12 @@ def build(transform: MomentTransform) -> Any:
     return transform.function(**_ARGUMENTS.get(transform.name, {}))
 
 
-def stock_and_patched(
-    transform: MomentTransform,
-    is_narrow: Callable[[Any], bool],
-    wide: Callable[[type], tuple[str, ...]] | None = None,
-) -> tuple[Any, Any]:
-    """Build a transformation as stock does, and with one patch alone."""
+def stock_and_patched(transform: MomentTransform) -> tuple[Any, Any]:
+    """Build a transformation as stock does, and with the patches of moments."""
     arguments = _ARGUMENTS.get(transform.name, {})
-    tx = stock_of(transform.function)(**arguments)
-    layer = Layer(tx, transform.name)
-    InFloat32(is_narrow, wide).add_to(layer, Tally())
-    return tx, layer.rebuild(Call(type(tx), *tx))
-
-
-def program(tx: Any, params: Any) -> str:
-    """Return the jaxpr of the first step."""
-    return str(jax.make_jaxpr(lambda p: tx.update(p, tx.init(p), p))(params))
+    with optax_dtypefix.disabled("promotion"):
+        patched = build(transform)
+    return stock_of(transform.function)(**arguments), patched
 
 
 def adam_step(

@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import optax
 
-from support.trees import tree_map
+from support.trees import leaves, tree_map
 
 
 def drifting() -> Any:
@@ -22,11 +22,11 @@ def drifting() -> Any:
 
 
 def averaging(start: Any) -> Any:
-    """Keep the mean of the gradients of ``w`` in a state with this start."""
+    """Keep the mean of the gradients of the last leaf in a state with this start."""
 
     def update(grads: Any, state: Any, params: Any = None) -> Any:
         del params
-        return grads, 0.5 * state + 0.5 * grads["w"].mean()
+        return grads, 0.5 * state + 0.5 * leaves(grads)[-1].mean()
 
     return optax.GradientTransformation(lambda _: start, update)
 

@@ -125,9 +125,11 @@ def tests_of(file: str) -> list[list[str]]:
         f"tests/patches/test_{name}.py" for name in ("faults", "programs", "reached", "properties")
     )
     if own := _own_tests(name):  # A patch.
-        return [[faults, "-k", name], own, [*shared, "-k", name]]
+        table = ["tests/patches/test_transformations.py"]
+        return [[faults, "-k", name], own, [*shared, "-k", name], table]
     more = (
-        f"tests/patches/test_{of}.py" for of in ("user_trees", "calls", "counts", "eager_steps")
+        f"tests/patches/test_{of}.py"
+        for of in ("transformations", "user_trees", "calls", "counts", "eager_steps")
     )
     return [[faults, *shared, *more], *map(_own_tests, _importers(path.stem))]
 

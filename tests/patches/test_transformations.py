@@ -1,0 +1,224 @@
+"""Every transformation of the catalogue keeps the contract: in any dtypes, nodes and states.
+
+One test looks at a transformation in all regimes, so its name shows what is broken, and the message
+shows where. All of it is traced, and nothing is compiled. ``evidence/audit`` does so for wrappers
+around each of them too, and compares the compiled programs.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Callable
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from packaging.version import Version
+
+import optax_dtypefix
+from evidence.audit.cases import RATES, Case, cases
+from evidence.audit.known_exceptions import reason_for, reason_to_narrow
+from evidence.audit.measure import _extra_args, _trees
+from evidence.audit.regimes import REGIMES, Regime
+from optax_dtypefix._diagnosis.import_optax import import_optax
+from optax_dtypefix._engine.release import Release
+from optax_dtypefix.patches.functions import faults_of
+from optax_dtypefix.patches.wrapped import BUILDERS, WRAPPED
+from support.contract import Step, broken, narrower, one_step, program
+from support.nodes import Converting, Matrix
+from support.transformations import averaging, drifting
+from support.trees import leaves, tree_map
+from support.user_calls import wrappers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Stock warns of deprecated functions.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
+)
+
+import_optax()
+RELEASE = Release(optax.__version__, tested=True)
+WRAPPED_NAMES = {name.partition(" ")[0].partition(".")[0] for of in WRAPPED.values() for name in of}
+NAMES = {*BUILDERS, *WRAPPED_NAMES, "dog", "dowg", "muon", "noisy_sgd", "sgd", "sophia"}
+"""Of functions that the patches change, and of those around one that is not public."""
+EVERY = [case for case in cases() if not case.inside and case.name.rpartition(".")[2] in NAMES]
+PLAIN = [case for case in EVERY if case.rate in ("", "float")]
+RATED = [case for case in EVERY if case.rate in RATES.keys() - {"float"}]
+LINKS = {
+    *("chain", "named_chain", "masked", "multi_transform", "partition", "lookahead"),
+    *("inject_hyperparams", "inject_hyperparams(schedule)", "apply_every in a chain"),
+}
+"""In these, the state of a user's transformation has the dtypes that it has on stock."""
+USERS = [
+    Case(f"{name} of {inner}", lambda wrap=wrap, build=build: wrap(build()))
+    for name, wrap in wrappers().items()
+    for inner, build in (("drifting", drifting), ("a mean", lambda: averaging(np.int32(0))))
+    if name not in LINKS
+]
+
+BF16, F16, F32 = jnp.bfloat16, jnp.float16, jnp.float32
+BY_NAME = {
+    regime.name: regime
+    for regime in (
+        *REGIMES,
+        Regime("halves", (BF16, F16)),
+        Regime("bf16 strict", (BF16, BF16), strict=True),
+        Regime("f32 and f64 x64", (F32, jnp.float64), x64=True),
+    )
+}
+
+
+def by_case(subjects: list[Case]) -> Any:
+    ids = [f"{case.name} {case.rate.replace('float', '')}".strip() for case in subjects]
+    return pytest.mark.parametrize("case", subjects, ids=ids)
+
+
+SAME = ("mixed", "f16", "halves", "integer leaf", "integer matrix", "all complex", "bf16 strict")
+WIDE = ("f32 x64", "bf16 x64", "f32 and f64 x64")
+OTHER_GRADIENTS = ("wider", "f16 grads", "int8 grads")
+
+
+def excepted(case: Case, regime: str) -> bool:
+    return reason_for(case.name, case.rate, "", regime, optax.__version__) is not None
+
+
+def step_of(case: Case, regime: Regime) -> Step:
+    params, grads = _trees(case, regime)
+    return one_step(case.build(), params, grads, _extra_args(case, params, grads))
+
+
+def on_stock(case: Case, regime: Regime) -> Step | None:
+    """Return the step on stock, or None where it raises."""
+    try:
+        with optax_dtypefix.disabled():
+            return step_of(case, regime)
+    except Exception:
+        return None
+
+
+def problems(case: Case, regime: Regime) -> Iterator[str]:
+    """Yield what breaks C1 to C3 in one regime, and updates that lose what stock's have."""
+    params, grads = _trees(case, regime)
+    try:
+        step = step_of(case, regime)
+    except Exception as error:
+        if on_stock(case, regime) is not None:
+            yield f"{type(error).__name__}, and stock runs"
+        return
+    yield from broken(step, params, grads)
+    if reason_to_narrow(case.name, case.rate, "", regime.name, optax.__version__) is None:
+        yield from narrower(step, params, grads, lambda: on_stock(case, regime))
+
+
+def assert_in_all(case: Case, names: Any, check: Callable[[Case, Regime], Iterator[str]]) -> None:
+    found = {}
+    for regime in (BY_NAME[name] for name in names if not excepted(case, name)):
+        with regime.modes():
+            if broken_here := list(check(case, regime)):
+                found[regime.name] = broken_here
+    assert found == {}
+
+
+@by_case(PLAIN)
+def test_keeps_the_contract(case: Case) -> None:
+    assert_in_all(case, (*SAME, *WIDE, *OTHER_GRADIENTS), problems)
+
+
+@by_case(RATED)
+def test_a_learning_rate_of_any_type_keeps_the_contract(case: Case) -> None:
+    assert_in_all(case, ("mixed", "f32 x64"), problems)
+
+
+@by_case(USERS)
+def test_around_a_transformation_of_the_users_it_keeps_the_contract(case: Case) -> None:
+    assert_in_all(case, ("mixed", "integer leaf", "bf16 strict"), problems)
+
+
+@by_case(PLAIN)
+def test_a_state_restored_from_stock_keeps_its_dtypes(case: Case) -> None:
+    """Stock has scalars in the dtype of the params."""
+    if reason_for(case.name, case.rate, "", "bf16", optax.__version__) is not None:
+        pytest.skip("breaks the contract by design")
+    params, grads = _trees(case, BY_NAME["bf16"])
+    extra = _extra_args(case, params, grads)
+    tx = case.build()
+
+    def narrow(leaf: Any) -> Any:
+        return leaf.astype(BF16) if getattr(leaf, "dtype", None) == F32 else leaf
+
+    def restored(params: Any) -> Any:
+        return tree_map(narrow, tx.init(params))
+
+    step = one_step(SimpleNamespace(init=restored, update=tx.update), params, grads, extra)
+    assert [dtype for _, dtype, _ in step.after] == [dtype for _, dtype, _ in step.before]
+
+
+@pytest.mark.parametrize("node", [Converting, Matrix])
+@by_case([case for case in PLAIN if not case.extra_args])
+def test_nodes_may_convert_and_check_their_children(case: Case, node: Any) -> None:
+    """The step has the dtypes of that of a plain tree, so no node is given a shape, or a copy."""
+    regime = BY_NAME["bf16"]
+    params, grads = _trees(case, regime)
+
+    def in_nodes(tree: Any) -> Any:
+        return {"w": node(tree["w"]), "b": Converting(tree["b"])}
+
+    def in_a_tree_of_nodes() -> Step:
+        tx = case.build()
+
+        def update(grads: Any, state: Any, params: Any) -> Any:
+            updates, state = tx.update(in_nodes(grads), state, in_nodes(params))
+            return {name: leaves(node)[0] for name, node in updates.items()}, state
+
+        inside = optax.GradientTransformation(lambda params: tx.init(in_nodes(params)), update)
+        return one_step(inside, params, grads)
+
+    try:
+        with optax_dtypefix.disabled():
+            in_a_tree_of_nodes()
+    except Exception:
+        pytest.skip("stock itself puts something else into nodes")
+    assert in_a_tree_of_nodes()[1:] == step_of(case, regime)[1:]
+
+
+@by_case(PLAIN)
+def test_float32_runs_the_program_of_stock(case: Case) -> None:
+    faults = faults_of(f"optax.{case.name}", RELEASE)
+    if any("any dtype" in kinds for kinds in faults.values()):
+        pytest.skip("stock is at fault")
+    if case.name == "scale_by_novograd" and Version(optax.__version__) < Version("0.2.4"):
+        pytest.skip("the program has casts that XLA removes")
+    params, grads = _trees(case, BY_NAME["f32"])
+    extra = _extra_args(case, params, grads)
+    with optax_dtypefix.disabled():
+        stock = program(case.build(), params, grads, extra)
+    assert program(case.build(), params, grads, extra) == stock
+
+
+@by_case(PLAIN)
+def test_a_new_state_has_the_leaves_of_stock(case: Case) -> None:
+    """So checkpoints are exchanged. Only statistics, which have other shapes, may be wider."""
+    if case.name == "MultiSteps" and Version(optax.__version__) < Version("0.2.8"):
+        pytest.skip("its accumulators are float32, as in 0.2.8")
+    for regime in (BY_NAME["bf16"], BY_NAME["f32"]):
+        stock, new = on_stock(case, regime), step_of(case, regime)
+        if stock is None:
+            continue
+        assert new.structures[0] == stock.structures[0]
+        shapes = [param.shape for param in leaves(regime.trees()[0])]
+        for (shape, dtype, _), before, after in zip(new.before, stock.before, stock.after):
+            assert shape == before[0]
+            # Or the dtype that the first step gives the leaf on stock.
+            assert dtype in (before[1], after[1]) or shape not in shapes
+
+
+@by_case([case for case in USERS if case.name.endswith("a mean")])
+def test_a_number_that_starts_as_an_integer_becomes_what_it_is_on_stock(case: Case) -> None:
+    regime = BY_NAME["f32"]
+    stock, step = on_stock(case, regime), step_of(case, regime)
+    for was, (_, dtype, _) in zip(stock.after if stock else (), step.after):
+        assert jnp.issubdtype(dtype, jnp.inexact) or not jnp.issubdtype(was[1], jnp.inexact)
+    assert step.after == step.before
