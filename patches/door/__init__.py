@@ -29,6 +29,7 @@ node need not accept either. Trees, where stock's state has fields of unknown st
 from __future__ import annotations
 
 import functools
+import operator
 import sys
 from typing import TYPE_CHECKING, Any, Callable
 
@@ -36,9 +37,9 @@ from ..._engine.release import installed
 from ..._engine.when_called import load
 from ..releases import TESTED
 from ..wrapped import BUILDERS
-from .closures import is_of_optax
+from .closures import is_filled, is_of_optax
 from .layer import Layer
-from .rebuild import Call
+from .rebuild import Call, in_place_of, is_in_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,7 +78,7 @@ def _lift(
     else:
         below = _look_below(stock)
     tx = below[-1](cls, *args, **kwargs)
-    if builder not in BUILDERS or not is_of_optax(update):  # Nor is a function of ours.
+    if builder not in BUILDERS or not is_of_optax(update) or is_in_place(update):
         return tx
     call, layer = Call(cls, *args, **kwargs), None
     asking = [of for of in (*below[-2::-1], (places, tally, failed)) if builder in of[0]]
@@ -85,7 +86,8 @@ def _lift(
         place = own_places[builder]
         ask = _LOADED.get(place) or _load(place, own_failed)
         if callable(ask):  # It has the builder for itself.
-            return ask(tx, call, own_tally)
+            lift = functools.partial(ask, tx, call, own_tally)
+            return lift() if is_filled(update) else _lift_later(tx, call, lift)
         if ask is not None:
             layer = layer or Layer(tx, builder)
             ask.add_to(layer, own_tally)
@@ -103,6 +105,25 @@ def _look_below(stock: Stock) -> list[Any]:
     if all(found):
         vars(stock)["below"] = below
     return below
+
+
+def _lift_later(tx: Any, call: Call, lift: Callable[[], Any]) -> Any:
+    """Lift what dill loads at its first call: dill builds it, and fills the closures later."""
+    lifted = functools.cache(lift)
+
+    def init_fn(*args: Any, **kwargs: Any) -> Any:
+        return lifted().init(*args, **kwargs)
+
+    def update_fn(*args: Any, **kwargs: Any) -> Any:
+        return lifted().update(*args, **kwargs)
+
+    parts = {"init": init_fn, "update": update_fn}
+    return tx._replace(
+        **{
+            name: in_place_of(getattr(tx, name), function, call, operator.attrgetter(name))
+            for name, function in parts.items()
+        }
+    )
 
 
 _PATCHES = __package__.rpartition(".")[0]

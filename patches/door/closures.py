@@ -63,6 +63,14 @@ def is_of_optax(function: Any) -> bool:
     return str(scope.get("__name__")).partition(".")[0] == "optax"
 
 
+def is_filled(function: Any) -> bool:
+    """Check whether all cells of a function are set: dill loads them with None first."""
+    try:
+        return all(cell.cell_contents is not None for cell in function.__closure__ or ())
+    except ValueError:
+        return False
+
+
 def _cells(function: Any) -> list[tuple[str, Any]]:
     """List the cells that are set, without the function itself: a helper may call itself."""
     cells = []

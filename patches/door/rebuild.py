@@ -84,9 +84,14 @@ def parts_of(update: Any) -> Parts | None:
     """Return the parts of an update; None if it is the user's, or stock's own."""
     inside = update
     # A loaded function of ours has inside what optax built where it was loaded: ours once more.
-    while getattr(getattr(inside, "__code__", None), "co_name", None) == "in_place_of_stock":
+    while is_in_place(inside):
         inside = getattr(inside, "__wrapped__", None)
     return inside.parts if isinstance(inside, _Inside) else None
+
+
+def is_in_place(function: Any) -> bool:
+    """Check for a function of ours that looks like stock's; dill loads it as one of optax."""
+    return getattr(getattr(function, "__code__", None), "co_name", "") == "in_place_of_stock"
 
 
 def link_of(tx: Any) -> Callable[..., Any]:
@@ -216,6 +221,8 @@ def rebuild(  # noqa: PLR0913
         own_init = init
 
         def init_fn(params: PyTree) -> PyTree:
+            if tally and also_in_float32:
+                tally.reach()
             return _copy_shared_arrays(own_init(params), params)
 
         tx = tx._replace(init=in_place_of(tx.init, init_fn, call, operator.attrgetter("init")))

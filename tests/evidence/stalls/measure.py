@@ -1,6 +1,6 @@
 """Run optimizers with moments for 1,200 steps, and save their last updates.
 
-``python -m evidence.stalls.measure FILE DTYPE`` runs each optimizer in each mix of
+``python -m evidence.stalls.measure FILE DTYPE [NAME...]`` runs each optimizer in each mix of
 dtypes, with five kinds of gradients at once. With ``OPTAX_DTYPEFIX=off`` it runs stock, and with
 ``JAX_ENABLE_X64=1`` the reference: stock in float64, on the same numbers.
 """
@@ -143,10 +143,12 @@ def errors(updates: Any, reference: Any) -> Any:
     return np.where(np.isfinite(error), error, np.inf)
 
 
-def main(file: str, half: str) -> None:
+def main(file: str, half: str, *names: str) -> None:
     """Save the last updates of each optimizer. The names of those that raise are left out."""
     found = {}
     for label, build in optimizers().items():
+        if names and label not in names:
+            continue
         for mix in MIXES:
             try:
                 updates = updates_of(build(), mix, half)

@@ -71,11 +71,16 @@ def is_known(case: str, kind: str, half: str) -> bool:
     return half == "float16" and optimizer in ("prodigy", "dadapt_adamw", "madgrad", "adopt")
 
 
+def bound_of(case: str) -> float:
+    """Bound an error: of float32 gradients, stock's moments become float32, and ours stay."""
+    return 0.02 if "|wide|" in case else 0.006
+
+
 def test_no_cell_is_worse_than_on_stock(measured: Any, half: str) -> None:
     found = [
         f"{case}, {kind}: {was:.4f} {got:.4f}"
         for case, kind, was, got in cells(measured)
-        if got > 1.25 * was + 0.006 and not is_known(case, kind, half)
+        if got > 1.25 * was + bound_of(case) and not is_known(case, kind, half)
     ]
     assert found == []
 
