@@ -80,17 +80,21 @@ def _lift(
     tx = below[-1](cls, *args, **kwargs)
     if builder not in BUILDERS or not is_of_optax(update) or is_in_place(update):
         return tx
-    call, layer = Call(cls, *args, **kwargs), None
     asking = [of for of in (*below[-2::-1], (places, tally, failed)) if builder in of[0]]
-    for own_places, own_tally, own_failed in asking:
-        place = own_places[builder]
-        ask = _LOADED.get(place) or _load(place, own_failed)
+    lift = functools.partial(_rebuild, tx, builder, Call(cls, *args, **kwargs), asking)
+    return lift() if is_filled(update) else _lift_later(tx, lift)
+
+
+def _rebuild(tx: Any, builder: str, call: Call, asking: list[tuple[Any, Tally, Any]]) -> Any:
+    """Return a transformation as patches ask for it, the innermost first."""
+    layer = None
+    for places, tally, failed in asking:
+        ask = _LOADED.get(places[builder]) or _load(places[builder], failed)
         if callable(ask):  # It has the builder for itself.
-            lift = functools.partial(ask, tx, call, own_tally)
-            return lift() if is_filled(update) else _lift_later(tx, call, lift)
+            return ask(tx, call, tally)
         if ask is not None:
             layer = layer or Layer(tx, builder)
-            ask.add_to(layer, own_tally)
+            ask.add_to(layer, tally)
     return layer.rebuild(call) if layer else tx
 
 
@@ -107,9 +111,9 @@ def _look_below(stock: Stock) -> list[Any]:
     return below
 
 
-def _lift_later(tx: Any, call: Call, lift: Callable[[], Any]) -> Any:
+def _lift_later(tx: Any, lift: functools.partial[Any]) -> Any:
     """Lift what dill loads at its first call: dill builds it, and fills the closures later."""
-    lifted = functools.cache(lift)
+    lifted, call = functools.cache(lift), lift.args[2]
 
     def init_fn(*args: Any, **kwargs: Any) -> Any:
         return lifted().init(*args, **kwargs)

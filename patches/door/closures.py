@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import types
 from typing import Any, Callable
 
@@ -64,9 +65,10 @@ def is_of_optax(function: Any) -> bool:
 
 
 def is_filled(function: Any) -> bool:
-    """Check whether all cells of a function are set: dill loads them with None first."""
+    """Check whether the cells of a function are set: dill loads them all with None first."""
+    cells = function.__closure__ if "dill" in sys.modules else ()
     try:
-        return all(cell.cell_contents is not None for cell in function.__closure__ or ())
+        return not cells or any(cell.cell_contents is not None for cell in cells)
     except ValueError:
         return False
 

@@ -19,7 +19,7 @@ from packaging.version import Version
 import optax_dtypefix
 from evidence.audit.cases import RATES, Case, cases
 from evidence.audit.known_exceptions import reason_for, reason_to_narrow
-from evidence.audit.measure import _extra_args, _trees
+from evidence.audit.measure import _trees, extra_args_of
 from evidence.audit.regimes import REGIMES, Regime
 from optax_dtypefix._diagnosis.import_optax import import_optax
 from optax_dtypefix._engine.release import Release
@@ -87,7 +87,7 @@ def excepted(case: Case, regime: str) -> bool:
 
 def step_of(case: Case, regime: Regime) -> Step:
     params, grads = _trees(case, regime)
-    return one_step(case.build(), params, grads, _extra_args(case, params, grads))
+    return one_step(case.build(), params, grads, extra_args_of(case, params, grads))
 
 
 def on_stock(case: Case, regime: Regime) -> Step | None:
@@ -143,7 +143,7 @@ def test_a_state_restored_from_stock_keeps_its_dtypes(case: Case) -> None:
     if reason_for(case.name, case.rate, "", "bf16", optax.__version__) is not None:
         pytest.skip("breaks the contract by design")
     params, grads = _trees(case, BY_NAME["bf16"])
-    extra = _extra_args(case, params, grads)
+    extra = extra_args_of(case, params, grads)
     tx = case.build()
 
     def narrow(leaf: Any) -> Any:
@@ -192,7 +192,7 @@ def test_float32_runs_the_program_of_stock(case: Case) -> None:
     if case.name == "scale_by_novograd" and Version(optax.__version__) < Version("0.2.4"):
         pytest.skip("the program has casts that XLA removes")
     params, grads = _trees(case, BY_NAME["f32"])
-    extra = _extra_args(case, params, grads)
+    extra = extra_args_of(case, params, grads)
     with optax_dtypefix.disabled():
         stock = program(case.build(), params, grads, extra)
     assert program(case.build(), params, grads, extra) == stock

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from evidence.audit.cases import Case, cases
-from evidence.audit.measure import _extra_args
+from evidence.audit.measure import extra_args_of
 
 STEPS = 5
 DTYPES: dict[str, tuple[Any, Any]] = {
@@ -59,7 +59,7 @@ def measured(case: Case, dtypes: tuple[Any, Any]) -> dict[str, Any]:
         state = tx.init(params)
         for seed in range(1, STEPS + 1):
             grads = tree(dtypes, case, seed, batch=True)
-            extra_args = _extra_args(case, params, grads)
+            extra_args = extra_args_of(case, params, grads)
             before = len(EVENTS)
             updates, state = tx.update(grads, state, params, **extra_args)
             steps.append(len(EVENTS) - before)

@@ -28,7 +28,7 @@ import numpy as np
 import optax
 
 from evidence.audit.cases import Case, cases
-from evidence.audit.measure import _extra_args, _trees
+from evidence.audit.measure import _trees, extra_args_of
 from evidence.audit.regimes import REGIMES
 from optax_dtypefix._diagnosis.import_optax import import_optax
 from optax_dtypefix._engine.locate import defining_module, find
@@ -75,7 +75,7 @@ def _text(value: Any) -> str:
 def program(case: Case, tx: Any) -> str:
     """Return the program of a start and a step."""
     params, grads = _trees(case, BFLOAT16)
-    extra_args = _extra_args(case, params, grads)
+    extra_args = extra_args_of(case, params, grads)
     static = {name: value for name, value in extra_args.items() if callable(value)}
     traced = {name: value for name, value in extra_args.items() if name not in static}
 
