@@ -31,7 +31,7 @@ def names(function: Any) -> list[str]:
 @pytest.mark.parametrize("subject", SUBJECTS, ids=[subject.name for subject in SUBJECTS])
 def test_update_can_be_called_by_keyword(subject: Case) -> None:
     params, grads = _trees(subject, BFLOAT16)
-    extra_args = _extra_args(subject, params, grads)
+    extra_args = extra_args_of(subject, params, grads)
     with optax_dtypefix.disabled():
         stock = subject.build()
         first = names(stock.update)[:2]
