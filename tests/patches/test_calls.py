@@ -10,7 +10,7 @@ import pytest
 
 import optax_dtypefix
 from evidence.audit.cases import Case, cases
-from evidence.audit.measure import _trees
+from evidence.audit.measure import _trees, extra_args_of
 from evidence.audit.regimes import REGIMES
 from optax_dtypefix._diagnosis.import_optax import import_optax
 
