@@ -82,7 +82,7 @@ def _lift(
         return tx
     asking = [of for of in (*below[-2::-1], (places, tally, failed)) if builder in of[0]]
     lift = functools.partial(_rebuild, tx, builder, Call(cls, *args, **kwargs), asking)
-    return lift() if is_filled(update) else _lift_later(tx, lift)
+    return lift() if "dill" not in sys.modules or is_filled(update) else _lift_later(tx, lift)
 
 
 def _rebuild(tx: Any, builder: str, call: Call, asking: list[tuple[Any, Tally, Any]]) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 import types
 from typing import Any, Callable
 
@@ -66,7 +65,7 @@ def is_of_optax(function: Any) -> bool:
 
 def is_filled(function: Any) -> bool:
     """Check whether the cells of a function are set: dill loads them all with None first."""
-    cells = function.__closure__ if "dill" in sys.modules else ()
+    cells = function.__closure__ or ()
     try:
         return not cells or any(cell.cell_contents is not None for cell in cells)
     except ValueError:
