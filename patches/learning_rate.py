@@ -40,7 +40,7 @@ class _Rate(KeepDtypes):
         layer.fits_arguments = not is_weak
         layer.passes_floats = self.passes_floats if is_weak else ()
         if layer.keep is None or layer.fits_arguments:
-            super().add_to(layer, tally)
+            layer.keep, layer.tally = self, tally
 
 
 replace = _Rate()

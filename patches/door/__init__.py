@@ -31,7 +31,7 @@ from __future__ import annotations
 import functools
 import operator
 import sys
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, cast
 
 from ..._engine.release import installed
 from ..._engine.when_called import load
@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 
     from ..._engine.patch import Stock
     from ..._tally import Tally
+
+    _Patch = tuple[dict[str, str], Tally, Callable[[Exception], None]]
+    """Where a patch has what it asks for, by builder; its tally; what to call if it is broken."""
 
 
 def __getattr__(patch_id: str) -> Any:
@@ -71,21 +74,19 @@ def _lift(
     update = args[1] if len(args) > 1 else kwargs.get("update")
     # Not by ``builder_of``: this runs for each transformation.
     builder = str(getattr(update, "__qualname__", "")).partition(".")[0]
-    if type(stock) is not functools.partial:
-        below: Any = (stock,)
-    elif "below" in vars(stock):
-        below = vars(stock)["below"]
-    else:
-        below = _look_below(stock)
-    tx = below[-1](cls, *args, **kwargs)
-    if builder not in BUILDERS or not is_of_optax(update) or is_in_place(update):
+    known = getattr(stock, "_patches_below", None) or _look_below(stock, (places, tally, failed))
+    optax_own, asking_for = known
+    tx = optax_own(cls, *args, **kwargs)
+    asking = asking_for.get(builder)
+    if not asking or not is_of_optax(update):
         return tx
-    asking = [of for of in (*below[-2::-1], (places, tally, failed)) if builder in of[0]]
     lift = functools.partial(_rebuild, tx, builder, Call(cls, *args, **kwargs), asking)
-    return lift() if "dill" not in sys.modules or is_filled(update) else _lift_later(tx, lift)
+    if "dill" not in sys.modules:  # It loads a function of ours as one of optax, with empty cells.
+        return lift()
+    return tx if is_in_place(update) else lift() if is_filled(update) else _lift_later(tx, lift)
 
 
-def _rebuild(tx: Any, builder: str, call: Call, asking: list[tuple[Any, Tally, Any]]) -> Any:
+def _rebuild(tx: Any, builder: str, call: Call, asking: list[_Patch]) -> Any:
     """Return a transformation as patches ask for it, the innermost first."""
     layer = None
     for places, tally, failed in asking:
@@ -98,17 +99,21 @@ def _rebuild(tx: Any, builder: str, call: Call, asking: list[tuple[Any, Tally, A
     return layer.rebuild(call) if layer else tx
 
 
-def _look_below(stock: Stock) -> list[Any]:
-    """List what the patches below are given, and stock. Keep the list, unless a patch is broken."""
+def _look_below(stock: Any, own: _Patch) -> tuple[Any, dict[str, list[_Patch]]]:
+    """Return optax's own function, and by builder the patches, the innermost first.
+
+    Both are kept with the layer below, unless the file of a patch is broken.
+    """
     found, layers = [], stock
     while type(layers) is functools.partial:
-        replacement: Any = layers.func
-        found.append(replacement.load())
+        found.append(cast("Any", layers.func).load())
         (layers,) = layers.args
-    below = [*(replacement.args for replacement in found if replacement), layers]
-    if all(found):
-        vars(stock)["below"] = below
-    return below
+    patches = [*(replacement.args for replacement in reversed(found) if replacement), own]
+    asking = {name: [of for of in patches if name in of[0]] for name in BUILDERS}
+    known = layers, asking
+    if found and all(found):
+        stock._patches_below = known
+    return known
 
 
 def _lift_later(tx: Any, lift: functools.partial[Any]) -> Any:

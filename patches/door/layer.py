@@ -207,9 +207,7 @@ class Layer:
         }
         return state._replace(**fields)
 
-    def update(
-        self, updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
-    ) -> Step | tuple[PyTree, PyTree]:
+    def update(self, updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any) -> Step:
         """Take a step, in float32 where a leaf is narrow."""
         if not (self.keep and self.keep.also_in_float32):  # These run in one dtype.
             state = self._keep_range(updates, state, params, extra_args)
@@ -230,7 +228,7 @@ class Layer:
         if self.keep:
             self.tally.reach()
             return self._step(self.keep, *given, seen)
-        return self._fitted(link_of(self.tx), *given)(*given, **extra_args)  # type: ignore[no-any-return]
+        return Step(*self._fitted(link_of(self.tx), *given)(*given, **extra_args))
 
     def _step(
         self, keep: Any, updates: PyTree, state: Any, params: PyTree, extra_args: Any

@@ -84,14 +84,17 @@ def parts_of(update: Any) -> Parts | None:
     """Return the parts of an update; None if it is the user's, or stock's own."""
     inside = update
     # A loaded function of ours has inside what optax built where it was loaded: ours once more.
-    while is_in_place(inside):
+    while getattr(getattr(inside, "__code__", None), "co_name", "") == _IN_PLACE:
         inside = getattr(inside, "__wrapped__", None)
     return inside.parts if isinstance(inside, _Inside) else None
 
 
 def is_in_place(function: Any) -> bool:
     """Check for a function of ours that looks like stock's; dill loads it as one of optax."""
-    return getattr(getattr(function, "__code__", None), "co_name", "") == "in_place_of_stock"
+    return bool(function.__code__.co_name == _IN_PLACE)
+
+
+_IN_PLACE = "in_place_of_stock"
 
 
 def link_of(tx: Any) -> Callable[..., Any]:

@@ -40,8 +40,11 @@ def promotes_half(*arguments: Any) -> bool:
 
     Stock's moments are then wide from the first step on, and lose no digits.
     """
-    strong = [x for x in arguments if hasattr(x, "dtype") and not getattr(x, "weak_type", False)]
-    return any(is_array(x) and is_real(x) and not is_half(x) for x in strong)
+    return any(
+        not getattr(x, "weak_type", False) and is_array(x) and is_real(x) and not is_half(x)
+        for x in arguments
+        if hasattr(x, "dtype")
+    )
 
 
 def start_as_stock(tx: Any, state: PyTree, params: PyTree) -> PyTree:
