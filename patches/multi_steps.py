@@ -12,7 +12,7 @@ Up to 0.2.7, if you pass no params and the inner state has no moments, gradients
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -82,26 +82,16 @@ def update(
         return stock(self, updates, state, params, **extra_args)  # type: ignore[no-any-return]
     # Stock shows the inner transformation the promoted dtype of gradient and accumulator, which has
     # the dtype of the param.
-    shown = _accumulated(updates, _params_like(updates, state, params))
+    inner = _accumulated(updates, _params_like(updates, state, params))
     accumulated = _accumulated(updates, leaves(state.acc_grads))
-    stored = _stored(state, accumulated)
+    stored, inputs = _stored(state, accumulated), (updates, state, params)
 
-    def run(dtypes: list[Any]) -> tuple[PyTree, Any]:
-        given, copied = (updates, state, params), copy_of(self)
-        return _take_step(
-            stock,
-            self,
-            copied,
-            given,
-            extra_args,
-            shown=shown,
-            stored=stored,
-            held=dtypes,
-            agrees=True,
-        )
+    def run(carried: list[Any]) -> tuple[PyTree, Any]:
+        dtypes = _Dtypes(inner, stored, carried, carried)
+        return _take_step(stock, self, copy_of(self), inputs, extra_args, dtypes=dtypes)
 
     with standard_promotion():
-        return run_in_agreement(run, list(map(promoted, shown, accumulated)))
+        return run_in_agreement(run, list(map(promoted, inner, accumulated)))
 
 
 def _params_like(grads: PyTree, state: Any, params: PyTree) -> list[Any]:
@@ -130,26 +120,16 @@ def update_accumulator(
     # Stock shows the inner transformation the dtypes of the gradients. Integers cannot hold a mean.
     accumulated = _accumulated(updates, leaves(state.acc_grads))
     pairs = zip(map(dtype_of, leaves(updates)), accumulated)
-    shown = [grad if kind_of(grad) >= REAL else wide for grad, wide in pairs]
+    inner = [grad if kind_of(grad) >= REAL else wide for grad, wide in pairs]
     stored = _stored(state, accumulated)
     common = promoted(*stored) if stored else jnp.dtype(jnp.float32)
     copied = copy_of(self)
     copied._accumulator_dtype = common
     if kind_of(common) == COMPLEX:
         copied._acc_update = _of_the_same_kind(self._acc_update)
-    given, held = (updates, state, params), [common] * len(shown)
+    dtypes = _Dtypes(inner, stored, [common] * len(inner))
     with standard_promotion():
-        return _take_step(
-            stock,
-            self,
-            copied,
-            given,
-            extra_args,
-            shown=shown,
-            stored=stored,
-            held=held,
-            agrees=False,
-        )
+        return _take_step(stock, self, copied, (updates, state, params), extra_args, dtypes=dtypes)
 
 
 def _accumulated(grads: PyTree, accumulators: list[Any]) -> list[Any]:
@@ -164,17 +144,30 @@ def _stored(state: Any, accumulated: list[Any]) -> list[Any]:
     return [acc if kind_of(acc) == kind_of(wide) else wide for acc, wide in pairs]
 
 
+class _Dtypes(NamedTuple):
+    """The dtypes of a step, by leaf.
+
+    Attributes:
+      inner: those in which the inner transformation sees the accumulated gradients.
+      stored: of the accumulators after the step.
+      carried: of the accumulators that stock is given.
+      other_branch: of the gradients and updates of stock's other branch; None if it has none.
+    """
+
+    inner: list[Any]
+    stored: list[Any]
+    carried: list[Any]
+    other_branch: list[Any] | None = None
+
+
 def _take_step(  # noqa: PLR0913
     stock: Stock,
     multi_steps: Any,
     copied: Any,
-    given: tuple[PyTree, Any, PyTree],
+    inputs: tuple[PyTree, Any, PyTree],
     extra_args: dict[str, Any],
     *,
-    shown: list[Any],
-    stored: list[Any],
-    held: list[Any],
-    agrees: bool,
+    dtypes: _Dtypes,
 ) -> tuple[PyTree, Any]:
     """Take a step of stock on lists of leaves; the user's inner transformation gets trees again.
 
@@ -183,37 +176,35 @@ def _take_step(  # noqa: PLR0913
       multi_steps: the user's.
       copied: a MultiSteps for this call alone. Nothing may keep it, or be in a cycle with it: it
         holds the arrays of the step.
-      given: gradients, in the structure of the accumulators; state; params, which may be None.
+      inputs: gradients, in the structure of the accumulators; state; params, which may be None.
       extra_args: for the inner transformation.
-      shown: the dtypes in which the inner transformation sees the accumulated gradients.
-      stored: the dtypes of the accumulators after the step.
-      held: the dtypes of the accumulators that stock is given.
-      agrees: whether stock has another branch, where gradients and updates have those dtypes too.
+      dtypes: of this step.
     """
     import optax
 
-    grads, state, users_params = given
+    grads, state, users_params = inputs
+    other = dtypes.other_branch
     # Of the updates. Without jit, stock may skip the inner transformation.
     structure: Any = jax.tree_util.tree_structure(grads)
-    dtypes = shown
+    final = dtypes.inner
 
     def inner_update(
         acc_grads: list[Any], inner_state: list[Any], params: list[Any]
     ) -> tuple[list[Any], PyTree]:
-        nonlocal structure, dtypes
+        nonlocal structure, final
         # Extra arguments are bound here, because stock passes callables to eval_shape (0.2.4,
         # https://github.com/google-deepmind/optax/pull/1122) or drops all of them (0.1.5, 0.1.7).
-        shown_grads = unflatten_like(grads, map(cast, acc_grads, shown))
+        mean_grads = unflatten_like(grads, map(cast, acc_grads, dtypes.inner))
         before = unflatten_like(state.inner_opt_state, inner_state)
         like = unflatten_like(users_params, params)
-        updates, after = multi_steps._opt.update(shown_grads, before, like, **extra_args)
+        updates, after = multi_steps._opt.update(mean_grads, before, like, **extra_args)
         after = cast_back(after, before)
         # From 0.2.8 on (no other branch), the gradients may be narrower than the accumulators.
-        bounded = cast_updates(updates, shown_grads if agrees else grads, like, before)
+        bounded = cast_updates(updates, mean_grads if other else grads, like, before)
         flat, structure = jax.tree_util.tree_flatten(bounded)
-        dtypes = list(map(dtype_of, flat))
+        final = list(map(dtype_of, flat))
         after = leaves(after) if same_structure(after, before) else after
-        return fit(flat, held) if agrees else flat, after
+        return fit(flat, other) if other else flat, after
 
     def should_skip(_: Any, step: Any, __: Any) -> tuple[Any, PyTree]:
         skip, skip_state = multi_steps._should_skip_update_fn(grads, step, users_params)
@@ -231,14 +222,14 @@ def _take_step(  # noqa: PLR0913
         copied._should_skip_update_fn = should_skip
     on_lists = state._replace(
         inner_opt_state=leaves(state.inner_opt_state),
-        acc_grads=list(map(cast, leaves(state.acc_grads), held)),
+        acc_grads=list(map(cast, leaves(state.acc_grads), dtypes.carried)),
     )
-    flat = list(map(cast, leaves(grads), held if agrees else shown))
+    flat = list(map(cast, leaves(grads), other or dtypes.inner))
     updates, new_state = stock(copied, flat, on_lists, leaves(users_params))
     vars(copied).clear()  # jax 0.4 caches the branches of ``cond``, and they refer to it.
-    return structure.unflatten(map(cast, updates, dtypes)), new_state._replace(
+    return structure.unflatten(map(cast, updates, final)), new_state._replace(
         inner_opt_state=unflatten_like(state.inner_opt_state, new_state.inner_opt_state),
-        acc_grads=unflatten_like(grads, map(cast, new_state.acc_grads, stored)),
+        acc_grads=unflatten_like(grads, map(cast, new_state.acc_grads, dtypes.stored)),
     )
 
 

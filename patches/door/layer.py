@@ -211,24 +211,24 @@ class Layer:
         """Take a step, in float32 where a leaf is narrow."""
         if not (self.keep and self.keep.also_in_float32):  # These run in one dtype.
             state = self._keep_range(updates, state, params, extra_args)
-        given = wide = (updates, state, params)
+        inputs = wide = (updates, state, params)
         acting = self._acting(state, updates, params)
         if acting:
             try:
-                wide = _widen(acting, *given)
+                wide = _widen(acting, *inputs)
             except Exception:  # A pytree node of the user's takes no other dtype.
                 acting = []
-        seen = _extra_args(params, extra_args) if extra_args else {}
+        users = _extra_args(params, extra_args) if extra_args else {}
         if acting:
             like = updates if params is None else params
             in_half = any(map(is_half_dtype, all_dtypes(like)))
             for widening in acting:
                 widening.tally.reach(in_half=in_half)
-            return self._step_in_float32(wide, *given, seen)
+            return self._step_in_float32(wide, *inputs, users)
         if self.keep:
             self.tally.reach()
-            return self._step(self.keep, *given, seen)
-        return Step(*self._fitted(link_of(self.tx), *given)(*given, **extra_args))
+            return self._step(self.keep, *inputs, users)
+        return Step(*self._fitted(link_of(self.tx), *inputs)(*inputs, **extra_args))
 
     def _step(
         self, keep: Any, updates: PyTree, state: Any, params: PyTree, extra_args: Any
@@ -250,21 +250,21 @@ class Layer:
         if self.keep and dtypes_in_float32(wide[1], wide[0], wide[2], extra_args) is None:
             run = functools.partial(self.keep.run, run)
         new_updates, new_state, *_ = run(*wide)
-        like, kept, asked = params, None, self.requested
+        like, moments, requested = params, None, self.requested
         promotes = self._promotes or (self.mixes and len(dtypes_in(updates)) > 1)
         if self.ignores_params and not self._promotes:
             like = updates
         elif params is None:  # A moment that is wide by a patch alone tells nothing.
-            kept = state._replace(**dict.fromkeys(self._wide_fields(state), ()))
-            if not kept_like(kept, updates):  # Gradients and moments stand in for the params.
-                like, asked = updates, (*asked, *dtypes_in(_moments_of(kept)))
-        bound = update_dtypes(new_updates, updates, like, kept, asked)
+            moments = state._replace(**dict.fromkeys(self._wide_fields(state), ()))
+            if not kept_like(moments, updates):  # Gradients and moments stand in for the params.
+                like, requested = updates, (*requested, *dtypes_in(_moments_of(moments)))
+        bound = update_dtypes(new_updates, updates, like, moments, requested)
         if bound is not None and not promotes:
             new_updates = unflatten_like(new_updates, map(round_leaf, leaves(new_updates), bound))
             bound = None
         # The user's subclass of a state: stock returns its own class.
-        held = type(new_state)(*state)
-        new_state = cast_back(round_moments(new_state, held, updates), held)
+        before = type(new_state)(*state)
+        new_state = cast_back(round_moments(new_state, before, updates), before)
         return Step(new_updates, new_state, bound, self.requested)
 
     def _with_users_leaves(self, users: dict[int, Any]) -> Any:
