@@ -96,7 +96,7 @@ clip_by_global_norm = _Norm(limited_by="max_norm")
 clip_by_block_rms = _Norm(limited_by="threshold", by_leaf=True)
 normalize_by_update_norm = _Norm(limited_by="eps", by_all=True)
 scale_by_params = _Norm(by_params=True)
-normalize = _Normalize()
+normalize = _Normalize(by_all=True)
 
 
 def _is_positive(limit: Any) -> bool:

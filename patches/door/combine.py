@@ -86,10 +86,12 @@ def combine(tx: Any, call: Call, _: Tally) -> Any:
 
 def _links_in(value: Any) -> list[Any]:
     """List the updates of the transformations that a function of optax closes over."""
+    import optax
+
     if inspect.isfunction(value):
         inner = arguments_in(_ACCEPTING, value) if builder_of(value) == _ACCEPTING else ()
         return [link for _, inside in inner for link in _links_in(inside)] or [value]
-    if hasattr(value, "update") and hasattr(value, "init"):
+    if isinstance(value, optax.GradientTransformation):  # Other objects bound their own updates.
         return _links_in(value.update)
     items = value.values() if isinstance(value, Mapping) else value
     is_container = isinstance(value, Mapping) or type(value) in (tuple, list)
@@ -102,11 +104,13 @@ _ACCEPTING = "with_extra_args_support"
 
 def _map_links(change: Callable[[Any], Any], value: Any) -> Any:
     """Replace the updates among what a function of optax closes over; keep all else."""
+    import optax
+
     if inspect.isfunction(value):
         if builder_of(value) != _ACCEPTING:
             return change(value)
         return with_arguments(_ACCEPTING, value, lambda _, inside: _map_links(change, inside))
-    if hasattr(value, "update") and hasattr(value, "init"):
+    if isinstance(value, optax.GradientTransformation):
         update = _map_links(change, value.update)
         return value if update is value.update else value._replace(update=update)
     by_name = isinstance(value, Mapping)

@@ -252,7 +252,7 @@ class Layer:
         new_updates, new_state, *_ = run(*wide)
         like, moments, requested = params, None, self.requested
         promotes = self._promotes or (self.mixes and len(dtypes_in(updates)) > 1)
-        if self.ignores_params and not self._promotes:
+        if self.ignores_params and not promotes:
             like = updates
         elif params is None:  # A moment that is wide by a patch alone tells nothing.
             moments = state._replace(**dict.fromkeys(self._wide_fields(state), ()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import types
 from typing import Any
 
 import jax
@@ -216,3 +217,36 @@ def test_a_link_that_the_users_code_compiles_keeps_its_own_bounds() -> None:
         updates, _ = tx.update(params, state, params)
         assert updates["a"].dtype == jnp.bfloat16
     assert compiled(params, link.init(params), params)[0]["a"].dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_a_link_may_be_an_object_that_is_no_transformation(dtype: Any) -> None:
+    inside = optax.adam(0.1)
+    link = types.SimpleNamespace(init=inside.init, update=inside.update)
+    params = {"a": jnp.ones(3, dtype)}
+    for build in (optax.chain, lambda tx: optax.masked(tx, {"a": True})):
+        tx, same = build(link), build(inside)
+        updates, _ = tx.update(params, tx.init(params), params)
+        right, _ = same.update(params, same.init(params), params)
+        np.testing.assert_array_equal(updates["a"], right["a"])
+        assert updates["a"].dtype == dtype
+
+
+def test_each_chain_around_a_link_asks_it_once_more() -> None:
+    """To start as stock does: not twice for each chain, which is 2**depth."""
+    params = {"a": jnp.ones(3, jnp.bfloat16)}
+
+    def count_inits(depth: int) -> int:
+        calls: list[Any] = []
+        inside = optax.trace(0.9)
+        users = optax.GradientTransformation(
+            lambda params: calls.append(params) or inside.init(params),  # type: ignore[func-returns-value]
+            lambda updates, state, params=None: inside.update(updates, state, params),
+        )
+        tx = users
+        for _ in range(depth):
+            tx = optax.chain(optax.scale(jnp.float32(0.3)), tx, optax.trace(0.5))
+        tx.init(params)
+        return len(calls)
+
+    assert count_inits(6) == 1 + 6

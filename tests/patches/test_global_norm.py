@@ -515,3 +515,17 @@ def test_sam_stands_still_at_a_minimum() -> None:
         updates, state = tx.update(tree_map(lambda x: 2 * x, params), state, params)
         params = optax.apply_updates(params, updates)
     np.testing.assert_array_equal(params["x"], np.zeros(3))
+
+
+@pytest.mark.skipif(not hasattr(optax, "normalize_by_update_norm"), reason="it came with 0.2.3")
+@pytest.mark.parametrize("name", ["normalize_by_update_norm", "contrib.normalize"])
+def test_in_a_mixed_tree_an_update_is_as_wide_as_its_param(name: str) -> None:
+    """There the norm of all leaves is float32, and promotes on stock."""
+    tx = getattr(optax.contrib, "normalize", None) if "contrib" in name else None
+    tx = (tx or optax.normalize_by_update_norm)()
+    params = {"a": jnp.ones(3, jnp.float16), "b": jnp.ones(3)}
+    grads = {"a": jnp.ones(3), "b": jnp.full(3, 0.7, jnp.float16)}
+    updates, _ = tx.update(grads, tx.init(params), params)
+    b = float(grads["b"][0])
+    assert updates["b"].dtype == jnp.float32
+    np.testing.assert_allclose(updates["b"], b / np.sqrt(3 + 3 * b**2), rtol=1e-4)
