@@ -58,12 +58,12 @@ def replace(tx: Any, call: Call, tally: Tally) -> Any:
                 nonlocal final
                 # The user's gradients, in the user's dtypes: the other branch may have others.
                 new_updates, new_state = inner.update(updates, inner_state, params, **extra_args)
-                held = cast_back(new_state, inner_state)
+                after = cast_back(new_state, inner_state)
                 if not same_structure(new_updates, updates):
-                    return new_updates, held  # cond reports it.
+                    return new_updates, after  # cond reports it.
                 bounded = leaves(cast_updates(new_updates, updates, params, inner_state))
                 final = [_within_kind(dtype_of(u), dtype) for u, dtype in zip(bounded, dtypes)]
-                return unflatten_like(updates, fit(bounded, dtypes)), held
+                return unflatten_like(updates, fit(bounded, dtypes)), after
 
             given = unflatten_like(updates, map(cast, grads, dtypes))
             stock = around(tx.update, update=inner_update)

@@ -38,7 +38,7 @@ from .._contract.dtypes import (
 )
 from .._contract.kinds import promote_initial_state
 from .._contract.state import cast_back
-from .._contract.updates import cast_updates, kept_like, same_dtypes
+from .._contract.updates import cast_updates, same_dtypes, subtrees_like
 from .._contract.widths import widest_real
 from .._engine.patch import Stock
 from .door.arguments import arguments_of
@@ -120,7 +120,7 @@ class _Injected:
     ) -> tuple[PyTree, Any]:
         before, like = state.inner_state, params
         if params is None:  # Moments have the dtypes of the params.
-            like = next(iter(kept_like(before, updates)), updates)
+            like = next(iter(subtrees_like(before, updates)), updates)
         widths, same = self._find_widths(like), same_dtypes(updates, like)
         number = np.zeros((), widths.step)
         _, new_state = self.hyperparams.update(
@@ -133,8 +133,8 @@ class _Injected:
             build, widths, grads, before, params, **extra_args
         )
         new_state = new_state._replace(hyperparams=kept, inner_state=inner_state)
-        held = state._replace(hyperparams=kept, inner_state=before if same else inner_state)
-        return new_updates, cast_back(new_state, held)
+        target = state._replace(hyperparams=kept, inner_state=before if same else inner_state)
+        return new_updates, cast_back(new_state, target)
 
     def _update_inner(
         self,
@@ -159,11 +159,10 @@ class _Injected:
         def step(dtype: Any = None) -> tuple[PyTree, PyTree]:
             tx = build(dtype)
             updates, after = accept_extra_args(tx).update(grads, state, params, **extra_args)
-            if (
-                parts_of(tx.update) is None
-            ):  # In a mixed tree moments may be wide though nobody asked.
-                kept = None if widths.mixed else state
-                updates = cast_updates(updates, grads, params, kept, self.factory.dtypes)
+            if parts_of(tx.update) is None:
+                # In a mixed tree moments may be wide though nobody asked.
+                moments = None if widths.mixed else state
+                updates = cast_updates(updates, grads, params, moments, self.factory.dtypes)
             return updates, after
 
         try:

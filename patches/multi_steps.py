@@ -34,7 +34,7 @@ from .._contract.dtypes import (
 from .._contract.kinds import promote_initial_state
 from .._contract.promotion import standard_promotion
 from .._contract.state import cast_back
-from .._contract.updates import cast_updates, kept_like
+from .._contract.updates import cast_updates, subtrees_like
 from .._contract.widths import float_dtype, promoted
 from .._engine.patch import Stock
 from .branches import copy_of, fit, run_in_agreement
@@ -103,7 +103,7 @@ def _params_like(grads: PyTree, state: Any, params: PyTree) -> list[Any]:
         acc if dtype_of(acc) in (jnp.float64, jnp.complex128) else grad
         for acc, grad in zip(leaves(state.acc_grads), leaves(grads))
     ]
-    return next(iter(kept_like(state.inner_opt_state, grads)), doubles)
+    return next(iter(subtrees_like(state.inner_opt_state, grads)), doubles)
 
 
 def update_with_arguments(stock: Stock, *args: Any, **kwargs: Any) -> tuple[PyTree, Any]:

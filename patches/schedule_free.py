@@ -121,8 +121,8 @@ def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
         updates, new_state = tx.update(grads, wide_state, half_to_float32(params), **extra_args)
         as_stocks = cast_updates(updates, state.z, params, requested=(*scalars, *of_rate))
         bounded = cast_updates(as_stocks, grads, params, requested=requested)
-        held = state._replace(base_optimizer_state=new_state.base_optimizer_state)
-        return bounded, cast_back(new_state, held)
+        target = state._replace(base_optimizer_state=new_state.base_optimizer_state)
+        return bounded, cast_back(new_state, target)
 
     return rebuild(built, call_of(stock, args, kwargs), update_fn, init_fn)
 

@@ -84,9 +84,9 @@ class _Selected:
         self._emit = emit
         return self
 
-    def __radd__(self, held: Any) -> Any:
+    def __radd__(self, accumulated: Any) -> Any:
         selected = jnp.where(self._emit, self._new, self._old)
         if not is_inexact(selected):
             return selected
-        weighted = held + self._emit * self._new
+        weighted = accumulated + self._emit * self._new
         return jnp.where(jnp.isfinite(weighted), weighted, selected)

@@ -207,12 +207,12 @@ def update_dtypes(
     if len(leaves(grads)) != len(given):  # Pairs, as of lookahead: any gradient may be behind one.
         inputs = [(*row, *all_dtypes(grads)) for row in inputs]
 
-    def kept() -> list[tuple[Any, ...]]:
-        trees = [] if state is None else kept_like(state, updates)
+    def dtypes_of_state() -> list[tuple[Any, ...]]:
+        trees = [] if state is None else subtrees_like(state, updates)
         return [tuple(map(dtype_of, row)) for row in zip(*trees)]
 
     if unknown:  # Params may be float32.
-        stand_ins = kept() or [(jnp.dtype(jnp.float32),)] * len(given)
+        stand_ins = dtypes_of_state() or [(jnp.dtype(jnp.float32),)] * len(given)
         inputs = [(*row, *more) for row, more in zip(inputs, stand_ins)]
     dtypes = [update_dtype(dtype, *row, requested=requested) for dtype, row in zip(given, inputs)]
     if state is None or dtypes == given:
@@ -221,7 +221,7 @@ def update_dtypes(
     from .master_weights import requested_by
 
     requested = (*requested, *requested_by(state))
-    rows = zip(given, inputs, kept() or [()] * len(given))
+    rows = zip(given, inputs, dtypes_of_state() or [()] * len(given))
     return [update_dtype(dtype, *row, requested=(*requested, *more)) for dtype, row, more in rows]
 
 
@@ -247,7 +247,7 @@ def _dtypes_for(updates: PyTree, tree: PyTree) -> tuple[list[Any], bool]:
     return [_UNKNOWN if leaf is None else dtype_of(leaf) for leaf in flat], False
 
 
-def kept_like(state: PyTree, tree: PyTree) -> list[list[Any]]:
+def subtrees_like(state: PyTree, tree: PyTree) -> list[list[Any]]:
     """Find the subtrees of a state that have a leaf for each leaf of a tree, in its shape."""
     structure: Any = jax.tree_util.tree_structure(tree)
     shapes = [np.shape(leaf) for leaf in leaves(tree)]

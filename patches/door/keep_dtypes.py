@@ -26,7 +26,7 @@ from ..._contract.dtypes import (
 )
 from ..._contract.kinds import promote_initial_state
 from ..._contract.promotion import standard_promotion
-from ..._contract.updates import bound_of, kept_like, same_dtypes
+from ..._contract.updates import bound_of, same_dtypes, subtrees_like
 from ..._contract.widths import compute_dtype
 from ..._contract.x64 import without_x64
 from ..._tally import Tally
@@ -115,7 +115,7 @@ class KeepDtypes:
 
     def find_like_params(self, params: PyTree, state: PyTree, grads: PyTree) -> PyTree:
         """Return the params. Without params, what the state keeps for them."""
-        return params if params is not None else next(iter(kept_like(state, grads)), [])
+        return params if params is not None else next(iter(subtrees_like(state, grads)), [])
 
     def bound(
         self,

@@ -37,7 +37,7 @@ from ..._contract.promotion import keep_present_mode
 from ..._contract.rounding import round_leaf
 from ..._contract.signatures import is_of_dtype
 from ..._contract.state import cast_back
-from ..._contract.updates import Step, kept_like, update_dtypes
+from ..._contract.updates import Step, subtrees_like, update_dtypes
 from ..._contract.widths import compute_dtype
 from ..._contract.x64 import is_x64
 from ..._tally import Tally
@@ -256,7 +256,9 @@ class Layer:
             like = updates
         elif params is None:  # A moment that is wide by a patch alone tells nothing.
             moments = state._replace(**dict.fromkeys(self._wide_fields(state), ()))
-            if not kept_like(moments, updates):  # Gradients and moments stand in for the params.
+            if not subtrees_like(
+                moments, updates
+            ):  # Gradients and moments stand in for the params.
                 like, requested = updates, (*requested, *dtypes_in(_moments_of(moments)))
         bound = update_dtypes(new_updates, updates, like, moments, requested)
         if bound is not None and not promotes:

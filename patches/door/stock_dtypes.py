@@ -26,7 +26,7 @@ from ..._contract.dtypes import (
 )
 from ..._contract.state import ids_of_fields
 from ..._contract.trace import trace, trace_state
-from ..._contract.updates import kept_like, same_dtypes
+from ..._contract.updates import same_dtypes, subtrees_like
 
 _FLOAT16, _FLOAT32 = jnp.dtype(jnp.float16), jnp.dtype(jnp.float32)
 
@@ -135,7 +135,7 @@ class Range:
         before = all_dtypes(state)
         if _FLOAT16 not in before:
             return state
-        like = params if params is not None else next(iter(kept_like(state, updates)), updates)
+        like = params if params is not None else next(iter(subtrees_like(state, updates)), updates)
         if same_dtypes(updates, like):
             return state
         key = (*before, None, *all_dtypes((updates, params)))
