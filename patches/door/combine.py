@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import inspect
 import operator
@@ -54,9 +55,10 @@ def combine(tx: Any, call: Call, _: Tally) -> Any:
         wide = {"everywhere"} if _has_one_float(params) else {"everywhere", "in mixed trees"}
         first = next((i for i, where in enumerate(promotes) if where in wide), len(promotes))
         states = list(state.values()) if isinstance(state, Mapping) else state
-        if not any(map(is_half, leaves(states[first + 1 :]))):
+        if _IN_STEPS_OF_STOCK.get() or not any(map(is_half, leaves(states[first + 1 :]))):
             return state
-        return start_as_stock(tx._replace(update=as_stock()), state, params)
+        as_stocks = tx._replace(init=_in_steps_of_stock(tx.init), update=as_stock())
+        return start_as_stock(as_stocks, state, params)
 
     def with_links(change: Callable[[Parts], Any]) -> Any:
         def changed(link: Any) -> Any:
@@ -82,6 +84,24 @@ def combine(tx: Any, call: Call, _: Tally) -> Any:
         in_float32=in_float32 if is_stock else None,
         promotes=max(promotes, key=list(get_args(Promotes)).index),
     )
+
+
+_IN_STEPS_OF_STOCK = contextvars.ContextVar("in_steps_of_stock", default=False)
+"""Whether a chain around this one takes steps of stock: they widen this state too.
+
+Else a chain of chains would trace each of them once more for each level.
+"""
+
+
+def _in_steps_of_stock(init: Callable[[PyTree], PyTree]) -> Callable[[PyTree], PyTree]:
+    def init_fn(params: PyTree) -> PyTree:
+        token = _IN_STEPS_OF_STOCK.set(True)
+        try:
+            return init(params)
+        finally:
+            _IN_STEPS_OF_STOCK.reset(token)
+
+    return init_fn
 
 
 def _links_in(value: Any) -> list[Any]:

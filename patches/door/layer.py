@@ -292,7 +292,8 @@ class Layer:
         """Return stock's update with arguments that are no wider than the leaves."""
         if not (self.fits_arguments and is_x64()):
             return update
-        widest = compute_dtype(trees)
+        # lax.select refuses a limit that is wider than its gradients, whatever the params.
+        widest = compute_dtype(trees[:1] if self.ignores_params else trees)
         return with_arguments(self.builder, update, lambda _, value: no_wider_than(widest, value))
 
     def _acting(self, state: Any, *trees: PyTree) -> list[Any]:

@@ -5,7 +5,6 @@ Nothing is computed. Stock may raise for these dtypes; then it has nothing to be
 
 from __future__ import annotations
 
-import contextvars
 import functools
 from typing import Any, Callable
 
@@ -56,15 +55,11 @@ def start_as_stock(tx: Any, state: PyTree, params: PyTree) -> PyTree:
       state: a new state of that transformation, narrow where a param is.
       params: arrays or ``jax.ShapeDtypeStruct``.
     """
-    if _IS_TRACING.get() or not any(map(is_half, leaves(state))):
+    if not any(map(is_half, leaves(state))):
         return state
 
     def take_two_steps(params: PyTree, **extra_args: Any) -> PyTree:
-        token = _IS_TRACING.set(True)
-        try:
-            state = tx.init(params)
-        finally:
-            _IS_TRACING.reset(token)
+        state = tx.init(params)
         for _ in range(2):  # A scalar may become float32 first, and then the moments.
             _, state = tx.update(params, state, params, **extra_args)
         return state
@@ -77,13 +72,6 @@ def start_as_stock(tx: Any, state: PyTree, params: PyTree) -> PyTree:
         or trace(tx.init, params)
     )
     return _widen(state, wide)
-
-
-_IS_TRACING = contextvars.ContextVar("is_tracing", default=False)
-"""Whether a transformation around this one takes the steps: they widen this state too.
-
-Else a chain of chains would trace each of them once more for each level.
-"""
 
 
 def _widen(state: PyTree, wide: list[Any] | None, most: list[Any] | None = None) -> PyTree:

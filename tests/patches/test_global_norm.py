@@ -529,3 +529,17 @@ def test_in_a_mixed_tree_an_update_is_as_wide_as_its_param(name: str) -> None:
     b = float(grads["b"][0])
     assert updates["b"].dtype == jnp.float32
     np.testing.assert_allclose(updates["b"], b / np.sqrt(3 + 3 * b**2), rtol=1e-4)
+
+
+def test_a_float64_limit_clips_float32_gradients_of_float64_params() -> None:
+    """``lax.select`` refuses a limit that is wider than a gradient: stock raises."""
+    with x64():
+        params, grads = jnp.zeros(5), jnp.ones(5, jnp.float32)
+        limit = jnp.asarray(0.5)
+        for tx in (
+            optax.clip_by_global_norm(limit),
+            optax.inject_hyperparams(optax.clip_by_global_norm)(max_norm=0.5),
+        ):
+            updates, _ = tx.update(grads, tx.init(params), params)
+            assert updates.dtype == jnp.float32
+            np.testing.assert_allclose(updates, 0.5 / np.sqrt(5), rtol=1e-6)
