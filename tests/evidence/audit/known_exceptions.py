@@ -101,6 +101,12 @@ KNOWN_EXCEPTIONS = (
         inside=("", "apply_if_finite"),
     ),
     KnownException(
+        ("snapshot",),
+        "keeps what the user's function returns for the gradients, and starts with the params",
+        ("wider", "narrower", "f16 grads", "f64 grads", "int8 grads"),
+        inside=("", "inject_hyperparams"),
+    ),
+    KnownException(
         (
             *("adafactor", "scale_by_factored_rms", "sm3", "scale_by_sm3"),
             *("galore", "scale_by_galore", "muon"),
