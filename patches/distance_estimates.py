@@ -14,7 +14,7 @@ meant.
 Here stock runs in 32-bit mode on a list of the leaves, all in float32, or in float64 if one leaf
 is. A complex leaf becomes a pair of real leaves: the algorithms are made for real vectors.
 ``dadapt_adamw`` and ``prodigy`` divide by the sum of all gradients. As long as it is 0, the
-estimate stays, and what is not finite in an update is 0.
+estimate stays, and what is not finite in an update of ``prodigy`` is 0.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ def _returning(updates: Callable[[], PyTree]) -> Any:
 
 
 def _guard(updates: PyTree, state: Any, before: Any) -> tuple[PyTree, Any]:
-    """Keep the estimate where stock divides by a sum of gradients that is 0, and take no step.
+    """Keep the estimate where stock divides by a sum of gradients that is 0.
 
     What comes from a NaN or inf among the gradients stays: the numerator has it too.
     """
@@ -235,8 +235,10 @@ def _guard(updates: PyTree, state: Any, before: Any) -> tuple[PyTree, Any]:
         is_bad = is_unknown & ~jnp.isfinite(update)
         return jnp.where(is_bad, jnp.zeros_like(update), update)
 
+    if hasattr(state, "params0"):  # Those of prodigy contain the estimate, of dadapt_adamw do not.
+        updates = tree_map(finite, updates)
     estimate = jnp.where(is_unknown, before.estim_lr, state.estim_lr)
-    return tree_map(finite, updates), state._replace(estim_lr=estimate)
+    return updates, state._replace(estim_lr=estimate)
 
 
 def _free(copies: PyTree, keep: PyTree) -> None:
