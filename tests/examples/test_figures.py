@@ -69,8 +69,11 @@ def test_the_readme_gives_the_time_of_the_import() -> None:
     late = max(
         times["import and apply"][1] for record in records for times in record["late"].values()
     )
-    sentence = f"Import takes up to {first:.1f} s longer, after `import optax` up to {late:.1f} s."
-    assert sentence in text_of("README.md")
+    sentence = r"Import takes up to ([\d.]+) s longer, after `import optax` up to ([\d.]+) s\."
+    (bounds,) = re.findall(sentence, text_of("README.md"))
+    # Bounds: the times of a slower processor were four times as long.
+    assert first <= float(bounds[0])
+    assert late <= float(bounds[1])
 
 
 def test_the_readme_gives_the_loss_of_master_weights() -> None:
