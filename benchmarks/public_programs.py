@@ -2,7 +2,7 @@
 
 Run as ``python benchmarks/public_programs.py DM_HAIKU FLAX``, with the folders of clones. Prints
 the table in Markdown. The programs run in copies, with the changes below, on text of Python's own
-documentation and on scikit-learn's digits. Each run takes two to four minutes on two cores.
+documentation and on scikit-learn's digits. All nine runs take about ten minutes on two cores.
 """
 
 from __future__ import annotations

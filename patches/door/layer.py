@@ -256,9 +256,8 @@ class Layer:
             like = updates
         elif params is None:  # A moment that is wide by a patch alone tells nothing.
             moments = state._replace(**dict.fromkeys(self._wide_fields(state), ()))
-            if not subtrees_like(
-                moments, updates
-            ):  # Gradients and moments stand in for the params.
+            if not subtrees_like(moments, updates):
+                # Gradients and moments stand in for the params.
                 like, requested = updates, (*requested, *dtypes_in(_moments_of(moments)))
         bound = update_dtypes(new_updates, updates, like, moments, requested)
         if bound is not None and not promotes:
