@@ -1,7 +1,7 @@
 """Print what compiled train steps need of the memory, in bytes a param, as JSON.
 
-Run as ``memory.py DTYPE``, with ``OPTAX_DTYPEFIX=off`` for stock. The state and the params are
-donated. Nothing is computed.
+Run as ``memory.py DTYPE [NAME ...]``, with ``OPTAX_DTYPEFIX=off`` for stock. The state and the params
+are donated. Nothing is computed.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 LEAVES, SHAPE = 16, (500, 500)
 """A step computes leaf by leaf, so temporaries depend on the number of leaves."""
+ONE_ARRAY = "adamw, one array"
 SHOWN = ("temporaries", "peak", "traffic")
 ALIASES = (
     "adafactor adagrad adamw amsgrad dadapt_adamw dog fromage lamb lion nadam novograd prodigy"
@@ -51,6 +52,7 @@ def _cases() -> dict[str, Callable[[], Any]]:
     }
     clip = optax.clip_by_global_norm(1.0)
     wrapped = {
+        ONE_ARRAY: lambda: optax.adamw(0.01),
         "adamw, array as rate": lambda: optax.adamw(jnp.asarray(0.01, jnp.float32)),
         "adamw, schedule": lambda: optax.adamw(optax.cosine_decay_schedule(0.01, 100)),
         "apply_if_finite(adamw)": lambda: optax.apply_if_finite(optax.adamw(0.01), 3),
@@ -96,16 +98,29 @@ def bytes_a_param(compiled: Any, params: Any) -> dict[str, float]:
     return {name: size / count for name, size in total.items()}
 
 
+SETTINGS: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
+    "bfloat16": ({}, ()),
+    "bfloat16 beside a second device": (
+        {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
+        ("adamw", "sgd"),
+    ),
+    "float16": ({}, ()),
+    "float32": ({}, ()),
+    "float32 x64": ({"JAX_ENABLE_X64": "1"}, ()),
+}
+"""For each dtype and mode: the environment, and the optimizers if not all."""
+
+
 def measure() -> dict[str, Any]:
     """Return the counts of stock and patched processes, by dtype and mode."""
     found: dict[str, Any] = {}
-    for setting in ("bfloat16", "float16", "float32", "float32 x64"):
-        dtype, _, x64 = setting.partition(" ")
+    for setting, (environment, names) in SETTINGS.items():
+        dtype, _, _ = setting.partition(" ")
         found[setting] = {}
         for way, switch in {"stock": "off", "patched": "on"}.items():
-            variables = {"OPTAX_DTYPEFIX": switch, **({"JAX_ENABLE_X64": "1"} if x64 else {})}
+            variables = {"OPTAX_DTYPEFIX": switch, **environment}
             done = subprocess.run(
-                [sys.executable, __file__, dtype],
+                [sys.executable, __file__, dtype, *names],
                 capture_output=True,
                 text=True,
                 check=True,
@@ -128,12 +143,15 @@ def summarize(measured: Mapping[str, Any]) -> dict[str, Any]:
     return {"steps": len(rows), "different": different}
 
 
-def main(dtype: str) -> None:
-    """Count for all optimizers of the installed optax; leave out those that raise."""
-    found = {"adamw, one array": memory(optax.adamw(0.01), dtype, leaves=1)}
+def main(dtype: str, *names: str) -> None:
+    """Count for optimizers of the installed optax; leave out those that raise."""
+    jax.devices()  # Before JAX has found its devices, a step is traced as for several.
+    found = {}
     for name, build in _cases().items():
+        if name not in (names or _cases()):
+            continue
         try:
-            found[name] = memory(build(), dtype)
+            found[name] = memory(build(), dtype, 1 if name == ONE_ARRAY else LEAVES)
         except (TypeError, ValueError):  # Stock raises.
             continue
     print(json.dumps(found))

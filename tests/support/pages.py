@@ -13,6 +13,7 @@ from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FRACTION = re.compile(r"\d+\.\d+")
 
 
 def read(page: Path) -> str:
@@ -41,6 +42,16 @@ def check_code(text: str) -> None:
                 exec(compile(content, "page", "exec"), namespace)
             printed = stdout.getvalue()
         elif printed:
-            # Further lines quote jax, whose older releases use other words.
-            lines = None if Version(jax.__version__) >= Version("0.10") else 2
-            assert printed.splitlines()[:lines] == content.splitlines()[:lines]
+            assert _comparable(printed) == _comparable(content)
+
+
+def _comparable(text: str) -> list[str]:
+    """Return the lines that each release of jax prints.
+
+    Older ones use other words from the third line on. They also draw other random params, so that
+    one in bfloat16 may be rounded to the other neighbour: there one digit of a number counts.
+    """
+    if Version(jax.__version__) >= Version("0.10"):
+        return text.splitlines()
+    one_digit = _FRACTION.sub(lambda found: f"{float(found[0]):.1g}", text)
+    return one_digit.splitlines()[:2]

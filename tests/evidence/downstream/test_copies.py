@@ -27,7 +27,7 @@ left = [
     for attribute, value in list(getattr(module, "__dict__", {}).items())
     if id(value) in stock
 ]
-print(len(stock) > 40, left)
+print(len(stock) > 20, left)
 """
 
 

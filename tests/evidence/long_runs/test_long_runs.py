@@ -29,6 +29,13 @@ MORE = {"bfloat16": 1.15, "float16": 1.7}
 UNSTABLE = {"prodigy", "dadapt_adamw"}
 """Their float32 loss ends far from that in float64, or from that of other initial params."""
 
+LIMITS = {"estim_lr": 0.02, "numerator_weighted": 0.04}
+"""The numerator grows with the square of the estimate, and crosses zero.
+
+With the batches in eight other orders its worst error in bfloat16 is 2.9 % in prodigy and 2.7 % in
+dadapt_adamw, that of the estimate 1.8 % and 1.0 %. In 1.2.0 it was 3.1 % and 4.0 %.
+"""
+
 
 def faults(run: dict[str, Any], reference: list[float], case: Case, dtype: str) -> list[str]:
     """List what is wrong with a run."""
@@ -37,7 +44,7 @@ def faults(run: dict[str, Any], reference: list[float], case: Case, dtype: str) 
     found = [
         f"{name} is off by {error:.2%} at some step"
         for name, error in run["errors"].items()
-        if not error <= (0.02 if case.name in UNSTABLE else 0.01)
+        if not error <= LIMITS.get(name, 0.01)
     ]
     last, wanted = np.mean(run["losses"][-5:]), np.mean(reference[-5:])
     if not (case.name in UNSTABLE and last < 0.1) and not last <= MORE[dtype] * wanted:
