@@ -1,7 +1,7 @@
 """Print what compiled train steps need of the memory, in bytes a param, as JSON.
 
-Run as ``memory.py DTYPE [NAME ...]``, with ``OPTAX_DTYPEFIX=off`` for stock. The state and the params
-are donated. Nothing is computed.
+Run as ``memory.py DTYPE [NAME ...]``, with ``OPTAX_DTYPEFIX=off`` for stock. The state and the
+params are donated. Nothing is computed.
 """
 
 from __future__ import annotations
