@@ -148,10 +148,17 @@ def imports(found: dict[str, Any]) -> Iterator[str]:
 
 
 def rows_of_memory(record: dict[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Yield the cells about the memory of compiled steps, but not of those that equal stock's."""
+    """Yield the cells about the memory of compiled steps, but not of those that equal stock's.
+
+    Optimizers with the same figures share a row.
+    """
+    names: dict[tuple[str, ...], list[str]] = {}
     for name, found in record["different"].items():
         setting, _, optimizer = name.partition(", ")
-        yield (setting, optimizer, *(f"{a:g} → {b:g}" for a, b in found.values()))
+        figures = (f"{a:g} → {b:g}" for a, b in found.values())
+        names.setdefault((setting, *figures), []).append(optimizer)
+    for (setting, *figures), optimizers in names.items():
+        yield (setting, "; ".join(optimizers), *figures)
 
 
 def scale(found: dict[str, Any]) -> Iterator[tuple[str, ...]]:

@@ -91,7 +91,7 @@ def page(record: Mapping[str, Any]) -> str:
     return renewed(
         read("long-runs.md"),
         [record],
-        [rows(choice(cases, stable)), rows(map(statistics, runs)), rows(map(every_way, cases))],
+        [rows(choice(cases, stable)), rows(statistics(run) for run in runs if run["stock"]["errors"]), rows(map(every_way, cases))],
         about_unstable=UNSTABLE,
         about_stock=STOCK,
         about_ends=ENDS,
@@ -129,7 +129,7 @@ def statistics(run: Run) -> tuple[str, ...]:
     )
     curves = (run["stock"]["losses"], run["patched"]["losses"], run["reference"])
     last = (f"{final(losses):.2g}" for losses in curves)
-    return (f"`{run['patch']}`", f"{run['case']}, {run['dtype']}", errors or "-", *last)
+    return (f"`{run['patch']}`", f"{run['case']}, {run['dtype']}", errors, *last)
 
 
 def every_way(case: Run) -> tuple[str, ...]:
