@@ -93,7 +93,7 @@ def measured(*only: str) -> Measured:
         _add(found[call], _of_case(case), without=found[case.name])
     for path, call in available(*only).items():
         program = jax.make_jaxpr(call)
-        found[path] = _kinds(_KINDS, lambda regime, of=program: of(tree_of(*regime.params)))
+        found[path] = _kinds(_KINDS, lambda regime, of=program: (of(tree_of(*regime.params)),))
     return {name: _without_implied(kinds) for name, kinds in found.items()}
 
 
@@ -164,7 +164,7 @@ def _around_drifting(name: str, parameter: str) -> Case:
 
 
 def _of_case(case: Case, regimes: Collection[str] = tuple(_KINDS)) -> Kinds:
-    def trace(regime: Regime) -> Any:
+    def trace(regime: Regime) -> tuple[Any, ...]:
         step = traced_step(case, regime)
         init, state = jax.make_jaxpr(step.init, return_shape=True)(step.inputs)
         return init, jax.make_jaxpr(step.update)(state, step.inputs)
@@ -172,7 +172,7 @@ def _of_case(case: Case, regimes: Collection[str] = tuple(_KINDS)) -> Kinds:
     return _kinds(regimes, trace)
 
 
-def _kinds(regimes: Collection[str], trace: Callable[[Regime], Any]) -> Kinds:
+def _kinds(regimes: Collection[str], trace: Callable[[Regime], tuple[Any, ...]]) -> Kinds:
     """Trace a function in some regimes, and see which patches change the program."""
     found: Kinds = {}
     for regime in REGIMES:
@@ -190,12 +190,13 @@ def _kinds(regimes: Collection[str], trace: Callable[[Regime], Any]) -> Kinds:
     return found
 
 
-def _program(regime: Regime, trace: Callable[[Regime], Any]) -> str | None:
-    """Return the program as text; None if the function cannot be traced."""
+def _program(regime: Regime, trace: Callable[[Regime], tuple[Any, ...]]) -> str | None:
+    """Return the programs as text, and the weak types that it lacks; None if there is no trace."""
     jax.clear_caches()
     try:
         with regime.modes():
-            return re.sub("0x[0-9a-f]+", "", str(trace(regime)))
+            traced = [(program, program.out_avals) for program in trace(regime)]
+            return re.sub("0x[0-9a-f]+", "", str(traced))
     except Exception:
         return None
 
