@@ -91,7 +91,11 @@ def page(record: Mapping[str, Any]) -> str:
     return renewed(
         read("long-runs.md"),
         [record],
-        [rows(choice(cases, stable)), rows(statistics(run) for run in runs if run["stock"]["errors"]), rows(map(every_way, cases))],
+        [
+            rows(choice(cases, stable)),
+            rows(statistics(run) for run in runs if run["stock"]["errors"]),
+            rows(map(every_way, cases)),
+        ],
         about_unstable=UNSTABLE,
         about_stock=STOCK,
         about_ends=ENDS,
