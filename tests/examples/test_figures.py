@@ -59,7 +59,11 @@ def test_the_readme_gives_the_temporaries_of_adamw() -> None:
         *(record["different"][f"{x}, adamw"]["temporaries"] for x in ("bfloat16", "float16"))
     )
     assert stock == (0, 0)
-    sentence = f"adamw has temporaries of {max(patched):g} bytes a param in half precision"
+    beside = record["different"]["bfloat16 beside a second device, adamw"]["temporaries"]
+    sentence = (
+        f"adamw has temporaries of {max(patched):g} bytes a param in half precision, "
+        f"{patched[0]:g} in bfloat16, {beside[1] - patched[0]:.0f} more beside other devices"
+    )
     assert sentence in text_of("README.md")
 
 
