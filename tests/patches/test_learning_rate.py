@@ -85,6 +85,14 @@ def test_float64_params_keep_a_float64_rate() -> None:
         np.testing.assert_array_equal(updates["w"], -rate * np.asarray(params["w"]))
 
 
+def test_a_float64_decay_of_float64_params_keeps_its_digits_beside_float32_gradients() -> None:
+    with x64():
+        params, grads = jnp.ones(3), jnp.zeros(3, jnp.float32)
+        tx = optax.add_decayed_weights(np.float64(0.1) + 1e-12)
+        updates, _ = tx.update(grads, tx.init(params), params)
+        np.testing.assert_array_equal(updates, np.float64(0.1) + 1e-12)
+
+
 def test_the_rate_is_not_rounded_before_it_is_used() -> None:
     """0.1 is 0.10009765625 in bfloat16, which is 0.1 % off."""
     params = {"w": jnp.full(3, 1.0, jnp.float32), "b": jnp.full(3, 3.0, jnp.bfloat16)}
