@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 
+import jax
 import optax
 import pytest
 from flax import nnx
@@ -23,7 +24,8 @@ def test_recipe_works(name: str, text: str) -> None:
         pytest.skip("the page is about flax 0.11 and later")
     if name == "orbax" and Version(optax.__version__) < Version("0.2.4"):
         pytest.skip("before optax 0.2.4, stock loses no digits of estim_lr")
-    check_code(text)
+    # Older releases draw other random params, so a bias may be rounded to the other neighbour.
+    check_code(text, one_digit=Version(jax.__version__) < Version("0.10"))
 
 
 @pytest.mark.parametrize(("name", "text"), WITH_A_STEP)
