@@ -98,7 +98,7 @@ class _Estimates(KeepDtypes):
         new_updates, new_state = self._step(update, (grads, state, params), trees)
         return cast_updates(new_updates, grads, params), new_state
 
-    def bound(self, *_: Any) -> None:
+    def limits(self, *_: Any) -> None:
         """Leave the updates as :meth:`run` makes them."""
 
     def _step(

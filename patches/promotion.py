@@ -23,7 +23,7 @@ from .._contract.dtypes import (
     leaves,
 )
 from .._contract.promotion import standard_promotion
-from .._contract.updates import bound_of, requested_dtypes, update_dtypes
+from .._contract.updates import exceeded_limits, limits, requested_dtypes
 from .._contract.widths import real_dtype
 from .._engine.patch import Stock
 from .door.arguments import arguments_of
@@ -77,11 +77,11 @@ def schedule(stock: Stock, *args: Any, **kwargs: Any) -> Any:
 class _Lookahead(KeepDtypes):
     """Bound pairs of updates: params and updates of lookahead are fast and slow ones."""
 
-    def bound(
+    def limits(
         self, updates: Any, grads: PyTree, params: PyTree, state: PyTree, requested: tuple[Any, ...]
     ) -> list[Any] | None:
-        fast = update_dtypes(updates.fast, grads, params.fast, state, requested)
-        slow = update_dtypes(updates.slow, grads, params.slow, state, requested)
+        fast = limits(updates.fast, grads, params.fast, state, requested)
+        slow = limits(updates.slow, grads, params.slow, state, requested)
         return None if fast is None or slow is None else fast + slow
 
 
@@ -95,7 +95,7 @@ class _Flatten(KeepDtypes):
         flat = leaves(grads)
         return self._vectors(state, flat)[:1] * len(flat)
 
-    def bound(
+    def limits(
         self,
         updates: PyTree,
         grads: PyTree,
@@ -107,7 +107,7 @@ class _Flatten(KeepDtypes):
         if params is not None:  # A vector in the common dtype does not tell the dtype of one param.
             widest = real_dtype(params)
             kept = [dtype for dtype in kept if jnp.finfo(dtype).bits > jnp.finfo(widest).bits]
-        return bound_of(updates, grads, params, state, (*requested, *kept))
+        return exceeded_limits(updates, grads, params, state, (*requested, *kept))
 
     def _vectors(self, state: PyTree, grads: list[Any]) -> list[Any]:
         size = sum(map(jnp.size, grads))

@@ -34,7 +34,7 @@ from .._contract.dtypes import (
 )
 from .._contract.promotion import standard_promotion
 from .._contract.trace import trace_once
-from .._contract.updates import update_dtype
+from .._contract.updates import limit
 from .._contract.widths import promoted
 from .._engine.patch import Stock
 from .door.float32 import half_to_float32
@@ -57,7 +57,7 @@ def trees_in_float32(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     requested = tuple(map(dtype_of, strong))
 
     def bound(dtype: Any, *place: Any) -> Any:
-        return update_dtype(dtype, *map(dtype_of, place), requested=requested)
+        return limit(dtype, *map(dtype_of, place), requested=requested)
 
     return _run_in_float32(stock, args, kwargs, bound)
 

@@ -75,8 +75,8 @@ def round_stochastically(leaf: Any, dtype: Any, bits: Any) -> Any:
     # Neither an infinite number nor NaN is another one without its last bits.
     random = jnp.where(jnp.abs(leaf) < float(info.max), wide >> (32 - dropped), 0)
     exact = lax.bitcast_convert_type(leaf, jnp.uint32) + random
-    if dtype == jnp.bfloat16:  # It is the upper half of float32. XLA would round once more.
-        return lax.bitcast_convert_type((exact >> 16).astype(jnp.uint16), dtype)
+    if dtype == jnp.bfloat16:  # The upper half of float32: the cast is exact.
+        return lax.bitcast_convert_type(exact & jnp.uint32(0xFFFF0000), jnp.float32).astype(dtype)
     rounded = lax.bitcast_convert_type(exact & jnp.uint32(2**32 - 2**dropped), jnp.float32)
     # Below the normal numbers of float16, neighbours are 2^-24 apart.
     finite = jnp.clip(leaf, -1.0, 1.0)  # ``debug_nans`` refuses what infinity would give here.

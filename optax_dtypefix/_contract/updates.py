@@ -35,12 +35,12 @@ _FLOAT32 = np.dtype(np.float32)
 
 
 @functools.cache
-def update_dtype(stock: Any, *inputs: Any, requested: tuple[Any, ...] = ()) -> Any:
-    """Decide the dtype of an update.
+def limit(stock: Any, *inputs: Any, requested: tuple[Any, ...] = ()) -> Any:
+    """Return the widest dtype that an update may have, within its kind.
 
-    The bound is the promoted real dtype of the inputs, float32 if all of them are integers, or a
-    wider one that the user asked for. A dtype of stock within the bound stands. A wider one becomes
-    the bound, within its kind: a complex update stays complex, and an integer one stays as it is.
+    The limit is the promoted real dtype of the inputs, float32 if all of them are integers, or a
+    wider one that the user asked for. A dtype of stock within the limit stands. A wider one becomes
+    the limit, within its kind: a complex update stays complex, and an integer one stays as it is.
 
     Args:
       stock: the dtype that stock gives the update.
@@ -49,10 +49,10 @@ def update_dtype(stock: Any, *inputs: Any, requested: tuple[Any, ...] = ()) -> A
     """
     if kind_of(stock) < REAL:
         return stock
-    bound = widest_real(widest_real(*inputs), *requested)
-    if jnp.finfo(stock).bits <= jnp.finfo(bound).bits:
+    widest = widest_real(widest_real(*inputs), *requested)
+    if jnp.finfo(stock).bits <= jnp.finfo(widest).bits:
         return stock
-    return jnp.promote_types(bound, jnp.complex64) if kind_of(stock) == COMPLEX else bound
+    return jnp.promote_types(widest, jnp.complex64) if kind_of(stock) == COMPLEX else widest
 
 
 def cast_updates(
@@ -62,7 +62,7 @@ def cast_updates(
     state: PyTree = None,
     requested: tuple[Any, ...] = (),
 ) -> PyTree:
-    """Cast each update that is wider than its bound to the bound; strip weak types.
+    """Cast each update that is wider than its limit to the limit; strip weak types.
 
     Args:
       updates: stock's, in any pytree node.
@@ -79,42 +79,42 @@ def cast_updates(
       The updates. A tree with neither the structure of the gradients nor that of the params comes
       back as it is.
     """
-    return cast_to(updates, bound_of(updates, grads, params, state, requested))
+    return cast_to_limits(updates, exceeded_limits(updates, grads, params, state, requested))
 
 
-def bound_of(
+def exceeded_limits(
     updates: PyTree, grads: PyTree, params: PyTree, state: PyTree, requested: tuple[Any, ...] = ()
 ) -> list[Any] | None:
     """List the dtypes that :func:`cast_updates` gives; None if the updates are within them."""
     if have_same_dtypes(updates, grads):
         return None
-    return update_dtypes(updates, grads, params, state, requested)
+    return limits(updates, grads, params, state, requested)
 
 
-def cast_to(updates: PyTree, bound: list[Any] | None) -> PyTree:
-    """Cast the JAX arrays among the updates to the dtypes of :func:`bound_of`."""
-    if bound is None:
+def cast_to_limits(updates: PyTree, dtypes: list[Any] | None) -> PyTree:
+    """Cast the JAX arrays among the updates to the dtypes of :func:`exceeded_limits`."""
+    if dtypes is None:
         return updates
-    if set(bound) == {_FLOAT32} and array_dtypes(updates) == bound:  # Weakly typed, some of them.
+    if set(dtypes) == {_FLOAT32} and array_dtypes(updates) == dtypes:  # Weakly typed, some of them.
         return unflatten_like(updates, cast_all(leaves(updates), _FLOAT32))
-    pairs = zip(leaves(updates), bound)
+    pairs = zip(leaves(updates), dtypes)
     rounded = [round_leaf(x, dtype) if isinstance(x, jax.Array) else x for x, dtype in pairs]
     return unflatten_like(updates, rounded)
 
 
 class Step(NamedTuple):
-    """What a link of a chain returns, which leaves it to the chain to bound the updates.
+    """What a link of a chain returns, which leaves it to the chain to limit the updates.
 
     Attributes:
       updates: as wide as stock's.
       state: after the step.
-      bound: the dtypes of :func:`bound_of`.
+      limits: those of :func:`exceeded_limits`.
       requested: dtypes that the user asked for by arguments.
     """
 
     updates: PyTree
     state: PyTree
-    bound: list[Any] | None = None
+    limits: list[Any] | None = None
     requested: tuple[Any, ...] = ()
 
 
@@ -154,17 +154,17 @@ class Owed:
     def add(self, step: Step) -> None:
         """Note which updates a link has made wider than they may be."""
         self._requested += step.requested
-        if step.bound is None and not (self._dtypes and step.requested):
+        if step.limits is None and not (self._dtypes and step.requested):
             return
         given = all_dtypes(step.updates)
-        bound = step.bound or given
-        for path, now, dtype in zip(_paths(step.updates), given, bound):
+        rows = zip(_paths(step.updates), given, step.limits or given)
+        for path, now, dtype in rows:
             if now != dtype:
                 self._dtypes.setdefault(path, dtype)
-            elif step.requested and update_dtype(now, *step.requested) == now:
+            elif step.requested and limit(now, *step.requested) == now:
                 self._dtypes.pop(path, None)
 
-    def bound(
+    def limits(
         self, updates: PyTree, grads: PyTree, params: PyTree, state: PyTree
     ) -> tuple[list[Any] | None, tuple[Any, ...]]:
         """List the dtypes to cast the updates of the last link to, and those asked for."""
@@ -173,9 +173,9 @@ class Owed:
             return None if strong else all_dtypes(updates), self._requested
         given, paths = all_dtypes(updates), _paths(updates)
         if not self._dtypes.keys() <= set(paths):  # A link of the user's has made other trees.
-            return bound_of(updates, grads, params, state, self._requested), self._requested
+            return exceeded_limits(updates, grads, params, state, self._requested), self._requested
         rows = ((now, self._dtypes.get(path, now)) for path, now in zip(paths, given))
-        return [update_dtype(*row) for row in rows], self._requested
+        return [limit(*row) for row in rows], self._requested
 
 
 INNERMOST: contextvars.ContextVar[Owed | None] = contextvars.ContextVar("innermost", default=None)
@@ -193,7 +193,7 @@ def _paths(tree: PyTree) -> list[str]:
     return [jax.tree_util.keystr(path) for path, _ in with_paths]
 
 
-def update_dtypes(
+def limits(
     updates: PyTree, grads: PyTree, params: PyTree, state: PyTree, requested: tuple[Any, ...] = ()
 ) -> list[Any] | None:
     """List the dtypes that :func:`cast_updates` gives, or None for a tree that it leaves alone."""
@@ -214,7 +214,7 @@ def update_dtypes(
     if unknown:  # Params may be float32.
         stand_ins = dtypes_of_state() or [(jnp.dtype(jnp.float32),)] * len(given)
         inputs = [(*row, *more) for row, more in zip(inputs, stand_ins)]
-    dtypes = [update_dtype(dtype, *row, requested=requested) for dtype, row in zip(given, inputs)]
+    dtypes = [limit(dtype, *row, requested=requested) for dtype, row in zip(given, inputs)]
     if state is None or dtypes == given:
         return dtypes
     # Not at the top: few programs use it.
@@ -222,7 +222,7 @@ def update_dtypes(
 
     requested = (*requested, *requested_by(state))
     rows = zip(given, inputs, dtypes_of_state() or [()] * len(given))
-    return [update_dtype(dtype, *row, requested=(*requested, *more)) for dtype, row, more in rows]
+    return [limit(dtype, *row, requested=(*requested, *more)) for dtype, row, more in rows]
 
 
 _UNKNOWN = np.dtype("V3")  # Of no array of JAX.

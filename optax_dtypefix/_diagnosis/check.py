@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from .._contract.dtypes import REAL, PyTree, dtype_of, is_weak, kind_of, leaves
-from .._contract.updates import update_dtypes
+from .._contract.updates import limits
 from .._contract.wrong_arguments import refuse_wrong
 from .._errors import summarize
 from .jaxpr import DOUBLE, float64_inside
@@ -156,7 +156,7 @@ class TracedStep:
     def _widths(self, updates: PyTree, state: PyTree, flat: list[Any]) -> Iterator[Violation]:
         """Compare each update with its bound: wider, or of a kind that loses the fraction."""
         params, grads, _ = self._structure.unflatten(flat)
-        dtypes = update_dtypes(updates, grads, params, state if self._state_asks else None)
+        dtypes = limits(updates, grads, params, state if self._state_asks else None)
         if dtypes is None:
             has: Any = jax.tree_util.tree_structure(updates)
             wanted: Any = jax.tree_util.tree_structure(grads)

@@ -1,4 +1,4 @@
-"""Bound the updates of a chain once, where it ends: its links see updates as wide as stock's."""
+"""Limit the updates of a chain once, where it ends: its links see updates as wide as stock's."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .stock_dtypes import start_as_stock
 
 
 def combine(tx: Any, call: Call, _: Tally) -> Any:
-    """Bound what a function builds that combines transformations, such as ``chain``, or ``masked``.
+    """Limit what a function builds that combines transformations, such as ``chain``, or ``masked``.
 
     Where a link makes updates wider than gradients and params, the next link sees them as wide as
-    on stock, and its state starts in the dtypes that it has on stock. The last updates are bounded.
+    on stock, and its state starts in the dtypes that it has on stock. The last updates are limited.
     """
     builder = builder_of(tx.update)
     inside = [
@@ -46,7 +46,7 @@ def combine(tx: Any, call: Call, _: Tally) -> Any:
         if not owed.is_empty and same_dtypes(updates, params):
             # Of a state that did not start as here, or where the first step could not be traced.
             new_state = cast_back(new_state, state)
-        return Step(new_updates, new_state, *owed.bound(new_updates, updates, params, state))
+        return Step(new_updates, new_state, *owed.limits(new_updates, updates, params, state))
 
     def init_fn(params: PyTree) -> PyTree:
         if is_stock:

@@ -26,7 +26,7 @@ from ..._contract.dtypes import (
 )
 from ..._contract.kinds import promote_initial_state
 from ..._contract.promotion import standard_promotion
-from ..._contract.updates import bound_of, same_dtypes, subtrees_like
+from ..._contract.updates import exceeded_limits, same_dtypes, subtrees_like
 from ..._contract.widths import compute_dtype
 from ..._contract.x64 import without_x64
 from ..._tally import Tally
@@ -117,7 +117,7 @@ class KeepDtypes:
         """Return the params. Without params, what the state keeps for them."""
         return params if params is not None else next(iter(subtrees_like(state, grads)), [])
 
-    def bound(
+    def limits(
         self,
         updates: PyTree,
         grads: PyTree,
@@ -128,7 +128,7 @@ class KeepDtypes:
         """List the widest dtypes that the updates may have; None if they are within them."""
         # Without params, the state says how wide they are.
         kept = state if params is None or self.around_another else None
-        return bound_of(updates, grads, params, kept, requested)
+        return exceeded_limits(updates, grads, params, kept, requested)
 
     def _run_in_its_mode(self, function: Callable[..., Any], *args: PyTree) -> Any:
         with standard_promotion():

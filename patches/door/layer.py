@@ -37,7 +37,7 @@ from ..._contract.promotion import keep_present_mode
 from ..._contract.rounding import round_leaf
 from ..._contract.signatures import is_of_dtype
 from ..._contract.state import cast_back
-from ..._contract.updates import Step, subtrees_like, update_dtypes
+from ..._contract.updates import Step, limits, subtrees_like
 from ..._contract.widths import compute_dtype
 from ..._contract.x64 import is_x64
 from ..._tally import Tally
@@ -236,8 +236,8 @@ class Layer:
         link = self._fitted(link_of(self.tx), updates, state, params)
         run = functools.partial(link, **extra_args)
         new_updates, new_state = keep.run(run, updates, state, params)
-        bound = keep.bound(new_updates, updates, params, state, self.requested)
-        return Step(new_updates, cast_back(new_state, state), bound, self.requested)
+        exceeded = keep.limits(new_updates, updates, params, state, self.requested)
+        return Step(new_updates, cast_back(new_state, state), exceeded, self.requested)
 
     def _step_in_float32(
         self, wide: Any, updates: PyTree, state: Any, params: PyTree, extra_args: Any
@@ -259,14 +259,14 @@ class Layer:
             if not subtrees_like(moments, updates):
                 # Gradients and moments stand in for the params.
                 like, requested = updates, (*requested, *dtypes_in(_moments_of(moments)))
-        bound = update_dtypes(new_updates, updates, like, moments, requested)
-        if bound is not None and not promotes:
-            new_updates = unflatten_like(new_updates, map(round_leaf, leaves(new_updates), bound))
-            bound = None
+        dtypes = limits(new_updates, updates, like, moments, requested)
+        if dtypes is not None and not promotes:
+            new_updates = unflatten_like(new_updates, map(round_leaf, leaves(new_updates), dtypes))
+            dtypes = None
         # The user's subclass of a state: stock returns its own class.
         before = type(new_state)(*state)
         new_state = cast_back(round_moments(new_state, before, updates), before)
-        return Step(new_updates, new_state, bound, self.requested)
+        return Step(new_updates, new_state, dtypes, self.requested)
 
     def _with_users_leaves(self, users: dict[int, Any]) -> Any:
         """Let the user's functions see the user's leaves: muon's may choose by dtype.

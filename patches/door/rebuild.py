@@ -21,7 +21,7 @@ from ..._contract.dtypes import FLOATS, PyTree, leaves, strong_dtypes, unflatten
 from ..._contract.float32 import dtypes_in_float32
 from ..._contract.signatures import positional_names
 from ..._contract.state import cast_back
-from ..._contract.updates import INNERMOST, Step, cast_to
+from ..._contract.updates import INNERMOST, Step, cast_to_limits
 from ..._engine.locate import find
 from ..._engine.patch import Stock
 from ..._tally import Tally
@@ -62,7 +62,7 @@ class Parts(NamedTuple):
     """The update of a rebuilt transformation, for a chain or another patch around it.
 
     Attributes:
-      link: takes the step, and leaves it to the caller to bound the updates; None if ``update``
+      link: takes the step, and leaves it to the caller to limit the updates; None if ``update``
         leaves nothing.
       links: stand for this link, and those inside, while a chain around them takes a step.
       as_stock: returns what stock would run, for a trace of its dtypes.
@@ -196,7 +196,7 @@ def rebuild(  # noqa: PLR0913
             tally.reach()
         grown = grow(updates, state, params, extra_args)
         step = link(updates, grown, params, **extra_args)
-        return cast_to(step.updates, step.bound), step.state
+        return cast_to_limits(step.updates, step.limits), step.state
 
     def stock_in_float32(
         updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any

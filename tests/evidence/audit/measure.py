@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from optax_dtypefix._contract.dtypes import COMPLEX, dtype_of, is_inexact, kind_of, leaves, tree_map
-from optax_dtypefix._contract.updates import update_dtypes
+from optax_dtypefix._contract.updates import limits
 from optax_dtypefix._diagnosis.check import TracedStep
 from optax_dtypefix._diagnosis.check_command.worker import loss
 from optax_dtypefix._diagnosis.result import Violation
@@ -72,7 +72,7 @@ class _Watched:
         self, grads: PyTree, state: PyTree, params: PyTree, **extra_args: Any
     ) -> tuple[PyTree, PyTree]:
         updates, new_state = self._tx.update(grads, state, params, **extra_args)
-        dtypes = update_dtypes(updates, grads, params, None) or ()
+        dtypes = limits(updates, grads, params, None) or ()
         self.updates = [*map(_kept, dtypes, leaves(grads), leaves(params))]
         return updates, new_state
 
@@ -114,7 +114,7 @@ def _eager(case: Case, regime: Regime) -> Iterator[Violation]:
         state = tx.init(params)
         extra_args = extra_args_of(case, params, grads)
         updates, new_state = tx.update(grads, state, params, **extra_args)
-    bounded = update_dtypes(updates, grads, params, None)
+    bounded = limits(updates, grads, params, None)
     state_dtypes = list(map(dtype_of, leaves(state)))
     for what, tree, wanted in (("updates", updates, bounded), ("state", new_state, state_dtypes)):
         got = list(map(dtype_of, leaves(tree)))
