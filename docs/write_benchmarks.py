@@ -10,7 +10,7 @@ import math
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
@@ -44,22 +44,19 @@ def page(
 ) -> str:
     """Return the page with new figures."""
 
-    def of_all(cells: Callable[[dict[str, Any]], Iterable[Iterable[object]]]) -> str:
-        return rows((record["optax"], *found) for record in records for found in cells(record))
-
+    newest = records[-1]
     text = read("benchmarks.md")
     head = rows([("step", *columns(records, devices)), ("---",) * (1 + len(records + devices))])
     text = re.sub(r"^\| step \|.*\n.*\n", head, text, count=1, flags=re.MULTILINE)
     tables = [
         rows(common(columns(records, devices))),
         rows(map(measured_on, records)),
-        of_all(lambda record: [imports(record["imports"])]),
-        of_all(lambda record: times(record["late"])),
+        rows([imports(newest["imports"])]),
+        rows(times(newest["late"])),
         rows(rows_of_memory(memory)),
-        of_all(lambda record: scale(record["scale"])),
-        of_all(lambda record: times(record["calls"])),
-        of_all(steps),
-        of_all(lambda record: [summary(record["counts"])]),
+        rows(scale(newest["scale"])),
+        rows(times(newest["calls"])),
+        rows(steps(newest)),
     ]
     return renewed(
         text,
@@ -68,7 +65,7 @@ def page(
         about_gains=GAINS,
         about_memory=MEMORY,
         about_equal=EQUAL,
-        **gains(records),
+        **gains(newest),
         optax=memory["optax"],
         equal=memory["steps"] - len(memory["different"]),
         all=memory["steps"],
@@ -121,18 +118,16 @@ def ratios_of_device(record: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-def gains(records: list[dict[str, Any]]) -> dict[str, object]:
-    """Return the figures of the first paragraph, of all releases together."""
-    imports = [record["imports"]["more"][1] * 1e3 for record in records]
-    least, most = min(imports), max(imports)
-    counts = [record["counts"] for record in records]
+def gains(record: dict[str, Any]) -> dict[str, object]:
+    """Return the figures of the first paragraph."""
+    counts = record["counts"]
     return {
-        "import_ms": " to ".join(sorted({f"{least:.0f}", f"{most:.0f}"}, key=float)) + " ms longer",
-        "steps": sum(count["steps"] for count in counts),
-        "same": sum(count["same"] for count in counts),
-        "fixed": sum(count["run_patched_only"] for count in counts),
-        "float64": sum(count["float64"][0] - count["float64"][1] for count in counts),
-        "traces": sum(count["traces"][0] for count in counts),
+        "import_ms": f"{record['imports']['more'][1] * 1e3:.0f} ms longer",
+        "steps": counts["steps"],
+        "same": counts["same"],
+        "fixed": counts["run_patched_only"],
+        "float64": counts["float64"][0] - counts["float64"][1],
+        "traces": counts["traces"][0],
     }
 
 
@@ -150,11 +145,13 @@ def imports(found: dict[str, Any]) -> Iterator[str]:
 def rows_of_memory(record: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     """Yield the cells about the memory of compiled steps, but not of those that equal stock's.
 
-    Optimizers with the same figures share a row.
+    Optimizers with the same figures share a row. In float16 adamw stands for all.
     """
     names: dict[tuple[str, ...], list[str]] = {}
     for name, found in record["different"].items():
         setting, _, optimizer = name.partition(", ")
+        if setting == "float16" and not optimizer.startswith("adamw"):
+            continue
         figures = (f"{a:g} → {b:g}" for a, b in found.values())
         names.setdefault((setting, *figures), []).append(optimizer)
     for (setting, *figures), optimizers in names.items():
@@ -183,15 +180,6 @@ def step(time: Any) -> str:
     if "seconds" in time:
         return seconds(time["seconds"])
     return f"{mark(time['ratio'])}{time['ratio'][1]:.2f}"
-
-
-def summary(counts: dict[str, Any]) -> Iterator[str]:
-    """Yield counts over the steps of one release that stock runs."""
-    yield f"{counts['run']} of {counts['steps']}"
-    yield str(counts["same"])
-    for key in ("traces", "state_bytes_later"):
-        yield " / ".join(map(str, counts[key]))
-    yield ", ".join(map(str, counts["float64"]))
 
 
 def seconds(quartiles: Sequence[float]) -> str:

@@ -82,8 +82,6 @@ def page(patch: Patch) -> str:
     if not shown:
         raise LookupError(f"{patch.id}.md names `{example.fault}`, which is no fault of the patch")
     releases = affected(*shown)
-    where = "../control.md#which-of-my-files-are-affected"
-    scan = "" if patch.opt_in else f"\n[Which of my files are affected?]({where})\n"
     switch = "on" if patch.opt_in else "off"
     return f"""\
 # {patch.id}
@@ -121,7 +119,7 @@ The script goes wrong on optax {ranges(releases)} (fault `{example.fault}` below
 {rest}
 
 [Switch the patch {switch}](index.md#switch-a-patch-{switch})
-{scan}"""
+"""
 
 
 def cells_of(fault: Fault) -> tuple[str, ...]:
