@@ -43,7 +43,6 @@ def page(
     records: list[dict[str, Any]], memory: dict[str, Any], devices: list[dict[str, Any]]
 ) -> str:
     """Return the page with new figures."""
-
     newest = records[-1]
     text = read("benchmarks.md")
     head = rows([("step", *columns(records, devices)), ("---",) * (1 + len(records + devices))])
