@@ -68,7 +68,7 @@ by_transform = moments.parametrize(moments.SIMPLE)
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder: Path = tmp_path_factory.mktemp("stalls")
     # ``nox -s audit`` measures all.
-    few = ("adam", "inject rmsprop", "MultiSteps", "prodigy", "ema")
+    few = ("adam", "inject rmsprop", "ema")
     return in_three_ways(folder, "evidence.stalls.measure", "bfloat16", *few)
 
 
@@ -80,7 +80,7 @@ def test_1200_steps_are_never_worse_than_on_stock(measured: Any) -> None:
 
 def test_updates_of_1200_steps_are_within_two_percent(measured: Any) -> None:
     found = list(cells(measured))
-    assert len(found) > 150
+    assert len(found) > 100
     assert [cell for cell in found if cell[3] > 0.02] == []
     assert sum(was > 0.03 for *_, was, _ in found) > 40  # Where stock stalls.
     stock = [was for case, _, was, _ in found if case == "adam|all|a"]

@@ -33,28 +33,22 @@ def _contrib(name: str, *arguments: Any) -> Any:
 
 
 AFFECTED: dict[str, tuple[Any, Any]] = {
-    # Patch and fault: the dtype of the params, and how to build the transformation.
+    # A fault of each patch: the dtype of the params, and how to build the transformation.
     "zero_nans.nan_forever": (F32, _inside_multi_steps),
     "schedule_free.stalled_sum": (BF16, _contrib("schedule_free_sgd", 0.1)),
     "prodigy.zero_gradient": (F32, _contrib("prodigy")),
     "float16_eps.zero_gradient": (F16, lambda: optax.adam(1e-3)),
-    "float16_eps.adafactor": (F16, lambda: optax.adafactor(1e-3)),
     "inject_hyperparams.not_a_number": (BF16, _injected),
     "global_norm.clip_by_global_norm": (F16, lambda: optax.clip_by_global_norm(1.0)),
-    "global_norm.trust_ratio": (F16, lambda: optax.lars(0.1)),
-    "distance_estimates.float16": (F16, lambda: optax.contrib.mechanize(optax.sgd(0.1))),
-    "distance_estimates.zero_gradient": (F32, _contrib("dadapt_adamw")),
     "distance_estimates.stalled_sum": (BF16, _contrib("dog")),
     "reduce_on_plateau.no_plateau": (BF16, _contrib("reduce_on_plateau")),
 }
 RIGHT: dict[str, Any] = {
     "sgd": lambda: optax.sgd(0.1, momentum=0.9),
     "adamw": lambda: optax.adamw(1e-3),
-    "adafactor": lambda: optax.adafactor(1e-3),
     "clip_by_global_norm": lambda: optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.1)),
     "inject_hyperparams": _injected,
     "apply_if_finite": lambda: optax.apply_if_finite(optax.adam(1e-3), 3),
-    "MultiSteps": lambda: optax.MultiSteps(optax.adam(1e-3), 4),
     "MultiSteps with a rate of 0": lambda: optax.MultiSteps(optax.adamw(_warm_up), 4),
 }
 """Stock is right on these in float32."""
