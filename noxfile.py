@@ -41,7 +41,10 @@ FAULTS = ("tests/patches/test_faults.py", "tests/patches/test_programs.py")
 
 ENGINE = (
     *("tests/engine", "tests/commands"),
-    *(f"tests/diagnosis/test_{name}.py" for name in ("check_command", "check_params")),
+    *(
+        f"tests/diagnosis/test_{name}.py"
+        for name in ("check_command", "check_params", "check_target")
+    ),
     *(f"tests/diagnosis/test_{name}.py" for name in ("doctor", "processes", "scan")),
 )
 """Tests whose result may depend on the version of Python: not those of values."""
