@@ -13,6 +13,8 @@ import optax
 import pytest
 
 import optax_dtypefix
+from optax_dtypefix._contract.x64 import x64
+from optax_dtypefix.patches.door.arguments import array_in
 from optax_dtypefix.patches.door.rebuild import parts_of
 from optax_dtypefix.patches.wrapped import BUILDERS
 from support.builders import builders
@@ -163,3 +165,10 @@ def test_each_row_names_a_function_that_builds_what_is_lifted(name: str) -> None
     assert inspect.unwrap(tx.update).__qualname__.partition(".")[0] == name
     with optax_dtypefix.disabled():
         assert parts_of(build(**given).update) is None
+
+
+def test_an_integer_argument_stays_an_integer() -> None:
+    """In float32 stock gets an int64 number of steps as int32, not as a float."""
+    with x64():
+        assert array_in(jnp.asarray(3, jnp.int64), jnp.dtype(jnp.float32)).dtype == jnp.int32
+        assert array_in(jnp.asarray(3, jnp.float64), jnp.dtype(jnp.float32)).dtype == jnp.float32

@@ -124,7 +124,8 @@ def tests_of(file: str) -> list[list[str]]:
     faults, *shared = (
         f"tests/patches/test_{name}.py" for name in ("faults", "programs", "reached", "properties")
     )
-    if own := _own_tests(name):  # A patch.
+    own = _own_tests(name)
+    if own and len(path.parts) == 2:  # A patch. What is in door/ serves all.
         table = ["tests/patches/test_transformations.py"]
         return [[faults, "-k", name], own, [*shared, "-k", name], table]
     more = (
