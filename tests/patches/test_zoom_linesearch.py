@@ -201,13 +201,15 @@ def test_value_and_grad_from_state_reads_the_state_of_any_search() -> None:
 
 
 @needs_lbfgs
-def test_a_double_leaf_beside_a_single_one_needs_no_unsafe_cast() -> None:
+@pytest.mark.parametrize("of_params", [jnp.float32, jnp.float64])
+def test_a_double_gradient_beside_a_single_param_needs_no_unsafe_cast(of_params: Any) -> None:
     """JAX warns of a float64 that is stored in a float32 array: here, the weights."""
     with x64():
-        params = (jnp.ones((), jnp.float32), jnp.ones((), jnp.float64))
+        params = (jnp.ones((), jnp.float32), jnp.ones((), of_params))
+        grads = (params[0], jnp.ones((), jnp.float64))
         tx = optax.scale_by_lbfgs(memory_size=1)
         state = tx.init(params)
-        _, new_state = tx.update(params, state, params)
+        _, new_state = tx.update(grads, state, params)
     assert types(new_state) == types(state)
 
 
