@@ -132,7 +132,8 @@ def tests_of(file: str) -> list[list[str]]:
         f"tests/patches/test_{of}.py"
         for of in ("transformations", "user_trees", "calls", "counts", "eager_steps")
     )
-    return [[faults, *shared, *more], *map(_own_tests, _importers(path.stem))]
+    names = dict.fromkeys((name, path.stem, *_importers(path.stem)))
+    return [[faults, *shared, *more], *filter(None, map(_own_tests, names))]
 
 
 def _own_tests(name: str) -> list[str]:
