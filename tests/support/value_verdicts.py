@@ -46,9 +46,11 @@ AFFECTED: dict[str, tuple[Any, Any]] = {
 RIGHT: dict[str, Any] = {
     "sgd": lambda: optax.sgd(0.1, momentum=0.9),
     "adamw": lambda: optax.adamw(1e-3),
+    "adafactor": lambda: optax.adafactor(1e-3),
     "clip_by_global_norm": lambda: optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.1)),
     "inject_hyperparams": _injected,
     "apply_if_finite": lambda: optax.apply_if_finite(optax.adam(1e-3), 3),
+    "MultiSteps": lambda: optax.MultiSteps(optax.adam(1e-3), 4),
     "MultiSteps with a rate of 0": lambda: optax.MultiSteps(optax.adamw(_warm_up), 4),
 }
 """Stock is right on these in float32."""
