@@ -7,9 +7,12 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+import jax
+import jax.numpy as jnp
 import optax
 import pytest
 
+from evidence.functions.computed import computed
 from optax_dtypefix._commands.main import main
 from optax_dtypefix._engine.release import Release
 from optax_dtypefix.patches import IDS, load
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 
 DEFAULT = [patch_id for patch_id in IDS if not load(patch_id).opt_in]
 INSTALLED = Release(optax.__version__, tested=True)
-SOME = ("adamw", "clip_by_global_norm", "MultiSteps", "sgd", "scale", "tree_utils.tree_l2_norm")
+SOME = ("sgd", "clip_by_global_norm", "scale", "tree_utils.tree_l2_norm")
 """Functions of many kinds. ``nox -s audit`` measures all."""
 
 
@@ -49,7 +52,6 @@ def test_the_table_has_known_patches_and_kinds() -> None:
 
 
 _LINE_SEARCHES = ["scale_by_backtracking_linesearch", "scale_by_zoom_linesearch"]
-_DISTANCES = ["dog", "dowg", "mechanize", "momo", "momo_adam"]
 _SCHEDULE_FREE = [f"schedule_free{name}" for name in ("", "_adamw", "_eval_params", "_sgd")]
 
 
@@ -65,8 +67,11 @@ _SCHEDULE_FREE = [f"schedule_free{name}" for name in ("", "_adamw", "_eval_param
                 "prodigy": ["prodigy"],
                 "reduce_on_plateau": ["reduce_on_plateau"],
                 "zoom_linesearch": ["lbfgs", *_LINE_SEARCHES, "value_and_grad_from_state"],
-                # The state changes from weak int32 to int32.
-                "promotion": ["scale_by_simplified_ademamix", "simplified_ademamix"],
+                # The state starts weakly typed.
+                "promotion": [
+                    *("novograd", "scale_by_novograd"),
+                    *("scale_by_simplified_ademamix", "simplified_ademamix"),
+                ],
                 # Stock does not take a schedule, or does not follow it.
                 "fromage": ["fromage"],
                 "learning_rate": ["optimistic_adam"],
@@ -77,12 +82,12 @@ _SCHEDULE_FREE = [f"schedule_free{name}" for name in ("", "_adamw", "_eval_param
             {
                 "multi_steps": ["MultiSteps"],
                 "promotion": [
-                    *("adafactor", "add_noise", "cocob", "muon", "noisy_sgd", "novograd"),
+                    *("adafactor", "add_noise", "cocob", "muon", "noisy_sgd"),
                     *("radam", "rprop", "scale_by_cocob", "scale_by_distance_over_gradients"),
-                    *("scale_by_factored_rms", "scale_by_muon", "scale_by_novograd"),
+                    *("scale_by_factored_rms", "scale_by_muon"),
                     *("scale_by_radam", "scale_by_rprop", "scale_by_sm3", "sm3"),
                 ],
-                "distance_estimates": _DISTANCES,
+                "distance_estimates": ["mechanize", "momo", "momo_adam"],
                 "reduce_on_plateau": ["reduce_on_plateau"],
                 "schedule_free": _SCHEDULE_FREE,
                 "fromage": ["fromage"],
@@ -96,7 +101,7 @@ _SCHEDULE_FREE = [f"schedule_free{name}" for name in ("", "_adamw", "_eval_param
             {
                 "multi_steps": ["MultiSteps"],
                 "promotion": ["cocob", "scale_by_cocob", "scale_by_distance_over_gradients"],
-                "distance_estimates": _DISTANCES,
+                "distance_estimates": ["dog", "dowg", "mechanize", "momo", "momo_adam"],
                 "reduce_on_plateau": ["reduce_on_plateau"],
                 "schedule_free": _SCHEDULE_FREE,
                 "inject_hyperparams": ["inject_hyperparams", "inject_stateful_hyperparams"],
@@ -169,6 +174,40 @@ def test_a_script_is_named_for_each_patch(
     found = {patch for use in uses for patch in use["faults"][version]}
     release = Release(version, tested=True)
     assert found == {patch_id for patch_id in DEFAULT if load(patch_id).faults_on(release)}
+
+
+@pytest.mark.parametrize(
+    ("same", "other"),
+    [
+        (lambda x, y: (x + y, x - y), lambda x, y: (x - y, x + y)[::-1]),
+        (jax.jit(jnp.add), lambda x, y: (x - y, jax.jit(jnp.add)(x, y))[1]),
+    ],
+)
+def test_programs_are_equal_whatever_their_order(same: Any, other: Any) -> None:
+    assert computed_by(same) == computed_by(other)
+
+
+def test_a_cast_to_the_same_dtype_computes_nothing() -> None:
+    cast, identity = (jax.make_jaxpr(function)(1.0) for function in (jnp.float32, lambda x: x))
+    assert "convert_element_type" in str(cast)
+    assert computed(cast) == computed(identity)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda x, y: y + x,
+        lambda x, _: x + 1,
+        lambda x, y: x.astype(jnp.bfloat16).astype(jnp.float32) + y,
+        lambda x, y: jax.lax.cond(x[0] > 0, jnp.add, jnp.add, x, y),
+    ],
+)
+def test_programs_differ_by_each_operand(other: Any) -> None:
+    assert computed_by(jnp.add) != computed_by(other)
+
+
+def computed_by(function: Any) -> Any:
+    return computed(jax.make_jaxpr(function)(jnp.ones(3), jnp.ones(3)))
 
 
 def test_some_functions_are_as_measured_here() -> None:

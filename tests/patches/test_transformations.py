@@ -189,8 +189,6 @@ def test_float32_runs_the_program_of_stock(case: Case) -> None:
     faults = faults_of(f"optax.{case.name}", RELEASE)
     if any("any dtype" in kinds for kinds in faults.values()):
         pytest.skip("stock is at fault")
-    if case.name == "scale_by_novograd" and Version(optax.__version__) < Version("0.2.4"):
-        pytest.skip("the program has casts that XLA removes")
     params, grads = _trees(case, BY_NAME["f32"])
     extra = extra_args_of(case, params, grads)
     with optax_dtypefix.disabled():

@@ -1,18 +1,18 @@
 """Print as JSON in which problems each patch changes public functions of the installed optax.
 
 ``python -m evidence.functions.measure [NAME ...]``, in ``tests/``, traces each function with all
-default patches, and without each patch that it reaches. Where stock is right, a patch changes no
-program: so what a patch changes is a fault of stock. A function counts for what it does itself, not
-for what a transformation does that it is given.
+default patches, with none, and with some of them. Where stock is right, a patch changes nothing
+that is computed: so what a patch changes is a fault of stock. A function counts for what it does
+itself, not for what a transformation does that it is given.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import itertools
 import json
-import re
 import sys
 import warnings
 from typing import TYPE_CHECKING, Any, Callable
@@ -27,6 +27,9 @@ from evidence.audit.cases import RATES, Case, cases, public_transformations, req
 from evidence.audit.measure import traced_step
 from evidence.audit.regimes import REGIMES, Regime
 from evidence.functions.calls import available
+from evidence.functions.computed import computed
+from optax_dtypefix._diagnosis.processes import counts_so_far, patches_at_work
+from optax_dtypefix.patches import IDS
 from optax_dtypefix.patches.functions import KINDS
 from support.transformations import drifting
 from support.trees import tree_of
@@ -57,6 +60,12 @@ _IMPLIED = {
     "bfloat16": {"mixed dtypes", "gradients wider than params"},
 }
 """What a kind implies, and the table leaves out."""
+
+_GENERAL_FIRST = ("promotion", *reversed(IDS))
+"""The order in which patches are left out: of two that mend a fault, the special one stays."""
+
+_OF_MOMENTS = {"bfloat16_moments", "float16_eps"}
+"""Their faults are also mended by ``promotion``, where it runs a function in one dtype."""
 
 Kinds = dict[str, set[str]]
 """For each patch, the kinds of problems in which it changes something."""
@@ -176,27 +185,35 @@ def _kinds(regimes: Collection[str], trace: Callable[[Regime], tuple[Any, ...]])
     """Trace a function in some regimes, and see which patches change the program."""
     found: Kinds = {}
     for regime in REGIMES:
-        if regime.name not in regimes:
-            continue
-        before = optax_dtypefix.status()
-        patched = _program(regime, trace)
-        if patched is None:  # It makes no sense, with or without patches.
-            continue
-        reached = [p.id for p in optax_dtypefix.status() if p.reached > before[p.id].reached]
-        for patch in reached:
-            with optax_dtypefix.disabled(patch):
-                if _program(regime, trace) != patched:
-                    found.setdefault(patch, set()).add(_KINDS[regime.name])
+        program, before = functools.partial(_program, regime, trace), counts_so_far()
+        if regime.name not in regimes or (patched := program()) is None:
+            continue  # Such a call makes no sense, with or without patches.
+        idle = {*IDS}.difference(patches_at_work(before))
+        if patched != (stock := program(without=IDS)):
+            alone = {p for p in _OF_MOMENTS - idle if program(without={*IDS} - {p}) != stock}
+            for patch in _needed(patched, program, idle) | alone:
+                found.setdefault(patch, set()).add(_KINDS[regime.name])
     return found
 
 
-def _program(regime: Regime, trace: Callable[[Regime], tuple[Any, ...]]) -> str | None:
-    """Return the programs as text, and the weak types that it lacks; None if there is no trace."""
+def _needed(patched: Any, program: Callable[..., Any], idle: set[str]) -> set[str]:
+    """Return the patches that make this program, of which none can be left out."""
+    needed = {*IDS}
+    for some in (idle, *({patch} for patch in _GENERAL_FIRST)):
+        if some & needed and program(without={*IDS} - (needed - some)) == patched:
+            needed -= some
+    return needed
+
+
+def _program(
+    regime: Regime, trace: Callable[[Regime], tuple[Any, ...]], without: Collection[str] = ()
+) -> Any:
+    """Return what the programs compute, and their weak types; None if there is no trace."""
     jax.clear_caches()
+    suspended = optax_dtypefix.disabled(*without) if without else contextlib.nullcontext()
     try:
-        with regime.modes():
-            traced = [(program, program.out_avals) for program in trace(regime)]
-            return re.sub("0x[0-9a-f]+", "", str(traced))
+        with suspended, regime.modes():
+            return [(computed(program), str(program.out_avals)) for program in trace(regime)]
     except Exception:
         return None
 
