@@ -98,7 +98,13 @@ def test_the_readme_gives_the_loss_of_the_default_patches() -> None:
         for words, *figures in re.findall(r"^\| ([^|]*) \|" + 3 * r" (\S+) \|", page, re.MULTILINE)
     }
     (median,) = re.findall(r"\(stock: (\d+) % in the median\)", text_of("README.md"))
-    (bound,) = re.findall(r"steps end at most ([\d.]+) % above", text_of("README.md"))
+    ((runs, bound),) = re.findall(
+        r"In (\d+) runs, 3,000 half-precision steps end at most ([\d.]+) % above",
+        text_of("README.md"),
+    )
+    unstable = tuple(re.findall(r"\(#every-way\) but (.*)\.$", page, re.MULTILINE)[0].split(", "))
+    names = re.findall(r"^\| (.*?) \|", page.partition("## Every way")[2], re.MULTILINE)[1:]
+    assert int(runs) == len([name for name in names if f"`{name.split(',')[0]}`" not in unstable])
     assert rows["stock optax"][1] == f"+{median}%"
     assert float(rows["default patches"][2].strip("+%")) <= float(bound)
 

@@ -62,10 +62,10 @@ _IMPLIED = {
 """What a kind implies, and the table leaves out."""
 
 _GENERAL_FIRST = ("promotion", *reversed(IDS))
-"""The order in which patches are left out: of two that mend a fault, the special one stays."""
+"""The order in which patches are left out: of two that fix a fault, the special one stays."""
 
 _OF_MOMENTS = {"bfloat16_moments", "float16_eps"}
-"""Their faults are also mended by ``promotion``, where it runs a function in one dtype."""
+"""``promotion`` fixes their faults too, where it runs a function in one dtype."""
 
 Kinds = dict[str, set[str]]
 """For each patch, the kinds of problems in which it changes something."""
@@ -213,9 +213,10 @@ def _program(
     suspended = optax_dtypefix.disabled(*without) if without else contextlib.nullcontext()
     try:
         with suspended, regime.modes():
-            return [(computed(program), str(program.out_avals)) for program in trace(regime)]
+            programs = trace(regime)
     except Exception:
         return None
+    return [(computed(program), str(program.out_avals)) for program in programs]
 
 
 def _without_implied(kinds: Kinds) -> dict[str, list[str]]:
