@@ -168,8 +168,8 @@ DIFFERENT = (
         releases=">=0.2.4",
     ),
     KnownException(
-        ("inject_hyperparams", "inject_stateful_hyperparams"),
-        "reads its counter first, so the operands of cond have another order",
+        ("inject_hyperparams", "inject_stateful_hyperparams", "mechanize"),
+        "reads its counter elsewhere, so the operands of cond have another order",
         ("f32 x64", "f64 x64"),
         inside=("apply_if_finite",),
     ),
