@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 DEFAULT = [patch_id for patch_id in IDS if not load(patch_id).opt_in]
 INSTALLED = Release(optax.__version__, tested=True)
-SOME = ("sgd", "clip_by_global_norm", "scale", "tree_utils.tree_l2_norm")
+SOME = ("adamw", "sgd", "clip_by_global_norm", "scale", "tree_utils.tree_l2_norm")
 """Functions of many kinds. ``nox -s audit`` measures all."""
 
 
