@@ -49,6 +49,7 @@ _KINDS = {
     "f32 x64": "64-bit mode",
     "f64 x64": "64-bit mode",
     "strict": "strict promotion",
+    "f64 grads": "gradients wider than params",
 }
 """By the names of the regimes."""
 
@@ -57,7 +58,7 @@ _FOR_ARRAYS = ("bf16", "f32 x64")
 _HYPERPARAMETERS = {"scale": "step_size", "add_decayed_weights": "weight_decay"}
 _IMPLIED = {
     "any dtype": set(KINDS),
-    "bfloat16": {"mixed dtypes", "gradients wider than params"},
+    "bfloat16": {"mixed dtypes"},
 }
 """What a kind implies, and the table leaves out."""
 
@@ -100,9 +101,10 @@ def measured(*only: str) -> Measured:
     for call, case in _with_more_state(only):
         found[call] = {}
         _add(found[call], _of_case(case), without=found[case.name])
+    of_params = {regime.name for regime in REGIMES if regime.same_dtypes}.intersection(_KINDS)
     for path, call in available(*only).items():
         program = jax.make_jaxpr(call)
-        found[path] = _kinds(_KINDS, lambda regime, of=program: (of(tree_of(*regime.params)),))
+        found[path] = _kinds(of_params, lambda regime, of=program: (of(tree_of(*regime.params)),))
     return {name: _without_implied(kinds) for name, kinds in found.items()}
 
 
