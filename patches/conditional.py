@@ -8,6 +8,7 @@ dtypes of the inner updates, and the inner state keeps its dtypes.
 
 from __future__ import annotations
 
+import types
 from typing import Any, Callable
 
 from .._contract.dtypes import (
@@ -41,7 +42,8 @@ def replace(tx: Any, call: Call, tally: Tally) -> Any:
 
     def around(function: Callable[..., Any], **changed: Any) -> Callable[..., Any]:
         """Let a function of stock call other functions of the inner transformation."""
-        new = inner._replace(**changed)
+        # Before 0.1.5, any object with these two methods may be inside, as ``MultiSteps`` is.
+        new = types.SimpleNamespace(**{"init": inner.init, "update": inner.update, **changed})
         return with_arguments(builder, function, lambda _, value: new if value is inner else value)
 
     def update_fn(

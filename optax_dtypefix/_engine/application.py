@@ -199,7 +199,7 @@ class Patches:
         return news
 
     def fail(self, patch_id: str, error: Exception) -> None:
-        """Revert a patch whose file could not be imported when a function was called.
+        """Revert a patch that failed when a function was called: its import, or what it builds.
 
         In strict mode the layers stay, and each call raises.
         """

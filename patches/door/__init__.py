@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any, Callable, cast
 
 from ..._engine.release import installed
 from ..._engine.when_called import load
+from ..._errors import OptaxDtypeFixError
 from ..releases import TESTED
 from ..wrapped import BUILDERS
 from .closures import is_filled, is_of_optax
@@ -87,16 +88,25 @@ def _lift(
 
 
 def _rebuild(tx: Any, builder: str, call: Call, asking: list[_Patch]) -> Any:
-    """Return a transformation as patches ask for it, the innermost first."""
+    """Return a transformation as patches ask for it, the innermost first.
+
+    If that raises, the transformation of stock stays, and the last patch that asked fails.
+    """
     layer = None
-    for places, tally, failed in asking:
-        ask = _LOADED.get(places[builder]) or _load(places[builder], failed)
-        if callable(ask):  # It has the builder for itself.
-            return ask(tx, call, tally)
-        if ask is not None:
-            layer = layer or Layer(tx, builder)
-            ask.add_to(layer, tally)
-    return layer.rebuild(call) if layer else tx
+    try:
+        for places, tally, failed in asking:
+            ask = _LOADED.get(places[builder]) or _load(places[builder], failed)
+            if callable(ask):  # It has the builder for itself.
+                return ask(tx, call, tally)
+            if ask is not None:
+                layer = layer or Layer(tx, builder)
+                ask.add_to(layer, tally)
+        return layer.rebuild(call) if layer else tx
+    except OptaxDtypeFixError:  # In strict mode the file of a patch cannot be imported.
+        raise
+    except Exception as error:  # Stock has built it: the fault is ours.
+        failed(error)
+        return tx
 
 
 def _look_below(stock: Any, own: _Patch) -> tuple[Any, dict[str, list[_Patch]]]:

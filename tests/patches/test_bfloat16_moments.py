@@ -82,7 +82,7 @@ def test_updates_of_1200_steps_are_within_two_percent(measured: Any) -> None:
     found = list(cells(measured))
     assert len(found) > 100
     assert [cell for cell in found if cell[3] > 0.02] == []
-    assert sum(was > 0.03 for *_, was, _ in found) > 40  # Where stock stalls.
+    assert sum(was > 0.03 for *_, was, _ in found) >= 40  # Where stock stalls.
     stock = [was for case, _, was, _ in found if case == "adam|all|a"]
     assert 0.105 < min(stock) < max(stock) < 0.375
 

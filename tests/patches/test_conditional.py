@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import types
 from typing import Any
 
 import jax
@@ -49,6 +50,13 @@ PROGRAMS = {
 )
 def test_the_inner_transformation_may_change_dtypes(wrap: Any, params: Any, grads: Any) -> None:
     assert_keeps_the_contract(wrap(drifting()), tree_of(*params), tree_of(*grads))
+
+
+@pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
+def test_the_inner_transformation_may_be_any_object_with_both_methods(wrap: Any) -> None:
+    inside = drifting()
+    tx = wrap(types.SimpleNamespace(init=inside.init, update=inside.update))
+    assert_keeps_the_contract(tx, *[tree_of(jnp.bfloat16)] * 2)
 
 
 def test_a_gradient_that_is_not_finite_is_skipped() -> None:

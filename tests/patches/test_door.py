@@ -63,6 +63,34 @@ def test_where_the_file_of_a_patch_is_broken_stock_stays_and_the_record_says_so(
     assert any("bfloat16_moments" in line for line in warnings)
 
 
+BROKEN = """
+    import optax_dtypefix, optax
+    import optax_dtypefix.patches.conditional as patch
+
+    def replace(*_):
+        raise ZeroDivisionError("in the patch")
+
+    patch.replace = replace
+    tx = optax.apply_if_finite(optax.scale(2.0), 3)
+    updates, _ = tx.update(1.0, tx.init(1.0))
+    print(updates, optax_dtypefix.status()["conditional"].state)
+    optax.apply_if_finite(optax.scale(2.0), 3)
+"""
+
+
+def test_where_a_patch_cannot_lift_stock_stays_and_the_record_says_so() -> None:
+    update, state, *warnings = lines(BROKEN)
+    assert (update, state) == ("2.0", "failed")
+    (warning,) = (line for line in warnings if "optax_dtypefix" in line.lower())
+    assert "conditional (failed): ZeroDivisionError: in the patch" in warning
+
+
+def test_in_strict_mode_a_patch_that_cannot_lift_raises() -> None:
+    done = run("-c", textwrap.dedent(BROKEN), OPTAX_DTYPEFIX_STRICT="1")
+    assert "OptaxDtypeFixError" in done.stderr
+    assert done.returncode
+
+
 def test_what_the_user_builds_is_left_alone() -> None:
     def update(grads: Any, state: Any, params: Any = None) -> Any:
         del params
