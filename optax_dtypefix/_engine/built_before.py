@@ -15,7 +15,7 @@ from weakref import WeakSet
 from .rebinding import dict_of, loaded_modules
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Iterator
 
 _CONTAINERS = (tuple, list, dict, functools.partial, MethodType)
 _OURS = __name__.partition(".")[0]
@@ -34,7 +34,10 @@ def find_optimizers(package: str, builders: Collection[str]) -> list[WeakSet[Any
     gc.collect()  # What nobody can reach is in nobody's way.
     own = {id(part) for part in parts_of([*map(dict_of, loaded_modules(package))], package)}
     found, inside = {}, set(own)
-    for tx in [value for value in gc.get_objects() if _is_optimizer(value, package)]:
+    kinds = {kind for kind in _subclasses(tuple) if _is_of(package, *kind.__mro__)}
+    # Not by ``gc.get_objects``: who holds all objects breaks what other threads build, such as
+    # ``tuple(generator)``, which raises SystemError: https://github.com/python/cpython/issues/39117
+    for tx in [value for value in gc.get_referrers(*kinds) if _is_optimizer(value, kinds)]:
         parts = [part for part in parts_of(tx, package) if id(part) not in own]
         found[id(tx)] = WeakSet(part for part in parts if _is_built(part, package, builders))
         inside.update(map(id, parts[1:]))
@@ -72,11 +75,14 @@ def builder_of(function: Any) -> str:
     return str(function.__qualname__).partition(".")[0]
 
 
-def _is_optimizer(value: Any, package: str) -> bool:
-    kind = type(value)  # Of a hundred thousand objects: first what is true of few.
-    if not issubclass(kind, tuple) or kind is tuple or not _is_of(package, *kind.__mro__):
-        return False
-    return any(type(part) in (FunctionType, MethodType) for part in value)
+def _subclasses(kind: type) -> Iterator[type]:
+    for subclass in type.__subclasses__(kind):
+        yield subclass
+        yield from _subclasses(subclass)
+
+
+def _is_optimizer(value: Any, kinds: Collection[type]) -> bool:
+    return type(value) in kinds and any(type(p) in (FunctionType, MethodType) for p in value)
 
 
 def _is_built(function: Any, package: str, builders: Collection[str]) -> bool:

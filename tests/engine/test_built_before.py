@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
+import time
 import warnings
+from concurrent import futures
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +15,12 @@ import pytest
 
 from optax_dtypefix import OptaxDtypeFixError, OptaxDtypeFixWarning
 from optax_dtypefix._diagnosis.run_check import list_built_before
+from optax_dtypefix._engine.built_before import find_optimizers
 from optax_dtypefix._settings import Settings
 from support.fakepackage import NAME, FakePackage, engine_of, on, patch, start
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 SOURCE = """
 import typing
@@ -193,6 +197,30 @@ def test_a_shim_that_comes_first_finds_nothing(package: FakePackage, *, strict: 
     stock = core.build(1)
     found.apply()
     assert built_before(found, built) == built_before(found, stock) == []
+
+
+def test_other_threads_may_build_tuples_meanwhile(core: Any) -> None:
+    """Who holds a tuple that grows makes CPython raise SystemError in the thread that builds it."""
+    held, done = core.build(2), threading.Event()
+
+    def numbers() -> Iterator[int]:
+        for number in range(12):  # CPython starts with room for ten.
+            time.sleep(1e-4)
+            yield number
+
+    def build_tuples() -> None:
+        while not done.is_set():
+            assert len(tuple(numbers())) == 12
+
+    with futures.ThreadPoolExecutor() as pool:
+        other = pool.submit(build_tuples)
+        try:
+            found = [find_optimizers(NAME, {"build"}) for _ in range(30)]
+        finally:
+            done.set()
+        other.result()
+    assert held
+    assert {len(optimizers) for optimizers in found} == {1}
 
 
 def test_it_keeps_nothing_alive(core: Any) -> None:
