@@ -76,7 +76,8 @@ def builder_of(function: Any) -> str:
 
 
 def _subclasses(kind: type) -> Iterator[type]:
-    for subclass in type.__subclasses__(kind):
+    direct: list[type] = type.__subclasses__(kind)
+    for subclass in direct:
         yield subclass
         yield from _subclasses(subclass)
 
