@@ -85,7 +85,8 @@ class _Normalize(_Norm):
         def update_fn(updates: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:
             del params
             tree = getattr(optax, "tree", None)
-            norm = (getattr(tree, "norm", None) or optax.global_norm)(updates)
+            norm_of = getattr(tree, "norm", None) or optax.global_norm
+            norm = norm_of(leaves(updates))  # 0.2.5 would put sums into the user's nodes.
             return tree_map(lambda g: g / norm, updates), state
 
         layer.tx = layer.tx._replace(update=self._without_nan(update_fn, tally))
