@@ -8,8 +8,7 @@ dtypes of the inner updates, and the inner state keeps its dtypes.
 
 from __future__ import annotations
 
-import types
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 from .._contract.dtypes import (
     PyTree,
@@ -32,6 +31,16 @@ from .door.closures import arguments_in, builder_of, with_arguments
 from .door.rebuild import Call, rebuild
 
 
+class _Inner(NamedTuple):
+    """What stock calls. Before 0.1.5 any object with these two may be inside, as ``MultiSteps`` is.
+
+    Of a tuple, equinox can take out the arrays and hash the rest.
+    """
+
+    init: Callable[..., Any]
+    update: Callable[..., Any]
+
+
 def replace(tx: Any, call: Call, tally: Tally) -> Any:
     """Lift a transformation that has another one inside."""
     builder = builder_of(tx.update)
@@ -42,8 +51,7 @@ def replace(tx: Any, call: Call, tally: Tally) -> Any:
 
     def around(function: Callable[..., Any], **changed: Any) -> Callable[..., Any]:
         """Let a function of stock call other functions of the inner transformation."""
-        # Before 0.1.5, any object with these two methods may be inside, as ``MultiSteps`` is.
-        new = types.SimpleNamespace(**{"init": inner.init, "update": inner.update, **changed})
+        new = _Inner(inner.init, inner.update)._replace(**changed)
         return with_arguments(builder, function, lambda _, value: new if value is inner else value)
 
     def update_fn(

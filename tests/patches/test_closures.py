@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import equinox as eqx
-import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 import pytest
@@ -15,8 +13,12 @@ from evidence.audit.measure import traced_step
 from evidence.audit.regimes import REGIMES
 from optax_dtypefix._diagnosis.import_optax import import_optax
 
-# Stock has deprecated functions.
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+eqx = pytest.importorskip("equinox")
+
+# Stock has deprecated functions, and calls such of jax.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
+)
 
 import_optax()
 SUBJECTS = [s for s in cases() if not s.inside and s.rate in ("", "float")]
@@ -25,7 +27,7 @@ assert BFLOAT16.params == (jnp.bfloat16, jnp.bfloat16)
 
 
 def rebuilt(tx: Any) -> Any:
-    arrays, others = eqx.partition(eqxi.closure_to_pytree(tx), eqx.is_array)
+    arrays, others = eqx.partition(eqx.internal.closure_to_pytree(tx), eqx.is_array)
     leaves, structure = jax.tree_util.tree_flatten(others)
     assert all(hash(leaf) is not None for leaf in (*leaves, structure))
     return eqx.combine(arrays, jax.tree_util.tree_unflatten(structure, leaves))
