@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import functools
 import warnings
+import zlib
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -380,6 +381,16 @@ def test_a_step_that_repeats_is_rounded_the_same_way() -> None:
         scan = jax.jit(lambda c, f=step: jax.lax.scan(f, c, None, length=STEPS)[0][0])
         moved.append(float(scan((param, tx.init(param)))) - 1)
     assert moved == [0, pytest.approx(0.8, abs=2.0**-8)]
+
+
+@pytest.mark.parametrize(("count", "crc32"), [(3, 1449003915), (65, 26234907)], ids=["few", "many"])
+def test_the_bits_are_those_of_every_release(count: int, crc32: int) -> None:
+    """A run that goes on with other versions of optax and jax, or on a GPU, rounds as before."""
+    params = [jnp.linspace(1, 1.75, 4).astype(jnp.bfloat16) + place / 8 for place in range(count)]
+    updates = [jnp.float32(2.0**-12) * jnp.arange(1.0, 5)] * count  # The sums are exact.
+    for _ in range(8):
+        params = jax.jit(optax.apply_updates)(params, updates)
+    assert zlib.crc32(in_float64(jnp.stack(params)).tobytes()) == crc32
 
 
 def test_in_each_step_as_many_move_as_should() -> None:
