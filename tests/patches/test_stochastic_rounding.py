@@ -385,7 +385,7 @@ def test_a_step_that_repeats_is_rounded_the_same_way() -> None:
 
 @pytest.mark.parametrize(("count", "crc32"), [(3, 1449003915), (65, 26234907)], ids=["few", "many"])
 def test_the_bits_are_those_of_every_release(count: int, crc32: int) -> None:
-    """A run that goes on with other versions of optax and jax, or on a GPU, rounds as before."""
+    """A run that goes on with other versions of optax and jax rounds as before."""
     params = [jnp.linspace(1, 1.75, 4).astype(jnp.bfloat16) + place / 8 for place in range(count)]
     updates = [jnp.float32(2.0**-12) * jnp.arange(1.0, 5)] * count  # The sums are exact.
     for _ in range(8):
