@@ -48,6 +48,12 @@ def test_the_readme_gives_the_times_of_the_benchmarks() -> None:
     assert FOR_FLOAT16.format(f"{of_adam:.1f}") in text_of("README.md")
 
 
+def test_the_readme_gives_the_time_of_compiling() -> None:
+    stock, patched = benchmarks()[-1]["scale"]["650 leaves, adamw, compile"]
+    sentence = f"With 650 bfloat16 arrays, adamw compiles {patched / stock:.1f} times as long."
+    assert sentence in text_of("README.md")
+
+
 def test_the_readme_gives_the_temporaries_of_adamw() -> None:
     """Of a step with donated params and state, in bytes a param."""
     record = json.loads((ROOT / "docs/benchmarks/memory.json").read_text("utf-8"))
