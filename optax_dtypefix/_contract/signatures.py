@@ -23,5 +23,5 @@ def positional_names(function: Callable[..., Any]) -> list[str]:
     if type(plain) is FunctionType and not hasattr(plain, "__signature__"):
         code = plain.__code__  # A signature takes longer to read than adam to build.
         return list(code.co_varnames[code.co_posonlyargcount : code.co_argcount])
-    parameters = inspect.signature(function).parameters.values()
+    parameters = inspect.signature(plain).parameters.values()
     return [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
