@@ -166,7 +166,12 @@ class Factory:
         return self._function(**given)
 
     def settle(
-        self, stocks: dict[str, Any], widths: Widths, before: dict[str, Any] | None = None
+        self,
+        stocks: dict[str, Any],
+        widths: Widths,
+        before: dict[str, Any] | None = None,
+        *,
+        grows: bool = True,
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the hyperparameters as the state keeps them, and the real ones as used.
 
@@ -174,6 +179,8 @@ class Factory:
           stocks: hyperparameters of stock: in ``init`` rounded, in ``update`` wide.
           widths: of this step.
           before: the hyperparameters before this step; None in ``init``.
+          grows: whether what is narrower than in a new state gets the dtype of that one. Not where
+            the dtypes are those of the gradients: the params may be narrower.
         """
         widest = self.requested or widths.step
         unrounded = self._find_unrounded(stocks if before is None else before, widths.step)
@@ -193,7 +200,7 @@ class Factory:
                 kept[name] = (
                     leaf
                     if stays
-                    else cast(used[name], _find_dtype_after(leaf, widths, grows=given))
+                    else cast(used[name], _find_dtype_after(leaf, widths, grows=grows and given))
                 )
         return kept, used
 

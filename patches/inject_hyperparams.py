@@ -118,15 +118,18 @@ class _Injected:
     def update(
         self, updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, Any]:
-        before, like = state.inner_state, params
+        before, known = state.inner_state, params
         if params is None:  # Moments have the dtypes of the params.
-            like = next(iter(subtrees_like(before, updates)), updates)
+            known = next(iter(subtrees_like(before, updates)), None)
+        like = updates if known is None else known
         widths, same = self._find_widths(like), same_dtypes(updates, like)
         number = np.zeros((), widths.step)
         _, new_state = self.hyperparams.update(
             number, state._replace(inner_state=()), number, **extra_args
         )
-        kept, used = self.factory.settle(new_state.hyperparams, widths, state.hyperparams)
+        kept, used = self.factory.settle(
+            new_state.hyperparams, widths, state.hyperparams, grows=known is not None
+        )
         build = functools.partial(self.factory.build, new_state.inner_state, used, widths)
         grads = _widen(updates, like) if widths.promotes and not same else updates
         new_updates, inner_state = self._update_inner(

@@ -10,6 +10,7 @@ import numpy as np
 import optax
 import pytest
 
+from optax_dtypefix.patches.hyperparameters import find_widths
 from support.trees import dtypes_of, tree_map, tree_of
 
 # optax 0.1.2 calls jax.tree_leaves in inject_hyperparams.
@@ -75,6 +76,18 @@ def test_a_bfloat16_state_goes_on_in_float32_with_what_was_given(convert: Any) -
         _, state = tx.update(params, state, params)
         assert {*dtypes_of(state.hyperparams)} == {jnp.dtype(jnp.float32)}
         assert float(state.hyperparams["b2"]) == np.float32(0.999)
+
+
+def test_gradients_alone_do_not_widen_the_state() -> None:
+    """Without params, float32 gradients do not say that the params are float32."""
+    tx, grads = inject(optax.sgd)(0.01), jnp.ones(1, jnp.float32)
+    state = tx.init(jnp.ones(1, jnp.bfloat16))
+    keeps = find_widths(inject, (jnp.dtype(jnp.bfloat16),), None).keeps_arrays  # From 0.2.8 on.
+    for _ in range(2):
+        updates, state = tx.update(grads, state)
+        np.testing.assert_array_equal(updates, np.float32(-0.01))
+        expected = jnp.bfloat16 if keeps else jnp.float32
+        assert state.hyperparams["learning_rate"].dtype == expected
 
 
 def test_a_given_array_may_be_donated() -> None:
