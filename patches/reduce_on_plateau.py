@@ -32,6 +32,7 @@ from .._contract.dtypes import (
     tree_map,
 )
 from .._contract.promotion import standard_promotion
+from .._contract.rounding import bits_of
 from .._contract.state import cast_back
 from .._contract.updates import cast_updates
 from .._contract.widths import compute_dtype, statistics_dtype
@@ -116,7 +117,7 @@ def _unrounded(scale: Any, factor: Any, least: Any) -> Any:
     """Return the least scale or the power of the factor that ``scale`` is the rounding of."""
     wide = scale.astype(factor.dtype)
     power = factor ** jnp.round(jnp.log(wide) / jnp.log(factor))
-    exact = jnp.where(power.astype(scale.dtype) == scale, power, wide)
-    exact = jnp.where(least.astype(scale.dtype) == scale, least, exact)
+    exact = jnp.where(bits_of(power.astype(scale.dtype)) == bits_of(scale), power, wide)
+    exact = jnp.where(bits_of(least.astype(scale.dtype)) == bits_of(scale), least, exact)
     # The sum is exact, since both are so near, and has stock's derivative.
     return wide + jax.lax.stop_gradient(jnp.where(exact == wide, 0, exact - wide))
