@@ -205,9 +205,13 @@ def test_a_schedule_goes_on() -> None:
     assert int(migrated.count) == 2
     wanted = tx.update(HALF, state, HALF)
     assert_same(tx.update(HALF, migrated, HALF), wanted)
-    (rate,) = [change for change in changes if "learning_rate" in change.where]
-    if hasattr(state, "hyperparams_states"):  # Before, the state does not name what is scheduled.
-        assert rate.kind == "cast"
+    kinds = [change.kind for change in changes if "learning_rate" in change.where]
+    if state.hyperparams["learning_rate"].dtype == jnp.bfloat16:
+        assert kinds == []  # Stock of this release rounds what the schedule gives.
+    elif hasattr(state, "hyperparams_states"):
+        assert kinds == ["cast"]
+    else:  # The state does not name what is scheduled.
+        assert len(kinds) == 1
 
 
 def test_moments_and_counts_go_on() -> None:
