@@ -46,8 +46,11 @@ ENGINE = (
         for name in ("check_command", "check_params", "check_target")
     ),
     *(f"tests/diagnosis/test_{name}.py" for name in ("doctor", "processes", "scan")),
+    *("tests/contract/test_signatures.py", "tests/patches/test_tracebacks.py"),
+    # In 0.4.30, which Python 3.9 installs, XLA skips rounding in comparisons.
+    "tests/patches/test_reduce_on_plateau.py",
 )
-"""Tests whose result may depend on the version of Python: not those of values."""
+"""Tests whose result may depend on the version of Python, or on the newest jax that it installs."""
 
 AUDITED = tuple(f"tests/evidence/{name}" for name in ("audit", "functions", "stalls"))
 """What looks at every transformation, which takes minutes."""
@@ -204,13 +207,14 @@ def newest_jax(session: nox.Session, optax: str) -> None:
 
 @nox.session(python=[python for python, _ in _OLD_ON_PYTHON], tags=["full"])
 def python(session: nox.Session) -> None:
-    """Test another Python, with the newest optax that it installs and with an old one."""
+    """Run all tests on another Python, on the newest optax that it installs; some on an old one."""
     session.install("-e", ".[test]")
-    _test_python(session)
+    _test(session)
     optax = dict(_OLD_ON_PYTHON)[str(session.python)]
     jax, *held_back = MATCHING_JAX[optax]
     _install(session, optax, jax, *held_back)
-    _test_python(session)
+    _test(session, "tests/engine", "tests/patches/test_faults.py")
+    session.run("python", "-m", "optax_dtypefix", "doctor")
 
 
 @nox.session(python=[_OLD_ON_PYTHON[0][0], _OLD_ON_PYTHON[-1][0]], tags=["ci", "full"])
@@ -447,12 +451,6 @@ def package(session: nox.Session) -> None:
 def _install(session: nox.Session, optax: str, jax: str, *more: str, extras: str = "test") -> None:
     pins = (f"optax=={optax}", f"jax=={jax}", f"jaxlib=={jax}", *more)
     session.install("-e", f".[{extras}]", *pins)
-
-
-def _test_python(session: nox.Session) -> None:
-    tests = session.posargs or ("tests/engine", "tests/patches/test_faults.py")
-    session.run("python", "-m", "pytest", *tests)
-    session.run("python", "-m", "optax_dtypefix", "doctor")
 
 
 def _test(session: nox.Session, *paths: str) -> None:
