@@ -41,8 +41,10 @@ def one_step(tx: Any, params: Any, grads: Any, extra: dict[str, Any] | None = No
 
 
 def program(tx: Any, params: Any, grads: Any, extra: dict[str, Any] | None = None) -> str:
-    """Return the jaxpr of ``init`` and ``update``, without addresses."""
-    return re.sub("0x[0-9a-f]+", "", str(_traced(tx, params, grads, extra or {}, [])))
+    """Return the jaxpr of ``init`` and ``update``, without addresses and unused constants."""
+    text = re.sub("0x[0-9a-f]+", "", str(_traced(tx, params, grads, extra or {}, [])))
+    # jax 0.6.2 copies a constant to the device before it folds the constant.
+    return re.sub(r"\n *_:\S+ = device_put\[[^]]*\] \S+", "", text)
 
 
 def _traced(tx: Any, params: Any, grads: Any, extra: dict[str, Any], seen: list[Any]) -> Any:
