@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from packaging.version import Version
 
-from optax_dtypefix.patches.hyperparameters import find_widths
 from support.trees import dtypes_of, tree_map, tree_of
 
 # optax 0.1.2 calls jax.tree_leaves in inject_hyperparams.
@@ -82,7 +82,7 @@ def test_gradients_alone_do_not_widen_the_state() -> None:
     """Without params, float32 gradients do not say that the params are float32."""
     tx, grads = inject(optax.sgd)(0.01), jnp.ones(1, jnp.float32)
     state = tx.init(jnp.ones(1, jnp.bfloat16))
-    keeps = find_widths(inject, (jnp.dtype(jnp.bfloat16),), None).keeps_arrays  # From 0.2.8 on.
+    keeps = Version(optax.__version__) >= Version("0.2.8")  # Stock, too.
     for _ in range(2):
         updates, state = tx.update(grads, state)
         np.testing.assert_array_equal(updates, np.float32(-0.01))

@@ -43,7 +43,7 @@ def one_step(tx: Any, params: Any, grads: Any, extra: dict[str, Any] | None = No
 def program(tx: Any, params: Any, grads: Any, extra: dict[str, Any] | None = None) -> str:
     """Return the jaxpr of ``init`` and ``update``, without addresses and unused constants."""
     text = re.sub("0x[0-9a-f]+", "", str(_traced(tx, params, grads, extra or {}, [])))
-    # jax 0.6.2 copies a constant to the device before it folds the constant.
+    # jax 0.6.2 traces copies of constants that nothing uses.
     return re.sub(r"\n *_:\S+ = device_put\[[^]]*\] \S+", "", text)
 
 
