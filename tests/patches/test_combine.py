@@ -85,6 +85,7 @@ def test_states_keep_their_dtypes_and_updates_are_bounded(found: Any) -> None:
     assert not all(stock[case]["stable"] for case in promoting(stock))
     for case, of in patched.items():
         assert of["stable"], case
+        assert of["state"] == stock[case]["state"], case
         first = "bfloat16" if not case.endswith("float32") else "float32"
         second = "bfloat16" if case.endswith("bfloat16") else "float32"
         if case.startswith("asked for, scaled"):

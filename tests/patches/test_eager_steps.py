@@ -6,9 +6,7 @@ otherwise than stock, or that count with Python numbers.
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,12 +14,9 @@ import numpy as np
 import optax
 import pytest
 
-import optax_dtypefix
 from support.eager_steps import compare
 from support.processes import stock_and_patched
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from support.python_calls import calls_into_the_shim
 
 NAMES = tuple(
     f"contrib.{name}"
@@ -33,27 +28,6 @@ NAMES = tuple(
 @pytest.mark.skipif(not NAMES, reason="they came with optax 0.1.8")
 def test_eager_steps_have_stocks_bits_and_compile_no_more() -> None:
     assert compare(*stock_and_patched("support.eager_steps", *NAMES)) == ([], [])
-
-
-OURS = tuple(
-    map(str, (Path(optax_dtypefix.__file__).parent, Path(__file__).parents[2] / "patches"))
-)
-
-
-def calls_into_the_shim(function: Callable[[], Any]) -> list[str]:
-    calls: list[str] = []
-
-    def count(frame: Any, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(OURS):
-            calls.append(frame.f_code.co_name)
-
-    profile = sys.getprofile()
-    sys.setprofile(count)
-    try:
-        function()
-    finally:
-        sys.setprofile(profile)
-    return calls
 
 
 @pytest.mark.parametrize(

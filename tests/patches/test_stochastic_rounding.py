@@ -18,6 +18,7 @@ from support.compiled import compiled_step
 from support.nodes import Converting
 from support.patch_cases import FuzzCase, Program
 from support.processes import run, stdout_of
+from support.python_calls import calls_into_the_shim
 from support.trees import in_float64
 
 if TYPE_CHECKING:
@@ -208,6 +209,15 @@ def test_a_program_without_halves_is_stock_s() -> None:
             str(jax.make_jaxpr(f)(*args)) for f in (function, optax_dtypefix.original(function))
         ]
         assert texts[0] == texts[1]
+
+
+def test_leaves_that_are_no_halves_take_one_look_each() -> None:
+    """Then stock gets the whole trees. Eager steps make these calls each time."""
+    tree = {str(index): jnp.ones(3) for index in range(20)}
+    for function, args in ((optax.apply_updates, ()), (optax.incremental_update, (0.1,))):
+        function(tree, tree, *args)  # It loads the file of the patch.
+        calls = calls_into_the_shim(lambda f=function, more=args: f(tree, tree, *more))
+        assert len(tree) < len(calls) <= 3 * len(tree) + 10, calls
 
 
 def test_the_errors_of_odd_trees_are_stock_s() -> None:

@@ -90,6 +90,7 @@ def steps(tx: Any, dtypes: dict[str, str], look: Any) -> dict[str, Any]:
         "dtypes": {name: str(leaf.dtype) for name, leaf in updates.items()},
         "updates": {name: np.asarray(leaf, np.float64).tolist() for name, leaf in updates.items()},
         "stable": before == after,
+        "state": after,
         "saw": look[-1],
     }
 

@@ -132,7 +132,8 @@ def tests_of(file: str) -> list[list[str]]:
         f"tests/patches/test_{of}.py"
         for of in ("transformations", "user_trees", "calls", "counts", "eager_steps")
     )
-    names = dict.fromkeys((name, path.stem, *_importers(path.stem)))
+    door = sorted(of.stem for of in (ROOT / "patches" / "door").glob("*.py"))
+    names = dict.fromkeys((name, *door, *_importers(path.stem)))
     return [[faults, *shared, *more], *filter(None, map(_own_tests, names))]
 
 
