@@ -125,6 +125,8 @@ def tests_of(file: str) -> list[list[str]]:
         f"tests/patches/test_{name}.py" for name in ("faults", "programs", "reached", "properties")
     )
     own = _own_tests(name)
+    if name == "functions":  # A table that ``scan`` reads.
+        own.append("tests/diagnosis/test_scan.py")
     if own and len(path.parts) == 2:  # A patch. What is in door/ serves all.
         table = ["tests/patches/test_transformations.py"]
         return [[faults, "-k", name], own, [*shared, "-k", name], table]
