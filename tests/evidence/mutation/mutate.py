@@ -130,10 +130,8 @@ def tests_of(file: str) -> list[list[str]]:
     if own and len(path.parts) == 2:  # A patch. What is in door/ serves all.
         table = ["tests/patches/test_transformations.py"]
         return [[faults, "-k", name], own, [*shared, "-k", name], table]
-    more = (
-        f"tests/patches/test_{of}.py"
-        for of in ("transformations", "user_trees", "calls", "counts", "eager_steps")
-    )
+    subjects = "transformations mixed_dtypes user_trees calls counts eager_steps"
+    more = (f"tests/patches/test_{of}.py" for of in subjects.split())
     door = sorted(of.stem for of in (ROOT / "patches" / "door").glob("*.py"))
     names = dict.fromkeys((name, *door, *_importers(path.stem)))
     return [[faults, *shared, *more], *filter(None, map(_own_tests, names))]
