@@ -404,7 +404,7 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(tags=["ci", "full"])
 def package(session: nox.Session) -> None:
-    """Build and check the wheel, and test it without the sources.
+    """Build and check the wheel, test it without the sources, and upgrade an older version.
 
     With a tag after ``--``, check that the tag names this version, and leave the packages in dist/.
     With PACKAGE_REPOSITORY, as in ``release.yml``, they have addresses; without it, none.
@@ -417,7 +417,9 @@ def package(session: nox.Session) -> None:
     session.run("uv", "build", "--wheel", "--out-dir", str(again), external=True, env=epoch)
     (wheel,), (same,) = dist.glob("*.whl"), again.glob("*.whl")
     assert wheel.read_bytes() == same.read_bytes(), "the wheel is not reproducible"
-    session.install(*map(str, dist.glob("*.whl")), "twine", "check-wheel-contents")
+    tools = ("twine", "check-wheel-contents", "pytest>=7", "pytest-xdist>=3.7")
+    builders = ("pip", "uv", "build", "setuptools>=77")
+    session.install(*map(str, dist.glob("*.whl")), *tools, *builders)
     session.run("twine", "check", "--strict", *map(str, dist.glob("optax_dtypefix-*")))
     with tarfile.open(*dist.glob("*.tar.gz")) as sources:
         packed = {
@@ -439,6 +441,7 @@ def package(session: nox.Session) -> None:
     assert not (REPOSITORY and relative), f"the description has relative links: {relative}"
     with session.chdir(dist):
         session.run("optax-dtypefix", "doctor")
+    session.run("python", "-m", "pytest", "tests/evidence/packages")
     for tag in session.posargs:
         version = wheel.name.split("-")[1]
         assert tag == f"v{version}", (

@@ -1,12 +1,13 @@
-"""Give the package its description and its addresses, which only a release knows.
+"""Give the package its description and its addresses, and build it in an empty folder.
 
-``release.yml`` names its own repository in the variable ``PACKAGE_REPOSITORY``, such as
-``https://github.com/owner/name``. Without it, the package has no addresses, and the links in its
-description stay relative, as those of README.md are.
+Only a release knows the addresses. ``release.yml`` names its own repository in the variable
+``PACKAGE_REPOSITORY``, such as ``https://github.com/owner/name``. Without it, the package has no
+addresses, and the links in its description stay relative, as those of README.md are.
 """
 
 import os
 import re
+import tempfile
 from pathlib import Path
 
 
@@ -45,8 +46,12 @@ if __name__ == "__main__":
 
     repository = os.environ.get("PACKAGE_REPOSITORY", "")
     description = read("README.md")
-    setup(
-        long_description=absolute(description, repository) if repository else description,
-        long_description_content_type="text/markdown",
-        project_urls=addresses(repository) if repository else {},
-    )
+    # A wheel takes all that lies in the build folder. `build/` of a clone has the files of the
+    # version that was installed from it before.
+    with tempfile.TemporaryDirectory() as folder:
+        setup(
+            long_description=absolute(description, repository) if repository else description,
+            long_description_content_type="text/markdown",
+            project_urls=addresses(repository) if repository else {},
+            options={"build": {"build_base": folder}},
+        )
