@@ -5,6 +5,8 @@ Only a release knows the addresses. ``release.yml`` names its own repository in 
 addresses, and the links in its description stay relative, as those of README.md are.
 """
 
+import hashlib
+import json
 import os
 import re
 import tempfile
@@ -41,8 +43,26 @@ def addresses(repository: str) -> dict[str, str]:
     }
 
 
+def list_files(package: Path) -> None:
+    """Write the digest of each file of a package into it: an installation knows its files by it."""
+    files = (path for path in package.rglob("*") if path.is_file())
+    listed = {path.relative_to(package).as_posix(): path.read_bytes() for path in files}
+    digests = {name: hashlib.sha256(listed[name]).hexdigest() for name in sorted(listed)}
+    (package / "files.json").write_text(json.dumps(digests, indent=1), encoding="utf-8")
+
+
 if __name__ == "__main__":
     from setuptools import setup
+    from setuptools.command.build_py import build_py
+
+    class BuildAndList(build_py):
+        """Copy the files of the package, and list them."""
+
+        def run(self) -> None:
+            """Build. An editable installation has the files of the clone, which change."""
+            super().run()
+            if not self.editable_mode:
+                list_files(Path(self.build_lib, "optax_dtypefix"))
 
     repository = os.environ.get("PACKAGE_REPOSITORY", "")
     description = read("README.md")
@@ -53,5 +73,6 @@ if __name__ == "__main__":
             long_description=absolute(description, repository) if repository else description,
             long_description_content_type="text/markdown",
             project_urls=addresses(repository) if repository else {},
+            cmdclass={"build_py": BuildAndList},
             options={"build": {"build_base": folder}},
         )

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Callable
 
 from ._engine.import_hook import after_import, patch_when_imported, put_back
+from ._errors import OptaxDtypeFixError
 from ._settings import SETTINGS
 
 if TYPE_CHECKING:
     from contextlib import _GeneratorContextManager
+    from types import ModuleType
 
     from ._diagnosis.report import Report
     from ._engine.engine import Engine
@@ -113,7 +115,16 @@ def _start() -> Record | None:
     patch_when_imported("optax", _engine, SETTINGS)
     if record:
         after_import("optax", record.start)
+    elif SETTINGS.strict and SETTINGS.enabled:
+        after_import("optax", _refuse_mixed_installation, strict=True)
     return record
+
+
+def _refuse_mixed_installation(_: ModuleType) -> None:
+    from ._diagnosis.installation import mixed_installation
+
+    if mixed_installation():
+        raise OptaxDtypeFixError(mixed_installation())
 
 
 RECORD = _start()

@@ -63,6 +63,8 @@ def _own(failure: Exception | None) -> dict[str, tuple[str, str]]:
         "import optax": summarize(failure) if failure else "works",
     }
     found = {name: (text, text) for name, text in same.items()}
+    mixed = report.installation
+    found["files"] = str(bool(mixed)), mixed or "of one version"
     applied = report.applied
     for patch in report:
         reason = "" if patch.state is State.APPLIED else f" ({patch.reason})"

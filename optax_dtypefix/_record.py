@@ -50,11 +50,17 @@ class Record:
         """Compare what was applied to optax with the required record, and write the report.
 
         Raises:
-          OptaxDtypeFixError: what is applied is not what was recorded.
+          OptaxDtypeFixError: what is applied is not what was recorded. Where a record is required,
+            or in strict mode: files of optax_dtypefix are of another version.
         """
         report = self._status()
         now = report.as_dict()
         self._optax = optax
+        if report.installation:
+            if self._required:
+                self.write_nothing()
+            strict = self._settings.strict or bool(self._required)
+            warn_or_raise(report.installation, strict=strict)
         if self._required:
             self._compare(now["applied"], self._required["applied"])
         self._applied = {"digest": now["digest"], "applied": now["applied"]}

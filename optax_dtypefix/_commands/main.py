@@ -126,7 +126,7 @@ def _status(options: argparse.Namespace) -> int:
     if refusal is not None:
         why = " (OPTAX_DTYPEFIX_STRICT=1)" if SETTINGS.strict else ""
         print(f"\n`import optax` raises an error{why}: {refusal}", file=sys.stderr)
-    return 1 if failed or refusal is not None else 0
+    return 1 if failed or report.installation or refusal is not None else 0
 
 
 def _doctor(options: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ from .._engine.import_hook import loaded_module
 from .._engine.lock import LOCK
 from .._engine.state import NOT_IMPORTED, State
 from .._text import cut, html_table, suggest, table
+from .installation import mixed_installation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -103,6 +104,8 @@ class Report:
       patches: one ``PatchStatus`` a patch.
       optax_location: the folder of optax; empty until optax is imported.
       notes: what the program should do differently, as sentences; mostly nothing.
+      installation: which files of optax-dtypefix are of another version, and what to do, as a
+        sentence; empty if none is.
     """
 
     optax_version: str
@@ -110,6 +113,7 @@ class Report:
     patches: tuple[PatchStatus, ...]
     optax_location: str = ""
     notes: list[str] = dataclasses.field(default_factory=list, compare=False)
+    installation: str = ""
 
     @property
     def applied(self) -> list[str]:
@@ -122,16 +126,17 @@ class Report:
 
     @property
     def _compared(self) -> list[str]:
-        """What a required record is compared with: the versions, and these patches, if any."""
+        """What a required record is compared with: the versions, these patches, mixed files."""
         versions = {
             "optax-dtypefix": __version__,
             "optax": self.optax_version,
             "jax": self.jax_version,
         }
-        waiting = (
+        waiting = [
             p.id for p in self if p.state is State.APPLIED or p.reason.endswith(NOT_IMPORTED)
-        )
-        return [*map(" ".join, versions.items()), *waiting]
+        ]
+        mixed = ["files of another version"] if waiting and self.installation else []
+        return [*map(" ".join, versions.items()), *waiting, *mixed]
 
     @property
     def digest(self) -> str:
@@ -173,6 +178,7 @@ class Report:
             "optax_location": self.optax_location,
             "patches": [patch.as_dict() for patch in self.patches],
             "notes": self.notes,
+            "installation": self.installation,
         }
 
     def as_json(self) -> str:
@@ -222,7 +228,7 @@ class Report:
         most_lines: int | None = None,
     ) -> str:
         lines = [self.headline, "", *table(rows, width, paint, most_lines)]
-        for note in self.notes:
+        for note in filter(None, (self.installation, *self.notes)):
             lines += ["", note]
         if not any(patch.has_work for patch in self.patches):
             lines += ["", "This optax needs no patches; you can remove `import optax_dtypefix`."]
@@ -253,6 +259,7 @@ def make_report(patches: Patches) -> Report:
         patches=rows,
         optax_location=os.path.dirname(getattr(package, "__file__", None) or ""),
         notes=_notes_on(patches, {row.id: row for row in rows}),
+        installation=mixed_installation(),
     )
 
 

@@ -39,12 +39,18 @@ def test_the_tree_has_no_address_and_a_release_fills_it_in() -> None:
     assert "PACKAGE_REPOSITORY" not in publish
 
 
-_SHOWN = "import json\ndef setup(**given): print(json.dumps(given))"
+_SETUPTOOLS = {
+    "__init__.py": "import json\ndef setup(**given): print(json.dumps(given, default=str))",
+    "command/build_py.py": "class build_py: pass",
+}
 """In place of setuptools, which only a build has."""
 
 
 def built(address: str, folder: Path) -> Any:
-    (folder / "setuptools.py").write_text(_SHOWN, encoding="utf-8")
+    for name, source in _SETUPTOOLS.items():
+        path = folder / "setuptools" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(source, encoding="utf-8")
     variables = {"PYTHONPATH": str(folder), "PACKAGE_REPOSITORY": address}
     return json.loads(stdout_of(run(ROOT / "setup.py", **variables)))
 
