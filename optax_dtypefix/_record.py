@@ -37,7 +37,7 @@ class Record:
         self._required = read_record(settings.require) if settings.require else None
         self._path = settings.report
         self._process = os.getpid()
-        self._applied: dict[str, Any] = {}  # When optax was imported: a program may change it.
+        self._applied: list[str] = []  # When optax was imported: a program may change it.
         self._optax: Any = None  # The optax that this is true of: a program may import another.
         if self._path:
             try:
@@ -63,7 +63,7 @@ class Record:
             warn_or_raise(report.installation, strict=strict)
         if self._required:
             self._compare(now["applied"], self._required["applied"])
-        self._applied = {"digest": now["digest"], "applied": now["applied"]}
+        self._applied = now["applied"]
         self._write(report, finished=False)
 
     def _compare(self, now: list[str], recorded: list[str]) -> None:
@@ -110,12 +110,18 @@ class Record:
             return
         import json
 
+        from ._diagnosis.report import digest_of
         from ._engine.release import version_of
 
+        now = report.as_dict()
         is_current = sys.modules.get(getattr(self._optax, "__name__", "")) is self._optax
+        failed = {patch["id"] for patch in now["patches"] if patch["state"] == "failed"}
+        applied = self._applied if is_current else now["applied"]
+        applied = [text for text in applied if text not in failed]  # Some fail when called.
         content = {
-            **report.as_dict(),
-            **(self._applied if is_current else {}),
+            **now,
+            "digest": digest_of(applied),
+            "applied": applied,
             "jaxlib_version": version_of("jaxlib"),
             "python_version": ".".join(map(str, sys.version_info[:3])),
             "settings": _list_variables(self._settings),

@@ -6,8 +6,10 @@ import collections
 import dataclasses
 import enum
 import itertools
+import os
 from typing import TYPE_CHECKING, Any
 
+from .. import __version__
 from .._engine.state import NOT_OPTED_IN, State
 from .._text import table
 from .processes import STOCK_AND_PATCHED, Written, run_workers
@@ -30,11 +32,12 @@ class Verdict(str, enum.Enum):
     NOT_IN_RELEASE = "not in this release"
 
 
+_FOLDER = os.path.dirname(os.path.dirname(__file__))
 _FIXED = (Verdict.FIXED, Verdict.FIXED_BY_OTHERS)
 _NEXT_STEPS = {
     Verdict.STILL_FAILS: (
-        "Patched optax still has these faults: {faults}. Please report them with the output of "
-        "`optax-dtypefix doctor --json`."
+        "Patched optax still has these faults: {faults}. {first}lease report them with the output "
+        "of `optax-dtypefix doctor --json`."
     ),
     Verdict.NOT_SHOWN: (
         "Stock optax does not have these faults: {faults}. The table of the patch is wrong; please "
@@ -99,9 +102,9 @@ class Diagnosis:
 
     @property
     def ok(self) -> bool:
-        """Whether patched optax has no fault, and stock optax has every fault of the table."""
+        """Whether patched optax has no fault, stock optax has all of the table, all files fit."""
         wrong = {Verdict.STILL_FAILS, Verdict.NOT_SHOWN} if self.tested else {Verdict.STILL_FAILS}
-        return not any(row.verdict in wrong for row in self.rows)
+        return not self.report["installation"] and not any(r.verdict in wrong for r in self.rows)
 
     @property
     def conclusion(self) -> str:
@@ -111,13 +114,24 @@ class Diagnosis:
         counted = ", ".join(f"{counts[v]} {v.value}" for v in Verdict if counts[v])
         absent = ", ".join(row.id for row in self.rows) if self.asked else "any of the known faults"
         lines = [f"{optax}: {counted}." if counted else f"{optax} does not have {absent}."]
+        lines += self._about_installation
+        first = "If they stay after that, p" if lines[1:] else "P"
         for verdict, advice in _NEXT_STEPS.items():
             rows = [row for row in self.rows if row.verdict is verdict]
             if rows and (self.tested or verdict is not Verdict.NOT_SHOWN):
                 faults = ", ".join(row.id for row in rows)
                 patches = ",".join(dict.fromkeys(row.patch for row in rows))
-                lines.append(advice.format(faults=faults, patches=patches))
+                lines.append(advice.format(faults=faults, patches=patches, first=first))
         return "\n".join(lines)
+
+    @property
+    def _about_installation(self) -> list[str]:
+        """Say which files or patches of the installation are broken, one line each."""
+        if self.report["installation"]:
+            return [self.report["installation"]]
+        broken = {row.patch: row.reason for row in self.rows if row.state == State.FAILED.value}
+        where = f"in {_FOLDER}. Install optax-dtypefix {__version__} again."
+        return [f"{patch} failed ({reason}) {where}" for patch, reason in broken.items()]
 
     def as_dict(self) -> dict[str, Any]:
         """Return all of it, with full messages, for JSON."""

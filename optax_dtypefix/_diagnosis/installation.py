@@ -95,9 +95,14 @@ def _impossible() -> Iterator[str]:
                     inside = os.path.join(path, name, "__init__.py")
                     if f"{name}.py" in files and os.path.exists(inside):
                         yield f"{os.path.relpath(inside, os.path.dirname(top))} (added)"
-    folder = sys.modules[f"{_PACKAGE}.patches"].__path__[0]
-    for patch_id in PATCHES:
+    yield from (f"patches/{name}.py (missing)" for name in PATCHES if not _is_there(name))
+
+
+def _is_there(patch_id: str) -> bool:
+    """Whether the file of a patch can be found, in this clone: another one may be installed."""
+    try:
         spec = importlib.util.find_spec(f"{_PACKAGE}.patches.{patch_id}")
-        # That of another clone may be installed.
-        if spec is None or not str(spec.origin).startswith(folder):
-            yield f"patches/{patch_id}.py (missing)"
+    except ImportError:  # By a finder of the program.
+        return False
+    folder = sys.modules[f"{_PACKAGE}.patches"].__path__[0]
+    return spec is not None and str(spec.origin).startswith(folder)

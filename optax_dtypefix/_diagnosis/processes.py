@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from .._engine_instance import ENGINE
 from .import_optax import NoOptaxError
+from .installation import mixed_installation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -81,7 +82,8 @@ def run_workers(
             code, entries = process.wait(), _entries(path)
             if not entries:
                 stderr.seek(0)
-                raise NoOptaxError(f"the process with {name} optax failed:\n{stderr.read()}")
+                failed = f"the process with {name} optax failed:\n{stderr.read()}"
+                raise NoOptaxError(f"{failed}{mixed_installation()}")
             written[name] = Written(entries, code)
         return written
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -141,9 +142,7 @@ class Report:
     @property
     def digest(self) -> str:
         """Hash of the versions and of these patches: equal if the same are on the same optax."""
-        import hashlib  # Not at the top: few programs need it.
-
-        return hashlib.sha256("\n".join(self._compared).encode()).hexdigest()
+        return digest_of(self._compared)
 
     @property
     def headline(self) -> str:
@@ -233,6 +232,11 @@ class Report:
         if not any(patch.has_work for patch in self.patches):
             lines += ["", "This optax needs no patches; you can remove `import optax_dtypefix`."]
         return "\n".join(lines)
+
+
+def digest_of(applied: Sequence[str]) -> str:
+    """Hash what is applied, as ``Report.as_dict`` lists it."""
+    return hashlib.sha256("\n".join(applied).encode()).hexdigest()
 
 
 def make_report(patches: Patches) -> Report:

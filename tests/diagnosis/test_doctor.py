@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+import optax_dtypefix
 from optax_dtypefix._diagnosis import doctor as _doctor
 from optax_dtypefix._diagnosis.doctor import FaultResult
 from optax_dtypefix._diagnosis.processes import Written
@@ -160,7 +161,8 @@ def judged(
 
 
 def diagnosis(*rows: FaultResult, tested: bool = True) -> _doctor.Diagnosis:
-    report = {"optax_version": "1.2.3", "optax_location": "/there", "jax_version": "4.5.6"}
+    versions = {"optax_version": "1.2.3", "jax_version": "4.5.6"}
+    report = {**versions, "optax_location": "/there", "installation": ""}
     return _doctor.Diagnosis(report, tested, rows)
 
 
@@ -359,6 +361,22 @@ def test_a_patch_whose_file_cannot_be_imported_is_a_failure(command: Python) -> 
         "multi_steps: failed, 0/1 fixed; still fails\n  ImportError: broken"
     )
     assert "\nmulti_steps.inner_drift: still fails\n" in run.stdout
+    *_, count, installation, advice = run.stdout.splitlines()
+    assert count == f"optax {OPTAX}: 1 still fails."
+    assert installation.startswith("multi_steps failed (ImportError: broken) in /")
+    assert installation.endswith(f" Install optax-dtypefix {optax_dtypefix.__version__} again.")
+    assert "If they stay after that, please report them" in advice
+
+
+def test_a_mixed_installation_comes_before_a_bug_report() -> None:
+    found = diagnosis(row("still fails"))
+    found = dataclasses.replace(found, report={**found.report, "installation": "Mixed."})
+    assert found.conclusion.splitlines()[1:] == [
+        "Mixed.",
+        "Patched optax still has these faults: patch_id.fault_id. If they stay after that, please "
+        "report them with the output of `optax-dtypefix doctor --json`.",
+    ]
+    assert not dataclasses.replace(found, rows=(row("fixed"),)).ok
 
 
 @pytest.mark.parametrize("width", [60, 300])

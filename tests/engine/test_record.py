@@ -115,6 +115,21 @@ def test_the_digest_is_that_of_what_is_applied(package: FakePackage) -> None:
         assert other.digest != report.digest
 
 
+def test_a_patch_that_fails_when_called_is_not_applied(
+    package: FakePackage, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.json"
+    engine, record = begin(report=str(path))
+    package.load()
+    at_import = read(path)
+    with pytest.warns(OptaxDtypeFixWarning, match="Could not apply a"):
+        engine.fail("a", ImportError("broken"))
+    end(record)
+    at_exit = read(path)
+    assert at_exit["applied"] == [text for text in at_import["applied"] if text != "a"]
+    assert at_exit["digest"] == engine.status().digest != at_import["digest"]
+
+
 @pytest.fixture
 def run_json(package: FakePackage, tmp_path: Path) -> Path:
     """The record of a run on fakepkg 0.2.5."""

@@ -96,6 +96,50 @@ def test_an_import_inside_a_trace_changes_nothing_there(tmp_path: Path) -> None:
     assert run(tmp_path, TRACES) == "[]\nset()\n"
 
 
+BROKEN = """
+    import importlib, warnings
+    import optax_dtypefix, optax
+    from optax_dtypefix._engine.release import Release
+    from optax_dtypefix.patches import IDS, load
+
+    class Broken:
+        def find_spec(self, name, path=None, target=None):
+            if name.replace("optax_dtypefix.patches.", "") in {broken}:
+                raise ImportError("broken")
+
+    for patch_id in IDS:  # These import some files of patches.
+        importlib.import_module(f"optax_dtypefix._diagnosis.faults.{patch_id}")
+    for name in [name for name in sys.modules if name.startswith("optax_dtypefix.patches.")]:
+        if name.replace("optax_dtypefix.patches.", "") in {broken}:
+            del sys.modules[name]
+            vars(optax_dtypefix.patches).pop(name.rpartition(".")[2])
+    sys.meta_path.insert(0, Broken())
+    warnings.simplefilter("ignore")
+    for patch_id in IDS:
+        for fault in load(patch_id).faults_on(Release(optax.__version__)):
+            if optax_dtypefix.status()[patch_id].state == "applied":
+                try:
+                    fault.reproducer().reproduce(optax)
+                except Exception:  # As on stock.
+                    pass
+    for status in optax_dtypefix.status():
+        print(status.id, status.state.value, status.reason)
+    """
+
+
+def test_a_patch_that_is_lost_at_the_first_call_is_said_to_have_failed(tmp_path: Path) -> None:
+    script = textwrap.dedent(BROKEN).replace("{broken}", repr(patches.IDS))
+    lines = run(tmp_path, script, OPTAX_DTYPEFIX_ENABLE="float32_moments").splitlines()
+    said = dict(line.split(" ", 1) for line in lines)
+    not_on_this_release = ("not-needed ", "missing ")
+    assert {
+        patch_id: text
+        for patch_id, text in said.items()
+        if text != "failed ImportError: broken" and not text.startswith(not_on_this_release)
+    } == {}
+    assert len(said) == len(patches.IDS)
+
+
 BUILD = """
     import optax_dtypefix, optax, jax.numpy as jnp
     params = jnp.ones(3, jnp.bfloat16)
