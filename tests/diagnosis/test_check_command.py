@@ -70,6 +70,29 @@ def test_it_finds_the_patch_that_an_optimizer_needs(affected: Any) -> None:
     assert found["text"].startswith("nan at step 1 (updates[")
 
 
+@pytest.mark.parametrize("name", ["built", "cached"])
+def test_patches_that_act_while_it_is_built_are_needed(tmp_path: Path, name: str) -> None:
+    """To follow the line, a user sets `OPTAX_DTYPEFIX_ONLY` to it."""
+    path = write_script(
+        tmp_path,
+        """
+        import functools, optax
+
+        built = optax.inject_hyperparams(optax.adamw)(1e-3)
+
+        @functools.cache
+        def cached():
+            return optax.inject_hyperparams(optax.adamw)(1e-3)
+        """,
+        "train.py",
+    )
+    found = compare(parse_name(f"{path}:{name}"), parse_dtypes("float32,bfloat16"), x64=False)
+    single, half = found.checks
+    assert (single.verdict, half.verdict) == (Verdict.FINE, Verdict.FIXED)
+    assert single.needs == []
+    assert "inject_hyperparams" in half.needs
+
+
 @pytest.mark.parametrize(
     ("name", "needs", "first"),
     [

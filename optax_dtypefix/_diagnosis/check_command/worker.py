@@ -64,19 +64,26 @@ def write_findings(path: str, place: str, name: str, mode: str, *params: str) ->
         timer.daemon = True
         timer.start()
 
+        built: set[str] = set()  # The file may build it when loaded, or the factory only once.
+
         def build() -> Any:
             write(building=True)  # The last line, if the process ends here.
+            before = counts_so_far()
             tx = factory()
+            built.update(patches_at_work(before))
             timer.cancel()
             write(building=False)
             return tx
 
+        before = counts_so_far()
         try:
             factory = load(optimizer)
+            built.update(patches_at_work(before))
             for text in params:
                 before = counts_so_far()
                 found = findings(build, text)
-                write(**found, at_work=patches_at_work(before))
+                reached = built.union(patches_at_work(before))
+                write(**found, at_work=[patch_id for patch_id in before if patch_id in reached])
         except OptimizerError as error:
             write(failure=str(error))
         write(report=status().as_dict())
