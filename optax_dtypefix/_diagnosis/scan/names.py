@@ -19,6 +19,15 @@ _MODULES = frozenset(
     )
 )
 _IMPORT_BY_NAME = ("import_module", "importorskip", "__import__")
+_OF_MOMENTS = ("mu_dtype", "accumulator_dtype", "dtype_momentum")
+_HALF = ("bfloat16", "float16", "half")
+_WIDE = ("float32", "single", "float64", "double", "float")
+
+Moments = frozenset[tuple[str, bool]]
+"""Arguments that ask for a dtype of moments, and whether that is a half-precision literal.
+
+By place, a literal has no name. A literal that is wide, or None, asks for nothing.
+"""
 
 
 class Use(NamedTuple):
@@ -28,11 +37,13 @@ class Use(NamedTuple):
       line: its line.
       path: the path of the function.
       given: what the call passes, or None if that cannot be read.
+      moments: the dtypes of moments that it asks for.
     """
 
     line: int
     path: str
     given: Given | None = None
+    moments: Moments = frozenset()
 
 
 class Names(NamedTuple):
@@ -58,8 +69,8 @@ def names_in(tree: ast.Module) -> Names:
     for node in nodes:
         path = file.find_path(node)
         if path and path not in _MODULES:
-            given = file.given.get(id(node))
-            found.uses.add(Use(node.lineno, path, given))  # type: ignore[attr-defined]
+            given, moments = file.given.get(id(node)), file.moments.get(id(node), frozenset())
+            found.uses.add(Use(node.lineno, path, given, moments))  # type: ignore[attr-defined]
         elif path and id(node) not in file.parts:
             found.unresolved.add(node.lineno)  # type: ignore[attr-defined]
     used = {use.path for use in found.uses}
@@ -78,12 +89,14 @@ class _File:
       parts: ids of expressions that a larger one resolves, such as ``optax`` in ``optax.adam``.
       imported: pairs of a line and a path, of each ``from ... import``.
       given: by the id of an expression that is called, what it is given.
+      moments: in the same way, the dtypes of moments that it is asked for.
     """
 
     def __init__(self, nodes: Iterable[ast.AST]) -> None:
         self.parts: set[int] = set()
         self.imported: list[tuple[int, str]] = []
         self.given: dict[int, Given | None] = {}
+        self.moments: dict[int, Moments] = {}
         self._bound: dict[str, str] = {}
         for node in nodes:
             if isinstance(node, ast.Import):
@@ -110,10 +123,13 @@ class _File:
     def _read(self, call: ast.Call) -> None:
         """Note what a function is given, also as in ``inject_hyperparams(function)(...)``."""
         self.given[id(call.func)] = _given(call.args, call.keywords)
+        self.moments[id(call.func)] = _moments(call.args, call.keywords)
         if isinstance(call.func, ast.Call) and call.func.args:
             function, *args = call.func.args
             both = [*args, *call.args], [*call.func.keywords, *call.keywords]
-            self.given[id(function)] = _given(*both)
+            self.given[id(function)], self.moments[id(function)] = _given(*both), _moments(*both)
+        elif _function(call) == "partial" and call.args:
+            self.moments[id(call.args[0])] = _moments(call.args[1:], call.keywords)
 
     def _bind(self, name: str, path: str) -> None:
         if not _is_of_optax(self._bound.get(name, "")):
@@ -141,6 +157,24 @@ def _given(args: Sequence[ast.expr], keywords: Sequence[ast.keyword]) -> Given |
         return None
     is_none = {name for name, value in values if getattr(value, "value", value) is None}
     return frozenset(name for name, _ in values if name is not None) - is_none
+
+
+def _moments(args: Sequence[ast.expr], keywords: Sequence[ast.keyword]) -> Moments:
+    named = [(each.arg, _is_half(each.value)) for each in keywords if each.arg in _OF_MOMENTS]
+    by_place = (("", True) for value in args if _is_half(value))
+    asked = ((name, is_half) for name, is_half in named if is_half is not False)
+    return frozenset([*((str(name), bool(is_half)) for name, is_half in asked), *by_place])
+
+
+def _is_half(value: ast.expr) -> bool | None:
+    """Whether an expression is a dtype of half precision; None if that cannot be read."""
+    if isinstance(value, ast.Call):
+        return _is_half(value.args[0]) if _function(value) == "dtype" and value.args else None
+    names = (getattr(value, name, "") for name in ("attr", "id", "value"))
+    name = next((name for name in names if isinstance(name, str) and name), "")
+    if name in _HALF:
+        return True
+    return False if name in _WIDE or isinstance(value, ast.Constant) else None
 
 
 def _is_of_optax(path: str) -> bool:

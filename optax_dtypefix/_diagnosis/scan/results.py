@@ -16,9 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ..._engine.release import Release
-    from ...patches.functions import Given
+    from .names import Use as Call
 
 _HALF = ("bfloat16", "float16")
+_MOMENTS = "bfloat16_moments"
+_IF_HALF = f"{KINDS[0]} if "
+"""How a kind begins that depends on what an argument is: the dtype of moments."""
 _KINDS_OF = {
     **{dtype: (dtype, "array hyperparameters") for dtype in _HALF},
     **dict.fromkeys(("float64", "int64", "uint64"), ("64-bit mode",)),
@@ -56,7 +59,7 @@ class Use:
     def is_in(self, kinds: set[str]) -> bool:
         """Whether the function has faults in one of these kinds of problems."""
         patches = (patch for faults in self.faults.values() for patch in faults.values())
-        return any(not kinds.isdisjoint(patch) for patch in patches)
+        return any(kind in kinds or _is_of_moments(kind) for patch in patches for kind in patch)
 
     def __str__(self) -> str:
         releases: dict[str, list[str]] = {}
@@ -73,7 +76,8 @@ def _described(faults: dict[str, list[str]]) -> str:
     if not faults:
         return "none on {}"
     found = {kind for kinds in faults.values() for kind in kinds}
-    kinds = KINDS[:1] if KINDS[0] in found else [kind for kind in KINDS if kind in found]
+    kinds = [kind for kind in (*KINDS, *sorted(found.difference(KINDS))) if kind in found]
+    kinds = kinds[:1] if KINDS[0] in found else kinds
     return f"in {', '.join(kinds)} on {{}} ({', '.join(faults)})"
 
 
@@ -169,10 +173,10 @@ def scan(paths: Sequence[str], releases: Sequence[Release], dtypes: Sequence[str
         names = names_in(parsed.tree)
         found.unparsed.extend(f"{file}: {problem}" for problem in parsed.problems)
         found.unresolved.extend(f"{file}:{parsed.place(n)}" for n in sorted(names.unresolved))
-        for line, path, given in sorted(names.uses, key=lambda use: use[:2]):
-            arguments, faults = _of_call(path, given, releases, kinds)
+        for call in sorted(names.uses, key=lambda use: use[:2]):
+            arguments, faults = _of_call(call, releases, kinds)
             if any(faults.values()):
-                found.uses.append(Use(file, parsed.place(line), path, arguments, faults))
+                found.uses.append(Use(file, parsed.place(call.line), call.path, arguments, faults))
         for dtype in parsed.dtypes:
             found.dtypes[dtype] = found.dtypes.get(dtype, 0) + 1
         found.unread += bool(parsed.problems) and not parsed.tree.body
@@ -181,21 +185,39 @@ def scan(paths: Sequence[str], releases: Sequence[Release], dtypes: Sequence[str
 
 
 def _of_call(
-    path: str, given: Given | None, releases: Sequence[Release], kinds: set[str]
+    call: Call, releases: Sequence[Release], kinds: set[str]
 ) -> tuple[list[str], dict[str, dict[str, list[str]]]]:
     """Look a call up: which of its arguments add faults, and by release all of its faults."""
 
     def faults(*arguments: str) -> dict[str, dict[str, list[str]]]:
-        return {str(release): _faults(path, release, kinds, arguments) for release in releases}
+        return {str(release): _faults(call, release, kinds, arguments) for release in releases}
 
-    adding = [each for each in added_by(path, given) if faults(each) != faults()]
-    return adding, faults(*adding)
+    passed = added_by(call.path, call.given)
+    adding = [each for each in passed if faults(each) != faults()]
+    found = faults(*adding)
+    for name, is_half in sorted(call.moments):
+        if name == "dtype_momentum" and "momentum" not in passed:
+            continue
+        kind = KINDS[0] if is_half else f"{_IF_HALF}{name} is half precision"
+        has_moments = [
+            release
+            for release in releases
+            if "bfloat16" in faults_of(call.path, release, passed).get(_MOMENTS, ())
+        ]
+        for release in has_moments:
+            found[str(release)].setdefault(_MOMENTS, []).append(kind)
+        adding += [name] * bool(name and has_moments)
+    return list(dict.fromkeys(adding)), found
+
+
+def _is_of_moments(kind: str) -> bool:
+    return kind.startswith(_IF_HALF)
 
 
 def _faults(
-    path: str, release: Release, kinds: set[str], arguments: Sequence[str]
+    call: Call, release: Release, kinds: set[str], arguments: Sequence[str]
 ) -> dict[str, list[str]]:
     """Look a function up: by patch, in which of these kinds of problems it has faults."""
-    every = faults_of(path, release, arguments).items()
+    every = faults_of(call.path, release, arguments).items()
     found = {patch: [kind for kind in mine if kind in kinds] for patch, mine in every}
     return {patch: mine for patch, mine in found.items() if mine}
