@@ -9,11 +9,11 @@ from ._errors import OptaxDtypeFixError
 from ._settings import SETTINGS
 
 if TYPE_CHECKING:
-    from contextlib import _GeneratorContextManager
     from types import ModuleType
 
     from ._diagnosis.report import Report
     from ._engine.engine import Engine
+    from ._engine.stock_block import StockBlock
     from ._record import Record
 
 
@@ -69,7 +69,7 @@ def revert(*ids: str) -> None:
     _engine().revert(*ids)
 
 
-def disabled(*ids: str) -> _GeneratorContextManager[None]:
+def disabled(*ids: str) -> StockBlock:
     """Suspend the named patches, or all, inside a ``with`` block, or in a decorated function.
 
     The block has stock behaviour in all threads of the process. Blocks nest. All of JAX's compiled
@@ -78,6 +78,7 @@ def disabled(*ids: str) -> _GeneratorContextManager[None]:
 
     Raises:
       ValueError: on entry, unknown patch id; the message names the nearest one.
+      TypeError: it decorates an ``async def`` or a generator. Use the block inside.
     """
     return _engine().disabled(*ids)
 
