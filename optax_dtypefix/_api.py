@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
 from ._engine.import_hook import after_import, patch_when_imported, put_back
 from ._errors import OptaxDtypeFixError
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from ._engine.engine import Engine
     from ._engine.stock_block import StockBlock
     from ._record import Record
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def status() -> Report:
@@ -83,7 +86,7 @@ def disabled(*ids: str) -> StockBlock:
     return _engine().disabled(*ids)
 
 
-def original(function: Callable[..., Any]) -> Callable[..., Any]:
+def original(function: _Function) -> _Function:
     """Return the stock function behind a patched one, or the function itself if it is not patched.
 
     A bound method returns the stock method, bound to the same instance. A ``functools.partial``
@@ -96,7 +99,8 @@ def original(function: Callable[..., Any]) -> Callable[..., Any]:
         raise TypeError(f"{function!r:.200} is not a function. Write original(optax.adam).")
     from ._engine.wrapper import stock_of
 
-    return stock_of(function)
+    stock: _Function = stock_of(function)
+    return stock
 
 
 def _engine() -> Engine:
