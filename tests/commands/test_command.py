@@ -84,7 +84,7 @@ def test_without_a_command_it_prints_help(capsys: pytest.CaptureFixture[str]) ->
         (["doctor", "fromage.schedul"], "Did you mean 'fromage.schedule'?"),
         (
             ["doctor", "nosuch"],
-            "Unknown patch 'nosuch'. To list them, run `optax-dtypefix status`.",
+            "patch 'nosuch'. To list them, run `optax-dtypefix status`.",
         ),
         (["doctor", "sums.xyz"], "'sums.xyz'. To list them, run `optax-dtypefix doctor sums`."),
         (["run", "-I", "train.py"], "under -I, Python does not read the folder that imports the"),
