@@ -121,9 +121,7 @@ def test_all_is_named_where_it_is_valid(word: str) -> None:
 def test_all_where_it_is_not_valid_says_what_to_do(word: str) -> None:
     with pytest.warns(OptaxDtypeFixWarning, match="Name the opt-in patches: float32_moments"):
         read(OPTAX_DTYPEFIX_ENABLE=word)
-    with pytest.warns(
-        OptaxDtypeFixWarning, match="is patched.. Unset the variable: then all"
-    ):
+    with pytest.warns(OptaxDtypeFixWarning, match="is patched.. Unset the variable: then all"):
         read(OPTAX_DTYPEFIX_ONLY=word)
     with pytest.raises(OptaxDtypeFixError, match="Unset the variable: then all patches"):
         read(OPTAX_DTYPEFIX_ONLY=word, OPTAX_DTYPEFIX_STRICT="1")
