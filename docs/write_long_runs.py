@@ -67,11 +67,12 @@ LOSSES = [way for way in WAYS if way not in ("opt-ins", "float64")]
 SHOWN = ("transformer, adamw", "bfloat16")
 """The run whose memory stands in the summary."""
 
+COUNT = "- The figures are of {stable} runs: all {cases} of the\n"
 UNSTABLE = "[last table](#every-way) but {unstable}.\n"
 STOCK = "\nstock optax {version}, with the patches but"
 ENDS = """\
-Stock reaches NaN in {nan} of {all}
-runs. It ends at least 5 % lower than patched optax in {lower} runs: {names}.
+Stock reaches NaN in {nan} of the {all}
+runs in this picture. It ends at least 5 % lower than patched optax in {lower} runs: {names}.
 In {helped} patched optax"""
 LAST = "the mean over the last {steps} steps."
 
@@ -99,10 +100,13 @@ def page(record: Mapping[str, Any]) -> str:
             rows(statistics(run) for run in runs if run["stock"]["errors"]),
             rows(map(every_way, cases)),
         ],
+        about_count=COUNT,
         about_unstable=UNSTABLE,
         about_stock=STOCK,
         about_ends=ENDS,
         about_last=LAST,
+        stable=len(stable),
+        cases=len(cases),
         unstable=in_code(dict.fromkeys(case["case"] for case in cases if case not in stable)),
         version=record["optax"],
         nan=sum(math.isinf(how_much_worse(run)) for run in runs),
