@@ -1,0 +1,146 @@
+"""Remember which step updates are of: what rounds params has no state that counts.
+
+An update notes the bits of its step with each array that it returns, by identity and weakly. No
+array lives longer for that, and nothing is in the arrays: they may be tracers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import functools
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from .bits import IN_CIRCLES, bits_of_step
+from .dtypes import PyTree, has_16_bits, leaves
+from .moments import moments
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_NOTED: dict[int, tuple[weakref.ref[Any], Any]] = {}
+
+_COUNTERS = ("count", "t", "step", "step_count", "gradient_step")
+
+
+@contextlib.contextmanager
+def counted(state: PyTree, given: PyTree) -> Iterator[None]:
+    """Lend the counters of a state to the states inside it that do not count, for one step.
+
+    Args:
+      state: of the transformation that takes the step.
+      given: its gradients.
+    """
+    around = _OUTERMOST.get()
+    if around and traces_of(given) <= around[1]:
+        yield
+        return
+    token = _OUTERMOST.set((state, traces_of(given)))
+    try:
+        yield
+    finally:
+        _OUTERMOST.reset(token)
+
+
+_OUTERMOST: contextvars.ContextVar[tuple[PyTree, set[int]] | None] = contextvars.ContextVar(
+    "outermost", default=None
+)
+"""The state that takes a step in this thread, and the traces that its gradients are part of."""
+
+
+def bits_of_outermost(given: PyTree) -> Any:
+    """Return the 16 bits of the step that is being taken; None if nothing counts it.
+
+    Not where the user's code inside traces the gradients for itself: ``jax.jit`` would keep these
+    bits for all later steps.
+    """
+    around = _OUTERMOST.get()
+    if around is None or not traces_of(given) <= around[1]:
+        return None
+    counters = counters_in(around[0])
+    return bits_of_counters(counters) if counters else None
+
+
+def traces_of(tree: PyTree) -> set[int]:
+    """Return the ids of the traces that the leaves are part of."""
+    traces = [leaf._trace for leaf in leaves(tree) if isinstance(leaf, jax.core.Tracer)]
+    return {id(getattr(trace, "main", trace)) for trace in traces}  # Old versions have the former.
+
+
+def note(updates: PyTree, state: PyTree, params: PyTree) -> None:
+    """Note the step that updates are of, if the state after it counts.
+
+    Args:
+      updates: of any dtypes.
+      state: of the transformation that the user calls, with all others inside.
+      params: as they were given, or None.
+    """
+    if not any(map(has_16_bits, leaves((updates, params)))):
+        return
+    counters = counters_in(state)
+    if counters:
+        bits = bits_of_counters(counters)
+        for update in leaves(updates):
+            note_bits(update, bits)
+
+
+def note_bits(array: Any, bits: Any) -> None:
+    """Note the bits of the step that an array is of."""
+    if isinstance(array, jax.Array):
+        key = id(array)
+        _NOTED[key] = weakref.ref(array, functools.partial(_forget, key)), bits
+
+
+def noted_bits(array: Any) -> Any:
+    """Return the bits of the step that an array is of; None if no step is noted."""
+    found = _NOTED.get(id(array))
+    return found[1] if found and found[0]() is array else None
+
+
+def _forget(key: int, reference: weakref.ref[Any]) -> None:
+    if key in _NOTED and _NOTED[key][0] is reference:
+        del _NOTED[key]
+
+
+def counters_in(state: PyTree) -> list[Any]:
+    """List what counts the steps in the states of optax, also inside others.
+
+    A state of the user's may count in circles, and is left out. Arrays of an eager step may lie on
+    different devices: the list has those on the devices of the first.
+    """
+    found = [number for number in _fields_that_count(state) if _is_counter(number)]
+    on_devices = [x for x in found if not isinstance(x, jax.core.Tracer)]
+    if len(on_devices) < 2 or jax.local_device_count() == 1:
+        return found
+    return [x for x in on_devices if x.devices() == on_devices[0].devices()]
+
+
+def _fields_that_count(node: Any) -> Iterator[Any]:
+    kind = type(node)
+    if not hasattr(kind, "_fields"):
+        parts = node.values() if isinstance(node, dict) else node
+        if isinstance(node, (dict, list, tuple)):
+            for part in parts:
+                yield from _fields_that_count(part)
+        return
+    counts = kind.__module__.partition(".")[0] == "optax" and kind.__name__ not in IN_CIRCLES
+    for name, part in zip(kind._fields, node):
+        if counts and name in _COUNTERS:
+            yield part
+        elif name not in moments(kind):
+            yield from _fields_that_count(part)
+
+
+def _is_counter(number: Any) -> bool:
+    is_scalar = isinstance(number, jax.Array) and number.ndim == 0
+    return is_scalar and bool(jnp.issubdtype(number.dtype, jnp.integer))
+
+
+@jax.jit
+def bits_of_counters(counters: list[Any]) -> Any:
+    """Return the 16 bits of a step. Counters that move by one or not at all may be added."""
+    return bits_of_step(sum(jnp.asarray(each, jnp.uint32) for each in counters))
