@@ -33,7 +33,7 @@ def counted(state: PyTree, given: PyTree) -> Iterator[None]:
 
     Args:
       state: of the transformation that takes the step.
-      given: its gradients.
+      given: all trees that the step is given.
     """
     around = _OUTERMOST.get()
     if around and traces_of(given) <= around[1]:
@@ -49,13 +49,13 @@ def counted(state: PyTree, given: PyTree) -> Iterator[None]:
 _OUTERMOST: contextvars.ContextVar[tuple[PyTree, set[int]] | None] = contextvars.ContextVar(
     "outermost", default=None
 )
-"""The state that takes a step in this thread, and the traces that its gradients are part of."""
+"""The state that takes a step in this thread, and the traces that its arrays are part of."""
 
 
 def bits_of_outermost(given: PyTree) -> Any:
     """Return the 16 bits of the step that is being taken; None if nothing counts it.
 
-    Not where the user's code inside traces the gradients for itself: ``jax.jit`` would keep these
+    Not where the user's code inside traces them for itself: ``jax.jit`` would keep these
     bits for all later steps.
     """
     around = _OUTERMOST.get()

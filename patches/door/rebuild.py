@@ -196,7 +196,7 @@ def rebuild(  # noqa: PLR0913
         if tally:
             tally.reach()
         grown = grow(updates, state, params, extra_args)
-        with counted(state, updates):
+        with counted(state, (updates, state, params)):
             step = link(updates, grown, params, **extra_args)
         new_updates = cast_to_limits(step.updates, step.limits)
         note(new_updates, step.state, params)
