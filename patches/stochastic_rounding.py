@@ -3,20 +3,21 @@
 bfloat16 has 8 bits. Stock rounds params + updates to nearest, so a param of 1 does not move by less
 than 0.002, nor an average of weights by a small share of the distance. Here the sum is computed in
 float32, and rounded up or down, each as likely as it is near: the param is right on average. What
-is exact stays: frozen params, zero updates and the updates of ``master_weights``. A finite sum
-stays finite. float32 and wider params, integers and complex numbers are stock's, and so is the
+is exact stays: frozen params, zero updates and the updates of ``master_weights``. A sum of float16
+stays finite; one of bfloat16 may become infinite from 3.38e38 on, as on stock. float32 and wider params, integers and complex numbers are stock's, and so is the
 derivative.
 
-There is no key and no state. Where the state of the optimizer counts its steps, its update notes
-that count with each array that it returns, by identity, and ``apply_updates`` rounds each element
-by its index and the step (``_contract/steps.py``). So a run that you repeat gives the same params,
-on any number of devices, and a single param is as right as many.
+There is no key and no state. If the state of the optimizer counts its steps, ``update`` notes that
+count for the arrays that it returns, by identity. ``apply_updates`` rounds each element by the
+count and the element's index: over the steps, evenly. A number alone is as right as many. The bits
+do not depend on data, so they cost no second pass, no message between devices, and are the same in
+each run, eager or compiled, on any number of devices.
 
-Where nothing counts (``sgd`` with a constant rate; ``update`` and ``apply_updates`` in two jitted
-functions; updates that you changed in between), bits come from each element's own param and update,
-its index, and the first elements of its array. If nothing of that changes from step to step, a
-param that is rounded to where it was stays for ever. There use ``master_weights(tx)``, or a
-schedule as the rate: its state counts.
+If nothing counts, the bits are a hash of each element's own param and update, its index, and the
+first elements of its array. That is so for ``sgd``, ``rmsprop`` and others with a constant rate, if
+``update`` and ``apply_updates`` are jitted apart, and for updates that you change in between.
+Noisy steps are right on average there, too. But where a step repeats exactly, a param that did not
+move stays for ever. Use ``master_weights(tx)``, or a schedule as the rate, which counts.
 
 flax (``TrainState``, ``nnx.Optimizer``) calls ``optax.apply_updates``. ``equinox.apply_updates``
 does not, so it is patched too, if the program imports equinox. ``periodic_update`` copies, and
