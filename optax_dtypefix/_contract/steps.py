@@ -9,11 +9,14 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import sys
+import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .bits import IN_CIRCLES, bits_of_step
 from .dtypes import PyTree, has_16_bits, leaves
@@ -22,7 +25,17 @@ from .moments import moments
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_NOTED: dict[int, tuple[weakref.ref[Any], Any]] = {}
+_Note = tuple["weakref.ref[Any]", Any]
+
+
+class _Notes(threading.local):
+    """The arrays that updates of this thread returned, by id, with the bits of their steps."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[int, _Note] = {}
+
+
+_NOTES = _Notes()
 
 _COUNTERS = ("count", "t", "step", "step_count", "gradient_step")
 
@@ -72,17 +85,18 @@ def traces_of(tree: PyTree) -> set[int]:
 
 
 def note(updates: PyTree, state: PyTree, params: PyTree) -> None:
-    """Note the step that updates are of, if the state after it counts.
+    """Note the step that updates are of, if the state counts.
 
     Args:
       updates: of any dtypes.
-      state: of the transformation that the user calls, with all others inside.
+      state: before the step, of the transformation that the user calls, with all others inside.
       params: as they were given, or None.
     """
     if not any(map(has_16_bits, leaves((updates, params)))):
         return
     counters = counters_in(state)
     if counters:
+        _forget_failed_traces()
         bits = bits_of_counters(counters)
         for update in leaves(updates):
             note_bits(update, bits)
@@ -91,19 +105,35 @@ def note(updates: PyTree, state: PyTree, params: PyTree) -> None:
 def note_bits(array: Any, bits: Any) -> None:
     """Note the bits of the step that an array is of."""
     if isinstance(array, jax.Array):
-        key = id(array)
-        _NOTED[key] = weakref.ref(array, functools.partial(_forget, key)), bits
+        notes, key = _NOTES.by_id, id(array)
+        notes[key] = weakref.ref(array, functools.partial(_forget, notes, key)), bits
 
 
 def noted_bits(array: Any) -> Any:
     """Return the bits of the step that an array is of; None if no step is noted."""
-    found = _NOTED.get(id(array))
+    found = _NOTES.by_id.get(id(array))
     return found[1] if found and found[0]() is array else None
 
 
-def _forget(key: int, reference: weakref.ref[Any]) -> None:
-    if key in _NOTED and _NOTED[key][0] is reference:
-        del _NOTED[key]
+def _forget(notes: dict[int, _Note], key: int, reference: weakref.ref[Any]) -> None:
+    if key in notes and notes[key][0] is reference:
+        del notes[key]
+
+
+def _forget_failed_traces() -> None:
+    """Forget the notes of traces that an exception ended, when the next trace begins.
+
+    Since jax 0.4.36 such a trace holds its tracers. The bits of a note hold the trace.
+    """
+    core: Any = sys.modules.get("jax._src.core")
+    outermost = getattr(core, "eval_trace", None)
+    if outermost is None or not _NOTES.by_id:
+        return
+    trace = core.trace_ctx.trace
+    if getattr(trace, "parent_trace", None) is outermost:  # No other trace is going on.
+        for key, (_, bits) in [*_NOTES.by_id.items()]:
+            if getattr(bits, "_trace", trace) is not trace:
+                del _NOTES.by_id[key]
 
 
 def counters_in(state: PyTree) -> list[Any]:
@@ -142,5 +172,12 @@ def _is_counter(number: Any) -> bool:
 
 @jax.jit
 def bits_of_counters(counters: list[Any]) -> Any:
-    """Return the 16 bits of a step. Counters that move by one or not at all may be added."""
-    return bits_of_step(sum(jnp.asarray(each, jnp.uint32) for each in counters))
+    """Return the 16 bits of a step.
+
+    The largest counter leads. Counters that move with it are at a constant distance, which shifts
+    the bits. Where one stands still, the distance moves: bits differ in each step, less evenly.
+    """
+    counts = [jnp.asarray(each, jnp.uint32) for each in counters]
+    most = functools.reduce(jnp.maximum, counts)
+    behind = sum((most - each for each in counts[1:]), most - counts[0])
+    return bits_of_step(most) + (behind * np.uint32(40503)).astype(jnp.uint16)
