@@ -156,7 +156,7 @@ def _by_leaf(stock: Stock, how: _Rounded, first: PyTree, second: PyTree, *args: 
             results[place] = _rounded(how.exact, None, *pair, *args)
         else:
             results[place] = _rounded(how.exact, free_from_device(bits, pair[0]), *pair, *args)
-            note_bits(results[place], bits)
+            note_bits([results[place]], bits)
     return structure.unflatten(results[place] for place in range(len(pairs)))
 
 

@@ -19,8 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from .bits import IN_CIRCLES, bits_of_step
-from .dtypes import PyTree, has_16_bits, leaves
-from .moments import moments
+from .dtypes import HALVES, PyTree, dtypes_in, leaves
+from .moments import roundings_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,20 +49,20 @@ def counted(state: PyTree, given: PyTree) -> Iterator[None]:
       given: all trees that the step is given.
     """
     around = _OUTERMOST.get()
-    if around and traces_of(given) <= around[1]:
+    if around and traces_of(given) <= traces_of(around[1]):
         yield
         return
-    token = _OUTERMOST.set((state, traces_of(given)))
+    token = _OUTERMOST.set((state, given))
     try:
         yield
     finally:
         _OUTERMOST.reset(token)
 
 
-_OUTERMOST: contextvars.ContextVar[tuple[PyTree, set[int]] | None] = contextvars.ContextVar(
+_OUTERMOST: contextvars.ContextVar[tuple[PyTree, PyTree] | None] = contextvars.ContextVar(
     "outermost", default=None
 )
-"""The state that takes a step in this thread, and the traces that its arrays are part of."""
+"""The state that takes a step in this thread, and all trees that the step is given."""
 
 
 def bits_of_outermost(given: PyTree) -> Any:
@@ -72,7 +72,7 @@ def bits_of_outermost(given: PyTree) -> Any:
     bits for all later steps.
     """
     around = _OUTERMOST.get()
-    if around is None or not traces_of(given) <= around[1]:
+    if around is None or not traces_of(given) <= traces_of(around[1]):
         return None
     counters = counters_in(around[0])
     return bits_of_counters(counters) if counters else None
@@ -92,32 +92,27 @@ def note(updates: PyTree, state: PyTree, params: PyTree) -> None:
       state: before the step, of the transformation that the user calls, with all others inside.
       params: as they were given, or None.
     """
-    if not any(map(has_16_bits, leaves((updates, params)))):
-        return
-    counters = counters_in(state)
-    if counters:
-        _forget_failed_traces()
-        bits = bits_of_counters(counters)
-        for update in leaves(updates):
-            note_bits(update, bits)
+    if not dtypes_in((updates, params)).isdisjoint(HALVES):
+        counters = counters_in(state)
+        if counters:
+            _forget_failed_traces()
+            note_bits(leaves(updates), bits_of_counters(counters))
 
 
-def note_bits(array: Any, bits: Any) -> None:
-    """Note the bits of the step that an array is of."""
-    if isinstance(array, jax.Array):
-        notes, key = _NOTES.by_id, id(array)
-        notes[key] = weakref.ref(array, functools.partial(_forget, notes, key)), bits
+def note_bits(arrays: list[Any], bits: Any) -> None:
+    """Note the bits of the step that arrays are of."""
+    notes = _NOTES.by_id
+    for array in arrays:
+        if isinstance(array, jax.Array):
+            # No function of ours: it runs for each array of each eager step.
+            forget = functools.partial(notes.pop, id(array))
+            notes[id(array)] = weakref.ref(array, forget), bits
 
 
 def noted_bits(array: Any) -> Any:
     """Return the bits of the step that an array is of; None if no step is noted."""
     found = _NOTES.by_id.get(id(array))
     return found[1] if found and found[0]() is array else None
-
-
-def _forget(notes: dict[int, _Note], key: int, reference: weakref.ref[Any]) -> None:
-    if key in notes and notes[key][0] is reference:
-        del notes[key]
 
 
 def _forget_failed_traces() -> None:
@@ -142,32 +137,24 @@ def counters_in(state: PyTree) -> list[Any]:
     A state of the user's may count in circles, and is left out. Arrays of an eager step may lie on
     different devices: the list has those on the devices of the first.
     """
-    found = [number for number in _fields_that_count(state) if _is_counter(number)]
+    found, nodes = [], [state]
+    for node in nodes:
+        kind = type(node)
+        if not hasattr(kind, "_fields"):
+            parts = node.values() if isinstance(node, dict) else node
+            nodes += parts if isinstance(node, (dict, list, tuple)) else ()
+            continue
+        counts = kind.__module__.partition(".")[0] == "optax" and kind.__name__ not in IN_CIRCLES
+        skipped = roundings_of(kind)
+        for name, part in zip(kind._fields, node):
+            if not (counts and name in _COUNTERS):
+                nodes += () if name in skipped else (part,)
+            elif isinstance(part, jax.Array) and part.ndim == 0 and part.dtype.kind in "iu":
+                found.append(part)
     on_devices = [x for x in found if not isinstance(x, jax.core.Tracer)]
     if len(on_devices) < 2 or jax.local_device_count() == 1:
         return found
     return [x for x in on_devices if x.devices() == on_devices[0].devices()]
-
-
-def _fields_that_count(node: Any) -> Iterator[Any]:
-    kind = type(node)
-    if not hasattr(kind, "_fields"):
-        parts = node.values() if isinstance(node, dict) else node
-        if isinstance(node, (dict, list, tuple)):
-            for part in parts:
-                yield from _fields_that_count(part)
-        return
-    counts = kind.__module__.partition(".")[0] == "optax" and kind.__name__ not in IN_CIRCLES
-    for name, part in zip(kind._fields, node):
-        if counts and name in _COUNTERS:
-            yield part
-        elif name not in moments(kind):
-            yield from _fields_that_count(part)
-
-
-def _is_counter(number: Any) -> bool:
-    is_scalar = isinstance(number, jax.Array) and number.ndim == 0
-    return is_scalar and bool(jnp.issubdtype(number.dtype, jnp.integer))
 
 
 @jax.jit

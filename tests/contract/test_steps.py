@@ -89,7 +89,7 @@ def test_no_tracer_leaks() -> None:
 
 def test_a_note_is_of_an_array_and_not_of_its_id() -> None:
     array = jnp.ones(3)
-    steps.note_bits(array, 1)
+    steps.note_bits([array], 1)
     other = jnp.ones(3)
     steps._NOTES.by_id[id(other)] = steps._NOTES.by_id[id(array)]
     assert noted_bits(array) == 1
