@@ -139,7 +139,7 @@ def counters_in(state: PyTree) -> list[Any]:
     """
     found, nodes = [], [state]
     for node in nodes:
-        kind = type(node)
+        kind: Any = type(node)
         if not hasattr(kind, "_fields"):
             parts = node.values() if isinstance(node, dict) else node
             nodes += parts if isinstance(node, (dict, list, tuple)) else ()
