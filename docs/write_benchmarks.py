@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 GAINS = """\
 The import takes {import_ms}, once. {same} of {steps} train steps cost nothing: they compile to
-stock's program. Of the others, {fixed} raise an error on stock and run with the patches, {float64}
-no longer compute in float64, and {traces} are traced less often."""
+stock's program. Of the others, {less}."""
 MEMORY = "optax {optax}: stock, then patched. "
 EQUAL = "\n{equal} of {all} steps no figure differs"
 
@@ -124,9 +123,15 @@ def gains(record: dict[str, Any]) -> dict[str, object]:
         "import_ms": f"{record['imports']['more'][1] * 1e3:.0f} ms longer",
         "steps": counts["steps"],
         "same": counts["same"],
-        "fixed": counts["run_patched_only"],
-        "float64": counts["float64"][0] - counts["float64"][1],
-        "traces": counts["traces"][0],
+        "less": " and ".join(
+            f"{number} {words}"
+            for number, words in (
+                (counts["run_patched_only"], "raise an error on stock and run with the patches"),
+                (counts["float64"][0] - counts["float64"][1], "no longer compute in float64"),
+                (counts["traces"][0], "are traced less often"),
+            )
+            if number
+        ),
     }
 
 

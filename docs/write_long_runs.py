@@ -67,11 +67,12 @@ LOSSES = [way for way in WAYS if way not in ("opt-ins", "float64")]
 SHOWN = ("transformer, adamw", "bfloat16")
 """The run whose memory stands in the summary."""
 
+COUNT = "- The figures are of {stable} runs: all {cases} of the\n"
 UNSTABLE = "[last table](#every-way) but {unstable}.\n"
 STOCK = "\nstock optax {version}, with the patches but"
 ENDS = """\
-Stock reaches NaN in {nan} of {all}
-runs. It ends at least 5 % lower than patched optax in {lower} runs: {names}.
+Stock reaches NaN in {nan} of the {all}
+runs in this picture. It ends at least 5 % lower than patched optax in {lower} runs: {names}.
 In {helped} patched optax"""
 LAST = "the mean over the last {steps} steps."
 
@@ -99,10 +100,13 @@ def page(record: Mapping[str, Any]) -> str:
             rows(statistics(run) for run in runs if run["stock"]["errors"]),
             rows(map(every_way, cases)),
         ],
+        about_count=COUNT,
         about_unstable=UNSTABLE,
         about_stock=STOCK,
         about_ends=ENDS,
         about_last=LAST,
+        stable=len(stable),
+        cases=len(cases),
         unstable=in_code(dict.fromkeys(case["case"] for case in cases if case not in stable)),
         version=record["optax"],
         nan=sum(math.isinf(how_much_worse(run)) for run in runs),
@@ -178,37 +182,40 @@ def scientific(error: float | None) -> str:
     return "NaN" if error is None else f"{error:.1e}"
 
 
-CURVES = {"stock": ("red", 1.6), "float32": ("ink", 3), "patched": ("blue", 1.6)}
+CURVES = {"float32": ("silver", 6), "stock": ("red", 1.6), "patched": ("blue", 1.6)}
 """The curves of the README's first picture: their color and width, in the order of drawing."""
 
 
 def draw_curves(record: Mapping[str, Any]) -> str:
     """Draw the loss of the transformer in float32, and in bfloat16 on stock and patched optax."""
-    svg = Svg(236, "Loss of a small transformer, adamw")
-    last = {way: record["curves"][way][-5:] for way in CURVES}
-    words = {
-        way: f"{'float32' if way == 'float32' else f'bfloat16, {way}'} {sum(of) / 5:.3f}"
-        for way, of in last.items()
-    }
+    last = {way: final(record["curves"][way]) for way in CURVES}
+    names = {way: f"bfloat16, {way}" for way in CURVES} | {"float32": "float32"}
+    ends = ", ".join(f"{names[way]} {loss:.3f}" for way, loss in last.items())
+    window = record["steps_a_point"]
+    svg = Svg(322, "Loss of a small transformer, adamw", f"Loss after 3,000 steps: {ends}.")
+    words = {way: f"{names[way]} {loss:.3f}" for way, loss in last.items()}
     svg.legend(46, [(color, words[way], "square") for way, (color, _) in CURVES.items()])
-    left, right, top, bottom = MARGIN + 30, WIDTH - MARGIN, 66, 210
-    low, high = 1.2, 2.2  # Above that the curves are one.
-    for loss in (1.2, 1.4, 1.6, 1.8, 2.0, 2.2):
-        y = bottom - (bottom - top) * (loss - low) / (high - low)
-        svg.line([(left, y), (right, y)], "rule")
-        svg.text(left - 6, y + 4, f"{loss:.1f}", "muted", text_anchor="end", font_size=11)
-    for step in (1000, 2000, 3000):
+    svg.text(MARGIN, 66, f"One run each. A point is the mean of {window} steps.", "muted")
+    left, right, top, bottom = MARGIN + 30, WIDTH - MARGIN, 96, 284
+    low, high = 1.15, 4.0
+
+    def place(loss: float) -> float:
+        return bottom - (bottom - top) * math.log(loss / low) / math.log(high / low)
+
+    svg.text(MARGIN, top - 10, "loss", "muted", font_size=11)
+    for loss in (1.2, 1.5, 2, 2.5, 3, 4):
+        svg.line([(left, place(loss)), (right, place(loss))], "rule")
+        svg.text(left - 6, place(loss) + 4, f"{loss:.1f}", "muted", text_anchor="end", font_size=11)
+    for step in (500, 1000, 1500, 2000, 2500, 3000):
         x = left + (right - left) * step / 3000
-        svg.text(x, bottom + 18, f"{step:,}", "muted", text_anchor="end", font_size=11)
+        anchor = "end" if step == 3000 else "middle"
+        svg.text(x, bottom + 18, f"{step:,}", "muted", text_anchor=anchor, font_size=11)
+    svg.text((left + right) / 2, bottom + 33, "step", "muted", font_size=11)
     for way, (color, width) in CURVES.items():
         losses = record["curves"][way]
         points = [
-            (
-                left + (right - left) * (index + 1) / len(losses),
-                bottom - (bottom - top) * (loss - low) / (high - low),
-            )
+            (left + (right - left) * (index + 1) / len(losses), place(loss))
             for index, loss in enumerate(losses)
-            if loss <= high
         ]
         svg.line(points, color, stroke_width=width)
     return str(svg)
@@ -219,25 +226,38 @@ def draw_gains(record: Mapping[str, Any]) -> str:
     cases = {(case["case"], case["dtype"]): case for case in record["ways"]}
     top = 84
     bottom = top + GAP * len(GAINS)
-    svg = Svg(bottom + 26, "Final loss in half precision, relative to float32")
+    ratios = {key: {way: 1 + excess(cases[key], way) for way in REACHED} for key in GAINS}
+    told = (
+        f"{', '.join(key)}: "
+        + ", ".join(f"{REACHED[way][1]} {times(ratio)}" for way, ratio in of.items())
+        for key, of in ratios.items()
+    )
+    svg = Svg(bottom + 26, "Final loss in half precision over that in float32", "; ".join(told))
     axis = LogAxis(MARGIN + 8, 202, 1, 32)
     axis.draw(svg, top, bottom, (1, 2, 4, 8, 16, 32))
     svg.legend(46, [(color, words, MARKS[color][1]) for color, words, _ in REACHED.values()])
+    svg.text(MARGIN, 74, "optimizer, dtype of the params", "muted")
     for color, _, right in REACHED.values():
         svg.mark(right - 14, 70, *mark_of(color))
-    for row, key in enumerate(GAINS):
+    for row, (key, of) in enumerate(ratios.items()):
         name = top + GAP * row + 14
         svg.text(axis.left + 8, name, ", ".join(key))
-        for lane, (way, (color, _, right)) in enumerate(REACHED.items()):
-            ratio = 1 + excess(cases[key], way)
+        for lane, (way, ratio) in enumerate(of.items()):
+            color, _, right = REACHED[way]
             y = name + 10 + LANE * lane  # Each way has its own line: no mark hides another.
             if math.isfinite(ratio):
                 svg.mark(axis.place(ratio), y, 3, color, MARKS[color][1])
             else:
                 svg.cross(axis.right + 14, y, color)
-            words = f"{ratio:.3g}x" if math.isfinite(ratio) else "NaN"
-            svg.text(right, name + 26, words, color, text_anchor="end", font_weight="bold")
+            svg.text(right, name + 26, times(ratio), color, text_anchor="end", font_weight="bold")
     return str(svg)
+
+
+def times(ratio: float) -> str:
+    """Format a loss over another."""
+    if math.isinf(ratio):
+        return "NaN"
+    return f"{ratio:.2f}x" if ratio < 10 else f"{ratio:.1f}x"
 
 
 def draw_runs(record: Mapping[str, Any]) -> str:

@@ -8,8 +8,9 @@ So after large gradients, updates for small ones stay too small.
 Here stock runs on float32 copies of the bfloat16 leaves, and its state is rounded back: up in some
 steps and down in others, so that the mean over steps is right. The step counter in the state
 decides, so each run gives the same bits. rmsprop, adagrad, sm3, adadelta, cocob and ``trace``, the
-momentum of SGD, have no counter: there all data of the step decide. A moment whose dtype you ask
-for (``mu_dtype``, ``accumulator_dtype``) is rounded in the same way, for float32 params too.
+momentum of SGD, have no counter: there another counter of the chain decides, such as that of a
+schedule, or else the element's own data. A moment whose dtype you ask for (``mu_dtype``,
+``accumulator_dtype``) is rounded in the same way, for float32 params too.
 """
 
 from __future__ import annotations

@@ -34,6 +34,7 @@ from .._contract.dtypes import (
 from .._contract.kinds import promote_initial_state
 from .._contract.promotion import standard_promotion
 from .._contract.state import cast_back
+from .._contract.steps import note
 from .._contract.updates import cast_updates, subtrees_like
 from .._contract.widths import float_dtype, promoted
 from .._engine.patch import Stock
@@ -227,10 +228,13 @@ def _take_step(  # noqa: PLR0913
     flat = list(map(cast, leaves(grads), other or dtypes.inner))
     updates, new_state = stock(copied, flat, on_lists, leaves(users_params))
     vars(copied).clear()  # jax 0.4 caches the branches of ``cond``, and they refer to it.
-    return structure.unflatten(map(cast, updates, final)), new_state._replace(
+    final_updates = structure.unflatten(map(cast, updates, final))
+    new_state = new_state._replace(
         inner_opt_state=unflatten_like(state.inner_opt_state, new_state.inner_opt_state),
         acc_grads=unflatten_like(grads, map(cast, new_state.acc_grads, dtypes.stored)),
     )
+    note(final_updates, state, users_params)
+    return final_updates, new_state
 
 
 def _of_the_same_kind(accumulate: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,25 +3,21 @@
 bfloat16 has 8 bits. Stock rounds params + updates to nearest, so a param of 1 does not move by less
 than 0.002, nor an average of weights by a small share of the distance. Here the sum is computed in
 float32, and rounded up or down, each as likely as it is near: the param is right on average. What
-is exact stays: frozen params, zero updates and the updates of ``master_weights``. A finite sum
-stays finite. float32 and wider params, integers and complex numbers are stock's, and so is the
-derivative.
+is exact stays: frozen params, zero updates and the updates of ``master_weights``. A sum of float16
+stays finite; one of bfloat16 may become infinite from 3.38e38 on, as on stock. float32 and wider
+params, integers and complex numbers are stock's, and so is the derivative.
 
-There is no key and no state. The bits come from a sample of the step: the params, and for at most
-64 arrays the updates too, with an equal share of 16384 numbers for each array. For more arrays,
-each element adds the bits of its own update. So a run that you repeat gives the same params, on any
-number of devices. In each step the bits are even over the tree: if all updates are equal, and
-together more than about four units in the last place, some params move.
+There is no key and no state. If the state of the optimizer counts its steps, ``update`` notes that
+count for the arrays that it returns, by identity. ``apply_updates`` rounds each element by the
+count and the element's index: over the steps, evenly. A number alone is as right as many. The bits
+do not depend on data, so they cost no second pass, no message between devices, and are the same in
+each run, eager or compiled, on any number of devices.
 
-The bits repeat if the step repeats: if no param moves and the updates are the same again, all
-params stay for ever. A tree of a single number hardly moves, with noisy updates too. Keep it in
-float32. For few params and the same data in each step, or fewer than some ten params whose updates
-differ only in sign, as those of lion, use ``master_weights(tx)``.
-
-Inside ``shard_map`` and ``vmap``, what is replicated stays so. Where JAX does not say what varies
-(``pmap``, an ``axis_name``, ``check_vma=False``, jax before 0.7), each array has bits of its own
-data alone. Before jax 0.4.21, ``shard_map`` needs ``check_rep=False`` where replicated params stand
-beside others.
+If nothing counts, the bits are a hash of each element's own param and update, its index, and the
+first elements of its array. That is so for ``sgd``, ``rmsprop`` and others with a constant rate, if
+``update`` and ``apply_updates`` are jitted apart, and for updates that you change in between.
+Noisy steps are right on average there, too. But where a step repeats exactly, a param that did not
+move stays for ever. Use ``master_weights(tx)``, or a schedule as the rate, which counts.
 
 flax (``TrainState``, ``nnx.Optimizer``) calls ``optax.apply_updates``. ``equinox.apply_updates``
 does not, so it is patched too, if the program imports equinox. ``periodic_update`` copies, and
@@ -33,13 +29,14 @@ No upstream issue was found.
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable
+import operator
+from typing import Any, Callable, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._contract.bits import bits_from, own_bits, starts_of
+from .._contract.bits import bits_of_data, bits_of_elements, free_from_device
 from .._contract.dtypes import (
     REAL,
     PyTree,
@@ -50,12 +47,13 @@ from .._contract.dtypes import (
     kind_of,
 )
 from .._contract.rounding import round_stochastically
+from .._contract.steps import note_bits, noted_bits
 from .._engine.patch import Stock
 
 
 def apply_updates(stock: Stock, params: PyTree, updates: PyTree) -> PyTree:
     """Round the sums of params in half precision and updates."""
-    return _by_leaf(stock, _is_sum, _sum, params, updates)
+    return _by_leaf(stock, _Rounded(_is_sum, _sum, _of_second), params, updates)
 
 
 def apply_to_model(stock: Stock, model: PyTree, updates: PyTree) -> PyTree:
@@ -77,7 +75,7 @@ def apply_to_model(stock: Stock, model: PyTree, updates: PyTree) -> PyTree:
     except (TypeError, ValueError):
         return stock(model, updates)  # The error is stock's.
     moving = [None if update is None else part for part, update in zip(parts, flat)]
-    moved = _by_leaf(stock, is_sum, _sum, moving, flat)
+    moved = _by_leaf(stock, _Rounded(is_sum, _sum, _of_second), moving, flat)
     rows = zip(parts, flat, moved)
     return structure.unflatten(part if update is None else new for part, update, new in rows)
 
@@ -97,7 +95,9 @@ def incremental_update(
     def stock_of(new: PyTree, old: PyTree) -> PyTree:
         return stock(new, old, step_size)
 
-    return _by_leaf(stock_of, is_average, _average, new_tensors, old_tensors, step_size)
+    # New params that ``apply_updates`` returned are of its step.
+    how = _Rounded(is_average, _average, _of_first)
+    return _by_leaf(stock_of, how, new_tensors, old_tensors, step_size)
 
 
 def _is_sum(param: Any, update: Any) -> bool:
@@ -116,15 +116,25 @@ def _promoted(*given: Any) -> Any:
     return jax.dtypes.float0
 
 
-def _by_leaf(
-    stock: Stock,
-    is_rounded: Callable[[Any, Any], bool],
-    exact: Callable[..., Any],
-    first: PyTree,
-    second: PyTree,
-    *args: Any,
-) -> PyTree:
-    """Round what ``exact`` gives for some pairs of leaves; stock computes the others."""
+class _Rounded(NamedTuple):
+    """How a function of two leaves is rounded.
+
+    Attributes:
+      is_rounded: whether the result for a pair is in half precision; stock computes the others.
+      exact: computes the result for a pair, and for more arguments, in float32.
+      of_step: returns the leaf of a pair that may be noted with the step that it is of.
+    """
+
+    is_rounded: Callable[[Any, Any], bool]
+    exact: Callable[..., Any]
+    of_step: Callable[[tuple[Any, Any]], Any]
+
+
+_of_first, _of_second = operator.itemgetter(0), operator.itemgetter(1)
+
+
+def _by_leaf(stock: Stock, how: _Rounded, first: PyTree, second: PyTree, *args: Any) -> PyTree:
+    """Round what a function gives for some pairs of leaves."""
     structure: Any
     flat, structure = jax.tree_util.tree_flatten(first, is_leaf=lambda leaf: leaf is None)
     if not any(map(has_16_bits, flat)):
@@ -133,33 +143,32 @@ def _by_leaf(
         pairs = list(zip(flat, structure.flatten_up_to(second)))
     except (TypeError, ValueError):
         return stock(first, second)  # Trees of different structure: the error is stock's.
-    places = [place for place, pair in enumerate(pairs) if is_rounded(*pair)]
+    places = [place for place, pair in enumerate(pairs) if how.is_rounded(*pair)]
     others = [place for place in range(len(pairs)) if place not in set(places)]
     results: dict[int, Any] = {}
     if others:  # In lists: a user's node need not accept leaves of other nodes.
         columns = zip(*(pairs[place] for place in others))
         results.update(zip(others, stock(*map(list, columns))))
-    # Not of what is rounded: XLA would keep that for all params, in float32. Of many params alone:
-    # XLA would compile what computes the updates once more, for the sample.
-    rows, are_many = [(*pairs[place], *args) for place in places], len(places) > _FEW
-    starts = starts_of([row[:1] for row in rows] if are_many else rows)
-    for place, start in zip(places, starts):
-        results[place] = _rounded(exact, are_many, start, *pairs[place], *args)
+    for place in places:
+        pair = pairs[place]
+        bits = noted_bits(how.of_step(pair))
+        if bits is None:
+            results[place] = _rounded(how.exact, None, *pair, *args)
+        else:
+            results[place] = _rounded(how.exact, free_from_device(bits, pair[0]), *pair, *args)
+            note_bits([results[place]], bits)
     return structure.unflatten(results[place] for place in range(len(pairs)))
 
 
-_FEW = 64
-
-
-# Compiled once for arrays of one shape: an eager step calls two programs for each array.
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _rounded(
-    exact: Callable[..., Any], are_many: bool, start: Any, first: Any, second: Any, *args: Any
-) -> Any:
+# Compiled once for arrays of one shape.
+@functools.partial(jax.jit, static_argnums=0)
+def _rounded(exact: Callable[..., Any], of_step: Any, first: Any, second: Any, *args: Any) -> Any:
     number = exact(first, second, *args)
-    bits = bits_from(start, number.shape, True)
-    if are_many:  # The second one is not in the sample.
-        bits = bits + own_bits(second)
+    if of_step is None:
+        # The corner is that of the first one: to know one of updates, XLA would store them.
+        bits = bits_of_data(first, jnp.broadcast_to(first, number.shape), second)
+    else:
+        bits = bits_of_elements(of_step, number.shape)
     return round_stochastically(number, jnp.asarray(first).dtype, bits)
 
 

@@ -15,9 +15,15 @@ from typing import Any, Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from .bits import bits_for, bits_from, bits_of_step, starts_of
+from .bits import (
+    IN_CIRCLES,
+    bits_for,
+    bits_of_corner,
+    bits_of_data,
+    bits_of_step,
+    free_from_device,
+)
 from .dtypes import (
     HALVES,
     REAL,
@@ -176,28 +182,32 @@ def _bits_of_step(
 ) -> Callable[[Any, str, int], Any]:
     """Return a function that gives the bits of this step for a leaf of a field, by its place.
 
-    All moments of a param have the same bits: errors cancel where one is divided by another. If the
-    state does not count, these are 32 bits, those of a first element for :func:`bits_from`.
+    All moments of a param have the same bits: errors cancel where one is divided by another.
     """
     fields = state._asdict()
-    steps = fields.get("count", fields.get("t", fields.get("step_count")))
-    if steps is not None:
-        of_step = bits_of_step(steps)
-        return lambda x, *_: bits_for(x.shape, _free_from_device(x, of_step))
+    count = fields.get("count", fields.get("t", fields.get("step_count")))
+    if count is not None and type(state).__name__ not in IN_CIRCLES:
+        of_step = bits_of_step(count)
+    else:
+        from .steps import bits_of_outermost  # Not at the top: adam counts its steps.
+
+        of_step = bits_of_outermost((grads, state))
+    if of_step is not None:
+        return lambda x, *_: bits_for(x.shape, free_from_device(of_step, x))
+    flat = leaves_and_none(grads)
     params = {name: _params_of(fields[name], grads) for name in rows}
-    flat = enumerate(leaves_and_none(grads))
-    gradients = [(param, grad) for param, grad in flat if grad is not None and is_real(grad)]
-    rows_of: dict[int, list[Any]] = {}
-    for name, field in rows.items():
-        for param, (x, before, is_narrowed) in zip(params[name], field):
-            if is_narrowed:
-                # The new moments would do as well. But XLA would store them, to read them twice.
-                rows_of.setdefault(param, []).append(before if gradients else x)
-    if rows_of:
-        for param, grad in gradients:
-            rows_of.setdefault(param, []).append(grad)
-    starts = dict(zip(rows_of, starts_of([*rows_of.values()])))
-    return lambda x, name, place: _free_from_device(x, starts[params[name][place]])
+
+    def bits(x: Any, name: str, place: int) -> Any:
+        param = params[name][place]
+        grad = flat[param] if param < len(flat) else None
+        # The new moment would do as well. But XLA would store it, to read it twice.
+        if grad is None or not is_real(grad):
+            return bits_of_data(x, x)
+        if grad.shape != x.shape:  # Of sm3: the accumulators of a param are rounded alike.
+            return bits_of_corner(grad)
+        return bits_of_data(grad, rows[name][place][1], grad)
+
+    return bits
 
 
 def _params_of(field: PyTree, grads: PyTree) -> list[int]:
@@ -210,14 +220,6 @@ def _params_of(field: PyTree, grads: PyTree) -> list[int]:
     return [param for param, part in enumerate(parts) for _ in leaves_and_none(part)]
 
 
-def _free_from_device(x: Any, bits: Any) -> Any:
-    """Free the bits from the device of the counter: an eager leaf may be on another device."""
-    traced = isinstance(x, jax.core.Tracer) or isinstance(bits, jax.core.Tracer)
-    if traced or jax.local_device_count() == 1:
-        return bits
-    return np.asarray(bits) if bits.devices() != jnp.asarray(x).devices() else bits
-
-
 @functools.partial(jax.jit, static_argnums=0)  # Traced once a shape, not once a leaf.
 def _round_to_half(how: Rounding, x: Any, old: Any, bits: Any) -> Any:
     return _straight_through(how, x, old, bits)
@@ -226,7 +228,7 @@ def _round_to_half(how: Rounding, x: Any, old: Any, bits: Any) -> Any:
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _straight_through(how: Rounding, x: Any, old: Any, bits: Any) -> Any:
     """Round, with the derivative of a cast."""
-    return how(x, old, bits if bits.dtype == jnp.uint16 else bits_from(bits, x.shape))
+    return how(x, old, bits)
 
 
 @_straight_through.defjvp

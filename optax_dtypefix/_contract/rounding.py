@@ -68,21 +68,22 @@ def round_stochastically(leaf: Any, dtype: Any, bits: Any) -> Any:
       An array of ``dtype``. What it has exactly stays; no finite number becomes infinite. The
       derivative is that of a cast.
     """
-    leaf = cast(leaf, jnp.float32)
+    leaf, bits = cast(leaf, jnp.float32), jnp.asarray(bits, jnp.int32)
+    if dtype == jnp.bfloat16:  # The upper half of float32.
+        exact = lax.bitcast_convert_type(leaf, jnp.int32)
+        moved = lax.max(exact, exact + bits)
+        return lax.bitcast_convert_type(moved & np.int32(-65536), jnp.float32).astype(dtype)
     info = jnp.finfo(dtype)
     dropped = 23 - info.nmant  # Bits of the mantissa.
-    wide = bits.astype(jnp.uint32) << 16 if bits.dtype == jnp.uint16 else bits
     # Neither an infinite number nor NaN is another one without its last bits.
-    random = jnp.where(jnp.abs(leaf) < float(info.max), wide >> (32 - dropped), 0)
-    exact = lax.bitcast_convert_type(leaf, jnp.uint32) + random
-    if dtype == jnp.bfloat16:  # The upper half of float32: the cast is exact.
-        return lax.bitcast_convert_type(exact & jnp.uint32(0xFFFF0000), jnp.float32).astype(dtype)
-    rounded = lax.bitcast_convert_type(exact & jnp.uint32(2**32 - 2**dropped), jnp.float32)
+    random = jnp.where(jnp.abs(leaf) < float(info.max), bits >> (16 - dropped), 0)
+    exact = lax.bitcast_convert_type(leaf, jnp.int32) + random
+    rounded = lax.bitcast_convert_type(exact & np.int32(-(2**dropped)), jnp.float32)
     # Below the normal numbers of float16, neighbours are 2^-24 apart.
     finite = jnp.clip(leaf, -1.0, 1.0)  # ``debug_nans`` refuses what infinity would give here.
     steps = finite * 2.0**24
     below = jnp.floor(steps)
-    up = steps - below > ((wide >> 16).astype(jnp.float32) + 0.5) * 2.0**-16
+    up = steps - below > (bits.astype(jnp.float32) + 0.5) * 2.0**-16
     steps = jnp.where(up, below + 1, below)  # -0 stays -0.
     rounded = jnp.where(jnp.abs(leaf) < 2.0**-14, steps * 2.0**-24, rounded)
     rounded = jnp.clip(rounded, -float(info.max), float(info.max))

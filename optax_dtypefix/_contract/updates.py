@@ -29,6 +29,7 @@ from .dtypes import (
 )
 from .rounding import round_leaf
 from .signatures import is_of_dtype, positional_names
+from .steps import traces_of
 from .widths import widest_real
 
 _FLOAT32 = np.dtype(np.float32)
@@ -127,7 +128,7 @@ class Owed:
     """
 
     def __init__(self, links: frozenset[object], given: PyTree) -> None:
-        self._links, self._traces = links, _traces_of(given)
+        self._links, self._traces = links, traces_of(given)
         self._dtypes: dict[str, Any] = {}
         self._requested: tuple[Any, ...] = ()
 
@@ -144,7 +145,7 @@ class Owed:
         Not where the user's code inside the chain traces them for itself: ``jax.jit`` would keep
         that trace for calls of other chains, or of none.
         """
-        return links <= self._links and _traces_of(updates) <= self._traces
+        return links <= self._links and traces_of(updates) <= self._traces
 
     @property
     def is_empty(self) -> bool:
@@ -180,12 +181,6 @@ class Owed:
 
 INNERMOST: contextvars.ContextVar[Owed | None] = contextvars.ContextVar("innermost", default=None)
 """What is owed to the chain that takes a step in this thread, if one does."""
-
-
-def _traces_of(tree: PyTree) -> set[int]:
-    """Return the ids of the traces that the leaves are part of."""
-    traces = [leaf._trace for leaf in leaves(tree) if isinstance(leaf, jax.core.Tracer)]
-    return {id(getattr(trace, "main", trace)) for trace in traces}  # Old versions have the former.
 
 
 def _paths(tree: PyTree) -> list[str]:

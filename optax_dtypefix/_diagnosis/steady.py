@@ -178,7 +178,8 @@ def _wrong_param(where: str, moved: Any, asked: Any, unit: float) -> Iterator[Vi
     together = np.sum(missing) - _SIGMAS * np.sqrt(unit * np.sum(way))
     if max(single, together) > _LOST * np.sum(way):
         share = 1.0 - np.sum(np.maximum(0.0, missing)) / np.sum(way)
-        message = f"apply_updates moves params only {max(0.0, share):.2f} of the way"
+        only = f"moves params only {share:.2f} of the way"
+        message = f"apply_updates {only if share > 0.01 else 'does not move params'}"
         yield Violation("params", where, message, STEPS, _GRADIENTS)
 
 

@@ -21,6 +21,7 @@ from ..._contract.dtypes import FLOATS, PyTree, leaves, strong_dtypes, unflatten
 from ..._contract.float32 import dtypes_in_float32
 from ..._contract.signatures import positional_names
 from ..._contract.state import cast_back
+from ..._contract.steps import counted, note
 from ..._contract.updates import INNERMOST, Step, cast_to_limits
 from ..._engine.locate import find
 from ..._engine.patch import Stock
@@ -195,8 +196,11 @@ def rebuild(  # noqa: PLR0913
         if tally:
             tally.reach()
         grown = grow(updates, state, params, extra_args)
-        step = link(updates, grown, params, **extra_args)
-        return cast_to_limits(step.updates, step.limits), step.state
+        with counted(state, (updates, state, params)):
+            step = link(updates, grown, params, **extra_args)
+        new_updates = cast_to_limits(step.updates, step.limits)
+        note(new_updates, state, params)
+        return new_updates, step.state
 
     def stock_in_float32(
         updates: PyTree, state: PyTree, params: PyTree = None, **extra_args: Any

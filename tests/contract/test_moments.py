@@ -10,7 +10,7 @@ import numpy as np
 import optax
 import pytest
 
-from optax_dtypefix._contract.bits import bits_from, bits_of_step, starts_of
+from optax_dtypefix._contract.bits import bits_of_step
 from optax_dtypefix._contract.moments import ROUNDINGS, _round_to_half, round_moments
 from optax_dtypefix._contract.rounding import (
     Rounding,
@@ -93,7 +93,7 @@ def test_without_a_counter_a_moment_moves_in_proportion(name: str, dtype: Any) -
 def test_where_the_least_and_the_largest_count_rounding_commutes_with_both() -> None:
     """As in sm3, whose accumulators are maxima, of which it takes the minima."""
     x, old = (jnp.asarray(SIZES.reshape(50, 100)), jnp.zeros((50, 100), jnp.bfloat16))
-    for bits in (jnp.uint32(7), jnp.uint32(2**31 + 9)):
+    for bits in (jnp.int32(7), jnp.int32(2**15 + 9)):
         whole, rows = (
             np.asarray(_round_to_half(dither_alike, wide, narrow, bits), float)
             for wide, narrow in ((x, old), (x.max(1), old[:, 0]))
@@ -101,7 +101,7 @@ def test_where_the_least_and_the_largest_count_rounding_commutes_with_both() -> 
         np.testing.assert_array_equal(whole.max(1), rows)
     # If no element moves, those move that do so on stock: nothing else tells the next step apart.
     old = jnp.full(3, 256.0, jnp.bfloat16)
-    got = _round_to_half(dither_alike, jnp.asarray([256.1, 256.9, 257.1]), old, jnp.uint32(0))
+    got = _round_to_half(dither_alike, jnp.asarray([256.1, 256.9, 257.1]), old, jnp.int32(0))
     np.testing.assert_array_equal(np.asarray(got, float), [256, 256, 258])
 
 
@@ -294,20 +294,6 @@ def test_no_period_up_to_256_locks_to_the_bits() -> None:
     off = np.abs(np.sqrt(got / np.stack(expected[-256:], axis=1)) - 1)
     of_period = np.arange(256) >= 256 - periods[:, None]
     assert np.quantile(np.where(of_period, off, 0).max(1), 0.99) < 0.045
-
-
-def test_each_param_has_bits_of_its_own_in_each_step() -> None:
-    """Rounded alike, all weights would grow in one step and shrink in another."""
-    data = np.random.default_rng(0).normal(size=(400, 2, 64, 64)).astype(np.float32)
-    bits_of = jax.jit(lambda rows: [bits_from(x, (64, 64)) for x in starts_of([[x] for x in rows])])
-    every = np.stack([np.asarray(bits_of([*rows]), float) for rows in data]) / 2**32
-    assert np.abs(every.mean((1, 2, 3)) - 0.5).max() < 0.02
-    assert np.abs(every.mean(0) - 0.5).max() < 0.08
-    leaves_apart = [np.corrcoef(*of_step.reshape(2, -1))[0, 1] for of_step in every]
-    assert np.abs(np.mean(leaves_apart)) < 0.01
-    steps = np.corrcoef(every[:, 0].reshape(400, -1))[np.triu_indices(400, 1)]
-    assert np.abs(steps.mean()) < 1e-3
-    assert steps.std() < 0.1
 
 
 def divided_by_root(grads: Any, decay: float | None) -> Any:

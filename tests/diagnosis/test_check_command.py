@@ -106,7 +106,7 @@ def test_patches_that_act_while_it_is_built_are_needed(tmp_path: Path, name: str
     [
         ("adamw", {"bfloat16_moments", "stochastic_rounding"}, "times too large at step 2000"),
         ("momentum", {"bfloat16_moments"}, "updates too small, 0.7"),
-        ("small", {"stochastic_rounding"}, "apply_updates moves params only 0.00 of the way"),
+        ("small", {"stochastic_rounding"}, "apply_updates does not move params"),
     ],
 )
 def test_what_stalls_in_half_precision_is_affected(

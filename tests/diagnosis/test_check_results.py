@@ -59,8 +59,8 @@ def test_params_that_do_not_move_get_advice() -> None:
     stuck = problems("params", where="params['s']")
     *_, advice, _ = text_of(checked_params(stuck, stuck))
     assert advice == (
-        "Keep a number that is alone in its optimizer in float32, which costs nothing, "
-        "or use optax_dtypefix.master_weights(tx)."
+        "The state has no step counter, and gradients repeat: use a schedule as learning rate, "
+        "or optax_dtypefix.master_weights(tx)."
     )
 
 

@@ -83,36 +83,43 @@ def test_the_readme_gives_the_time_of_the_import() -> None:
     assert late <= float(bounds[1])
 
 
-def test_the_readme_gives_the_loss_of_master_weights() -> None:
-    page = (ROOT / "docs" / "long-runs.md").read_text("utf-8")
-    row = next(line for line in page.splitlines() if "| `master_weights(tx)` |" in line)
-    _, _, _, _, worst, *_ = (cell.strip() for cell in row.split("|"))
-    (bound,) = re.findall(
-        r"end at most ([\d.]+) % above the loss of float32\]\(docs/long-runs.md\)",
-        text_of("README.md"),
-    )
-    # A bound: the record has 0.1 or 0.4, depending on the processor.
-    assert float(worst.strip("+%")) <= float(bound)
-    unstable = re.findall(r"\(#every-way\) but (.*)\.$", page, re.MULTILINE)[0].split(", ")
-    assert f"not counting {', '.join(unstable[:-1])} and {unstable[-1]}." in text_of("README.md")
+def test_the_pages_give_the_losses_of_the_long_runs() -> None:
+    page = text_of("docs/long-runs.md")
+    rows = dict(re.findall(r"\| ([^|]*) \| \S+ \| (\S+ \| \S+ \| \S+) \|", page))
+    median, worst, kept = rows["default patches"].split(" | ")
+    of_stock, at_worst, as_stock = rows["stock optax"].split(" | ")
+    float32 = rows["float32 params"].split(" | ")[-1]
+    loss, most, stock = (of.strip("+%") for of in (median, worst, of_stock))
+    ((runs, unstable),) = re.findall(r"are of (\d+) runs: .*? but (.*?)\. These have", page)
+    readme, home = text_of("README.md"), text_of("docs/index.md")
+    assert (
+        f"**Final loss: {loss} % above float32 in the median, {most} % at worst** of "
+        f"[{runs} runs](docs/long-runs.md) (stock: {stock} %, {at_worst})"
+    ) in readme
+    assert (
+        f"**Memory: {kept} bytes kept a param**, adamw in bfloat16 "
+        f"(stock: {as_stock}, float32: {float32})"
+    ) in readme
+    assert (
+        f"[{runs} runs](long-runs.md), the final loss is {loss} % above that of float32 in the "
+        f"median, and {most} % at worst (stock: {stock} %, {at_worst})"
+    ) in home
+    *first, last = unstable.split(", ")
+    assert f"our {runs} runs (not counting {', '.join(first)} and {last})" in readme
+    with_copy = rows["`master_weights(tx)`"].split(" | ")[1].strip("+%")
+    assert f"they end at most {with_copy} % above float32" in readme
 
 
-def test_the_readme_gives_the_loss_of_the_default_patches() -> None:
-    page = (ROOT / "docs" / "long-runs.md").read_text("utf-8")
-    rows = {
-        words: figures
-        for words, *figures in re.findall(r"^\| ([^|]*) \|" + 3 * r" (\S+) \|", page, re.MULTILINE)
-    }
-    (median,) = re.findall(r"\(stock: (\d+) % in the median\)", text_of("README.md"))
-    ((runs, bound),) = re.findall(
-        r"In (\d+) runs, 3,000 half-precision steps end at most ([\d.]+) % above",
-        text_of("README.md"),
-    )
-    unstable = tuple(re.findall(r"\(#every-way\) but (.*)\.$", page, re.MULTILINE)[0].split(", "))
-    names = re.findall(r"^\| (.*?) \|", page.partition("## Every way")[2], re.MULTILINE)[1:]
-    assert int(runs) == len([name for name in names if f"`{name.split(',')[0]}`" not in unstable])
-    assert rows["stock optax"][1] == f"+{median}%"
-    assert float(rows["default patches"][2].strip("+%")) <= float(bound)
+def test_the_readme_gives_the_time_of_a_step_in_bfloat16() -> None:
+    steps = [found for record in benchmarks() for found in record["steps"]]
+    found = [
+        step["times"]["5e7"]["ratio"][1]
+        for step in steps
+        if step["step"].endswith(" bfloat16") and "ratio" in step["times"]["5e7"]
+        if not step["patch"].startswith("float32_")
+    ]
+    times = f"{min(found):.1f} to {max(found):.1f} times stock's"
+    assert f"**Time: {times}** for a bfloat16 step" in text_of("README.md")
 
 
 def test_the_pages_give_one_time_for_ci_and_one_for_the_tests() -> None:

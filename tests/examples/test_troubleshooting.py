@@ -49,6 +49,18 @@ def test_every_symptom_on_the_page_has_a_patch() -> None:
     assert named <= {*patches.IDS, "check"}
 
 
+def test_patches_and_faults_are_links_to_their_pages() -> None:
+    links = re.findall(r"\[`([\w.]+)`\]\(patches/(\w+)\.md\)", PAGE)
+    assert [name for name, page in links if name.partition(".")[0] != page] == []
+    linked = {name for name, _ in links}
+    *_, symptoms = PAGE.split("\n## ")
+    last_cells = "".join(re.findall(r"\| ([^|]*) \|$", symptoms, re.MULTILINE))
+    patches_named = {name for name in re.findall(r"`(\w+)`", last_cells) if name in patches.IDS}
+    assert {*MESSAGES} | patches_named <= linked
+    plain = re.findall(r"(?<!\[)`(\w+\.\w+)`", PAGE) + re.findall(r"(?<!\[)`(\w+)`", last_cells)
+    assert [name for name in plain if name.partition(".")[0] in patches.IDS] == []
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -196,6 +196,15 @@ def test_a_tolerance_in_float16_is_used_in_float32() -> None:
     assert_rounded(scale_of(states), [1, 1, 0.1])
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize(("options", "last"), [({}, 1.0), ({"rtol": 0.0, "atol": 1e-3}, 0.1)])
+def test_a_negative_loss_needs_an_absolute_tolerance(dtype: Any, options: Any, last: float) -> None:
+    """optax compares with (1 - rtol) * best, which is above a negative best loss."""
+    losses = jnp.full(15, -2.0, jnp.float32)
+    states = run(reduce_on_plateau(patience=10, **options), tree_of(dtype), losses)
+    assert_rounded(scale_of(states)[-1], last)
+
+
 def test_updates_are_rounded_once() -> None:
     tx, params = reduce_on_plateau(patience=1), tree_of(jnp.bfloat16)
     state = tx.init(params)

@@ -22,10 +22,10 @@ COLORS = {
     "silver": ("#818b98", "#768390"),
     "blue": ("#0969da", "#4493f8"),
     "green": ("#1a7f37", "#3fb950"),
-    "amber": ("#e0a100", "#d9a520"),
+    "amber": ("#9a6700", "#d9a520"),
     "red": ("#d1242f", "#ff6a61"),
 }
-"""Each color in light mode and in dark mode."""
+"""Each color in light mode and in dark mode. Colors of text have a contrast of 4.5 to the page."""
 
 CORNERS = {
     "square": ((-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9)),
@@ -41,8 +41,8 @@ _SHAPES = "text,rect,circle,polygon{fill:currentColor}path{fill:none;stroke:curr
 class Svg:
     """A picture. Keyword arguments are SVG attributes, with ``_`` for ``-``."""
 
-    def __init__(self, height: float, title: str) -> None:
-        """Start a picture, with its title."""
+    def __init__(self, height: float, title: str, description: str = "") -> None:
+        """Start a picture, with its title, and with what it shows for those who do not see it."""
         light, dark = (
             "".join(f".{name}{{color:{pair[mode]}}}" for name, pair in COLORS.items())
             for mode in (0, 1)
@@ -60,6 +60,8 @@ class Svg:
             },
         )
         ElementTree.SubElement(self._root, "title").text = title
+        if description:
+            ElementTree.SubElement(self._root, "desc").text = description
         style = ElementTree.SubElement(self._root, "style")
         style.text = f"{_SHAPES}{light}@media (prefers-color-scheme:dark){{{dark}}}"
         self.rect(0, 0, WIDTH, height, "page")

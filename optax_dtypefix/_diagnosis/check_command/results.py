@@ -25,9 +25,9 @@ _NOT_CHECKED = "half-precision params that your program adds up itself, as p + u
 
 _ADD_UP = "These are rounded to nearest, and stall: use optax.apply_updates."
 
-_LONE_NUMBER = (
-    "Keep a number that is alone in its optimizer in float32, which costs nothing, "
-    "or use optax_dtypefix.master_weights(tx)."
+_NOTHING_COUNTS = (
+    "The state has no step counter, and gradients repeat: use a schedule as learning rate, "
+    "or optax_dtypefix.master_weights(tx)."
 )
 """What to do about params that do not move, though they are rounded stochastically."""
 
@@ -170,7 +170,7 @@ class OptimizerCheck:
             yield f"Your OPTAX_DTYPEFIX* variables switch these patches off: {', '.join(off)}."
         left = {problem["kind"] for check in self.checks for problem in check.patched["problems"]}
         if "params" in left and _ROUNDING not in off:
-            yield _LONE_NUMBER
+            yield _NOTHING_COUNTS
         if left & _KEPT_BY_PRESERVE_DTYPES:
             yield "To keep its dtypes, use optax_dtypefix.preserve_dtypes(tx)."
         yield "What to do about each problem: `python -m optax_dtypefix check --help`."

@@ -1,0 +1,170 @@
+"""Remember which step updates are of: what rounds params has no state that counts.
+
+An update notes the bits of its step with each array that it returns, by identity and weakly. No
+array lives longer for that, and nothing is in the arrays: they may be tracers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import functools
+import sys
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .bits import IN_CIRCLES, bits_of_step
+from .dtypes import HALVES, PyTree, dtypes_in, leaves
+from .moments import roundings_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_Note = tuple["weakref.ref[Any]", Any]
+
+
+class _Notes(threading.local):
+    """The arrays that updates of this thread returned, by id, with the bits of their steps."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[int, _Note] = {}
+
+
+_NOTES = _Notes()
+
+_COUNTERS = ("count", "t", "step", "step_count", "gradient_step")
+
+
+@contextlib.contextmanager
+def counted(state: PyTree, given: PyTree) -> Iterator[None]:
+    """Lend the counters of a state to the states inside it that do not count, for one step.
+
+    Args:
+      state: of the transformation that takes the step.
+      given: all trees that the step is given.
+    """
+    around = _OUTERMOST.get()
+    if around and traces_of(given) <= traces_of(around[1]):
+        yield
+        return
+    token = _OUTERMOST.set((state, given))
+    try:
+        yield
+    finally:
+        _OUTERMOST.reset(token)
+
+
+_OUTERMOST: contextvars.ContextVar[tuple[PyTree, PyTree] | None] = contextvars.ContextVar(
+    "outermost", default=None
+)
+"""The state that takes a step in this thread, and all trees that the step is given."""
+
+
+def bits_of_outermost(given: PyTree) -> Any:
+    """Return the 16 bits of the step that is being taken; None if nothing counts it.
+
+    Not where the user's code inside traces them for itself: ``jax.jit`` would keep these
+    bits for all later steps.
+    """
+    around = _OUTERMOST.get()
+    if around is None or not traces_of(given) <= traces_of(around[1]):
+        return None
+    counters = counters_in(around[0])
+    return bits_of_counters(counters) if counters else None
+
+
+def traces_of(tree: PyTree) -> set[int]:
+    """Return the ids of the traces that the leaves are part of."""
+    traces = [leaf._trace for leaf in leaves(tree) if isinstance(leaf, jax.core.Tracer)]
+    return {id(getattr(trace, "main", trace)) for trace in traces}  # Old versions have the former.
+
+
+def note(updates: PyTree, state: PyTree, params: PyTree) -> None:
+    """Note the step that updates are of, if the state counts.
+
+    Args:
+      updates: of any dtypes.
+      state: before the step, of the transformation that the user calls, with all others inside.
+      params: as they were given, or None.
+    """
+    if not dtypes_in((updates, params)).isdisjoint(HALVES):
+        counters = counters_in(state)
+        if counters:
+            _forget_failed_traces()
+            note_bits(leaves(updates), bits_of_counters(counters))
+
+
+def note_bits(arrays: list[Any], bits: Any) -> None:
+    """Note the bits of the step that arrays are of."""
+    notes = _NOTES.by_id
+    for array in arrays:
+        if isinstance(array, jax.Array):
+            # No function of ours: it runs for each array of each eager step.
+            forget = functools.partial(notes.pop, id(array))
+            notes[id(array)] = weakref.ref(array, forget), bits
+
+
+def noted_bits(array: Any) -> Any:
+    """Return the bits of the step that an array is of; None if no step is noted."""
+    found = _NOTES.by_id.get(id(array))
+    return found[1] if found and found[0]() is array else None
+
+
+def _forget_failed_traces() -> None:
+    """Forget the notes of traces that an exception ended, when the next trace begins.
+
+    Since jax 0.4.36 such a trace holds its tracers. The bits of a note hold the trace.
+    """
+    core: Any = sys.modules.get("jax._src.core")
+    outermost = getattr(core, "eval_trace", None)
+    if outermost is None or not _NOTES.by_id:
+        return
+    trace = core.trace_ctx.trace
+    if getattr(trace, "parent_trace", None) is outermost:  # No other trace is going on.
+        for key, (_, bits) in [*_NOTES.by_id.items()]:
+            if getattr(bits, "_trace", trace) is not trace:
+                del _NOTES.by_id[key]
+
+
+def counters_in(state: PyTree) -> list[Any]:
+    """List what counts the steps in the states of optax, also inside others.
+
+    A state of the user's may count in circles, and is left out. Arrays of an eager step may lie on
+    different devices: the list has those on the devices of the first.
+    """
+    found, nodes = [], [state]
+    for node in nodes:
+        kind: Any = type(node)
+        if not hasattr(kind, "_fields"):
+            parts = node.values() if isinstance(node, dict) else node
+            nodes += parts if isinstance(node, (dict, list, tuple)) else ()
+            continue
+        counts = kind.__module__.partition(".")[0] == "optax" and kind.__name__ not in IN_CIRCLES
+        skipped = roundings_of(kind)
+        for name, part in zip(kind._fields, node):
+            if not (counts and name in _COUNTERS):
+                nodes += () if name in skipped else (part,)
+            elif isinstance(part, jax.Array) and part.ndim == 0 and part.dtype.kind in "iu":
+                found.append(part)
+    on_devices = [x for x in found if not isinstance(x, jax.core.Tracer)]
+    if len(on_devices) < 2 or jax.local_device_count() == 1:
+        return found
+    return [x for x in on_devices if x.devices() == on_devices[0].devices()]
+
+
+@jax.jit
+def bits_of_counters(counters: list[Any]) -> Any:
+    """Return the 16 bits of a step.
+
+    The largest counter leads. Counters that move with it are at a constant distance, which shifts
+    the bits. Where one stands still, the distance moves: bits differ in each step, less evenly.
+    """
+    counts = [jnp.asarray(each, jnp.uint32) for each in counters]
+    most = functools.reduce(jnp.maximum, counts)
+    behind = sum((most - each for each in counts[1:]), most - counts[0])
+    return bits_of_step(most) + (behind * np.uint32(40503)).astype(jnp.uint16)
