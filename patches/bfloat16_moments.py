@@ -15,6 +15,6 @@ schedule, or else the element's own data. A moment whose dtype you ask for (``mu
 
 from __future__ import annotations
 
-from .door.layer import InFloat32, is_bfloat16
+from .door.lifts import BFLOAT16, Lifts
 
-replace = InFloat32(is_bfloat16)
+replace = Lifts(BFLOAT16)

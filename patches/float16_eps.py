@@ -14,6 +14,6 @@ that stay above 256, is kept at 65504: an update is then too large by up to |g| 
 
 from __future__ import annotations
 
-from .door.layer import InFloat32, is_float16
+from .door.lifts import FLOAT16, Lifts
 
-replace = InFloat32(is_float16)
+replace = Lifts(FLOAT16)

@@ -13,18 +13,15 @@ float32 copies of the narrower leaves. A moment whose dtype you chose, by ``mu_d
 
 from __future__ import annotations
 
-from .._contract.dtypes import is_half_dtype
+from typing import Any
+
 from .._contract.moments import moments, second_moments
-from .._tally import Tally
-from .door.layer import InFloat32, Layer
+from .door.lifts import NARROW, Lifts
 
 
-class _Moments(InFloat32):
-    """Widen all moments, or only the second ones if the user chose a dtype for the others."""
-
-    def add_to(self, layer: Layer, tally: Tally) -> None:
-        wide = second_moments if layer.requested else moments
-        InFloat32(self.is_narrow, wide).add_to(layer, tally)
+def _wide(state: type, requested: tuple[Any, ...], _: Any) -> tuple[str, ...]:
+    """List all moments, or only the second ones if the user chose a dtype for the others."""
+    return second_moments(state) if requested else moments(state)
 
 
-replace = _Moments(is_half_dtype)
+replace = Lifts(NARROW, wide=_wide)

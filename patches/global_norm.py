@@ -18,7 +18,6 @@ No upstream issue was found.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import sys
 from typing import Any, Callable
@@ -26,78 +25,70 @@ from typing import Any, Callable
 import jax.numpy as jnp
 import numpy as np
 
-from .._contract.dtypes import (
-    PyTree,
-    is_half_dtype,
-    leaves,
-    tree_map,
-    unflatten_like,
-)
+from .._contract.dtypes import PyTree, leaves, tree_map, unflatten_like
 from .._engine.patch import Stock
 from .._errors import warn_the_user
 from .._tally import Tally
-from .door.layer import InFloat32, Layer
+from .door.lifts import NARROW, Lifts
 from .sums import in_float32, trees_in_float32  # noqa: F401  # For ``wrapped.py``.
 
 
-@dataclasses.dataclass(eq=False, repr=False)
-class _Norm(InFloat32):
-    """Run a transformation that divides by a norm of the gradients on float32 copies.
+def _without_nan(
+    tx: Any, arguments: dict[str, Any], tally: Tally, *, limited_by: str = "", by_leaf: bool = False
+) -> Any:
+    """Let updates be 0 where the norm is, unless a positive argument prevents 0/0.
 
-    Attributes:
-      limited_by: name of the argument that prevents 0/0 if it is positive.
+    Args:
+      tx: the transformation, as stock builds it.
+      arguments: of the function of optax that builds it.
+      tally: of the patch.
+      limited_by: the name of that argument.
       by_leaf: whether each leaf has a norm of its own.
-      by_all: whether each leaf is divided by the norm of all, so that the widest promotes.
-      by_params: whether stock also multiplies by a norm of the params.
     """
+    if limited_by and _is_positive(arguments[limited_by]):
+        return tx
 
-    is_narrow: Callable[[Any], bool] = is_half_dtype
-    limited_by: str = ""
-    by_leaf: bool = False
-    by_all: bool = False
-    by_params: bool = False
+    @functools.wraps(tx.update)
+    def update_fn(updates: PyTree, *args: Any, **kwargs: Any) -> tuple[PyTree, Any]:
+        tally.reach()
+        new_updates, state = tx.update(updates, *args, **kwargs)
+        return _zero_if_norm_is(new_updates, updates, by_leaf=by_leaf), state
 
-    def add_to(self, layer: Layer, tally: Tally) -> None:
-        super().add_to(layer, tally)
-        layer.ignores_params, layer.mixes = not self.by_params, self.by_all
-        layer.fits_arguments = not layer.has_weak_arguments
-        if self.limited_by and not _is_positive(layer.arguments[self.limited_by]):
-            layer.tx = layer.tx._replace(update=self._without_nan(layer.tx.update, tally))
-
-    def _without_nan(self, update: Callable[..., Any], tally: Tally) -> Callable[..., Any]:
-        @functools.wraps(update)
-        def update_fn(updates: PyTree, *args: Any, **kwargs: Any) -> tuple[PyTree, Any]:
-            tally.reach()
-            new_updates, state = update(updates, *args, **kwargs)
-            return _zero_if_norm_is(new_updates, updates, by_leaf=self.by_leaf), state
-
-        return update_fn
+    return tx._replace(update=update_fn)
 
 
-class _Normalize(_Norm):
-    """Divide by the norm, whatever it is."""
+def _by_our_norm(tx: Any, arguments: dict[str, Any], tally: Tally) -> Any:
+    """Divide by the norm. Not by stock: 0.1.8 and 0.1.9 need a jax that has tree_map."""
+    import optax
 
-    def add_to(self, layer: Layer, tally: Tally) -> None:
-        # Not by stock: 0.1.8 and 0.1.9 need a jax that has tree_map.
-        import optax
+    @functools.wraps(tx.update)
+    def update_fn(updates: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:
+        del params
+        tree = getattr(optax, "tree", None)
+        norm_of = getattr(tree, "norm", None) or optax.global_norm
+        norm = norm_of(leaves(updates))  # 0.2.5 would put sums into the user's nodes.
+        return tree_map(lambda g: g / norm, updates), state
 
-        @functools.wraps(layer.tx.update)
-        def update_fn(updates: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:
-            del params
-            tree = getattr(optax, "tree", None)
-            norm_of = getattr(tree, "norm", None) or optax.global_norm
-            norm = norm_of(leaves(updates))  # 0.2.5 would put sums into the user's nodes.
-            return tree_map(lambda g: g / norm, updates), state
-
-        layer.tx = layer.tx._replace(update=self._without_nan(update_fn, tally))
-        super().add_to(layer, tally)
+    return _without_nan(tx._replace(update=update_fn), arguments, tally)
 
 
-clip_by_global_norm = _Norm(limited_by="max_norm")
-clip_by_block_rms = _Norm(limited_by="threshold", by_leaf=True)
-normalize_by_update_norm = _Norm(limited_by="eps", by_all=True)
-scale_by_params = _Norm(by_params=True)
-normalize = _Normalize(by_all=True)
+def _norm(
+    change: Callable[..., Any] | None = None, *, like_grads: bool = True, **given: Any
+) -> Lifts:
+    return Lifts(
+        NARROW,
+        like_grads=like_grads,
+        fits_arguments=True,
+        change=change and functools.partial(change, **given),
+    )
+
+
+clip_by_global_norm = _norm(_without_nan, limited_by="max_norm")
+clip_by_block_rms = _norm(_without_nan, limited_by="threshold", by_leaf=True)
+# The widest leaf promotes all others.
+normalize_by_update_norm = _norm(_without_nan, like_grads=False, limited_by="eps")
+normalize = _norm(_by_our_norm, like_grads=False)
+scale_by_params = _norm(like_grads=False)
 
 
 def _is_positive(limit: Any) -> bool:

@@ -16,6 +16,7 @@ from .._contract.dtypes import (
     cast,
     dtype_of,
     is_array,
+    is_half,
     is_half_dtype,
     is_real,
     is_weak,
@@ -24,7 +25,6 @@ from .._contract.dtypes import (
 from .._contract.signatures import is_of_dtype
 from .._contract.widths import promoted, widest_real
 from .._tally import paused
-from .door.stock_dtypes import promotes_half
 
 if TYPE_CHECKING:
     import inspect
@@ -234,6 +234,18 @@ def _find_dtype_after(leaf: Any, widths: Widths, *, grows: bool) -> Any:
     grows = grows and dtype.itemsize < widths.stock.itemsize
     strong = isinstance(leaf, jax.Array) and not is_weak(leaf)
     return dtype if widths.keeps_arrays and strong and not grows else widths.stock
+
+
+def promotes_half(*arguments: Any) -> bool:
+    """Check for hyperparameters that are arrays and promote half precision, as ``0.9`` does not.
+
+    Stock's moments are then wide from the first step on, and lose no digits.
+    """
+    return any(
+        not getattr(x, "weak_type", False) and is_array(x) and is_real(x) and not is_half(x)
+        for x in arguments
+        if hasattr(x, "dtype")
+    )
 
 
 def _copy_to_host(value: Any) -> Any:

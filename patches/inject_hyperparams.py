@@ -43,8 +43,7 @@ from .._contract.widths import widest_real
 from .._engine.patch import Stock
 from .._tally import paused
 from .door.arguments import arguments_of
-from .door.rebuild import Call, call_of, in_place_of, parts_of, rebuild
-from .door.stock_dtypes import start_as_stock
+from .door.rebuild import Call, call_of, in_place_of, lifting_of, rebuild
 from .hyperparameters import Factory, Widths, find_widths
 
 
@@ -135,8 +134,7 @@ class _Injected:
         # Integers stay weakly typed: int64, in 64-bit mode, would turn counters into int64.
         state = strip_weak_type(state._replace(hyperparams={}, inner_state=()))
         state = state._replace(hyperparams=kept, inner_state=inner_state)
-        # In a mixed tree stock has hyperparameters in one of its dtypes.
-        return start_as_stock(self.stock, state, params) if widths.mixed else state
+        return state
 
     def update(
         self, updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
@@ -185,7 +183,7 @@ class _Injected:
         def step(dtype: Any = None) -> tuple[PyTree, PyTree]:
             tx = build(dtype)
             updates, after = accept_extra_args(tx).update(grads, state, params, **extra_args)
-            if parts_of(tx.update) is None:
+            if lifting_of(tx.update) is None:
                 # In a mixed tree moments may be wide though nobody asked.
                 moments = None if widths.mixed else state
                 updates = cast_updates(updates, grads, params, moments, self.factory.dtypes)

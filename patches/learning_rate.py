@@ -18,35 +18,14 @@ from typing import Any
 
 from .._contract.dtypes import PyTree
 from .._engine.patch import Stock
-from .._tally import Tally
 from .door.arguments import arguments_of
-from .door.keep_dtypes import KeepDtypes, cast_integers_to_float32
-from .door.layer import Layer
+from .door.lifts import Lifts
 from .door.rebuild import call_of, rebuild
 
-
-@dataclasses.dataclass(eq=False, repr=False)
-class _Rate(KeepDtypes):
-    """Keep dtypes beside an argument that is an array, or a schedule.
-
-    Attributes:
-      passes_floats: beside Python numbers stock keeps floats, if these trees have the same ones.
-    """
-
-    passes_floats: tuple[str, ...] = ()
-
-    def add_to(self, layer: Layer, tally: Tally) -> None:
-        is_weak = layer.has_weak_arguments
-        layer.fits_arguments = not is_weak
-        layer.passes_floats = self.passes_floats if is_weak else ()
-        if layer.keep is None or layer.fits_arguments:
-            layer.keep, layer.tally = self, tally
-
-
-replace = _Rate()
-scale = _Rate(passes_floats=("updates",))
-add_decayed_weights = _Rate(passes_floats=("updates", "params"))
-no_integers = _Rate(cast_integers_to_float32)
+replace = Lifts(keeps=True, fits_arguments=True)
+scale = dataclasses.replace(replace, passes=("updates",))
+add_decayed_weights = dataclasses.replace(replace, passes=("updates", "params"))
+no_integers = dataclasses.replace(replace, integers=True)
 
 
 def optimistic_adam(stock: Stock, *args: Any, **kwargs: Any) -> Any:

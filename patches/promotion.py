@@ -8,49 +8,30 @@ Where stock keeps the dtypes of its inputs, nothing is cast and the program is s
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from typing import Any
 
 import jax.numpy as jnp
 
-from .._contract.dtypes import (
-    FLOATS,
-    PyTree,
-    array_dtypes,
-    cast,
-    dtype_of,
-    is_inexact,
-    is_number,
-    leaves,
-)
+from .._contract.dtypes import FLOATS, PyTree, array_dtypes, cast, dtype_of, tree_map
 from .._contract.promotion import standard_promotion
-from .._contract.updates import exceeded_limits, limits, requested_dtypes
-from .._contract.widths import real_dtype
+from .._contract.updates import requested_dtypes
+from .._contract.widths import float_dtype
 from .._engine.patch import Stock
 from .door.arguments import arguments_of
-from .door.combine import combine  # noqa: F401  # For ``wrapped.py``.
-from .door.keep_dtypes import (
-    KeepDtypes,
-    cast_integers_to_float32,
-    cast_mixed_to_one_dtype,
-    cast_to_one_dtype,
-)
-from .door.layer import Layer
+from .door.lift import lift
+from .door.lifts import NARROW, Asking, Lifts
 from .door.rebuild import call_of, in_place_of
 
-replace = KeepDtypes()
-in_32_bits = KeepDtypes(in_32_bits=True)
-in_one_dtype = KeepDtypes(cast_to_one_dtype, in_32_bits=True)
-no_integers = KeepDtypes(cast_integers_to_float32)
-no_integers_in_32_bits = KeepDtypes(cast_integers_to_float32, in_32_bits=True)
-any_gradients = KeepDtypes(any_gradients=True)
-any_gradients_in_32_bits = KeepDtypes(cast_to_one_dtype, in_32_bits=True, any_gradients=True)
-any_gradients_in_one_dtype = KeepDtypes(cast_to_one_dtype, any_gradients=True)
-around_another = KeepDtypes(around_another=True)
-# Stock draws its directions in one dtype for all leaves. It runs in the user's mode: in 32-bit mode
-# stock would draw other directions.
-hessian = KeepDtypes(cast_mixed_to_one_dtype)
-# The value of a loss in float32 makes updates float32.
-promoted_by_loss = KeepDtypes(may_promote=True)
+replace = Lifts(keeps=True, integers=True)
+keeping_integers = Lifts(keeps=True)
+in_32_bits = Lifts(keeps=True, integers=True, in_32_bits=True)
+one_dtype = Lifts(NARROW, keeps=True, integers=True, one_dtype=True)
+one_dtype_in_32_bits = dataclasses.replace(one_dtype, in_32_bits=True)
+combine = Lifts(combines=True)
+chain = Lifts(combines=True, calls_links=True)
+around_another = Lifts(keeps=True, around_another=True)
 
 
 def bias_correction(stock: Stock, moment: PyTree, *args: Any, **kwargs: Any) -> PyTree:
@@ -59,7 +40,7 @@ def bias_correction(stock: Stock, moment: PyTree, *args: Any, **kwargs: Any) -> 
     ``nadam`` corrects the gradients themselves.
     """
     if not FLOATS.issuperset(array_dtypes(moment) or (None,)):
-        moment, _, _ = cast_integers_to_float32(moment, (), ())
+        moment = tree_map(lambda leaf: cast(leaf, float_dtype(dtype_of(leaf))), moment)
     return stock(moment, *args, **kwargs)
 
 
@@ -74,58 +55,18 @@ def schedule(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     return in_place_of(schedule, run_schedule, call_of(stock, args, kwargs))
 
 
-class _Lookahead(KeepDtypes):
-    """Bound pairs of updates: params and updates of lookahead are fast and slow ones."""
-
-    def limits(
-        self, updates: Any, grads: PyTree, params: PyTree, state: PyTree, requested: tuple[Any, ...]
-    ) -> list[Any] | None:
-        fast = limits(updates.fast, grads, params.fast, state, requested)
-        slow = limits(updates.slow, grads, params.slow, state, requested)
-        return None if fast is None or slow is None else fast + slow
-
-
-class _Flatten(KeepDtypes):
-    """Bound updates by the one vector that the state of flatten keeps for all params."""
-
-    def find_like_params(self, params: PyTree, state: PyTree, grads: PyTree) -> PyTree:
-        like = super().find_like_params(params, state, grads)
-        if params is not None or like:
-            return like
-        flat = leaves(grads)
-        return self._vectors(state, flat)[:1] * len(flat)
-
-    def limits(
-        self,
-        updates: PyTree,
-        grads: PyTree,
-        params: PyTree,
-        state: PyTree,
-        requested: tuple[Any, ...],
-    ) -> list[Any] | None:
-        kept = list(map(dtype_of, self._vectors(state, leaves(grads))))
-        if params is not None:  # A vector in the common dtype does not tell the dtype of one param.
-            widest = real_dtype(params)
-            kept = [dtype for dtype in kept if jnp.finfo(dtype).bits > jnp.finfo(widest).bits]
-        return exceeded_limits(updates, grads, params, state, (*requested, *kept))
-
-    def _vectors(self, state: PyTree, grads: list[Any]) -> list[Any]:
-        size = sum(map(jnp.size, grads))
-        found = (leaf for leaf in leaves(state) if is_number(leaf) and is_inexact(leaf))
-        return [leaf for leaf in found if jnp.shape(leaf) == (size,)]
-
-
-class _Counting(KeepDtypes):
+def counting_in_int32(tx: Any, _: Any, __: Any) -> Any:
     """Count in int32, where stock counts in int64 in 64-bit mode."""
 
-    def start(self, tx: Any, params: PyTree) -> PyTree:
-        state = super().start(tx, params)
+    @functools.wraps(tx.init)
+    def init_fn(params: PyTree) -> Any:
+        state = tx.init(params)
         return state._replace(t=cast(state.t, jnp.int32))
 
+    return tx._replace(init=init_fn)
 
-flatten = _Flatten()
-lookahead = _Lookahead()
-count_in_int32 = _Counting()
+
+count_in_int32 = dataclasses.replace(replace, change=counting_in_int32)
 
 
 def sophia(stock: Stock, *args: Any, **kwargs: Any) -> Any:
@@ -148,7 +89,6 @@ def adafactor(stock: Stock, *args: Any, **kwargs: Any) -> Any:
 
 
 def alias(stock: Stock, *args: Any, **kwargs: Any) -> Any:
-    """Let what a function makes of several transformations keep its dtypes."""
-    requested = requested_dtypes(stock, args, kwargs)
-    layer = Layer(stock(*args, **kwargs), "", requested, keep=replace)
-    return layer.rebuild(call_of(stock, args, kwargs))
+    """Let what a function makes of several transformations ask for no more than the user does."""
+    tx, call = stock(*args, **kwargs), call_of(stock, args, kwargs)
+    return lift(tx, call, Asking(requested=requested_dtypes(stock, args, kwargs)))

@@ -168,30 +168,32 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
 BUILDERS: dict[str, tuple[str, ...]] = {
     "adaptive_grad_clip": ("promotion", "global_norm:scale_by_params"),
     "add_decayed_weights": ("learning_rate:add_decayed_weights",),
-    "add_noise": ("promotion:no_integers !=0.2.3", "promotion:no_integers_in_32_bits ==0.2.3"),
-    "apply_every": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
+    "add_noise": ("promotion !=0.2.3", "promotion:in_32_bits ==0.2.3"),
+    "apply_every": (
+        "float32_moments", "float16_eps", "bfloat16_moments", "promotion:keeping_integers",
+    ),
     "apply_if_finite": ("conditional",),
-    "centralize": ("promotion",),
-    "chain": ("promotion:combine",),
-    "clip": ("promotion",),
+    "centralize": ("promotion:keeping_integers",),
+    "chain": ("promotion:chain",),
+    "clip": ("promotion:keeping_integers",),
     "clip_by_block_rms": ("promotion", "global_norm:clip_by_block_rms"),
-    "clip_by_global_norm": ("promotion:no_integers", "global_norm:clip_by_global_norm"),
-    "cocob": ("promotion:in_one_dtype <0.2.3",),
+    "clip_by_global_norm": ("promotion", "global_norm:clip_by_global_norm"),
+    "cocob": ("promotion:one_dtype_in_32_bits <0.2.3",),
     "conditionally_mask": ("conditional",),
     "conditionally_transform": ("conditional",),
     "dadapt_adamw": ("distance_estimates",),
     "differentially_private_aggregate": ("promotion",),
     "ema": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
-    "flatten": ("promotion:flatten",),
-    "hutchinson_estimator_diag_hessian": ("promotion:hessian",),
-    "lookahead": ("promotion:lookahead",),
+    "flatten": ("promotion:around_another",),
+    "hutchinson_estimator_diag_hessian": ("promotion:one_dtype",),
+    "lookahead": ("promotion:around_another",),
     "masked": ("promotion:combine",),
     "maybe_update": ("conditional",),
     "mechanize": ("distance_estimates:mechanize",),
     "momo": ("distance_estimates",),
     "momo_adam": ("distance_estimates",),
     "multi_transform": ("promotion:combine <0.2.3",),
-    "named_chain": ("promotion:combine",),
+    "named_chain": ("promotion:chain",),
     "normalize": ("promotion", "global_norm:normalize"),
     "normalize_by_update_norm": ("promotion", "global_norm:normalize_by_update_norm"),
     "partition": ("promotion:combine",),
@@ -208,26 +210,23 @@ BUILDERS: dict[str, tuple[str, ...]] = {
     "scale_by_adopt": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
     "scale_by_amsgrad": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
     "scale_by_backtracking_linesearch": (
-        "zoom_linesearch:scale_by_linesearch_split <0.2.5",
+        "zoom_linesearch:scale_by_linesearch_strict <0.2.5",
         "zoom_linesearch:scale_by_linesearch >=0.2.5",
     ),
     "scale_by_belief": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
     "scale_by_cocob": (
         "float32_moments", "float16_eps", "bfloat16_moments",
-        "promotion:in_one_dtype ==0.2.3", "promotion:no_integers >=0.2.4",
+        "promotion:one_dtype_in_32_bits ==0.2.3", "promotion >=0.2.4",
     ),
-    "scale_by_distance_over_gradients": ("promotion:in_one_dtype",),
+    "scale_by_distance_over_gradients": ("promotion:one_dtype_in_32_bits",),
     "scale_by_dog": ("distance_estimates",),
     "scale_by_dowg": ("distance_estimates",),
     "scale_by_factored_rms": (
         "float32_moments", "float16_eps", "bfloat16_moments",
-        "promotion:in_one_dtype <0.2.4", "promotion >=0.2.4",
+        "promotion:one_dtype_in_32_bits <0.2.4", "promotion >=0.2.4",
     ),
-    "scale_by_galore": ("promotion:any_gradients",),
-    "scale_by_lbfgs": (
-        "zoom_linesearch:scale_by_lbfgs_split <0.2.5",
-        "zoom_linesearch:scale_by_lbfgs >=0.2.5",
-    ),
+    "scale_by_galore": ("promotion:one_dtype",),
+    "scale_by_lbfgs": ("zoom_linesearch:scale_by_lbfgs",),
     "scale_by_lion": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
     "scale_by_madgrad": (
         "learning_rate", "float32_moments", "float16_eps", "bfloat16_moments", "promotion",
@@ -237,20 +236,20 @@ BUILDERS: dict[str, tuple[str, ...]] = {
     ),
     "scale_by_novograd": (
         "float32_moments", "float16_eps", "bfloat16_moments",
-        "promotion:any_gradients_in_32_bits <0.2.4", "promotion:any_gradients_in_one_dtype >=0.2.4",
+        "promotion:one_dtype_in_32_bits <0.2.4", "promotion:one_dtype >=0.2.4",
     ),
-    "scale_by_optimistic_gradient": ("learning_rate:no_integers", "promotion:no_integers"),
+    "scale_by_optimistic_gradient": ("learning_rate:no_integers", "promotion"),
     "scale_by_param_block_norm": ("promotion",),
     "scale_by_param_block_rms": ("promotion",),
-    "scale_by_polyak": ("promotion:promoted_by_loss <0.2.5", "promotion >=0.2.5"),
+    "scale_by_polyak": ("promotion",),
     "scale_by_radam": (
         "float32_moments", "float16_eps", "bfloat16_moments",
-        "promotion:in_one_dtype <0.2.4", "promotion >=0.2.4",
+        "promotion:one_dtype_in_32_bits <0.2.4", "promotion >=0.2.4",
     ),
     "scale_by_rms": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
     "scale_by_rprop": ("promotion:in_32_bits",),
     "scale_by_rss": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
-    "scale_by_schedule": ("promotion:no_integers",),
+    "scale_by_schedule": ("promotion",),
     "scale_by_shape": ("promotion",),
     "scale_by_simplified_ademamix": (
         "float32_moments", "float16_eps", "bfloat16_moments",
@@ -258,16 +257,16 @@ BUILDERS: dict[str, tuple[str, ...]] = {
     ),
     "scale_by_sm3": (
         "float32_moments", "float16_eps", "bfloat16_moments",
-        "promotion:in_one_dtype <0.2.4", "promotion >=0.2.4",
+        "promotion:one_dtype_in_32_bits <0.2.4", "promotion >=0.2.4",
     ),
     "scale_by_sophia": (
-        "float32_moments", "float16_eps", "bfloat16_moments", "promotion:no_integers",
+        "float32_moments", "float16_eps", "bfloat16_moments", "promotion",
     ),
     "scale_by_stddev": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
     "scale_by_trust_ratio": ("promotion", "global_norm:scale_by_params"),
     "split_real_and_imaginary": ("promotion:around_another",),
     "scale_by_zoom_linesearch": (
-        "zoom_linesearch:scale_by_linesearch_split <0.2.5",
+        "zoom_linesearch:scale_by_linesearch_strict <0.2.5",
         "zoom_linesearch:scale_by_linesearch >=0.2.5",
     ),
     "scale_by_yogi": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
@@ -276,6 +275,7 @@ BUILDERS: dict[str, tuple[str, ...]] = {
 """The functions of optax whose transformations ``door/`` lifts, and what each patch asks for.
 
 So on 0.2.3, what ``scale_by_radam`` builds runs in float32 for ``float16_eps`` and
-``bfloat16_moments``, and keeps its dtypes by ``promotion.in_one_dtype``. Where ``replace``, or the
-name after the colon, is a function, that rebuilds the transformation, and is alone in its row.
+``bfloat16_moments``, and keeps its dtypes by ``promotion.one_dtype_in_32_bits``. Where ``replace``,
+or the name after the colon, is a function, that rebuilds the transformation, and is alone in its
+row.
 """

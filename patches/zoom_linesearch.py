@@ -21,6 +21,7 @@ from .._contract.dtypes import (
     PyTree,
     cast,
     dtype_of,
+    is_complex,
     is_inexact,
     leaves,
     same_structure,
@@ -38,7 +39,6 @@ from .._engine.patch import Stock
 from .._tally import Tally
 from .door.closures import arguments_in, builder_of, is_of_optax, with_arguments
 from .door.rebuild import Call, call_of, in_place_of, rebuild
-from .door.representation import Representation, is_complex
 
 _ARRAYS = ("params", "updates", "grad", "safe_grad")
 """Fields of the search's state that are trees like the params; all others are scalars."""
@@ -86,25 +86,23 @@ def _steady(scalar: Any, dtype: Any) -> Any:
     return cast(scalar, jnp.int32 if is_count else dtype_of(scalar))
 
 
-def scale_by_linesearch(tx: Any, call: Call, tally: Tally, *, split: bool = False) -> Any:
+def scale_by_linesearch(tx: Any, call: Call, tally: Tally, start: Any = _wide) -> Any:
     """Lift a line search, which stock runs in one dtype, with a state that keeps its dtypes.
 
     Args:
       tx: stock's transformation.
       call: of the class that returned it.
       tally: of the patch.
-      split: whether complex leaves become pairs of real ones.
+      start: chooses the dtypes of the scalars of zoom.
     """
     builder = builder_of(tx.update)
-    # This search takes JAX's gradient of a complex leaf, zoom takes its conjugate.
-    raw_grad = builder == "scale_by_backtracking_linesearch"
     # Then stock transposes ``value_fn`` with the cotangent 1.0. It has JAX's default float dtype,
     # so the value needs that dtype too.
     transposes = bool(dict(arguments_in(builder, tx.update)).get("store_grad"))
 
     def steady(name: str, value: Any) -> Any:
         starts = name == "init_ls" and is_of_optax(value)  # Of the default that lbfgs has.
-        return _steady_init(value, _strict if split else _wide) if starts else value
+        return _steady_init(value, start) if starts else value
 
     tx = tx._replace(update=with_arguments(builder, tx.update, steady))
 
@@ -132,37 +130,54 @@ def scale_by_linesearch(tx: Any, call: Call, tally: Tally, *, split: bool = Fals
             given = {"value": value, "grad": grad, "value_fn": value_fn, **extra_args}
             result: tuple[PyTree, Any] = tx.update(updates, state, params, **given)
             return result  # Stock raises, most often.
-        problem = Representation.of(compute_dtype((params, updates, value)), *trees, split=split)
-        value_dtype = jnp.result_type(float) if transposes else problem.dtype
+        dtype = compute_dtype((params, updates, value))
+        value_dtype = jnp.result_type(float) if transposes else dtype
         value, value_fn = cast(value, value_dtype), _giving(value_dtype, value_fn)
-        if split and raw_grad:  # For pairs stock needs the true gradient, the conjugate of JAX's.
-            grad = _conjugate(grad)
-        stored = None if state.grad is None else problem.to_list(state.grad)
         with standard_promotion():
             new_updates, new_state = tx.update(
-                problem.to_list(updates),
-                state._replace(grad=stored),
-                problem.to_list(params),
+                _listed(updates, dtype),
+                state._replace(grad=None if state.grad is None else _listed(state.grad, dtype)),
+                _listed(params, dtype),
                 value=value,
-                grad=problem.to_list(grad),
-                value_fn=problem.of_list(value_fn, params),
+                grad=_listed(grad, dtype),
+                value_fn=_of_list(value_fn, params),
                 **extra_args,
             )
         if new_state.grad is not None:
-            new_grad = problem.to_tree(new_state.grad, params)
-            new_state = new_state._replace(grad=_conjugate(new_grad) if split else new_grad)
-        new_updates = problem.to_tree(new_updates, updates)
+            new_state = new_state._replace(grad=unflatten_like(params, new_state.grad))
+        new_updates = unflatten_like(updates, new_updates)
         return cast_updates(new_updates, updates, params), cast_back(new_state, state)
 
     return rebuild(tx, call, update_fn, init_fn, also_in_float32=True, tally=tally)
 
 
-# Up to 0.2.4, make pairs of real leaves of complex ones: stock compares complex slopes.
-scale_by_linesearch_split = functools.partial(scale_by_linesearch, split=True)
+scale_by_linesearch_strict = functools.partial(scale_by_linesearch, start=_strict)
 
 
-def _conjugate(tree: PyTree) -> PyTree:
-    return tree_map(jnp.conj, tree)
+def _listed(tree: PyTree, dtype: Any) -> list[Any]:
+    """List the leaves of a tree in a real dtype, or in complex numbers with parts of that dtype.
+
+    Lists, because a user-defined node need not accept other dtypes.
+    """
+    as_complex = promoted(dtype, jnp.complex64)
+    return [cast(leaf, as_complex if is_complex(leaf) else dtype) for leaf in leaves(tree)]
+
+
+def _of_list(function: Callable[..., Any], like: PyTree) -> Callable[..., Any]:
+    """Turn a function of a tree into a function of its list, with the same signature.
+
+    The function sees the dtypes of ``like``, and complex numbers where stock computes them.
+    """
+
+    def as_given(leaf: Any, given: Any) -> Any:
+        return leaf if is_complex(leaf) > is_complex(given) else cast(leaf, dtype_of(given))
+
+    @functools.wraps(function)
+    def wrapper(flat: list[Any], *args: Any, **kwargs: Any) -> Any:
+        tree = unflatten_like(like, map(as_given, flat, leaves(like)))
+        return function(tree, *args, **kwargs)
+
+    return wrapper
 
 
 def _giving(dtype: Any, value_fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -203,7 +218,7 @@ _TREES = ("params", "updates", "diff_params_memory", "diff_updates_memory")
 """Fields of the state that are trees like the params; the memories have one axis more."""
 
 
-def scale_by_lbfgs(tx: Any, call: Call, tally: Tally, *, split: bool = False) -> Any:
+def scale_by_lbfgs(tx: Any, call: Call, tally: Tally) -> Any:
     """Compute directions in one dtype; 64-bit mode alone does not make the weights float64."""
 
     def init_fn(params: PyTree) -> Any:
@@ -218,27 +233,22 @@ def scale_by_lbfgs(tx: Any, call: Call, tally: Tally, *, split: bool = False) ->
         if params is None or not same_structure(updates, params, *trees.values()):
             return tx.update(updates, state, params)  # type: ignore[no-any-return]  # It raises.
         dtype = compute_dtype((params, updates))
-        problem = Representation.of(dtype, params, updates, *trees.values(), split=split)
-        lists = {name: problem.to_list(tree) for name, tree in trees.items()}
+        lists = {name: _listed(tree, dtype) for name, tree in trees.items()}
         # With float64 gradients the weights are computed in float64, and kept in float32.
         weights = cast(state.weights_memory, promoted(dtype_of(state.weights_memory), dtype))
         rounded = tree_map(_as_kept, updates, state.updates)
         with standard_promotion():
             new_updates, new_state = tx.update(
-                problem.to_list(rounded),
+                _listed(rounded, dtype),
                 state._replace(**lists, weights_memory=weights),
-                problem.to_list(params),
+                _listed(params, dtype),
             )
-        new_trees = {name: problem.to_tree(getattr(new_state, name), params) for name in _TREES}
-        new_updates = problem.to_tree(new_updates, updates)
+        new_trees = {name: unflatten_like(params, getattr(new_state, name)) for name in _TREES}
+        new_updates = unflatten_like(updates, new_updates)
         new_state = cast_back(new_state._replace(**new_trees), state)
         return cast_updates(new_updates, updates, params), new_state
 
     return rebuild(tx, call, update_fn, init_fn, also_in_float32=True, tally=tally)
-
-
-# Up to 0.2.4, with complex leaves as pairs of real ones.
-scale_by_lbfgs_split = functools.partial(scale_by_lbfgs, split=True)
 
 
 def _as_kept(grad: Any, kept: Any) -> Any:

@@ -242,6 +242,11 @@ def kind_of(dtype: Any) -> int:
     return next(found, -1)
 
 
+def is_complex(leaf: Any) -> bool:
+    """Check whether a leaf is complex."""
+    return kind_of(dtype_of(leaf)) == COMPLEX
+
+
 def is_jax_array(leaf: Any) -> bool:
     """Check whether a leaf is an array or tracer of JAX, or the shape of one."""
     return isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct))

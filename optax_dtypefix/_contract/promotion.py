@@ -17,15 +17,23 @@ def standard_promotion() -> AbstractContextManager[None]:
 
     ``1 - decay**count`` raises in strict mode: a float and an int32.
     """
-    if _mode() == "standard":
+    if mode_of_promotion() == "standard":
         return contextlib.nullcontext()
     standard: AbstractContextManager[None] = jax.numpy_dtype_promotion("standard")
     return standard
 
 
+def present_mode(mode: str) -> AbstractContextManager[None]:
+    """Use a mode that the user set: ``mode_of_promotion`` said so before stock ran."""
+    if mode == mode_of_promotion():
+        return contextlib.nullcontext()
+    present: AbstractContextManager[None] = jax.numpy_dtype_promotion(mode)
+    return present
+
+
 def keep_present_mode(function: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a user-defined function so that stock calls it in the user's promotion mode."""
-    mode = _mode()
+    mode = mode_of_promotion()
     if mode == "standard":
         return function
 
@@ -37,7 +45,8 @@ def keep_present_mode(function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-def _mode() -> str:
+def mode_of_promotion() -> str:
+    """Return the mode of promotion in this thread."""
     config: Any = jax.config
     mode: str = config.jax_numpy_dtype_promotion
     return mode

@@ -28,7 +28,7 @@ from .moments import round_moments
 from .rounding import round_leaf
 
 
-def cast_back(new: PyTree, old: PyTree) -> PyTree:
+def cast_back(new: PyTree, old: PyTree, grads: PyTree = None) -> PyTree:
     """Cast a new state back to the dtypes of the old one, so that the state fits into a loop.
 
     A leaf stays within its kind of number: a float is never cast to an integer, nor a complex
@@ -38,6 +38,7 @@ def cast_back(new: PyTree, old: PyTree) -> PyTree:
     Args:
       new: the state after a step.
       old: the state before that step.
+      grads: of the step: they tell steps apart where a state does not count.
 
     Returns:
       The new state. Moments that become narrower are rounded as ``ROUNDINGS`` says.
@@ -48,7 +49,7 @@ def cast_back(new: PyTree, old: PyTree) -> PyTree:
     if structure != jax.tree_util.tree_structure(old, is_leaf=is_none):
         return new
     if any(map(is_half_dtype, all_dtypes(old))):
-        new = round_moments(new, old)
+        new = round_moments(new, old, grads)
     return structure.unflatten(map(cast_leaf_back, leaves_and_none(new), leaves_and_none(old)))
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextvars
 import functools
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, Union
 
 import jax
 import jax.numpy as jnp
@@ -24,13 +23,14 @@ from .dtypes import (
     leaves,
     leaves_and_none,
     numbers,
-    strong_dtypes,
     unflatten_like,
 )
 from .rounding import round_leaf
 from .signatures import is_of_dtype, positional_names
-from .steps import traces_of
 from .widths import widest_real
+
+Requested = Union[tuple[Any, ...], list[tuple[Any, ...]]]
+"""Dtypes that the user asked for, for all updates, or a tuple for each."""
 
 _FLOAT32 = np.dtype(np.float32)
 
@@ -61,7 +61,7 @@ def cast_updates(
     grads: PyTree,
     params: PyTree = None,
     state: PyTree = None,
-    requested: tuple[Any, ...] = (),
+    requested: Requested = (),
 ) -> PyTree:
     """Cast each update that is wider than its limit to the limit; strip weak types.
 
@@ -74,7 +74,7 @@ def cast_updates(
         not known. An update is then also as wide as a leaf of the state that is kept for its param:
         with ``mu_dtype=float32`` the first moment says so. A state of ``master_weights`` inside
         asks for the dtype of its copy.
-      requested: dtypes that the user asked for by arguments.
+      requested: dtypes that the user asked for by arguments, for all updates or for each.
 
     Returns:
       The updates. A tree with neither the structure of the gradients nor that of the params comes
@@ -84,7 +84,7 @@ def cast_updates(
 
 
 def exceeded_limits(
-    updates: PyTree, grads: PyTree, params: PyTree, state: PyTree, requested: tuple[Any, ...] = ()
+    updates: PyTree, grads: PyTree, params: PyTree, state: PyTree, requested: Requested = ()
 ) -> list[Any] | None:
     """List the dtypes that :func:`cast_updates` gives; None if the updates are within them."""
     if have_same_dtypes(updates, grads):
@@ -103,93 +103,8 @@ def cast_to_limits(updates: PyTree, dtypes: list[Any] | None) -> PyTree:
     return unflatten_like(updates, rounded)
 
 
-class Step(NamedTuple):
-    """What a link of a chain returns, which leaves it to the chain to limit the updates.
-
-    Attributes:
-      updates: as wide as stock's.
-      state: after the step.
-      limits: those of :func:`exceeded_limits`.
-      requested: dtypes that the user asked for by arguments.
-    """
-
-    updates: PyTree
-    state: PyTree
-    limits: list[Any] | None = None
-    requested: tuple[Any, ...] = ()
-
-
-class Owed:
-    """The casts that the links of a chain leave to the chain, by the key paths of the leaves.
-
-    Args:
-      links: stand for the links; links of the user's are none.
-      given: to the chain, for this step.
-    """
-
-    def __init__(self, links: frozenset[object], given: PyTree) -> None:
-        self._links, self._traces = links, traces_of(given)
-        self._dtypes: dict[str, Any] = {}
-        self._requested: tuple[Any, ...] = ()
-
-    def __enter__(self) -> Owed:
-        self._token = INNERMOST.set(self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        INNERMOST.reset(self._token)
-
-    def to_chain(self, links: frozenset[object], updates: PyTree) -> bool:
-        """Check whether links, or one of them, leave the casts of their updates to this chain.
-
-        Not where the user's code inside the chain traces them for itself: ``jax.jit`` would keep
-        that trace for calls of other chains, or of none.
-        """
-        return links <= self._links and traces_of(updates) <= self._traces
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no update is wider than it may be."""
-        return not self._dtypes
-
-    def add(self, step: Step) -> None:
-        """Note which updates a link has made wider than they may be."""
-        self._requested += step.requested
-        if step.limits is None and not (self._dtypes and step.requested):
-            return
-        given = all_dtypes(step.updates)
-        rows = zip(_paths(step.updates), given, step.limits or given)
-        for path, now, dtype in rows:
-            if now != dtype:
-                self._dtypes.setdefault(path, dtype)
-            elif step.requested and limit(now, *step.requested) == now:
-                self._dtypes.pop(path, None)
-
-    def limits(
-        self, updates: PyTree, grads: PyTree, params: PyTree, state: PyTree
-    ) -> tuple[list[Any] | None, tuple[Any, ...]]:
-        """List the dtypes to cast the updates of the last link to, and those asked for."""
-        if not self._dtypes:  # No update is weakly typed.
-            strong = strong_dtypes(updates) is not None
-            return None if strong else all_dtypes(updates), self._requested
-        given, paths = all_dtypes(updates), _paths(updates)
-        if not self._dtypes.keys() <= set(paths):  # A link of the user's has made other trees.
-            return exceeded_limits(updates, grads, params, state, self._requested), self._requested
-        rows = ((now, self._dtypes.get(path, now)) for path, now in zip(paths, given))
-        return [limit(*row) for row in rows], self._requested
-
-
-INNERMOST: contextvars.ContextVar[Owed | None] = contextvars.ContextVar("innermost", default=None)
-"""What is owed to the chain that takes a step in this thread, if one does."""
-
-
-def _paths(tree: PyTree) -> list[str]:
-    with_paths, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return [jax.tree_util.keystr(path) for path, _ in with_paths]
-
-
 def limits(
-    updates: PyTree, grads: PyTree, params: PyTree, state: PyTree, requested: tuple[Any, ...] = ()
+    updates: PyTree, grads: PyTree, params: PyTree, state: PyTree, requested: Requested = ()
 ) -> list[Any] | None:
     """List the dtypes that :func:`cast_updates` gives, or None for a tree that it leaves alone."""
     of_grads, like_grads = _dtypes_for(updates, grads)
@@ -200,7 +115,8 @@ def limits(
     unknown = params is None or _UNKNOWN in of_params
     given = all_dtypes(updates)
     if len(leaves(grads)) != len(given):  # Pairs, as of lookahead: any gradient may be behind one.
-        inputs = [(*row, *all_dtypes(grads)) for row in inputs]
+        inputs = _inputs_of_pairs(inputs, all_dtypes(grads))
+    asked = requested if isinstance(requested, list) else [requested] * len(given)
 
     def dtypes_of_state() -> list[tuple[Any, ...]]:
         trees = [] if state is None else subtrees_like(state, updates)
@@ -209,15 +125,23 @@ def limits(
     if unknown:  # Params may be float32.
         stand_ins = dtypes_of_state() or [(jnp.dtype(jnp.float32),)] * len(given)
         inputs = [(*row, *more) for row, more in zip(inputs, stand_ins)]
-    dtypes = [limit(dtype, *row, requested=requested) for dtype, row in zip(given, inputs)]
+    rows = zip(given, inputs, asked)
+    dtypes = [limit(dtype, *row, requested=more) for dtype, row, more in rows]
     if state is None or dtypes == given:
         return dtypes
     # Not at the top: few programs use it.
     from .master_weights import requested_by
 
-    requested = (*requested, *requested_by(state))
-    rows = zip(given, inputs, dtypes_of_state() or [()] * len(given))
-    return [limit(dtype, *row, requested=(*requested, *more)) for dtype, row, more in rows]
+    kept = dtypes_of_state() or [()] * len(given)
+    asked = [(*more, *row, *requested_by(state)) for more, row in zip(asked, kept)]
+    return [limit(dtype, *row, requested=more) for dtype, row, more in zip(given, inputs, asked)]
+
+
+def _inputs_of_pairs(inputs: list[tuple[Any, ...]], grads: list[Any]) -> list[tuple[Any, ...]]:
+    """Add gradients to params: where one has two updates, both are in the order of gradients."""
+    if grads and len(inputs) == 2 * len(grads):
+        return [(*row, grad) for row, grad in zip(inputs, 2 * grads)]
+    return [(*row, *grads) for row in inputs]
 
 
 _UNKNOWN = np.dtype("V3")  # Of no array of JAX.

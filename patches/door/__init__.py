@@ -4,34 +4,14 @@
 built it: ``scale_by_adam.<locals>.update_fn`` is of ``scale_by_adam``. ``BUILDERS`` of
 ``wrapped.py`` names the patches of a builder. What the user builds is left alone, and so is a
 transformation that is built from the parts of a lifted one.
-
-The ways to run stock in other dtypes:
-
-=====================================  ==============  ===============  ==========  =============
-way                                    stock is given  in which dtypes  mode        state after
-=====================================  ==============  ===============  ==========  =============
-``KeepDtypes``, by ``Layer``           trees           the user's (1)   32-bit (2)  cast back
-``InFloat32``, by ``Layer``            trees           16 bits widened  the user's  rounded
-``distance_estimates``, ``prodigy``    lists of reals  one, >= 32 bits  32-bit      cast back (3)
-line searches                          lists of reals  one, >= 32 bits  the user's  cast back (3)
-``schedule_free``                      trees           16 bits widened  the user's  cast back (3)
-``inject_hyperparams``                 one number      hyperparameters  the user's  stock's
-``sums.in_float32``                    trees           16 bits widened  the user's  none
-=====================================  ==============  ===============  ==========  =============
-
-(1) One dtype for all, if stock needs that. (2) If stock computes in float64 in 64-bit mode. (3)
-Scalars are float32 or wider. "Rounded" is by ``round_moments``, which ``cast_back`` calls as well.
-
-Lists, where stock builds trees of its own, or where a complex leaf becomes a pair: a user-defined
-node need not accept either. Trees, where stock's state has fields of unknown structure.
 """
 
 from __future__ import annotations
 
 import functools
-import operator
+import re
 import sys
-from typing import TYPE_CHECKING, Any, Callable, cast
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, cast
 
 from ..._engine.release import installed
 from ..._engine.when_called import load
@@ -39,18 +19,29 @@ from ..._errors import OptaxDtypeFixError
 from ..._loaded_stock import report_stock
 from ..releases import TESTED
 from ..wrapped import BUILDERS
-from .closures import is_filled, is_of_optax
-from .layer import Layer
-from .rebuild import Call, in_place_of, is_in_place
+from .closures import is_of_optax
+from .rebuild import Call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..._engine.patch import Stock
     from ..._tally import Tally
+    from .lifts import Asking
 
-    _Patch = tuple[dict[str, str], Tally, Callable[[Exception], None]]
-    """Where a patch has what it asks for, by builder; its tally; what to call if it is broken."""
+
+class _Patch(NamedTuple):
+    """A patch that lifts transformations.
+
+    Attributes:
+      places: where it has what it asks for, by builder.
+      tally: counts what it does.
+      failed: to be called if it is broken.
+    """
+
+    places: dict[str, str]
+    tally: Tally
+    failed: Callable[[Exception], None]
 
 
 def __getattr__(patch_id: str) -> Any:
@@ -76,7 +67,9 @@ def _lift(
     update = args[1] if len(args) > 1 else kwargs.get("update")
     # Not by ``builder_of``: this runs for each transformation.
     builder = str(getattr(update, "__qualname__", "")).partition(".")[0]
-    known = getattr(stock, "_patches_below", None) or _look_below(stock, (places, tally, failed))
+    known = getattr(stock, "_patches_below", None) or _look_below(
+        stock, _Patch(places, tally, failed)
+    )
     optax_own, asking_for = known
     tx = optax_own(cls, *args, **kwargs)
     scope = getattr(update, "__globals__", {})
@@ -84,37 +77,61 @@ def _lift(
     if module is not None and module.__dict__ is not scope:  # Cloudpickle loads it.
         report_stock(tx)
     asking = asking_for.get(builder)
-    if not asking or not is_of_optax(update):
+    if not asking or not asking.patches or not is_of_optax(update):
         return tx
-    lift = functools.partial(_rebuild, tx, builder, Call(cls, *args, **kwargs), asking)
-    if "dill" not in sys.modules:  # It loads a function of ours as one of optax, with empty cells.
-        return lift()
-    return tx if is_in_place(update) else lift() if is_filled(update) else _lift_later(tx, lift)
+    return _rebuild(tx, builder, Call(cls, *args, **kwargs), asking)
 
 
-def _rebuild(tx: Any, builder: str, call: Call, asking: list[_Patch]) -> Any:
+def _rebuild(tx: Any, builder: str, call: Call, asking: _Asking) -> Any:
     """Return a transformation as patches ask for it, the innermost first.
 
     If that raises, the transformation of stock stays, and the last patch that asked fails.
     """
-    layer = None
     try:
-        for places, tally, failed in asking:
-            ask = _LOADED.get(places[builder]) or _load(places[builder], failed)
-            if callable(ask):  # It has the builder for itself.
-                return ask(tx, call, tally)
-            if ask is not None:
-                layer = layer or Layer(tx, builder)
-                ask.add_to(layer, tally)
-        return layer.rebuild(call) if layer else tx
+        loaded = asking.loaded or asking.load(builder)
+        if not loaded.asked:
+            return tx
+        ask, tally = loaded.asked[0]
+        if callable(ask):  # It has the builder for itself.
+            return ask(tx, call, tally)
+        from .lift import lift  # Not at the top: it imports JAX.
+
+        return lift(tx, call, loaded)
     except OptaxDtypeFixError:  # In strict mode the file of a patch cannot be imported.
         raise
     except Exception as error:  # Stock has built it: the fault is ours.
-        failed(error)
+        asking.patches[-1].failed(error)
         return tx
 
 
-def _look_below(stock: Any, own: _Patch) -> tuple[Any, dict[str, list[_Patch]]]:
+class _Asking:
+    """The patches of a builder, and what they ask for, once their files are imported.
+
+    Attributes:
+      patches: the innermost first.
+      loaded: what they ask for; None until all files are imported.
+    """
+
+    def __init__(self, patches: list[_Patch]) -> None:
+        self.patches = patches
+        self.loaded: Asking | None = None
+
+    def load(self, builder: str) -> Asking:
+        """Import what the patches ask for. Where that fails, stock stays, or other patches."""
+        found = [(load(p.places[builder], p.failed), p.tally) for p in self.patches]
+        asked = tuple((ask, tally) for ask, tally in found if ask is not None)
+        from .lifts import OPTED_OUT, Asking
+
+        ids = {re.split("[ :]", row)[0] for row in BUILDERS[builder]}
+        on = {patch.places[builder].partition(":")[0].rpartition(".")[2] for patch in self.patches}
+        off = (OPTED_OUT.get(patch_id, ()) for patch_id in ids - on)
+        loaded = Asking(builder, asked, frozenset[Any]().union(*off))
+        if len(asked) == len(found):
+            self.loaded = loaded
+        return loaded
+
+
+def _look_below(stock: Any, own: _Patch) -> tuple[Any, dict[str, _Asking]]:
     """Return optax's own function, and by builder the patches, the innermost first.
 
     Both are kept with the layer below, unless the file of a patch is broken.
@@ -123,45 +140,16 @@ def _look_below(stock: Any, own: _Patch) -> tuple[Any, dict[str, list[_Patch]]]:
     while type(layers) is functools.partial:
         found.append(cast("Any", layers.func).load())
         (layers,) = layers.args
-    patches = [*(replacement.args for replacement in reversed(found) if replacement), own]
-    asking = {name: [of for of in patches if name in of[0]] for name in BUILDERS}
+    below = (_Patch(*replacement.args) for replacement in reversed(found) if replacement)
+    patches = [*below, own]
+    asking = {n: _Asking([p for p in patches if n in p.places]) for n in BUILDERS}
     known = layers, asking
     if found and all(found):
         stock._patches_below = known
     return known
 
 
-def _lift_later(tx: Any, lift: functools.partial[Any]) -> Any:
-    """Lift what dill loads at its first call: dill builds it, and fills the closures later."""
-    lifted, call = functools.cache(lift), lift.args[2]
-
-    def init_fn(*args: Any, **kwargs: Any) -> Any:
-        return lifted().init(*args, **kwargs)
-
-    def update_fn(*args: Any, **kwargs: Any) -> Any:
-        return lifted().update(*args, **kwargs)
-
-    parts = {"init": init_fn, "update": update_fn}
-    return tx._replace(
-        **{
-            name: in_place_of(getattr(tx, name), function, call, operator.attrgetter(name))
-            for name, function in parts.items()
-        }
-    )
-
-
 _PATCHES = __package__.rpartition(".")[0]
-
-_LOADED: dict[str, Any] = {}
-"""What patches ask for, by its place: imported when optax builds what it is for."""
-
-
-def _load(place: str, failed: Callable[[Exception], None]) -> Any:
-    """Import what a patch asks for; None if that fails: stock stays."""
-    ask = load(place, failed)
-    if ask is not None:
-        _LOADED[place] = ask
-    return ask
 
 
 def _places_of(patch_id: str) -> Iterator[tuple[str, str]]:

@@ -63,15 +63,6 @@ def is_of_optax(function: Any) -> bool:
     return str(scope.get("__name__")).partition(".")[0] == "optax"
 
 
-def is_filled(function: Any) -> bool:
-    """Check whether the cells of a function are set: dill loads them all with None first."""
-    cells = function.__closure__ or ()
-    try:
-        return not cells or any(cell.cell_contents is not None for cell in cells)
-    except ValueError:
-        return False
-
-
 def _cells(function: Any) -> list[tuple[str, Any]]:
     """List the cells that are set, without the function itself: a helper may call itself."""
     cells = []

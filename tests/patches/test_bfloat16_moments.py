@@ -327,7 +327,7 @@ def test_the_objective_of_sophia_runs_as_often_as_on_stock_with_wide_gradients()
     assert state[0].mu.dtype == jnp.bfloat16
 
 
-def test_alone_this_patch_narrows_no_moment_that_an_array_makes_wide() -> None:
+def test_alone_this_patch_keeps_a_moment_that_an_array_would_make_wide() -> None:
     """Without ``promotion``, as with OPTAX_DTYPEFIX_ONLY=bfloat16_moments."""
     code = (
         "import jax.numpy as jnp, optax, optax_dtypefix\n"
@@ -337,4 +337,4 @@ def test_alone_this_patch_narrows_no_moment_that_an_array_makes_wide() -> None:
         "print(state.ema.dtype, after.ema.dtype)"
     )
     done = run("-W", "ignore", "-c", code, OPTAX_DTYPEFIX_ONLY="bfloat16_moments")
-    assert stdout_of(done) == "float32 float32\n"
+    assert stdout_of(done) == "bfloat16 bfloat16\n"

@@ -14,7 +14,7 @@ import pytest
 import optax_dtypefix
 from optax_dtypefix._contract.x64 import x64
 from optax_dtypefix.patches.door.arguments import array_in
-from optax_dtypefix.patches.door.rebuild import parts_of
+from optax_dtypefix.patches.door.rebuild import lifting_of
 from optax_dtypefix.patches.wrapped import BUILDERS
 from support.builders import builders
 from support.processes import run
@@ -139,7 +139,7 @@ def test_an_init_of_the_user_may_close_over_anything() -> None:
     assert after.nu.dtype == jnp.bfloat16
 
 
-def test_the_parts_of_a_lifted_transformation_are_lifted_once() -> None:
+def test_the_lifting_of_a_lifted_transformation_are_lifted_once() -> None:
     tx = optax.scale_by_adam()
     again = optax.GradientTransformation(tx.init, tx.update)
     assert again.update is tx.update
@@ -187,10 +187,10 @@ def test_each_row_names_a_function_that_builds_what_is_lifted(name: str) -> None
         keyed = "key" in inspect.signature(build).parameters
         given = {**given, "key" if keyed else "seed": 0}
     tx = build(**given)
-    assert parts_of(tx.update) is not None
+    assert lifting_of(tx.update) is not None
     assert inspect.unwrap(tx.update).__qualname__.partition(".")[0] == name
     with optax_dtypefix.disabled():
-        assert parts_of(build(**given).update) is None
+        assert lifting_of(build(**given).update) is None
 
 
 def test_an_integer_argument_stays_an_integer() -> None:

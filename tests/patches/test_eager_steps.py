@@ -51,7 +51,7 @@ def test_a_float32_step_makes_few_python_calls_into_the_shim(build: Any, most: i
 @pytest.mark.parametrize(
     ("build", "most"),
     [
-        (lambda: optax.adam(1e-3), 99),
+        (lambda: optax.adam(1e-3), 115),
         (lambda: optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3)), 190),
         (lambda: optax.inject_hyperparams(optax.adamw)(1e-3), 315),
     ],

@@ -556,19 +556,3 @@ def test_a_dtype_that_was_asked_for_holds_in_a_mixed_tree_without_other_patches(
         tx = make(1e-3, mu_dtype=jnp.float32)
         updates, _ = tx.update(params, tx.init(params), params)
     assert {leaf.dtype for leaf in updates.values()} == {jnp.dtype(jnp.float32)}
-
-
-@pytest.mark.skipif(
-    Version(optax.__version__) < Version("0.2.8"),
-    reason="stock's hyperparameters are in the dtype of the first leaf",
-)
-@pytest.mark.parametrize("half", [jnp.bfloat16, jnp.float16])
-@pytest.mark.parametrize("rate", [0.1, jnp.float32(0.1)], ids=["number", "array"])
-def test_a_mixed_tree_starts_as_wide_as_stock_makes_it(half: Any, rate: Any) -> None:
-    """Stock's hyperparameters are float32 there, and make its first moment so in the first step."""
-    params = {"a": jnp.ones(4, half), "b": jnp.ones(3)}
-    grads = {"a": jnp.ones(4), "b": jnp.ones(3, half)}
-    tx = optax.inject_hyperparams(optax.adam)(learning_rate=rate)
-    state = tx.init(params)
-    assert state.inner_state[0].mu["a"].dtype == jnp.float32
-    jax.lax.scan(lambda state, _: (tx.update(grads, state, params)[1], None), state, None, 3)

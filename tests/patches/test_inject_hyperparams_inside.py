@@ -284,15 +284,16 @@ if HAS_DTYPE:
 
 
 @pytest.mark.parametrize("build", WIDE.values(), ids=WIDE)
-def test_an_array_as_decay_gives_moments_in_float32(build: Any) -> None:
-    """As in ``optax.scale_by_rms(array)``. On stock 0.2.8 the first step promotes them."""
+def test_beside_an_array_as_decay_a_moment_stays_and_does_not_stall(build: Any) -> None:
+    """As in ``optax.scale_by_rms(array)``. On stock 0.2.8 the first step promotes it."""
     tx, ones = build(), jnp.ones(4, jnp.bfloat16)
     state, updates = jax.lax.scan(
         lambda state, _: tx.update(ones, state, ones)[::-1], tx.init(ones), None, 1500
     )
     assert updates.dtype == jnp.bfloat16
-    assert state.inner_state.nu.dtype == jnp.float32
-    np.testing.assert_allclose(state.inner_state.nu, 1 - 0.999**1500, rtol=1e-4)
+    assert state.inner_state.nu.dtype == jnp.bfloat16
+    moment = np.asarray(state.inner_state.nu, float)
+    np.testing.assert_allclose(moment, 1 - 0.999**1500, rtol=0.02)  # Stalled, it would be 0.25.
 
 
 def test_the_derivative_by_a_decay_in_bfloat16_is_that_in_float32() -> None:
@@ -308,7 +309,7 @@ def test_the_derivative_by_a_decay_in_bfloat16_is_that_in_float32() -> None:
         return (params.astype(jnp.float32) ** 2).sum()
 
     got, exact = (jax.grad(loss)(jnp.float32(0.9), d) for d in (jnp.bfloat16, jnp.float32))
-    np.testing.assert_allclose(got, exact, atol=0.01)
+    np.testing.assert_allclose(got, exact, atol=0.02)  # In bfloat16, moments are too.
 
 
 @pytest.mark.parametrize("asked", [False, True] if HAS_DTYPE else [False])

@@ -126,8 +126,6 @@ def test_a_mixed_tree_keeps_its_dtypes() -> None:
     params = tree_of(jnp.bfloat16, jnp.float32)
     assert_keeps_the_contract(contrib.prodigy(), params)
     state = contrib.prodigy().init(params)
-    # On stock its first steps make them float32.
-    assert {leaf.dtype for leaf in leaves(state.grad_sum)} == {jnp.dtype(jnp.float32)}
     assert state.params0["w"].dtype == jnp.bfloat16
 
 
@@ -217,19 +215,3 @@ def test_updates_may_be_smaller_than_float16_numbers() -> None:
     exact = -1e-9 * np.asarray([1.0, -1.0, 1.0]) * np.sqrt(1 - BETA2) / (1 - BETA1)
     exact *= (1 - BETA1) / np.sqrt(1 - BETA2)
     np.testing.assert_allclose(updates["w"], exact, rtol=1e-3)
-
-
-def test_complex_params_follow_the_paper() -> None:
-    """Treat C as R^2, on |z - goal|^2 / 2, and compare with the parts of z in float64."""
-    random = np.random.default_rng(0)
-    start, goal = (random.normal(size=4) + 1j * random.normal(size=4) for _ in range(2))
-    ends = [{"re": z.real, "im": z.imag} for z in (start, goal)]
-    exact, distances = reference(*ends, 0.0)
-    params = {"z": jnp.asarray(start, jnp.complex64)}
-    target = {"z": jnp.asarray(goal, jnp.complex64)}
-    tx = contrib.prodigy(1.0, estim_lr0=D0)
-    (got, state), found = distances_of(tx, params, target)
-    np.testing.assert_allclose(found, distances, rtol=1e-3)
-    np.testing.assert_allclose(got["z"], exact["re"] + 1j * exact["im"], atol=1e-2)
-    assert {*dtypes_of(state.exp_avg_sq)} == {jnp.dtype(jnp.complex64)}
-    assert found.dtype == jnp.float32

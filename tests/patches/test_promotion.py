@@ -147,20 +147,18 @@ DECAYS: dict[str, tuple[Any, float]] = {
 @pytest.mark.parametrize("decay", [jnp.float32, np.float32], ids=["JAX", "NumPy"])
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16], ids=["bfloat16", "float16"])
 @pytest.mark.parametrize(("build", "exact"), DECAYS.values(), ids=DECAYS)
-def test_an_array_as_decay_gives_moments_in_float32(
+def test_beside_an_array_as_decay_moments_stay_and_do_not_stall(
     build: Any, exact: float, dtype: Any, decay: Any
 ) -> None:
-    """On stock the first step promotes them, so they do not stall."""
-    tx, ones = build(decay), jnp.ones(4, dtype)
-    state, updates = jax.lax.scan(
-        lambda state, _: tx.update(ones, state, ones)[::-1], tx.init(ones), None, 1500
-    )
+    """On stock the first step promotes them."""
+    tx, ones = build(decay), jnp.ones(64, dtype)
+    noisy = jnp.asarray(1 + 0.1 * np.random.default_rng(0).normal(size=(1500, 64)), dtype)
+    first = tx.init(ones)
+    state, updates = jax.lax.scan(lambda s, g: tx.update(g, s, ones)[::-1], first, noisy)
     assert updates.dtype == dtype
-    moment = leaves(state)[-1]
-    assert moment.dtype == jnp.float32
-    np.testing.assert_allclose(moment, exact, rtol=1e-4)
-    narrow = tree_map(lambda m: m.astype(dtype) if m.dtype == jnp.float32 else m, state)
-    assert dtypes_of(tx.update(ones, narrow, ones)[1]) == dtypes_of(narrow)
+    assert types(state) == types(first)
+    moment = np.mean(np.asarray(leaves(state)[-1], float))
+    np.testing.assert_allclose(moment, exact, rtol=0.06)  # Squares are 1 % larger.
 
 
 @pytest.mark.skipif(Version("0.1.4") > RELEASE, reason="novograd came with optax 0.1.4")
@@ -401,10 +399,11 @@ def test_flatten_without_params_gives_the_dtypes_of_stock(grads: str) -> None:
     """float32 params with half-precision gradients, and the other way round: stock's float32."""
     other = "float32" if grads == "bfloat16" else "bfloat16"
     tx = optax.flatten(optax.trace(0.9))
-    state = tx.init(tree_of(other))
+    state = first = tx.init(tree_of(other))
     for _ in range(2):
         updates, state = tx.update(tree_of(grads), state)
-    assert {*dtypes_of((updates, state))} == {jnp.dtype(jnp.float32)}
+    assert {*dtypes_of(updates)} == {jnp.dtype(jnp.float32)}
+    assert types(state) == types(first)
 
 
 @pytest.mark.parametrize("with_params", [True, False])
@@ -460,39 +459,21 @@ RESTORED = {
 
 
 @pytest.mark.parametrize("build", RESTORED.values(), ids=RESTORED)
-@pytest.mark.parametrize("wide", [jnp.float32, jnp.float64])
-def test_a_state_narrower_than_its_problem_grows_as_on_stock(build: Any, wide: Any) -> None:
-    """A bfloat16 checkpoint that is continued in float32, and a float32 one in float64."""
-    with x64(wide == jnp.float64):
-        gradients = jnp.asarray(np.random.default_rng(0).normal(size=(100, 8)), wide)
-        params, tx = jnp.ones(8, wide), build()
-        traces = []
+def test_a_state_narrower_than_its_problem_stays_and_does_not_stall(build: Any) -> None:
+    """A bfloat16 checkpoint that is continued in float32: ``migrate_state`` widens it."""
+    gradients = jnp.asarray(1 + 0.3 * np.random.default_rng(0).normal(size=(500, 32)), jnp.float32)
+    params, tx = jnp.ones(32, jnp.float32), build()
+    narrow, new = tx.init(params.astype(jnp.bfloat16)), tx.init(params)
 
-        @jax.jit
-        def step(grads: Any, state: Any) -> Any:
-            traces.append(1)
-            return tx.update(grads, state, params)
+    def step(state: Any, grads: Any) -> Any:
+        updates, state = tx.update(grads, state, params)
+        return state, updates
 
-        narrow = tx.init(params.astype(jnp.bfloat16 if wide == jnp.float32 else jnp.float32))
-        state, new = narrow, tx.init(params)
-        for grads in gradients:
-            updates, state = step(grads, state)
-        assert types(state) == types(new)
-        assert len(traces) == 2  # On stock too: the dtypes of the second step stay.
-        for grads in gradients:
-            exact, new = tx.update(grads, new, params)
-        np.testing.assert_allclose(updates, exact, rtol=1e-5 if wide == jnp.float32 else 1e-11)
-        with pytest.raises(TypeError):  # A new state scans; one that grows does not, as on stock.
-            jax.lax.scan(lambda s, g: tx.update(g, s, params)[::-1], narrow, gradients)
-
-
-def test_a_narrow_momentum_in_a_float32_problem_follows_float64() -> None:
-    tx = optax.sgd(1.0, momentum=0.9)
-    state, exact = tx.init(jnp.ones(1, jnp.bfloat16)), 0.0
-    for _ in range(100):
-        updates, state = tx.update(jnp.full(1, 0.1, jnp.float32), state, jnp.ones(1))
-        exact = 0.9 * exact - 0.1
-    np.testing.assert_allclose(updates, exact, rtol=1e-5)
+    after, updates = jax.lax.scan(step, narrow, gradients)
+    assert types(after) == types(narrow)
+    assert updates.dtype == jnp.float32
+    _, exact = jax.lax.scan(step, new, gradients)
+    np.testing.assert_allclose(updates[-1], exact[-1], rtol=0.05)
 
 
 def test_a_moment_that_the_user_asked_for_does_not_grow() -> None:

@@ -18,6 +18,7 @@ import pytest
 
 import optax_dtypefix
 import optax_dtypefix.patches
+import optax_dtypefix.patches.door.lift
 
 # Old releases call deprecated functions of JAX.
 pytestmark = pytest.mark.filterwarnings("ignore:jax.tree_:FutureWarning")
@@ -103,11 +104,11 @@ def test_an_error_of_ours_keeps_our_last_frames(
     monkeypatch: pytest.MonkeyPatch, library: Callable[..., Any]
 ) -> None:
     # A library raises for these arguments, and the fault is ours.
-    monkeypatch.setattr(optax_dtypefix.patches.door.layer, "cast_back", library)
+    monkeypatch.setattr(optax_dtypefix.patches.door.lift, "cast_back", library)
     params = {"w": jnp.ones(3, "bfloat16")}
     tx = optax.adam(1e-3)
     frames = _frames_of(tx.update, params, tx.init(params), params)
-    assert "_step_in_float32" in [frames[i].name for i in _ours(frames)]
+    assert "_finish" in [frames[i].name for i in _ours(frames)]
 
 
 def test_the_debug_level_keeps_all_frames(caplog: pytest.LogCaptureFixture) -> None:

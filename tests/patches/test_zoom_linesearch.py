@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from packaging.version import Version
 
 import optax_dtypefix
 from optax_dtypefix._contract.x64 import x64
@@ -70,9 +71,15 @@ STEPS = 40  # 0.2.3 needs that many.
 def dtype(request: pytest.FixtureRequest) -> Any:
     """Run a test with each dtype, in 64-bit mode if its name says so."""
     kind, wide = MODES[request.param]
+    if "complex" in request.param and Version(optax.__version__) < Version("0.2.5"):
+        pytest.skip("stock compares complex slopes there, and raises")
     with x64(wide):
         yield jnp.dtype(kind)
 
+
+complex_params = pytest.mark.skipif(
+    Version(optax.__version__) < Version("0.2.5"), reason="stock compares complex slopes there"
+)
 
 # A search takes seconds to compile.
 few_dtypes = pytest.mark.parametrize(
@@ -307,6 +314,7 @@ def test_backtracking_finds_the_minimum(dtype: Any, store_grad: bool) -> None:
     np.testing.assert_allclose(wide, np.asarray(target(dtype)).astype(np.complex128), atol=0.1)
 
 
+@complex_params
 @needs_backtracking
 @pytest.mark.parametrize("phase", [1, 1j])
 def test_backtracking_never_accepts_a_larger_loss(phase: complex) -> None:
@@ -325,6 +333,7 @@ def test_backtracking_never_accepts_a_larger_loss(phase: complex) -> None:
 
 
 # Stock stores the gradient in the dtype of the params.
+@complex_params
 @needs_lbfgs
 @pytest.mark.filterwarnings("ignore:Casting from complex to real")
 def test_a_complex_direction_of_real_params_is_searched() -> None:
@@ -466,6 +475,7 @@ def test_the_loss_sees_the_dtypes_of_the_params() -> None:
     assert all(dtypes == dtypes_of(params) for dtypes in seen)
 
 
+@complex_params
 @needs_lbfgs
 @pytest.mark.parametrize("enabled", [False, True])
 def test_nodes_only_receive_arrays(enabled: bool) -> None:

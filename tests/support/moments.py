@@ -11,7 +11,7 @@ import pytest
 
 import optax_dtypefix
 from optax_dtypefix._contract.moments import second_moments
-from optax_dtypefix.patches.door.layer import STARTS_ABOVE_ZERO
+from optax_dtypefix.patches.door.start import STARTS_ABOVE_ZERO
 from support.builders import builders, stock_of
 
 if TYPE_CHECKING:

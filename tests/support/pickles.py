@@ -1,9 +1,8 @@
 """Describe every transformation as a framework sees it: its signatures, its pickle, its program.
 
 ``python -m support.pickles FOLDER`` pickles all transformations of the installed optax into a
-folder with cloudpickle, as Ray, Dask and submitit do, and with dill, as multiprocess and datasets
-do. ``python -m support.pickles FOLDER load`` loads what cloudpickle wrote in a new process. Both
-print JSON.
+folder with cloudpickle, as Ray, Dask and submitit do. ``python -m support.pickles FOLDER load``
+loads what it wrote in a new process. Both print JSON.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Callable
 import optax_dtypefix  # noqa: F401  # isort: skip  # First, as in a training script.
 
 import cloudpickle  # type: ignore[import-untyped]
-import dill  # type: ignore[import-untyped]
 import jax
 import numpy as np
 import optax
@@ -85,11 +83,11 @@ def program(case: Case, tx: Any) -> str:
     return _text(jax.make_jaxpr(step)(params, grads, traced))
 
 
-def pickled(tx: Any, pickler: Any = cloudpickle) -> bytes:
+def pickled(tx: Any) -> bytes:
     """Pickle a transformation; return nothing if it cannot be loaded again."""
     try:
-        data: bytes = pickler.dumps(tx)
-        pickler.loads(data)
+        data: bytes = cloudpickle.dumps(tx)
+        cloudpickle.loads(data)
     except Exception:
         return b""
     return data
@@ -129,10 +127,9 @@ def pickle_all(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     before = {name: len(pickled(tx)) for name, (_, tx) in built.items()}
     resolve_hints()
     for name, (case, tx) in built.items():
-        data, by_dill = pickled(tx), pickled(tx, dill)
+        data = pickled(tx)
         (folder / f"{name}.pickle").write_bytes(data)
-        (folder / f"{name}.dill").write_bytes(by_dill)
-        sizes = {"before hints": before[name], "after hints": len(data), "dill": len(by_dill)}
+        sizes = {"before hints": before[name], "after hints": len(data)}
         yield name, {"sizes": sizes, **described(name, case, tx)}
 
 

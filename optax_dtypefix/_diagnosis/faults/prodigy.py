@@ -44,12 +44,6 @@ FAULTS = {
         *("bfloat16", "float32"),
         float32_fields=("estim_lr",),
     ),
-    "complex_params": demo.step(
-        "Complex params make the distance estimate complex, and it hardly grows",
-        _build,
-        "complex64",
-        float32_fields=("estim_lr",),
-    ),
     "narrow_scalars": demo.narrow_fields(
         "Distance estimates are kept in the lowest dtype of the params",
         _build,

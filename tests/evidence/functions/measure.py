@@ -68,6 +68,9 @@ _GENERAL_FIRST = ("promotion", *reversed(IDS))
 _OF_MOMENTS = {"bfloat16_moments", "float16_eps"}
 """``promotion`` fixes their faults too, where it runs a function in one dtype."""
 
+_CHAINS = "promotion"
+"""A chain rounds once, by this patch; each transformation would round as well without it."""
+
 Kinds = dict[str, set[str]]
 """For each patch, the kinds of problems in which it changes something."""
 
@@ -193,9 +196,16 @@ def _kinds(regimes: Collection[str], trace: Callable[[Regime], tuple[Any, ...]])
         idle = {*IDS}.difference(patches_at_work(before))
         if patched != (stock := program(without=IDS)):
             alone = {p for p in _OF_MOMENTS - idle if program(without={*IDS} - {p}) != stock}
-            for patch in _needed(patched, program, idle) | alone:
+            needed = _needed(patched, program, idle)
+            if needed & _OF_MOMENTS and _dtypes(program(without={_CHAINS})) == _dtypes(patched):
+                needed -= {_CHAINS}
+            for patch in needed | alone:
                 found.setdefault(patch, set()).add(_KINDS[regime.name])
     return found
+
+
+def _dtypes(programs: Any) -> list[str] | None:
+    return programs and [dtypes for _, dtypes in programs]
 
 
 def _needed(patched: Any, program: Callable[..., Any], idle: set[str]) -> set[str]:

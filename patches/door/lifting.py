@@ -1,0 +1,216 @@
+"""Say what a transformation of optax runs: as stock, in a step on copies, and for a trace."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from typing import Any, Callable
+
+import jax
+
+from ..._contract.dtypes import is_half_dtype, is_weak
+from ..._contract.signatures import is_of_dtype
+from .closures import (
+    arguments_in,
+    builder_of,
+    is_of_optax,
+    is_users_function,
+    with_arguments,
+)
+from .lifts import Asking, merged
+from .links import links_of, with_links
+from .range import known_schedule
+from .rebuild import lifting_of
+from .users import as_the_user_sees
+
+
+class Lifting:
+    """A transformation of stock, and what the patches of its builder ask for.
+
+    Attributes:
+      plain: the transformation, as stock builds it.
+      tx: the same, but for what patches replace in any dtype.
+      asked, builder, opted_out: see :class:`Asking`.
+      links: the updates of the transformations inside.
+      inside: those of them that are lifted.
+      hides: whether what the links ask for is no more than a default of optax.
+      requested: dtypes that the user asked for by arguments.
+      narrow: the dtypes of which stock is given float32 copies, with those of the links.
+      after: the dtypes of the state after a step of stock, as far as they were looked at.
+      narrow_requested: the narrow dtypes that the user asked for.
+      is_once: whether stock's own update may run in a step: each link finds out that one is on.
+      every: what patches ask for, here and inside.
+      users: the updates inside that are not lifted.
+      is_needed: whether a link inside has something to lift.
+    """
+
+    def __init__(self, tx: Any, asking: Asking) -> None:
+        self.builder, asked, self.opted_out, requested = asking
+        self.asked, builder = asked, asking.builder
+        self.after: dict[Any, Any] = {}
+        self.all = asks = merged(asked)
+        self.starts_links = asks.combines or not builder
+        self.links: list[Any] = []
+        self.arguments: dict[str, Any] = {}
+        if not builder:
+            self.links = [tx.update]
+        elif asks.combines or asks.around_another:
+            self.links = links_of(builder, tx.update)
+        else:
+            self.arguments = dict(arguments_in(builder, *map(inspect.unwrap, tx)))
+        self.plain, self.tx = tx, self._changed(tx) if asks.change else tx
+        self.hides = requested is not None
+        found = list(map(lifting_of, self.links))
+        self.inside: list[Lifting] = list(filter(None, found))
+        self.users = [link for link, lifting in zip(self.links, found) if not lifting]
+        self.requested = requested or ()
+        if self.arguments:
+            self.requested = self._find_requested()
+        self.narrow_requested = frozenset(filter(is_half_dtype, self.requested))
+        self.is_once = asks.calls_links
+        self.narrow, self.integers, self.one_dtype = asks.narrow, asks.integers, asks.one_dtype
+        self.every, self.is_needed = asked, False
+        if not all(map(_is_stocks, self.users)):
+            self.is_once = False
+        for link in self.inside:
+            self.narrow |= link.narrow
+            self.narrow_requested |= link.narrow_requested
+            self.is_once &= not link.opted_out
+            self.integers |= link.integers
+            self.one_dtype |= link.one_dtype
+            self.is_needed |= not link.passes
+            self.every = self.every + link.every
+        are_weak = bool(asks.passes or asks.fits_arguments) and self._has_weak_arguments()
+        self.fits = asks.fits_arguments and not are_weak
+        self.passes: tuple[str, ...] = asks.passes if are_weak else ()
+
+    def _changed(self, tx: Any) -> Any:
+        for ask, tally in self.asked:
+            tx = ask.change(tx, self.arguments, tally) if ask.change else tx
+        return tx
+
+    def built_with(self, change: Callable[[str, Any], Any]) -> Callable[..., Any]:
+        """Return what runs, as if it were built with other arguments."""
+        update = with_arguments(self.builder, self.plain.update, change)
+        return self._changed(self.plain._replace(update=update)).update  # type: ignore[no-any-return]
+
+    def _has_weak_arguments(self) -> bool:
+        """Check that all arguments are like Python numbers, and promote nothing."""
+        values = self.arguments.values()
+        return all(map(is_weak, values)) and not any(
+            is_users_function(value) for value in values if callable(value)
+        )
+
+    def _find_requested(self) -> tuple[Any, ...]:
+        given = [x for n, x in self.arguments.items() if x is not None and "dtype" in n]
+        if not given:
+            return ()
+        default = _defaults_of(self.tx.update.__module__, self.builder)
+        dtypes = (jax.dtypes.canonicalize_dtype(x) for x in given if x not in default)
+        return tuple(dict.fromkeys(dtypes))
+
+    def wide_fields(self, state: type, dtype: Any = None) -> set[str]:
+        """List the fields that a new state of a class has in float32, here and inside."""
+        own = self.all.wide(state, self.requested, dtype) if self.all.wide else ()
+        return set(own).union(*(link.wide_fields(state, dtype) for link in self.inside))
+
+    @functools.cached_property
+    def widens(self) -> bool:
+        """Whether a new state may have such fields."""
+        return bool(self.all.wide) or any(link.widens for link in self.inside)
+
+    @functools.cached_property
+    def stock(self) -> Callable[..., Any]:
+        """What runs in a float32 problem: stock's update, with stock's links."""
+        if not self.links:
+            return self.tx.update  # type: ignore[no-any-return]
+
+        def change(link: Any) -> Callable[..., Any]:
+            found = lifting_of(link)
+            return found.stock if found else link  # type: ignore[no-any-return]
+
+        return self._with_links(change)
+
+    @functools.cached_property
+    def exact(self) -> Callable[..., Any]:
+        """What runs in a step on copies."""
+        if not self.links:
+            if not self.requested and not any(map(callable, self.arguments.values())):
+                return self.tx.update  # type: ignore[no-any-return]
+            # With ``mu_dtype`` stock would round to nearest, before the moments are rounded here.
+            return self.built_with(as_in_a_step)
+
+        return self._with_links(self.link_in_step, _seen)
+
+    def link_in_step(self, link: Any) -> Callable[..., Any]:
+        """Return what runs of a link in a step of this transformation."""
+        found = lifting_of(link)
+        if found is None and _is_stocks(link):
+            return link  # type: ignore[no-any-return]
+        if found is None or found.opted_out & self.narrow:  # It runs on the user's leaves.
+            return as_the_user_sees(link, is_link=True)
+        return found.exact if found.passes else found.step  # type: ignore[no-any-return]
+
+    @functools.cached_property
+    def traced(self) -> Callable[..., Any]:
+        """What stock would run, without the user's code, for a trace of its dtypes."""
+        if not self.links:
+            return self.built_with(_as_known)
+
+        def change(link: Any) -> Callable[..., Any]:
+            found = lifting_of(link)
+            return found.traced if found else _pass
+
+        return self._with_links(change)
+
+    def _with_links(
+        self, change: Callable[[Any], Any], other: Callable[[Any], Any] = lambda value: value
+    ) -> Callable[..., Any]:
+        if not self.builder:
+            return change(self.tx.update)  # type: ignore[no-any-return]
+        update = with_links(self.builder, self.plain.update, change, other)
+        return self._changed(self.plain._replace(update=update)).update  # type: ignore[no-any-return]
+
+    def take(self, given: Any, extra_args: dict[str, Any]) -> Any:
+        """Take a step: ``lift.py`` says how."""
+        raise NotImplementedError
+
+    def step(self, *args: Any, **kwargs: Any) -> Any:
+        """Take a step inside of one that is lifted: ``lift.py`` says how."""
+        raise NotImplementedError
+
+
+def _is_stocks(link: Any) -> bool:
+    """Check for an update of optax without a function of the user's, such as that of identity."""
+    values = [value for _, value in arguments_in(builder_of(link), link)]
+    return is_of_optax(link) and not any(map(is_users_function, values))
+
+
+@functools.cache
+def _defaults_of(module: str, builder: str) -> list[Any]:
+    """List the default dtypes of a function of optax, for which nobody asked."""
+    function = getattr(sys.modules[module], builder, None)
+    parameters = inspect.signature(function).parameters.values() if function else ()
+    return [p.default for p in parameters if is_of_dtype(p.name)]
+
+
+def as_in_a_step(name: str, value: Any) -> Any:
+    """Return an argument as stock is given it in a step on copies."""
+    if value is not None and is_of_dtype(name):
+        return None if is_half_dtype(jax.dtypes.canonicalize_dtype(value)) else value
+    return _seen(value)
+
+
+def _seen(value: Any) -> Any:
+    return as_the_user_sees(value) if is_users_function(value) else value
+
+
+def _as_known(_: str, value: Any) -> Any:
+    return known_schedule if is_users_function(value) else value
+
+
+def _pass(updates: Any, state: Any, params: Any = None, **_: Any) -> Any:
+    """Stand for a transformation of the user's."""
+    del params
+    return updates, state
