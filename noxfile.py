@@ -368,6 +368,21 @@ def memory(session: nox.Session) -> None:
 
 
 @nox.session(tags=["figures"])
+def accelerators(session: nox.Session) -> None:
+    """Compile steps for a TPU v5e and an H100 that are not there, for docs/benchmarks.md."""
+    _skip_if_recorded(session)
+    compilers = (f"jax[tpu]=={NEWEST_JAX}", "nvidia-cuda-nvcc-cu12")
+    _install(session, NEWEST, *MATCHING_JAX[NEWEST], *compilers)
+    # What runs programs on a GPU, gigabytes of it, is not needed.
+    plugin = (f"{name}=={NEWEST_JAX}" for name in ("jax-cuda12-plugin", "jax-cuda12-pjrt"))
+    session.install("--no-deps", *plugin)
+    record = "docs/benchmarks/accelerators.json"
+    on_cpu = {"JAX_PLATFORMS": "cpu"}
+    session.run("python", "-m", "benchmarks", "accelerators", record, env=on_cpu)
+    session.run("python", "docs/write_benchmarks.py")
+
+
+@nox.session(tags=["figures"])
 def benchmarks(session: nox.Session) -> None:
     """Measure steps, imports and calls, for docs/benchmarks.md. Run nothing else meanwhile."""
     _skip_if_recorded(session)
