@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
 from ._engine.import_hook import after_import, patch_when_imported, put_back
 from ._errors import OptaxDtypeFixError
 from ._settings import SETTINGS
 
 if TYPE_CHECKING:
-    from contextlib import _GeneratorContextManager
     from types import ModuleType
 
     from ._diagnosis.report import Report
     from ._engine.engine import Engine
+    from ._engine.stock_block import StockBlock
     from ._record import Record
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def status() -> Report:
@@ -69,7 +72,7 @@ def revert(*ids: str) -> None:
     _engine().revert(*ids)
 
 
-def disabled(*ids: str) -> _GeneratorContextManager[None]:
+def disabled(*ids: str) -> StockBlock:
     """Suspend the named patches, or all, inside a ``with`` block, or in a decorated function.
 
     The block has stock behaviour in all threads of the process. Blocks nest. All of JAX's compiled
@@ -78,11 +81,12 @@ def disabled(*ids: str) -> _GeneratorContextManager[None]:
 
     Raises:
       ValueError: on entry, unknown patch id; the message names the nearest one.
+      TypeError: it decorates an ``async def`` or a generator. Use the block inside.
     """
     return _engine().disabled(*ids)
 
 
-def original(function: Callable[..., Any]) -> Callable[..., Any]:
+def original(function: _Function) -> _Function:
     """Return the stock function behind a patched one, or the function itself if it is not patched.
 
     A bound method returns the stock method, bound to the same instance. A ``functools.partial``
@@ -95,7 +99,8 @@ def original(function: Callable[..., Any]) -> Callable[..., Any]:
         raise TypeError(f"{function!r:.200} is not a function. Write original(optax.adam).")
     from ._engine.wrapper import stock_of
 
-    return stock_of(function)
+    stock: _Function = stock_of(function)
+    return stock
 
 
 def _engine() -> Engine:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ._errors import OptaxDtypeFixError, warn_or_raise
 from ._text import closest, suggest
-from .patches.catalogue import REMOVED
+from .patches.catalogue import PATCHES, REMOVED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,6 +21,11 @@ _T = TypeVar("_T")
 _PREFIX = "OPTAX_DTYPEFIX"
 _SWITCH = {"on": True, "off": False}
 _STRICT = {"0": False, "1": True}
+_OPT_INS = ", ".join(patch_id for patch_id, row in PATCHES.items() if "opt_in" in row)
+_IN_PLACE_OF_ALL = {
+    "_ONLY": "Unset the variable: then all patches that your optax needs are applied.",
+    "_ENABLE": f"Name the opt-in patches: {_OPT_INS}.",
+}
 _LEVELS: dict[str, str | None] = {"warning": "WARNING", "info": "INFO", "debug": "DEBUG"}
 
 
@@ -89,7 +94,10 @@ def _ids(
             warn_or_raise(f"Patch {word!r} in {variable} {REMOVED[word]}{end}", strict=False)
         elif word not in known_ids:
             valid = [*known_ids, *everything]
-            advice = suggest(word, valid, several="Separate patch ids with commas.")
+            instead = (
+                _IN_PLACE_OF_ALL.get(variable[len(_PREFIX) :]) if word.lower() == "all" else ""
+            )
+            advice = instead or suggest(word, valid, several="Separate patch ids with commas.")
             message = f"Unknown patch {word!r} in {variable}{consequence}. {advice}"
             warn_or_raise(message, strict=strict)
     return frozenset(words).difference(REMOVED)

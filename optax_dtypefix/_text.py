@@ -42,6 +42,7 @@ def table(
     width: int | None = None,
     paint: Callable[[str], str] = str,
     most_lines: int | None = None,
+    least: Sequence[int] = (),
 ) -> list[str]:
     """Return the lines of a table with aligned columns; the first row is the heading.
 
@@ -50,10 +51,17 @@ def table(
       width: if given, wrap the last column to keep lines this short where possible.
       paint: adds colour to a cell, which is aligned already.
       most_lines: if given, cut the last column to so many lines; ``…`` shows that some are missing.
+      least: the least widths of the first columns. Then the lines of some rows are the first of
+        those of all.
     """
+    if least:
+        first = (cell.ljust(width) for cell, width in zip(rows[0], least))
+        rows = [(*first, *rows[0][len(least) :]), *rows[1:]]
     if width is not None:
         rows = list(_wrapped(rows, width, most_lines))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    if least:
+        widths[-1] = len(rows[0][-1])
     rule = tuple("-" * width for width in widths)
     lines = [
         [cell.ljust(width) for cell, width in zip(row, widths)]

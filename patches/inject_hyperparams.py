@@ -41,6 +41,7 @@ from .._contract.state import cast_back
 from .._contract.updates import cast_updates, same_dtypes, subtrees_like
 from .._contract.widths import widest_real
 from .._engine.patch import Stock
+from .._tally import paused
 from .door.arguments import arguments_of
 from .door.rebuild import Call, call_of, in_place_of, parts_of, rebuild
 from .door.stock_dtypes import start_as_stock
@@ -72,6 +73,10 @@ def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
 
     def wrapped_transform(*args: Any, **kwargs: Any) -> Any:
         tx = built(*args, **kwargs)  # Checks the arguments, and has the right type.
+        static = arguments["static_args"]
+        types = _refused_types(inner_factory, signature.bind(*args, **kwargs)) - static
+        if types:
+            return replace(stock, **{**arguments, "static_args": static | types})(*args, **kwargs)
         factory = Factory(stock, arguments, signature.bind(*args, **kwargs))
         injected = _Injected(tx, hyperparams_of(*args, **kwargs), factory)
         again = Call(in_place, *args, **kwargs)
@@ -79,6 +84,24 @@ def replace(stock: Stock, *args: Any, **kwargs: Any) -> Any:
 
     in_place = in_place_of(inner_factory, wrapped_transform, call)
     return in_place
+
+
+def _refused_types(factory: Callable[..., Any], bound: inspect.BoundArguments) -> frozenset[str]:
+    """List the arguments that are types, such as dtypes, if the factory needs them as such.
+
+    A type can be called. Stock takes it for a schedule, and passes an array in its place.
+    """
+    types = frozenset(name for name, value in bound.arguments.items() if isinstance(value, type))
+    if types:
+        bound.arguments.update(dict.fromkeys(types, np.zeros((), np.float32)))
+        try:
+            with paused(stock_only=True):
+                factory(*bound.args, **bound.kwargs)
+        except TypeError:
+            return types
+        except Exception:  # Stock raises it, too.
+            pass
+    return frozenset()
 
 
 @dataclasses.dataclass(eq=False, repr=False)  # By identity: equinox hashes what a closure holds.

@@ -4,8 +4,8 @@ bfloat16 has 8 bits. Stock rounds params + updates to nearest, so a param of 1 d
 than 0.002, nor an average of weights by a small share of the distance. Here the sum is computed in
 float32, and rounded up or down, each as likely as it is near: the param is right on average. What
 is exact stays: frozen params, zero updates and the updates of ``master_weights``. A sum of float16
-stays finite; one of bfloat16 may become infinite from 3.38e38 on, as on stock. float32 and wider params, integers and complex numbers are stock's, and so is the
-derivative.
+stays finite; one of bfloat16 may become infinite from 3.38e38 on, as on stock. float32 and wider
+params, integers and complex numbers are stock's, and so is the derivative.
 
 There is no key and no state. If the state of the optimizer counts its steps, ``update`` notes that
 count for the arrays that it returns, by identity. ``apply_updates`` rounds each element by the
@@ -161,7 +161,7 @@ def _by_leaf(stock: Stock, how: _Rounded, first: PyTree, second: PyTree, *args: 
             results[place] = _rounded(how.exact, None, *pair, *args)
         else:
             results[place] = _rounded(how.exact, free_from_device(bits, pair[0]), *pair, *args)
-            note_bits(results[place], bits)
+            note_bits([results[place]], bits)
     return structure.unflatten(results[place] for place in range(len(pairs)))
 
 

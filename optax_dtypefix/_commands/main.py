@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from .. import OptaxDtypeFixError, OptaxDtypeFixWarning, State, status
 from .._api import RECORD
 from .._diagnosis.check_command.optimizer import OptimizerError
-from .._diagnosis.check_command.results import compare
+from .._diagnosis.check_command.results import OptimizerCheck, compare
 from .._diagnosis.check_command.source import refuse_missing
-from .._diagnosis.doctor import diagnose
+from .._diagnosis.doctor import Diagnosis, diagnose
 from .._diagnosis.import_optax import NoOptaxError, import_optax
 from .._diagnosis.scan.results import scan
 from .._engine.release import installed
@@ -27,6 +27,7 @@ from ..patches.releases import TESTED
 from .activate import UNREADABLE, activate, active_files, deactivate
 from .colour import painter
 from .parser import parse
+from .rows import Rows
 from .run import run
 
 if TYPE_CHECKING:
@@ -134,18 +135,33 @@ def _doctor(options: argparse.Namespace) -> int:
     known = [*filter(None, options.patches)]  # Not those that are removed.
     if options.patches and not known:
         return 0
-    found = diagnose(known)
-    text = found.as_text(
-        shutil.get_terminal_size().columns, verbose=options.verbose, paint=painter()
-    )
+    width, paint, rows = shutil.get_terminal_size().columns, painter(), Rows()
+
+    def show(so_far: Diagnosis) -> None:
+        rows.show(so_far.rows_as_text(width, paint=paint))
+
+    at_the_end = options.json or options.verbose
+    found = diagnose(known, None if at_the_end else show)
+    if not options.json:
+        rows.show(found.rows_as_text(width, verbose=options.verbose, paint=paint))
+    text = f"{found.conclusion}\n{rows.count(found.count, 'fault')}"
     return _say(options, text, found.as_dict(), 0 if found.ok else 1)
 
 
 def _check(options: argparse.Namespace) -> int:
     _look_for_optax()
     refuse_missing(options.target)
-    found = compare(options.target, options.params, x64=options.x64)
-    text = found.as_text(verbose=options.verbose)
+    rows = Rows()
+
+    def show(so_far: OptimizerCheck) -> None:
+        rows.show(so_far.rows(verbose=options.verbose))
+
+    found = compare(
+        options.target, options.params, x64=options.x64, show=None if options.json else show
+    )
+    if not options.json:
+        show(found)
+    text = f"{found.conclusion}\n{rows.count(len(found.checks), 'check')}"
     return _say(options, text, found.as_dict(), found.verdict)
 
 

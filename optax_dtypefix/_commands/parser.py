@@ -165,7 +165,9 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Sequence[str]]:
     try:
         if ours[0] in commands:
             _refuse_unknown_options(commands[ours[0]], ours[1:])
-        elif not any(option.startswith(ours[0]) for option in _OF_NO_COMMAND):
+        if ours[0] == "run":
+            _refuse_options_of_python(commands["run"], ours[-1])
+        elif ours[0] not in commands and not any(o.startswith(ours[0]) for o in _OF_NO_COMMAND):
             parser.error(_not_a_command(ours, commands))
         options, unknown = parser.parse_known_args(ours)
         if unknown:
@@ -218,6 +220,27 @@ def _refuse_unknown_options(command: argparse.ArgumentParser, arguments: Sequenc
             match = closest(option[2:], known, cutoff=0.5)
             advice = f"Did you mean --{match}?" if match else _see_help(command)
             command.error(f"there is no option {option}. {advice}")
+
+
+def _refuse_options_of_python(run: argparse.ArgumentParser, last: str) -> None:
+    """Say what to do about an option of Python in place of the program, as in ``run -I train.py``.
+
+    Args:
+      run: the parser of ``run``.
+      last: the last argument before those of the program.
+    """
+    known = run._option_string_actions
+    if not re.fullmatch("-[A-Za-z]+", last) or last[:2] in known:
+        return
+    if {*"IES"} & {*last}:
+        run.error(
+            f"under {last}, Python does not read the folder that imports the shim. Leave {last} "
+            f"out. Under -I and -E, `python -m optax_dtypefix activate` patches programs."
+        )
+    run.error(
+        f"{last} is no option of run. Options of Python come first: `python {last} -m "
+        f"optax_dtypefix run ...`"
+    )
 
 
 def _see_help(command: argparse.ArgumentParser) -> str:
@@ -327,11 +350,14 @@ def _patch_or_fault(name: str) -> str:
     if dot and patch_id in IDS:
         known = tuple(f"{patch_id}.{fault.id}" for fault in load(patch_id).faults)
     if name not in known:
-        what = "patch" if known is IDS else "fault"
+        what, lists = ("patch", "status") if known is IDS else ("fault", f"doctor {patch_id}")
         function = name.removeprefix("optax.")
         patches = faults_of(f"optax.{function}", Release(TESTED[-1], tested=True))
         advice = f"Patches of {function}: {', '.join(patches)}." if patches else ""
-        hint = advice or suggest(name.lower(), known)
+        near = closest(name.lower(), known, cutoff=0.5)
+        hint = advice or (
+            f"Did you mean {near!r}?" if near else f"To list them, run `optax-dtypefix {lists}`."
+        )
         raise argparse.ArgumentTypeError(f"Unknown {what} {name!r}. {hint}")
     return name
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +33,8 @@ from .wrong_arguments import refuse_traced, refuse_wrong
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+_State = TypeVar("_State")
+
 
 class StateChange(NamedTuple):
     """What `migrate_state` did with a leaf that is not as in a new state.
@@ -52,7 +54,7 @@ class StateChange(NamedTuple):
         return f"{self.where}: {self.message}"
 
 
-def migrate_state(tx: Any, params: PyTree, state: PyTree) -> tuple[PyTree, tuple[StateChange, ...]]:
+def migrate_state(tx: Any, params: PyTree, state: _State) -> tuple[_State, tuple[StateChange, ...]]:
     """Fit a restored state to the optimizer that goes on with it.
 
     Call it after you restore a checkpoint, whether stock or patched optax wrote it, and whether

@@ -9,20 +9,33 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import sys
+import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .bits import IN_CIRCLES, bits_of_step
-from .dtypes import PyTree, has_16_bits, leaves
-from .moments import moments
+from .dtypes import HALVES, PyTree, dtypes_in, leaves
+from .moments import roundings_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_NOTED: dict[int, tuple[weakref.ref[Any], Any]] = {}
+_Note = tuple["weakref.ref[Any]", Any]
+
+
+class _Notes(threading.local):
+    """The arrays that updates of this thread returned, by id, with the bits of their steps."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[int, _Note] = {}
+
+
+_NOTES = _Notes()
 
 _COUNTERS = ("count", "t", "step", "step_count", "gradient_step")
 
@@ -36,20 +49,20 @@ def counted(state: PyTree, given: PyTree) -> Iterator[None]:
       given: all trees that the step is given.
     """
     around = _OUTERMOST.get()
-    if around and traces_of(given) <= around[1]:
+    if around and traces_of(given) <= traces_of(around[1]):
         yield
         return
-    token = _OUTERMOST.set((state, traces_of(given)))
+    token = _OUTERMOST.set((state, given))
     try:
         yield
     finally:
         _OUTERMOST.reset(token)
 
 
-_OUTERMOST: contextvars.ContextVar[tuple[PyTree, set[int]] | None] = contextvars.ContextVar(
+_OUTERMOST: contextvars.ContextVar[tuple[PyTree, PyTree] | None] = contextvars.ContextVar(
     "outermost", default=None
 )
-"""The state that takes a step in this thread, and the traces that its arrays are part of."""
+"""The state that takes a step in this thread, and all trees that the step is given."""
 
 
 def bits_of_outermost(given: PyTree) -> Any:
@@ -59,7 +72,7 @@ def bits_of_outermost(given: PyTree) -> Any:
     bits for all later steps.
     """
     around = _OUTERMOST.get()
-    if around is None or not traces_of(given) <= around[1]:
+    if around is None or not traces_of(given) <= traces_of(around[1]):
         return None
     counters = counters_in(around[0])
     return bits_of_counters(counters) if counters else None
@@ -72,38 +85,50 @@ def traces_of(tree: PyTree) -> set[int]:
 
 
 def note(updates: PyTree, state: PyTree, params: PyTree) -> None:
-    """Note the step that updates are of, if the state after it counts.
+    """Note the step that updates are of, if the state counts.
 
     Args:
       updates: of any dtypes.
-      state: of the transformation that the user calls, with all others inside.
+      state: before the step, of the transformation that the user calls, with all others inside.
       params: as they were given, or None.
     """
-    if not any(map(has_16_bits, leaves((updates, params)))):
-        return
-    counters = counters_in(state)
-    if counters:
-        bits = bits_of_counters(counters)
-        for update in leaves(updates):
-            note_bits(update, bits)
+    if not dtypes_in((updates, params)).isdisjoint(HALVES):
+        counters = counters_in(state)
+        if counters:
+            _forget_failed_traces()
+            note_bits(leaves(updates), bits_of_counters(counters))
 
 
-def note_bits(array: Any, bits: Any) -> None:
-    """Note the bits of the step that an array is of."""
-    if isinstance(array, jax.Array):
-        key = id(array)
-        _NOTED[key] = weakref.ref(array, functools.partial(_forget, key)), bits
+def note_bits(arrays: list[Any], bits: Any) -> None:
+    """Note the bits of the step that arrays are of."""
+    notes = _NOTES.by_id
+    for array in arrays:
+        if isinstance(array, jax.Array):
+            # No function of ours: it runs for each array of each eager step.
+            forget = functools.partial(notes.pop, id(array))
+            notes[id(array)] = weakref.ref(array, forget), bits
 
 
 def noted_bits(array: Any) -> Any:
     """Return the bits of the step that an array is of; None if no step is noted."""
-    found = _NOTED.get(id(array))
+    found = _NOTES.by_id.get(id(array))
     return found[1] if found and found[0]() is array else None
 
 
-def _forget(key: int, reference: weakref.ref[Any]) -> None:
-    if key in _NOTED and _NOTED[key][0] is reference:
-        del _NOTED[key]
+def _forget_failed_traces() -> None:
+    """Forget the notes of traces that an exception ended, when the next trace begins.
+
+    Since jax 0.4.36 such a trace holds its tracers. The bits of a note hold the trace.
+    """
+    core: Any = sys.modules.get("jax._src.core")
+    outermost = getattr(core, "eval_trace", None)
+    if outermost is None or not _NOTES.by_id:
+        return
+    trace = core.trace_ctx.trace
+    if getattr(trace, "parent_trace", None) is outermost:  # No other trace is going on.
+        for key, (_, bits) in [*_NOTES.by_id.items()]:
+            if getattr(bits, "_trace", trace) is not trace:
+                del _NOTES.by_id[key]
 
 
 def counters_in(state: PyTree) -> list[Any]:
@@ -112,35 +137,34 @@ def counters_in(state: PyTree) -> list[Any]:
     A state of the user's may count in circles, and is left out. Arrays of an eager step may lie on
     different devices: the list has those on the devices of the first.
     """
-    found = [number for number in _fields_that_count(state) if _is_counter(number)]
+    found, nodes = [], [state]
+    for node in nodes:
+        kind: Any = type(node)
+        if not hasattr(kind, "_fields"):
+            parts = node.values() if isinstance(node, dict) else node
+            nodes += parts if isinstance(node, (dict, list, tuple)) else ()
+            continue
+        counts = kind.__module__.partition(".")[0] == "optax" and kind.__name__ not in IN_CIRCLES
+        skipped = roundings_of(kind)
+        for name, part in zip(kind._fields, node):
+            if not (counts and name in _COUNTERS):
+                nodes += () if name in skipped else (part,)
+            elif isinstance(part, jax.Array) and part.ndim == 0 and part.dtype.kind in "iu":
+                found.append(part)
     on_devices = [x for x in found if not isinstance(x, jax.core.Tracer)]
     if len(on_devices) < 2 or jax.local_device_count() == 1:
         return found
     return [x for x in on_devices if x.devices() == on_devices[0].devices()]
 
 
-def _fields_that_count(node: Any) -> Iterator[Any]:
-    kind = type(node)
-    if not hasattr(kind, "_fields"):
-        parts = node.values() if isinstance(node, dict) else node
-        if isinstance(node, (dict, list, tuple)):
-            for part in parts:
-                yield from _fields_that_count(part)
-        return
-    counts = kind.__module__.partition(".")[0] == "optax" and kind.__name__ not in IN_CIRCLES
-    for name, part in zip(kind._fields, node):
-        if counts and name in _COUNTERS:
-            yield part
-        elif name not in moments(kind):
-            yield from _fields_that_count(part)
-
-
-def _is_counter(number: Any) -> bool:
-    is_scalar = isinstance(number, jax.Array) and number.ndim == 0
-    return is_scalar and bool(jnp.issubdtype(number.dtype, jnp.integer))
-
-
 @jax.jit
 def bits_of_counters(counters: list[Any]) -> Any:
-    """Return the 16 bits of a step. Counters that move by one or not at all may be added."""
-    return bits_of_step(sum(jnp.asarray(each, jnp.uint32) for each in counters))
+    """Return the 16 bits of a step.
+
+    The largest counter leads. Counters that move with it are at a constant distance, which shifts
+    the bits. Where one stands still, the distance moves: bits differ in each step, less evenly.
+    """
+    counts = [jnp.asarray(each, jnp.uint32) for each in counters]
+    most = functools.reduce(jnp.maximum, counts)
+    behind = sum((most - each for each in counts[1:]), most - counts[0])
+    return bits_of_step(most) + (behind * np.uint32(40503)).astype(jnp.uint16)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import enum
 import itertools
 import os
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .. import __version__
 from .._engine.state import NOT_OPTED_IN, State
 from .._text import table
+from .fault_result import FIXED, FaultResult, Verdict, in_detail, summary
 from .processes import STOCK_AND_PATCHED, Written, run_workers
 
 if TYPE_CHECKING:
@@ -20,20 +20,7 @@ if TYPE_CHECKING:
 _WRITE_OUTCOMES = "optax_dtypefix._diagnosis.doctor_worker:write_outcomes"
 
 
-class Verdict(str, enum.Enum):
-    """What became of a fault, in the order in which the conclusion counts them."""
-
-    STILL_FAILS = "still fails"
-    NOT_SHOWN = "not shown"
-    FIXED = "fixed"
-    FIXED_BY_OTHERS = "fixed by others"
-    DISABLED = "disabled"
-    OPT_IN = "opt-in"
-    NOT_IN_RELEASE = "not in this release"
-
-
 _FOLDER = os.path.dirname(os.path.dirname(__file__))
-_FIXED = (Verdict.FIXED, Verdict.FIXED_BY_OTHERS)
 _NEXT_STEPS = {
     Verdict.STILL_FAILS: (
         "Patched optax still has these faults: {faults}. {first}lease report them with the output "
@@ -52,53 +39,17 @@ _NEXT_STEPS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class FaultResult:
-    """One fault. ``stock`` and ``patched`` are the errors there, None if there was none.
-
-    ``fixed_by`` has the patches that fix it, if it is fixed.
-    """
-
-    patch: str
-    fault: str
-    summary: str
-    upstream: str
-    stock: str | None
-    patched: str | None
-    verdict: Verdict
-    state: str
-    reason: str
-    fixed_by: tuple[str, ...] = ()
-
-    @property
-    def id(self) -> str:
-        """The id, as the pages name it."""
-        return f"{self.patch}.{self.fault}"
-
-    @property
-    def verdict_text(self) -> str:
-        """The verdict; where other patches fix the fault, with their names if they are known."""
-        if self.verdict is Verdict.FIXED_BY_OTHERS and self.fixed_by:
-            return f"fixed by {', '.join(self.fixed_by)}"
-        return self.verdict.value
-
-    @property
-    def messages(self) -> str:
-        """Both messages, in one line."""
-        patched = "" if self.patched is None else f"; patched: {self.patched.strip()}"
-        return " ".join(f"stock: {(self.stock or 'ok').strip()}{patched}".split())
-
-
-@dataclasses.dataclass(frozen=True)
 class Diagnosis:
     """What both processes found. ``report`` is the status of the patched one.
 
-    ``asked`` says whether the user named patches or faults.
+    ``asked`` says whether the user named patches or faults, and ``complete`` whether this is all.
     """
 
     report: Mapping[str, Any]
     tested: bool
     rows: tuple[FaultResult, ...]
     asked: bool = False
+    complete: bool = True
 
     @property
     def ok(self) -> bool:
@@ -153,9 +104,17 @@ class Diagnosis:
           verbose: one line a fault, with its messages, in place of one line a patch.
           paint: adds colour to a cell.
         """
+        return "\n".join([*self.rows_as_text(width, verbose=verbose, paint=paint), self.conclusion])
+
+    def rows_as_text(
+        self, width: int, *, verbose: bool = False, paint: Callable[[str], str] = str
+    ) -> list[str]:
+        """Return the text before the conclusion: of some patches, it is the start of that of all.
+
+        But not with ``verbose``, whose columns are as wide as their widest cells.
+        """
         if self.asked:
-            parts = (_in_detail([*mine], paint) for _, mine in self._by_patch)
-            return "\n".join([*parts, self.conclusion])
+            return [in_detail([*mine], paint) for _, mine in self._by_patch]
         heading = f"optax {self.report['optax_version']}, jax {self.report['jax_version']}"
         if verbose:
             heading += f"\nin {self.report['optax_location']}"
@@ -168,10 +127,21 @@ class Diagnosis:
             cells += [(row.patch, row.fault, row.verdict_text, row.messages) for row in rows]
         else:
             cells = [("patch", "state", "faults")]
-            cells += [(*key, _summary([*mine])) for key, mine in self._by_patch]
+            cells += [(*key, summary([*mine])) for key, mine in self._by_patch]
         # A message is not cut, and last.
-        lines = [*table(cells, None if verbose else width, paint), ""] if rows else []
-        return "\n".join([heading, "", *lines, self.conclusion])
+        least = () if verbose else self._least_widths
+        lines = table(cells, None if verbose else width, paint, least=least) if rows else []
+        return [heading, "", *lines, *[""] * self.complete * bool(rows)]
+
+    @property
+    def _least_widths(self) -> tuple[int, ...]:
+        patches = self.report.get("patches", ())
+        return tuple(max([0, *(len(p[key]) for p in patches)]) for key in ("id", "state"))
+
+    @property
+    def count(self) -> int:
+        """The number of faults that the release may have."""
+        return len(self._rows_of_release)
 
     @property
     def _rows_of_release(self) -> list[FaultResult]:
@@ -182,25 +152,42 @@ class Diagnosis:
         return itertools.groupby(self._rows_of_release, lambda row: (row.patch, row.state))
 
 
-def diagnose(ids: Sequence[str]) -> Diagnosis:
+def diagnose(ids: Sequence[str], show: Callable[[Diagnosis], None] | None = None) -> Diagnosis:
     """Run the reproducers of some patches, or of all, on stock and on patched optax.
 
     Args:
       ids: patches, or faults such as ``multi_steps.inner_drift``; all if empty.
+      show: if given, called meanwhile with the patches whose faults are reproduced so far.
 
     Raises:
       NoOptaxError: optax cannot be imported there.
     """
-    stock, patched = run_workers(_WRITE_OUTCOMES, ids, STOCK_AND_PATCHED).values()
+
+    def show_so_far(written: list[Written]) -> None:
+        if show and all(process.entries for process in written):
+            show(_read(*written, asked=bool(ids), complete=False))
+
+    meanwhile = show_so_far if show else None
+    workers = run_workers(_WRITE_OUTCOMES, ids, STOCK_AND_PATCHED, meanwhile)
+    return _read(*workers.values(), asked=bool(ids), complete=True)
+
+
+def _read(stock: Written, patched: Written, *, asked: bool, complete: bool) -> Diagnosis:
+    """Read what both processes wrote: until both have written about a patch, that is left out."""
     header = patched.entries[0]
     report = [entry["report"] for entry in patched.entries if "report" in entry][-1]
     states = {state["id"]: state for state in report["patches"]}
-    rows = []
-    for fault in header["faults"]:
-        before, after = (_outcome(written, fault) for written in (stock, patched))
-        status = states[fault["patch"]]
-        rows.append(_result(fault, before, after, status, tested=header["tested"]))
-    return Diagnosis(report, header["tested"], tuple(rows), asked=bool(ids))
+    # A patch may fail when a reproducer calls it.
+    states.update((e["patch"], e["status"]) for e in patched.entries if "status" in e)
+    rows: list[FaultResult] = []
+    for patch, mine in itertools.groupby(header["faults"], lambda fault: fault["patch"]):
+        pairs = [(fault, *(_outcome(of, fault) for of in (stock, patched))) for fault in mine]
+        waits = any(f["in_release"] and not ("patch" in a and "patch" in b) for f, a, b in pairs)
+        if waits and not complete:
+            break
+        for fault, before, after in pairs:
+            rows.append(_result(fault, before, after, states[patch], tested=header["tested"]))
+    return Diagnosis(report, header["tested"], tuple(rows), asked, complete)
 
 
 def _outcome(written: Written, fault: Mapping[str, Any]) -> dict[str, Any]:
@@ -235,7 +222,7 @@ def _result(
         verdict=verdict,
         state=status["state"],
         reason=status["reason"],
-        fixed_by=tuple(after["fixed_by"]) if verdict in _FIXED else (),
+        fixed_by=tuple(after["fixed_by"]) if verdict in FIXED else (),
     )
 
 
@@ -251,35 +238,3 @@ def _verdict(stock: str | None, patched: str | None, status: Mapping[str, Any]) 
     # that a wrapper around this optimizer raises.
     applied = status["state"] == State.APPLIED.value
     return Verdict.FIXED if applied else Verdict.FIXED_BY_OTHERS
-
-
-def _summary(rows: Sequence[FaultResult]) -> str:
-    """Count the fixed faults of a patch, and name those that are not fixed by this patch."""
-    fixed = sum(row.verdict in _FIXED for row in rows)
-    others: dict[str, list[str]] = {}
-    for row in sorted(rows, key=lambda row: list(Verdict).index(row.verdict)):  # The worst first.
-        if row.verdict is not Verdict.FIXED:
-            others.setdefault(row.verdict_text, []).append(row.fault)
-    whole = len(others) == 1 and len(rows) == len(next(iter(others.values())))
-    named = (text if whole else f"{text}: {', '.join(faults)}" for text, faults in others.items())
-    return "; ".join([f"{fixed}/{len(rows)} fixed", *named])
-
-
-def _in_detail(rows: Sequence[FaultResult], paint: Callable[[str], str]) -> str:
-    """Return a count of the faults of a patch, and every detail of each."""
-    heading = f"{rows[0].patch}: {paint(rows[0].state)}, {paint(_summary(rows))}"
-    if rows[0].state != State.APPLIED.value:
-        heading += f"\n  {rows[0].reason}"
-    return "\n\n".join([heading, *(_details(row, paint) for row in rows)]) + "\n"
-
-
-def _details(row: FaultResult, paint: Callable[[str], str]) -> str:
-    sections = {
-        "stock": row.stock or "ok",
-        "patched": row.patched or "ok",
-        "upstream": row.upstream or "no known issue",
-    }
-    lines = [f"{row.id}: {paint(row.verdict_text)}", f"  {row.summary}"]
-    for title, text in sections.items():
-        lines += [f"  {title}:", *(f"    {line}" for line in text.strip().splitlines())]
-    return "\n".join(lines)

@@ -63,7 +63,14 @@ def write_outcomes(path: str, *ids: str) -> None:
             outcome, fixed_by = _outcome(fault), [patch_id]
             if outcome is None and applied and patch_id not in applied:
                 fixed_by = _fixed_by(fault, patches_at_work(before))
-            write(patch=patch_id, fault=fault.id, outcome=outcome, fixed_by=fixed_by)
+            status_now = next(patch for patch in status() if patch.id == patch_id).as_dict()
+            write(
+                patch=patch_id,
+                fault=fault.id,
+                outcome=outcome,
+                fixed_by=fixed_by,
+                status=status_now,
+            )
         write(report=status().as_dict())  # A reproducer may have imported a pending module.
 
 

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from .._engine_instance import ENGINE
@@ -33,6 +34,9 @@ getattr(importlib.import_module(module), name)(*sys.argv[2:])
 os._exit(0)  # Python would wait for the threads that the user's program started.
 """
 
+_PAUSE = 0.2
+"""Seconds between two looks at what processes have written."""
+
 STOCK_AND_PATCHED: Mapping[str, Mapping[str, str]] = {
     "stock": {"OPTAX_DTYPEFIX": "off"},
     "patched": {},
@@ -47,7 +51,10 @@ class Written(NamedTuple):
 
 
 def run_workers(
-    function: str, arguments: Sequence[str], ways: Mapping[str, Mapping[str, str]]
+    function: str,
+    arguments: Sequence[str],
+    ways: Mapping[str, Mapping[str, str]],
+    meanwhile: Callable[[list[Written]], None] | None = None,
 ) -> dict[str, Written]:
     """Call a function in several processes at the same time.
 
@@ -55,6 +62,7 @@ def run_workers(
       function: as ``module:name``. It writes JSON lines to the path that is its first argument.
       arguments: its further arguments.
       ways: for each process its name, and the environment variables to set.
+      meanwhile: if given, called now and then with what the processes have written so far.
 
     Raises:
       NoOptaxError: a process wrote nothing; the message has its stderr.
@@ -77,6 +85,9 @@ def run_workers(
             stack.callback(process.wait)
             stack.callback(process.kill)  # First. What has ended notices nothing.
             started[name] = process, path, stderr
+        while meanwhile and any(process.poll() is None for process, *_ in started.values()):
+            time.sleep(_PAUSE)
+            meanwhile([Written(_entries(path), 0) for _, path, _ in started.values()])
         written = {}
         for name, (process, path, stderr) in started.items():
             code, entries = process.wait(), _entries(path)

@@ -49,8 +49,9 @@ class Check:
       violations: how the transformation breaks the contract; of values, the first of each kind and
         leaf.
       error: the exception that the transformation raised, if it did.
-      built_before: the functions that built parts of the transformation before they were patched.
-        These parts are stock until they are built again. That alone breaks nothing.
+      built_before: the functions that built parts of the transformation before they were patched,
+        or in a process without patches that wrote a pickle. These parts are stock until they are
+        built again. That alone breaks nothing.
       notes: which values were not compared, and why.
       if_ok: the text of ``str()`` if there is no violation.
     """
@@ -78,7 +79,8 @@ class Check:
         lines = [*map(str, self.violations)] or [self.if_ok]
         if self.built_before:
             stock = ", ".join(self.built_before)
-            lines.insert(0, f"built before the patches were applied, so still stock: {stock}")
+            when = "before the patches were applied, or by a process without them"
+            lines.insert(0, f"built {when}, so still stock: {stock}")
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
     def __repr__(self) -> str:

@@ -12,6 +12,7 @@ from .._contract.dtypes import PyTree, is_number, leaves
 from .._engine.built_before import builder_of, parts_of
 from .._engine_instance import ENGINE
 from .._errors import summarize
+from .._loaded_stock import builder_elsewhere
 from .result import Check, Violation
 
 if TYPE_CHECKING:
@@ -53,10 +54,11 @@ def run_check(
 
 
 def list_built_before(tx: Any, engine: Engine) -> tuple[str, ...]:
-    """Name the functions that built parts of a transformation before they were patched."""
-    functions = (f for f in parts_of(tx, engine.package) if type(f) in (FunctionType, MethodType))
+    """Name the functions that built parts of a transformation before or where they were stock."""
+    functions = [f for f in parts_of(tx, engine.package) if type(f) in (FunctionType, MethodType)]
     known: set[Any] = set().union(*(engine.built_before or ()))
-    return tuple(sorted({builder_of(f) for f in functions if f in known}))
+    elsewhere = set(filter(None, map(builder_elsewhere, functions)))
+    return tuple(sorted(elsewhere.union(builder_of(f) for f in functions if f in known)))
 
 
 def line_of(error: BaseException) -> str:

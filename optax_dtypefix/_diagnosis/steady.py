@@ -55,6 +55,9 @@ _UNITS = 4.0
 With the user's larger shapes they have more.
 """
 
+_ENDED = 1e-4
+"""Updates below this fraction of the largest are the end of a schedule: the last may be no 0."""
+
 _TINY = 2.0**-23
 """Twice the smallest float16 above zero."""
 
@@ -102,10 +105,13 @@ def find_stalls(
     except Exception as error:  # Its state may change, so that no loop takes it.
         notes[f"no run with steady gradients: {summarize(error)}"] = None
         return
-    last = blocks[-1]
     if not (problem.is_random(first) or Run(problem, first).rounds_params):
-        for where, got, wanted in zip(problem.paths, last.got, last.wanted):
-            yield from _wrong_update(where, got / _BLOCK, wanted / _BLOCK)
+        for i, where in enumerate(problem.paths):
+            count = _blocks_with_updates(blocks, i)
+            block, steps = blocks[count - 1], count * _BLOCK
+            if steps < STEPS:
+                notes[f"no updates after step {steps}: compared up to there"] = None
+            yield from _wrong_update(where, block.got[i] / _BLOCK, block.wanted[i] / _BLOCK, steps)
     flat, _ = jax.tree_util.tree_flatten_with_path(params)
     rounded = [
         (
@@ -113,7 +119,7 @@ def find_stalls(
             *(sum(column) for column in zip(*((b.moved[i], b.asked[i]) for b in blocks))),
             float(jnp.finfo(param.dtype).eps),
         )
-        for i, (path, param) in enumerate(flat if last.moved else ())
+        for i, (path, param) in enumerate(flat if blocks[-1].moved else ())
         if has_16_bits(param)
     ]
     units = sum(np.sum(np.abs(asked)) / unit for _, _, asked, unit in rounded) / STEPS
@@ -122,28 +128,36 @@ def find_stalls(
             yield from _wrong_param(*one)
 
 
-def _wrong_update(where: str, got: Any, wanted: Any) -> Iterator[Violation]:
+def _blocks_with_updates(blocks: list[_Sums], leaf: int) -> int:
+    """Count the blocks up to the last one with updates: a schedule may end at 0 before."""
+    sizes = [np.abs(block.wanted[leaf]) + np.abs(block.got[leaf]) for block in blocks]
+    totals = [float(np.sum(size)) for size in sizes]
+    ended = _ENDED * max(totals)
+    return next((n for n in range(len(totals), 0, -1) if not totals[n - 1] <= ended), len(totals))
+
+
+def _wrong_update(where: str, got: Any, wanted: Any, steps: int) -> Iterator[Violation]:
     if not np.all(np.abs(wanted) < _LARGEST):
         return
     if not np.all(np.isfinite(got)):
         message = "nan" if np.any(np.isnan(got)) else "inf"
-        yield Violation("not finite", where, message, STEPS, _GRADIENTS)
+        yield Violation("not finite", where, message, steps, _GRADIENTS)
         return
     error, size = (float(np.sum(np.abs(update))) for update in (got - wanted, wanted))
     if error <= max(_OFF * size, _TINY * np.size(wanted)):
         return
     times = float(np.sum(got * wanted) / np.sum(wanted * wanted))
     if times == 0.0:
-        yield Violation("stalls", where, f"zero instead of {size:.2g}", STEPS, _GRADIENTS)
+        yield Violation("stalls", where, f"zero instead of {size:.2g}", steps, _GRADIENTS)
     elif times > 1.0 + _OFF / 2:
         message = f"updates {times:.2f} times too large"
-        yield Violation("update", where, message, STEPS, _GRADIENTS)
+        yield Violation("update", where, message, steps, _GRADIENTS)
     elif times < 1.0 - _OFF / 2:
         message = f"updates too small, {times:.2f} of their size"
-        yield Violation("update", where, message, STEPS, _GRADIENTS)
+        yield Violation("update", where, message, steps, _GRADIENTS)
     else:
         message = f"updates off by {error / size:.0%}"
-        yield Violation("update", where, message, STEPS, _GRADIENTS)
+        yield Violation("update", where, message, steps, _GRADIENTS)
 
 
 def _wrong_param(where: str, moved: Any, asked: Any, unit: float) -> Iterator[Violation]:

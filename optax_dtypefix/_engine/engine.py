@@ -6,7 +6,6 @@ thread can fork: in the child the import would never end.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import sys
 from typing import TYPE_CHECKING
@@ -20,10 +19,11 @@ from .lock import LOADING, LOCK
 from .state import REVERTED, UNDECIDED, State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Generator, Iterable
     from types import ModuleType
 
     from .._diagnosis.report import Report
+    from .stock_block import StockBlock
 
 
 class Engine(Patches):
@@ -72,9 +72,14 @@ class Engine(Patches):
                 strict=self.settings.strict,
             )
 
-    @contextlib.contextmanager
-    def disabled(self, *ids: str) -> Iterator[None]:
+    def disabled(self, *ids: str) -> StockBlock:
         """Run the ``with`` block with stock behaviour, in all threads. Nests."""
+        with LOADING:
+            from .stock_block import StockBlock
+
+        return StockBlock(self._without, ids, {})
+
+    def _without(self, *ids: str) -> Generator[None, None, None]:
         block = self.choose(ids)
         self.blocks.append(block)
         try:  # Around the entry too, which Ctrl-C may interrupt.

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, Callable, cast
 from ..._engine.release import installed
 from ..._engine.when_called import load
 from ..._errors import OptaxDtypeFixError
+from ..._loaded_stock import report_stock
 from ..releases import TESTED
 from ..wrapped import BUILDERS
 from .closures import is_filled, is_of_optax
@@ -78,6 +79,10 @@ def _lift(
     known = getattr(stock, "_patches_below", None) or _look_below(stock, (places, tally, failed))
     optax_own, asking_for = known
     tx = optax_own(cls, *args, **kwargs)
+    scope = getattr(update, "__globals__", {})
+    module = sys.modules.get(scope.get("__name__", ""))
+    if module is not None and module.__dict__ is not scope:  # Cloudpickle loads it.
+        report_stock(tx)
     asking = asking_for.get(builder)
     if not asking or not is_of_optax(update):
         return tx

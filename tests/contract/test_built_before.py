@@ -44,7 +44,7 @@ SCRIPT = """
 
     first, second, third = (str(shim.check(tx, params)) for tx in (adam, hyper, steps))
     assert first.splitlines()[0] == (
-        "built before the patches were applied, so still stock: "
+        "built before the patches were applied, or by a process without them, so still stock: "
         "add_decayed_weights, chain, scale, scale_by_adam"
     )
     assert shim.check(adam, params).ok and first.endswith("see check_values")

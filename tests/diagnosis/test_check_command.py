@@ -86,7 +86,15 @@ def test_patches_that_act_while_it_is_built_are_needed(tmp_path: Path, name: str
         """,
         "train.py",
     )
-    found = compare(parse_name(f"{path}:{name}"), parse_dtypes("float32,bfloat16"), x64=False)
+    shown: list[list[str]] = []
+    found = compare(
+        parse_name(f"{path}:{name}"),
+        parse_dtypes("float32,bfloat16"),
+        x64=False,
+        show=lambda some: shown.append(some.rows()),
+    )
+    assert all(found.rows()[: len(some)] == some for some in shown)
+    assert min(map(len, shown)) < max(map(len, shown))
     single, half = found.checks
     assert (single.verdict, half.verdict) == (Verdict.FINE, Verdict.FIXED)
     assert single.needs == []
@@ -148,7 +156,7 @@ def test_what_the_settings_switch_off_stays(command: Python) -> None:
         OPTAX_DTYPEFIX_DISABLE="inject_hyperparams",
     )
     assert (done.returncode, done.stderr) == (Verdict.STAYS, "")
-    heading, stock, patched, _, conclusion, left_out, advice, page = done.stdout.splitlines()
+    heading, stock, patched, _, conclusion, left_out, advice, page, _ = done.stdout.splitlines()
     assert heading == "inject, w=bfloat16[3,4]"
     assert stock.startswith("  stock    nan at step 1 (updates['w'])")
     assert patched == stock.replace("stock  ", "patched")

@@ -149,6 +149,28 @@ def test_a_moment_that_stalls_is_found(dtype: Any) -> None:
     assert check_values(tx, shapes(dtype), steps=300).ok  # Without that run.
 
 
+@pytest.mark.parametrize(
+    ("schedule", "steps"),
+    [
+        (optax.piecewise_constant_schedule(0.01, {1000: 0.0}), 1000),
+        (optax.linear_schedule(0.01, 0.0, 1000), 1000),  # It ends near 0.
+        (lambda count: jnp.where(count < 1500, 0.01, 0.0), 1500),
+        (lambda count: 0.01 / (1.0 + 0.01 * count), 2000),
+    ],
+)
+def test_a_moment_that_stalls_is_found_where_a_schedule_ends(schedule: Any, steps: int) -> None:
+    """A fault of stock: trace(0.99) in bfloat16 is too small."""
+    tx = optax.sgd(schedule, momentum=0.99)
+    with optax_dtypefix.disabled("bfloat16_moments"):
+        stock = optax.sgd(schedule, momentum=0.99)
+        found = check_values(stock, shapes(jnp.bfloat16))
+    wrong = {(p.kind, p.step) for p in found if p.kind == "update"}
+    assert wrong == {("update", steps)}
+    note = f"no updates after step {steps}: compared up to there"
+    assert found.notes == (() if steps == 2000 else (note,))
+    assert check_values(tx, shapes(jnp.bfloat16)).ok
+
+
 @pytest.mark.parametrize("dtype", HALF)
 def test_params_that_do_not_move_are_found(dtype: Any) -> None:
     tx = optax.sgd(1e-4)

@@ -62,8 +62,9 @@ def test_faults_are_shown_on_stock_and_fixed_when_patched(command: Python) -> No
     switched_off = [line.split() for line in table[2:] if not line.startswith("multi_steps")]
     assert switched_off
     assert {(patch, verdict) for patch, _, verdict, *_ in switched_off} == {("fromage", "disabled")}
-    assert lines[-2].startswith(f"optax {OPTAX}: ")
-    assert "Your settings disable these patches: fromage." in lines[-1]
+    assert lines[-3].startswith(f"optax {OPTAX}: ")
+    assert "Your settings disable these patches: fromage." in lines[-2]
+    assert re.fullmatch(r"\d+ faults in \d+ s", lines[-1])
 
 
 # A patch of the real optax whose faults fail in every way.
@@ -206,6 +207,47 @@ def test_a_crashed_process_does_not_count_as_fixed() -> None:
     )
     assert row.patched == "no outcome: the process ended with code 3"
     assert row.verdict == "still fails"
+
+
+def written(*outcomes: tuple[str, str | None]) -> Written:
+    faults = [{**FAULT, "patch": patch, "fault": f"{patch}1"} for patch in ("a", "b", "long_name")]
+    faults[1]["in_release"] = False
+    status = {"reason": "so", "state": "applied"}
+    patches = [{"id": fault["patch"], **status} for fault in faults]
+    versions = {"optax_version": "1.2.3", "jax_version": "4.5.6", "installation": ""}
+    header = {"report": {**versions, "patches": patches}, "tested": True, "faults": faults}
+    entries = (
+        {"patch": patch, "fault": f"{patch}1", "outcome": text, "fixed_by": [], "status": status}
+        for patch, text in outcomes
+    )
+    return Written([header, *entries], 0)
+
+
+def test_the_rows_come_one_by_one_and_do_not_change() -> None:
+    stock, patched = [("a", "wrong"), ("long_name", "x" * 99)], [("a", None), ("long_name", "z")]
+    seen = []
+    for on_stock, on_patched in ((0, 0), (1, 0), (1, 1), (2, 1), (2, 2)):
+        both = written(*stock[:on_stock]), written(*patched[:on_patched])
+        seen.append(_doctor._read(*both, asked=False, complete=False))
+    assert [[row.patch for row in found.rows] for found in seen] == [
+        [],
+        [],
+        ["a", "b"],  # The release cannot have that of b.
+        ["a", "b"],
+        ["a", "b", "long_name"],
+    ]
+    whole = _doctor._read(written(*stock), written(*patched), asked=False, complete=True)
+    lines = whole.as_text(60).splitlines()
+    for found in seen:
+        some = found.rows_as_text(60)
+        assert lines[: len(some)] == some
+    assert whole.count == 2
+
+
+def test_a_process_that_ends_early_leaves_no_row_out() -> None:
+    both = written(("a", "wrong")), written()
+    found = _doctor._read(*both, asked=False, complete=True)
+    assert [row.patch for row in found.rows] == ["a", "b", "long_name"]
 
 
 def row(verdict: str, stock: str | None = "wrong", patched: str | None = None) -> FaultResult:
@@ -361,7 +403,8 @@ def test_a_patch_whose_file_cannot_be_imported_is_a_failure(command: Python) -> 
         "multi_steps: failed, 0/1 fixed; still fails\n  ImportError: broken"
     )
     assert "\nmulti_steps.inner_drift: still fails\n" in run.stdout
-    *_, count, installation, advice = run.stdout.splitlines()
+    *_, count, installation, advice, time = run.stdout.splitlines()
+    assert re.fullmatch(r"1 fault in \d+ s", time)
     assert count == f"optax {OPTAX}: 1 still fails."
     assert installation.startswith("multi_steps failed (ImportError: broken) in /")
     assert installation.endswith(f" Install optax-dtypefix {optax_dtypefix.__version__} again.")

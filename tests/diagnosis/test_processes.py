@@ -54,6 +54,33 @@ def test_it_finds_what_this_process_finds(
     }
 
 
+def test_what_is_written_is_seen_meanwhile(
+    cwd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "waiting.py").write_text(
+        "import os, time\n"
+        "def write(path, go):\n"
+        "    with open(path, 'w') as file:\n"
+        "        print('1', file=file, flush=True)\n"
+        "        while not os.path.exists(go):\n"
+        "            time.sleep(0.01)\n"
+        "        print('2', file=file, flush=True)\n"
+    )
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    seen = []
+
+    def meanwhile(written: list[Written]) -> None:
+        entries = [found.entries for found in written]
+        seen.append(entries)
+        if entries == [[1], [1]]:
+            (cwd / "go").touch()
+
+    arguments = (str(cwd / "go"),)
+    found = run_workers("waiting:write", arguments, {"one": {}, "other": {}}, meanwhile)
+    assert [[1], [1]] in seen
+    assert found == {"one": Written([1, 2], 0), "other": Written([1, 2], 0)}
+
+
 def test_it_does_not_wait_for_threads_of_the_user(
     cwd: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

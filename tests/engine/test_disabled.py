@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import pytest
@@ -11,6 +12,9 @@ import pytest
 from optax_dtypefix import State
 from optax_dtypefix._engine.engine import Engine
 from support.fakepackage import NAME, FakePackage, engine_of, negate, on, patch, start
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @pytest.fixture
@@ -58,6 +62,29 @@ def test_as_a_decorator_it_works_for_every_call(pkg: Any, engine: Engine) -> Non
         return pkg.scale(5)
 
     assert [stock_scale(), pkg.scale(5), stock_scale()] == [10, -10, 10]
+
+
+def test_it_refuses_to_decorate_what_runs_after_the_call(pkg: Any, engine: Engine) -> None:
+    """By Python's own context managers, the block would be over before the function runs."""
+
+    def generator() -> Iterator[Any]:
+        yield pkg.scale(5)
+
+    async def coroutine() -> Any:
+        return pkg.scale(5)
+
+    async def both() -> Any:
+        yield pkg.scale(5)
+
+    for function in (generator, coroutine, both, functools.partial(coroutine)):
+        with pytest.raises(TypeError, match=r"Write `with optax_dtypefix.disabled\(\):` inside it"):
+            engine.disabled()(function)
+
+    def inside() -> Iterator[Any]:
+        with engine.disabled():
+            yield pkg.scale(5)
+
+    assert [*inside()] == [10]
 
 
 def test_a_reverted_patch_stays_reverted(pkg: Any, engine: Engine) -> None:

@@ -115,8 +115,16 @@ def test_an_unknown_id_warns_with_a_suggestion(name: str) -> None:
 def test_all_is_named_where_it_is_valid(word: str) -> None:
     with pytest.warns(OptaxDtypeFixWarning, match=r"\ball\b"):
         read(OPTAX_DTYPEFIX_DISABLE=word)
-    with pytest.warns(OptaxDtypeFixWarning, match=r"Valid: multi_steps, zero_nans, prodigy\b"):
+
+
+@pytest.mark.parametrize("word", ["ALL", "all"])
+def test_all_where_it_is_not_valid_says_what_to_do(word: str) -> None:
+    with pytest.warns(OptaxDtypeFixWarning, match="Name the opt-in patches: float32_moments"):
         read(OPTAX_DTYPEFIX_ENABLE=word)
+    with pytest.warns(OptaxDtypeFixWarning, match="is patched.. Unset the variable: then all"):
+        read(OPTAX_DTYPEFIX_ONLY=word)
+    with pytest.raises(OptaxDtypeFixError, match="Unset the variable: then all patches"):
+        read(OPTAX_DTYPEFIX_ONLY=word, OPTAX_DTYPEFIX_STRICT="1")
 
 
 @pytest.mark.parametrize("several", ["prodigy multi_steps", "prodigy;multi_steps"])

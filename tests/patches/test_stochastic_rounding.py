@@ -290,17 +290,20 @@ def test_few_numbers_move_as_right_as_many(count: int) -> None:
 
 
 def test_a_number_alone_follows_noisy_gradients() -> None:
-    noise = 1 + normal(3000)
-    found = [
-        float(
-            trained(
-                optax.adam(3e-4), jnp.asarray(4.0, dtype), lambda p, n: n.astype(p.dtype), noise
-            )
+    """Random bits would be .12 off, the root of a sum over 3,000 steps."""
+    tx, runs = optax.adam(3e-4), 1 + normal((16, 3000))
+    exact, found = (
+        np.stack(
+            [
+                trained(tx, jnp.asarray(4.0, dtype), lambda p, n: n.astype(p.dtype), noise)
+                for noise in runs
+            ]
         )
         for dtype in (jnp.float32, jnp.bfloat16)
-    ]
-    assert found[0] < 3.5
-    assert found[1] - 4 == pytest.approx(found[0] - 4, rel=0.05)
+    )
+    assert (exact < 3.5).all()
+    np.testing.assert_allclose(found.mean() - 4, exact.mean() - 4, rtol=0.05)
+    assert np.sqrt(((found - exact) ** 2).mean()) < 0.06
 
 
 TABLE, ROW = (1501, 24), 777
@@ -515,7 +518,7 @@ def test_a_step_that_repeats_is_rounded_the_same_way() -> None:
 
 
 @pytest.mark.parametrize(
-    ("counted", "crc32"), [(True, 798760385), (False, 1975551882)], ids=["counted", "data"]
+    ("counted", "crc32"), [(True, 1811271510), (False, 1975551882)], ids=["counted", "data"]
 )
 def test_the_bits_are_those_of_every_release(counted: bool, crc32: int) -> None:
     """A run that goes on with other versions of optax and jax rounds as before."""

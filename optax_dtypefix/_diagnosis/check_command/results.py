@@ -11,7 +11,7 @@ from ..processes import STOCK_AND_PATCHED, Written, run_workers
 from .optimizer import OptimizerError, OptimizerName
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from .params import NamedParams
 
@@ -128,13 +128,22 @@ class OptimizerCheck:
 
     def as_text(self, *, verbose: bool = False) -> str:
         """Return some lines for each params, and the conclusion; all problems if ``verbose``."""
+        return "\n".join([*self.rows(verbose=verbose), self.conclusion])
+
+    @property
+    def conclusion(self) -> str:
+        """Whether the optimizer is affected, what is not checked, and what to do next."""
+        conclusion, *advice = self._conclusion()
+        left_out = f"Not checked: {self._not_checked}. {_ADD_UP}"
+        return "\n".join([conclusion, *[left_out] * bool(self._not_checked), *advice])
+
+    def rows(self, *, verbose: bool = False) -> list[str]:
+        """Return the lines for each params."""
         lines = []
         for check in self.checks:
             name = f"{self.name.name}, {check.params.name}"
             lines += [name, *check.lines(verbose=verbose), ""]
-        conclusion, *advice = self._conclusion()
-        left_out = f"Not checked: {self._not_checked}. {_ADD_UP}"
-        return "\n".join([*lines, conclusion, *[left_out] * bool(self._not_checked), *advice])
+        return lines
 
     def _conclusion(self) -> Iterator[str]:
         optax = f"optax {self.report['optax_version']}, jax {self.report['jax_version']}"
@@ -167,13 +176,20 @@ class OptimizerCheck:
         yield "What to do about each problem: `python -m optax_dtypefix check --help`."
 
 
-def compare(name: OptimizerName, every: Sequence[NamedParams], *, x64: bool) -> OptimizerCheck:
+def compare(
+    name: OptimizerName,
+    every: Sequence[NamedParams],
+    *,
+    x64: bool,
+    show: Callable[[OptimizerCheck], None] | None = None,
+) -> OptimizerCheck:
     """Check an optimizer on stock and on patched optax.
 
     Args:
       name: the optimizer.
       every: the params to check it on.
       x64: whether JAX is in 64-bit mode; it is if a param has 64 bits.
+      show: if given, called meanwhile with the params that are checked so far, without a report.
 
     Raises:
       OptimizerError: there is no such optimizer, or it does not run on such params.
@@ -181,7 +197,17 @@ def compare(name: OptimizerName, every: Sequence[NamedParams], *, x64: bool) -> 
     """
     mode = "x64" if x64 or any(params.needs_x64 for params in every) else "x32"
     arguments = (*name, mode, *(params.params for params in every))
-    stock, patched = run_workers(_WRITE_FINDINGS, arguments, STOCK_AND_PATCHED).values()
+
+    def show_so_far(written: list[Written]) -> None:
+        checks = tuple(ParamsCheck(*one) for one in zip(every, *map(_findings, written)))
+        for check in checks:
+            refuse_unfit(name, check)
+        if show:
+            show(OptimizerCheck(name, {}, checks))
+
+    meanwhile = show_so_far if show else None
+    workers = run_workers(_WRITE_FINDINGS, arguments, STOCK_AND_PATCHED, meanwhile)
+    stock, patched = workers.values()
     reports = [entry["report"] for entry in patched.entries if "report" in entry]
     failures = [entry["failure"] for entry in patched.entries if "failure" in entry]
     if failures:
@@ -200,8 +226,12 @@ def found_by(written: Written, count: int) -> list[Mapping[str, Any]]:
     kind = "build" if written.entries[-1].get("building") else "error"
     problem = {"check": "dtypes", "kind": kind, "where": "", "text": why}
     missing = {"problems": [problem], "unfit": True, "at_work": []}
-    found = [entry for entry in written.entries if "problems" in entry]
+    found = _findings(written)
     return [*found, *[missing] * (count - len(found))]
+
+
+def _findings(written: Written) -> list[Mapping[str, Any]]:
+    return [entry for entry in written.entries if "problems" in entry]
 
 
 def refuse_unfit(name: OptimizerName, check: ParamsCheck) -> None:

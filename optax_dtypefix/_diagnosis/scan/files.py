@@ -32,6 +32,7 @@ _TIMED = re.compile(
 
 _NOT_PYTHON = re.compile(r"\s*%%(?!time\b|timeit\b|capture\b|prun\b|memit\b)")
 _DTYPES = re.compile(rb"\b(bfloat16|float16|float32|float64|complex64|complex128)\b")
+_MENTIONS = re.compile(rb"optax|apply_updates|apply_gradients|nnx\b.*Optimizer")
 _ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
@@ -89,13 +90,13 @@ def _near(path: str) -> str:
 
 
 def parse(path: str) -> Parsed:
-    """Parse a file. A file that never mentions optax is not parsed, and counts as empty."""
+    """Parse a file. If it mentions neither optax nor what calls it, it counts as empty."""
     try:
         if not os.path.isfile(path) and not path.startswith("/dev/"):  # As in ``<(git show ...)``.
             raise SyntaxError("it is not a regular file")
         with open(path, "rb") as file:
             text = file.read()
-        if b"optax" not in text:
+        if not _MENTIONS.search(text):
             return Parsed(ast.Module([], []))
         is_notebook = path.endswith(".ipynb")
         parsed = _notebook(_code_cells(json.loads(text))) if is_notebook else Parsed(_tree(text))

@@ -1,9 +1,9 @@
-"""Find what a syntax tree takes from optax."""
+"""Find what a syntax tree takes from optax, and where other libraries add updates up with it."""
 
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -18,6 +18,15 @@ _MODULES = frozenset(
         *(".tree", ".tree_utils"),
     )
 )
+_ADD_UP = {
+    "equinox.apply_updates": "equinox.apply_updates",
+    "flax.nnx.Optimizer": "flax.nnx.Optimizer.update",
+    "flax.nnx.ModelAndOptimizer": "flax.nnx.ModelAndOptimizer.update",
+}
+"""What calls ``optax.apply_updates``: where it is built or called, and how it is shown."""
+
+_APPLY_GRADIENTS = "flax.training.train_state.TrainState.apply_gradients"
+_ROOTS = ("optax", "equinox", "flax")
 _IMPORT_BY_NAME = ("import_module", "importorskip", "__import__")
 _OF_MOMENTS = ("mu_dtype", "accumulator_dtype", "dtype_momentum")
 _HALF = ("bfloat16", "float16", "half")
@@ -38,12 +47,14 @@ class Use(NamedTuple):
       path: the path of the function.
       given: what the call passes, or None if that cannot be read.
       moments: the dtypes of moments that it asks for.
+      is_literal: whether it is a call with literals alone: none is an array.
     """
 
     line: int
     path: str
     given: Given | None = None
     moments: Moments = frozenset()
+    is_literal: bool = False
 
 
 class Names(NamedTuple):
@@ -68,11 +79,15 @@ def names_in(tree: ast.Module) -> Names:
     file, found = _File(nodes), Names(set(), set())
     for node in nodes:
         path = file.find_path(node)
-        if path and path not in _MODULES:
-            given, moments = file.given.get(id(node)), file.moments.get(id(node), frozenset())
-            found.uses.add(Use(node.lineno, path, given, moments))  # type: ignore[attr-defined]
+        if path and not _is_of_optax(path):
+            if path in _ADD_UP:
+                found.uses.add(Use(node.lineno, _ADD_UP[path]))  # type: ignore[attr-defined]
+        elif path and path not in _MODULES:
+            found.uses.add(file.use(node, path))
         elif path and id(node) not in file.parts:
             found.unresolved.add(node.lineno)  # type: ignore[attr-defined]
+        elif _applies_gradients(node):
+            found.uses.add(Use(node.lineno, _APPLY_GRADIENTS))  # type: ignore[attr-defined]
     used = {use.path for use in found.uses}
     for line, path in file.imported:
         if path.startswith("optax.") and path.endswith(".*"):
@@ -90,6 +105,7 @@ class _File:
       imported: pairs of a line and a path, of each ``from ... import``.
       given: by the id of an expression that is called, what it is given.
       moments: in the same way, the dtypes of moments that it is asked for.
+      literal: ids of expressions that are called with literals alone.
     """
 
     def __init__(self, nodes: Iterable[ast.AST]) -> None:
@@ -97,6 +113,7 @@ class _File:
         self.imported: list[tuple[int, str]] = []
         self.given: dict[int, Given | None] = {}
         self.moments: dict[int, Moments] = {}
+        self.literal: set[int] = set()
         self._bound: dict[str, str] = {}
         for node in nodes:
             if isinstance(node, ast.Import):
@@ -120,10 +137,19 @@ class _File:
                 if _function(node) == "hasattr" or _literal(node):
                     self.parts.update(map(id, node.args))
 
+    def use(self, node: Any, path: str) -> Use:
+        """Return the use of a function, with what it is given."""
+        own = id(node)
+        moments = self.moments.get(own, frozenset())
+        return Use(node.lineno, path, self.given.get(own), moments, own in self.literal)
+
     def _read(self, call: ast.Call) -> None:
         """Note what a function is given, also as in ``inject_hyperparams(function)(...)``."""
         self.given[id(call.func)] = _given(call.args, call.keywords)
         self.moments[id(call.func)] = _moments(call.args, call.keywords)
+        values = (*call.args, *(keyword.value for keyword in call.keywords))
+        if self.given[id(call.func)] is not None and all(map(_is_literal, values)):
+            self.literal.add(id(call.func))
         if isinstance(call.func, ast.Call) and call.func.args:
             function, *args = call.func.args
             both = [*args, *call.args], [*call.func.keywords, *call.keywords]
@@ -139,8 +165,8 @@ class _File:
         """Return the path that an expression stands for; empty if that is nothing of optax."""
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             path = self._bound.get(node.id, node.id)  # Or bound by a star import, for example.
-            return path if _is_of_optax(path) else ""
-        if isinstance(node, ast.Attribute):
+            return path if path.partition(".")[0] in _ROOTS else ""
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
             return _join(self.find_path(node.value), node.attr)
         if isinstance(node, ast.Call) and node.args:
             if _function(node) in _IMPORT_BY_NAME:
@@ -164,6 +190,22 @@ def _moments(args: Sequence[ast.expr], keywords: Sequence[ast.keyword]) -> Momen
     by_place = (("", True) for value in args if _is_half(value))
     asked = ((name, is_half) for name, is_half in named if is_half is not False)
     return frozenset([*((str(name), bool(is_half)) for name, is_half in asked), *by_place])
+
+
+def _is_literal(value: ast.AST) -> bool:
+    """Whether an expression is a literal, as ``1e-3``, ``-1`` and ``1 / 3`` are."""
+    parts = [*ast.walk(value)]
+    kinds = (ast.Constant, ast.UnaryOp, ast.BinOp, ast.operator, ast.unaryop)
+    return all(isinstance(part, kinds) for part in parts)
+
+
+def _applies_gradients(node: ast.AST) -> bool:
+    """Whether this is a call as in ``state.apply_gradients(grads=grads)``."""
+    return (
+        isinstance(node, ast.Call)
+        and getattr(node.func, "attr", "") == "apply_gradients"
+        and "grads" in [keyword.arg for keyword in node.keywords]
+    )
 
 
 def _is_half(value: ast.expr) -> bool | None:

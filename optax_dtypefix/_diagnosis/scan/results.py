@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from .names import Use as Call
 
 _HALF = ("bfloat16", "float16")
+_OF_ARRAYS = "array hyperparameters"
 _MOMENTS = "bfloat16_moments"
 _IF_HALF = f"{KINDS[0]} if "
 """How a kind begins that depends on what an argument is: the dtype of moments."""
 _KINDS_OF = {
-    **{dtype: (dtype, "array hyperparameters") for dtype in _HALF},
+    **{dtype: (dtype, _OF_ARRAYS) for dtype in _HALF},
     **dict.fromkeys(("float64", "int64", "uint64"), ("64-bit mode",)),
     "complex64": ("complex numbers",),
     "complex128": ("complex numbers", "64-bit mode"),
@@ -129,7 +130,13 @@ class Scan:
         if count < len(uses) and not self.only:
             which = f"The first {count} of {len(uses)} uses have" if count else "No use has"
             lines.insert(0, f"{which} faults in {usual}, which most files use (--dtype {usual}).")
-        return "\n".join(lines)
+        untested = (
+            f"optax {release} is not a tested release: {TESTED[0]} to {TESTED[-1]} are. The table "
+            f"may be wrong for it."
+            for release in self.releases
+            if not release.tested
+        )
+        return "\n".join([*untested, *lines])
 
     def _summary(self) -> Iterator[str]:
         yield from (f"{place}: not parsed" for place in self.unparsed)
@@ -148,9 +155,6 @@ class Scan:
         counts = [first.format(files), *(count.format(" on") for count in more)]
         advice = " `check FILE:FACTORY` tries one optimizer." if self.uses else ""
         yield f"{', '.join(counts)}.{advice}"
-        for release in self.releases:
-            if not release.tested:
-                yield f"optax {release} is not a tested release: {TESTED[0]} to {TESTED[-1]} are."
 
 
 def scan(paths: Sequence[str], releases: Sequence[Release], dtypes: Sequence[str] = ()) -> Scan:
@@ -188,11 +192,14 @@ def _of_call(
     call: Call, releases: Sequence[Release], kinds: set[str]
 ) -> tuple[list[str], dict[str, dict[str, list[str]]]]:
     """Look a call up: which of its arguments add faults, and by release all of its faults."""
+    # Other libraries call ``apply_updates``.
+    path = call.path if call.path.startswith("optax.") else "optax.apply_updates"
+    kinds = kinds.difference([_OF_ARRAYS] if call.is_literal else [])
 
     def faults(*arguments: str) -> dict[str, dict[str, list[str]]]:
-        return {str(release): _faults(call, release, kinds, arguments) for release in releases}
+        return {str(release): _faults(path, release, kinds, arguments) for release in releases}
 
-    passed = added_by(call.path, call.given)
+    passed = added_by(path, call.given)
     adding = [each for each in passed if faults(each) != faults()]
     found = faults(*adding)
     for name, is_half in sorted(call.moments):
@@ -202,7 +209,7 @@ def _of_call(
         has_moments = [
             release
             for release in releases
-            if "bfloat16" in faults_of(call.path, release, passed).get(_MOMENTS, ())
+            if "bfloat16" in faults_of(path, release, passed).get(_MOMENTS, ())
         ]
         for release in has_moments:
             found[str(release)].setdefault(_MOMENTS, []).append(kind)
@@ -215,9 +222,9 @@ def _is_of_moments(kind: str) -> bool:
 
 
 def _faults(
-    call: Call, release: Release, kinds: set[str], arguments: Sequence[str]
+    path: str, release: Release, kinds: set[str], arguments: Sequence[str]
 ) -> dict[str, list[str]]:
     """Look a function up: by patch, in which of these kinds of problems it has faults."""
-    every = faults_of(call.path, release, arguments).items()
+    every = faults_of(path, release, arguments).items()
     found = {patch: [kind for kind in mine if kind in kinds] for patch, mine in every}
     return {patch: mine for patch, mine in found.items() if mine}
