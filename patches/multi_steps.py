@@ -237,7 +237,7 @@ def _take_step(  # noqa: PLR0913
         inner_opt_state=unflatten_like(state.inner_opt_state, new_state.inner_opt_state),
         acc_grads=unflatten_like(grads, map(cast, new_state.acc_grads, dtypes.stored)),
     )
-    note(final_updates, state, users_params)
+    note(final_updates, grads, state, users_params)
     return final_updates, new_state
 
 

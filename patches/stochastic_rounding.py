@@ -14,8 +14,8 @@ do not depend on data, so they cost no second pass, no message between devices, 
 each run, eager or compiled, on any number of devices.
 
 If nothing counts, the bits are a hash of each element's own param and update, its index, and the
-first elements of its array. That is so for ``sgd``, ``rmsprop`` and others with a constant rate, if
-``update`` and ``apply_updates`` are jitted apart, and for updates that you change in between.
+first elements of its gradient. That is so for ``sgd``, ``rmsprop`` and others with a constant rate,
+if ``update`` and ``apply_updates`` are jitted apart, and for updates that you change in between.
 Noisy steps are right on average there, too. But where a step repeats exactly, a param that did not
 move stays for ever. Use ``master_weights(tx)``, or a schedule as the rate, which counts.
 
@@ -36,7 +36,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._contract.bits import bits_of_data, bits_of_elements, free_from_device
+from .._contract.bits import (
+    bits_of_corner,
+    bits_of_data,
+    bits_of_elements,
+    free_from_device,
+)
 from .._contract.dtypes import (
     REAL,
     PyTree,
@@ -158,10 +163,9 @@ def _by_leaf(stock: Stock, how: _Rounded, first: PyTree, second: PyTree, *args: 
         pair = pairs[place]
         bits = noted_bits(how.of_step(pair))
         if bits is None:
-            results[place] = _rounded(how.exact, None, *pair, *args)
-        else:
-            results[place] = _rounded(how.exact, free_from_device(bits, pair[0]), *pair, *args)
-            note_bits([results[place]], bits)
+            bits = bits_of_corner(how.of_step(pair))
+        results[place] = _rounded(how.exact, free_from_device(bits, pair[0]), *pair, *args)
+        note_bits([results[place]], bits)
     return structure.unflatten(results[place] for place in range(len(pairs)))
 
 
@@ -169,11 +173,10 @@ def _by_leaf(stock: Stock, how: _Rounded, first: PyTree, second: PyTree, *args: 
 @functools.partial(jax.jit, static_argnums=0)
 def _rounded(exact: Callable[..., Any], of_step: Any, first: Any, second: Any, *args: Any) -> Any:
     number = exact(first, second, *args)
-    if of_step is None:
-        # The corner is that of the first one: to know one of updates, XLA would store them.
-        bits = bits_of_data(first, jnp.broadcast_to(first, number.shape), second)
-    else:
+    if of_step.dtype == jnp.uint16:  # Of counters.
         bits = bits_of_elements(of_step, number.shape)
+    else:
+        bits = bits_of_data(of_step, jnp.broadcast_to(first, number.shape), second)
     return round_stochastically(number, jnp.asarray(first).dtype, bits)
 
 

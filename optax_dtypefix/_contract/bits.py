@@ -69,21 +69,21 @@ IN_CIRCLES = ("ApplyEvery", "ReduceLROnPlateauState")
 
 def bits_of_elements(of_step: Any, shape: tuple[int, ...]) -> Any:
     """Return 16 bits for each element of an array: a hash of its index, plus the bits of a step."""
-    return _upper(_mix(_places(shape)) + (jnp.asarray(of_step, jnp.int32) << 16))
+    return upper_bits(_mix(_places(shape)) + (jnp.asarray(of_step, jnp.int32) << 16))
 
 
 @jax.jit
-def bits_of_data(changing: Any, *own: Any) -> Any:
+def bits_of_data(corner: Any, *own: Any) -> Any:
     """Return 16 bits for each element of an array, from data of its own.
 
     Args:
-      changing: an array that changes from step to step. Its corner counts for all elements.
+      corner: the bits of the corner of an array that changes from step to step.
       *own: data of each element. The first has the shape of the array.
     """
     bits = _own(own[0])
     for each in own[1:]:
         bits = (bits << 16) ^ _own(each)
-    return _upper(_mix(bits + _places(bits.shape) + bits_of_corner(changing)))
+    return upper_bits(_mix(bits + _places(bits.shape) + corner))
 
 
 @jax.jit
@@ -142,6 +142,6 @@ def _mix(number: Any) -> Any:
     return (number ^ (number >> 13)) * _int32(0x2C1B3C6D)
 
 
-def _upper(number: Any) -> Any:
+def upper_bits(number: Any) -> Any:
     """Return the upper 16 bits, as a number that is not negative."""
     return lax.shift_right_logical(number, np.int32(16))

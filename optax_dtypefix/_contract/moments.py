@@ -23,6 +23,7 @@ from .bits import (
     bits_of_data,
     bits_of_step,
     free_from_device,
+    upper_bits,
 )
 from .dtypes import (
     HALVES,
@@ -202,10 +203,11 @@ def _bits_of_step(
         grad = flat[param] if param < len(flat) else None
         # The new moment would do as well. But XLA would store it, to read it twice.
         if grad is None or not is_real(grad):
-            return bits_of_data(x, x)
+            return bits_of_data(bits_of_corner(x), x)
+        corner = bits_of_corner(grad)
         if grad.shape != x.shape:  # Of sm3: the accumulators of a param are rounded alike.
-            return bits_of_corner(grad)
-        return bits_of_data(grad, rows[name][place][1], grad)
+            return upper_bits(corner)
+        return bits_of_data(corner, rows[name][place][1], grad)
 
     return bits
 

@@ -18,9 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .bits import IN_CIRCLES, bits_of_step
-from .dtypes import HALVES, PyTree, dtypes_in, leaves
-from .moments import roundings_of
+from .bits import IN_CIRCLES, bits_of_corner, bits_of_step
+from .dtypes import HALVES, PyTree, dtypes_in, is_real, leaves
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,23 +83,33 @@ def traces_of(tree: PyTree) -> set[int]:
     return {id(getattr(trace, "main", trace)) for trace in traces}  # Old versions have the former.
 
 
-def note(updates: PyTree, state: PyTree, params: PyTree) -> None:
-    """Note the step that updates are of, if the state counts.
+def note(updates: PyTree, grads: PyTree, state: PyTree, params: PyTree) -> None:
+    """Note the bits of the step that updates are of.
+
+    Where nothing counts, they are those of the corner of each gradient. An update's own corner
+    would do as well, but XLA would store the update to read it twice.
 
     Args:
       updates: of any dtypes.
+      grads: as they were given.
       state: before the step, of the transformation that the user calls, with all others inside.
       params: as they were given, or None.
     """
-    if not dtypes_in((updates, params)).isdisjoint(HALVES):
-        counters = counters_in(state)
-        if counters:
-            _forget_failed_traces()
-            note_bits(leaves(updates), bits_of_counters(counters))
+    if dtypes_in((updates, params)).isdisjoint(HALVES):
+        return
+    _forget_failed_traces()
+    flat, counters = leaves(updates), counters_in(state)
+    if counters:
+        note_bits(flat, bits_of_counters(counters))
+        return
+    given = leaves(grads)
+    for update, grad in zip(flat, given if len(given) == len(flat) else ()):
+        if isinstance(grad, jax.Array) and is_real(grad):
+            note_bits([update], bits_of_corner(grad))
 
 
 def note_bits(arrays: list[Any], bits: Any) -> None:
-    """Note the bits of the step that arrays are of."""
+    """Note the bits of the step that arrays are of: 16 bits of counters, or 32 of a corner."""
     notes = _NOTES.by_id
     for array in arrays:
         if isinstance(array, jax.Array):
@@ -145,10 +154,9 @@ def counters_in(state: PyTree) -> list[Any]:
             nodes += parts if isinstance(node, (dict, list, tuple)) else ()
             continue
         counts = kind.__module__.partition(".")[0] == "optax" and kind.__name__ not in IN_CIRCLES
-        skipped = roundings_of(kind)
         for name, part in zip(kind._fields, node):
             if not (counts and name in _COUNTERS):
-                nodes += () if name in skipped else (part,)
+                nodes.append(part)
             elif isinstance(part, jax.Array) and part.ndim == 0 and part.dtype.kind in "iu":
                 found.append(part)
     on_devices = [x for x in found if not isinstance(x, jax.core.Tracer)]

@@ -9,6 +9,7 @@ the params and the sum of the updates arises in ``apply_updates``.
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -188,10 +189,12 @@ def _run(
 ) -> tuple[PyTree, list[_Sums]]:
     """Return the first params, and the sums of each block of steps."""
     params, mean, extra_args = problem.arguments(first, exact=False)
+    # Without its ``jit``, which returns copies: ``apply_updates`` knows the updates themselves.
+    own_update = inspect.unwrap(problem.update)
 
     def update(wide: bool, grads: PyTree, state: PyTree, params: PyTree) -> tuple[PyTree, PyTree]:
         given = (grads, state, params, extra_args)
-        result: tuple[PyTree, PyTree] = problem.update(*(_wide(given) if wide else given))
+        result: tuple[PyTree, PyTree] = own_update(*(_wide(given) if wide else given))
         return result
 
     # The dtypes that the states have from the second step on.

@@ -199,7 +199,7 @@ def rebuild(  # noqa: PLR0913
         with counted(state, (updates, state, params)):
             step = link(updates, grown, params, **extra_args)
         new_updates = cast_to_limits(step.updates, step.limits)
-        note(new_updates, state, params)
+        note(new_updates, updates, state, params)
         return new_updates, step.state
 
     def stock_in_float32(
