@@ -249,12 +249,13 @@ def audit(session: nox.Session, optax: str) -> None:
 @nox.session(tags=["full"])
 @nox.parametrize("optax", _with("downstream"))
 def downstream(session: nox.Session, optax: str) -> None:
-    """Test with libraries that use optax: flax, equinox, optimistix, orbax and others."""
+    """Test with libraries that use optax: flax, equinox, jaxopt, orbax and others."""
     jax, *held_back = MATCHING_JAX[optax]
     pins = RELEASES[optax]["downstream"]
     _install(session, optax, jax, *held_back, *pins, extras="test,downstream")
     # Old libraries use deprecated parts of JAX, some of them on import.
-    session.run("python", "-m", "pytest", "-W", "ignore", "tests/evidence/downstream")
+    tests = ("tests/evidence/downstream", "tests/patches/test_stochastic_rounding_jaxopt.py")
+    session.run("python", "-m", "pytest", "-W", "ignore", *tests)
 
 
 @nox.session
@@ -364,6 +365,21 @@ def memory(session: nox.Session) -> None:
     _skip_if_recorded(session)
     _install(session, NEWEST, *MATCHING_JAX[NEWEST])
     session.run("python", "-m", "benchmarks", "memory", "docs/benchmarks/memory.json")
+    session.run("python", "docs/write_benchmarks.py")
+
+
+@nox.session(tags=["figures"])
+def accelerators(session: nox.Session) -> None:
+    """Compile steps for a TPU v5e and an H100 that are not there, for docs/benchmarks.md."""
+    _skip_if_recorded(session)
+    compilers = (f"jax[tpu]=={NEWEST_JAX}", "nvidia-cuda-nvcc-cu12")
+    _install(session, NEWEST, *MATCHING_JAX[NEWEST], *compilers)
+    # What runs programs on a GPU, gigabytes of it, is not needed.
+    plugin = (f"{name}=={NEWEST_JAX}" for name in ("jax-cuda12-plugin", "jax-cuda12-pjrt"))
+    session.install("--no-deps", *plugin)
+    record = "docs/benchmarks/accelerators.json"
+    on_cpu = {"JAX_PLATFORMS": "cpu"}
+    session.run("python", "-m", "benchmarks", "accelerators", record, env=on_cpu)
     session.run("python", "docs/write_benchmarks.py")
 
 

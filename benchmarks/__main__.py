@@ -3,6 +3,8 @@
 - ``python -m benchmarks release FILE [--raw FILE] [--only NAME...] [--sizes N...] [--settings
   NAME...]`` measures steps, imports, calls and large trees. Nothing else should run on the machine.
 - ``python -m benchmarks memory FILE`` counts the bytes of compiled steps. Nothing is timed.
+- ``python -m benchmarks accelerators FILE`` counts what compiled steps cost on a TPU v5e and an
+  H100 that are not there, if their compilers are installed. Nothing is run.
 - ``python -m benchmarks device [FILE] [--params N] [--trained N] [--limit SECONDS] [--only
   NAME...]`` checks the device that JAX finds, such as a GPU, in four minutes.
 """
@@ -22,6 +24,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
+import accelerators
 import calls
 import device
 import imports
@@ -50,6 +53,9 @@ def main() -> None:
     command = commands.add_parser("memory", help="bytes of compiled steps")
     command.add_argument("file", type=Path)
     command.set_defaults(measure=measure_memory)
+    command = commands.add_parser("accelerators", help="compiled steps of a TPU v5e and an H100")
+    command.add_argument("file", type=Path)
+    command.set_defaults(measure=measure_accelerators)
     command = commands.add_parser("device", help="a check of the device that JAX finds")
     command.add_argument("file", type=Path, nargs="?")
     command.add_argument("--params", type=int, help="2**26 by default, on a CPU 2**20")
@@ -61,12 +67,16 @@ def main() -> None:
     asked.measure(asked)
 
 
+def code_facts() -> dict[str, Any]:
+    """Return versions, and the digest of the code."""
+    versions = {"optax": optax.__version__, "jax": jax.__version__}
+    return {**versions, "recorded_on": this_code()}
+
+
 def facts() -> dict[str, Any]:
     """Return versions and the machine."""
     return {
-        "optax": optax.__version__,
-        "jax": jax.__version__,
-        "recorded_on": this_code(),
+        **code_facts(),
         "python": platform.python_version(),
         "device": jax.devices()[0].device_kind,
         "machine": f"{processor()}, {os.cpu_count()} cores",
@@ -96,9 +106,12 @@ def measure_release(asked: argparse.Namespace) -> None:
 
 def measure_memory(asked: argparse.Namespace) -> None:
     """Count, and write the record."""
-    kept = ("optax", "jax", "recorded_on")
-    about = {name: fact for name, fact in facts().items() if name in kept}
-    write({**about, **memory.summarize(memory.measure())}, asked.file)
+    write({**code_facts(), **memory.summarize(memory.measure())}, asked.file)
+
+
+def measure_accelerators(asked: argparse.Namespace) -> None:
+    """Compile, and write the record."""
+    write({**code_facts(), **accelerators.measure()}, asked.file)
 
 
 def check_device(asked: argparse.Namespace) -> None:

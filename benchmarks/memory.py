@@ -43,7 +43,7 @@ def _functions() -> dict[str, Callable[..., Any]]:
     return {name: function for name, function in found.items() if function is not None}
 
 
-def _cases() -> dict[str, Callable[[], Any]]:
+def cases() -> dict[str, Callable[[], Any]]:
     """Build each optimizer with a learning rate, if it has none by default."""
     alone = ("adafactor", "dadapt_adamw", "dog", "prodigy")
     cases = {
@@ -147,7 +147,7 @@ def main(dtype: str, *names: str) -> None:
     """Count for optimizers of the installed optax; leave out those that raise."""
     jax.devices()  # Before JAX has found its devices, a step is traced as for several.
     found = {}
-    for name, build in _cases().items():
+    for name, build in cases().items():
         if names and name not in names:
             continue
         try:

@@ -26,6 +26,7 @@ The import takes {import_ms}, once. {same} of {steps} train steps cost nothing: 
 stock's program. Of the others, {less}."""
 MEMORY = "optax {optax}: stock, then patched. "
 EQUAL = "\n{equal} of {all} steps no figure differs"
+ON_ACCELERATORS = "with optax {optax}\n({compilers})"
 
 RADII = {"1e4": 2.2, "1e6": 3.4, "5e7": 4.8}
 """Of the circle for each number of params."""
@@ -39,7 +40,10 @@ MARKS["slower"] = ("red", "right")
 
 
 def page(
-    records: list[dict[str, Any]], memory: dict[str, Any], devices: list[dict[str, Any]]
+    records: list[dict[str, Any]],
+    memory: dict[str, Any],
+    compiled: dict[str, Any],
+    devices: list[dict[str, Any]],
 ) -> str:
     """Return the page with new figures."""
     newest = records[-1]
@@ -49,6 +53,7 @@ def page(
     tables = [
         rows(common(columns(records, devices))),
         rows(map(measured_on, records)),
+        rows(on_accelerators(compiled["steps"])),
         rows([imports(newest["imports"])]),
         rows(times(newest["late"])),
         rows(rows_of_memory(memory)),
@@ -58,11 +63,13 @@ def page(
     ]
     return renewed(
         text,
-        [*records, memory, *devices],
+        [*records, memory, compiled, *devices],
         tables,
         about_gains=GAINS,
         about_memory=MEMORY,
         about_equal=EQUAL,
+        about_accelerators=ON_ACCELERATORS,
+        compilers=", ".join(compiled["compilers"].values()),
         **gains(newest),
         optax=memory["optax"],
         equal=memory["steps"] - len(memory["different"]),
@@ -162,11 +169,36 @@ def rows_of_memory(record: dict[str, Any]) -> Iterator[tuple[str, ...]]:
         yield (setting, "; ".join(optimizers), *figures)
 
 
+ON_EACH = {
+    "TPU v5e": ("moved", "temporaries", "compile_s"),
+    "H100": ("moved", "temporaries", "kernels", "compile_s"),
+}
+"""The columns of each accelerator."""
+
+
+def on_accelerators(found: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Yield the cells of each step that was compiled for accelerators."""
+    for title in dict.fromkeys(name.partition(": ")[2] for name in found):
+        steps = {machine: found.get(f"{machine}: {title}", {}) for machine in ON_EACH}
+        yield (
+            *title.split(": "),
+            *(pair(steps[machine].get(key)) for machine, keys in ON_EACH.items() for key in keys),
+        )
+
+
+def pair(figures: list[float | None] | None) -> str:
+    """Format the figure of stock and ours, or the one that both have; empty without a figure."""
+    if not figures:
+        return ""
+    cells = dict.fromkeys("fails" if figure is None else f"{figure:.3g}" for figure in figures)
+    return " → ".join(cells)
+
+
 def scale(found: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     """Yield the cells of each large tree and optimizer."""
     for name in dict.fromkeys(name.rpartition(", ")[0] for name in found):
         pairs = (found.get(f"{name}, {verb}") for verb in ("init", "trace", "compile", "check"))
-        yield (name, *(f"{pair[0]:.3g} → {pair[1]:.3g}" if pair else "" for pair in pairs))
+        yield (name, *(f"{of[0]:.3g} → {of[1]:.3g}" if of else "" for of in pairs))
 
 
 def steps(record: dict[str, Any]) -> Iterator[tuple[str, ...]]:
@@ -255,13 +287,23 @@ def draw_row(svg: Svg, y: float, name: str, by_size: dict[str, Any]) -> None:
         svg.mark(AXIS.place(median), y, RADII[size], color, shape)
 
 
+def releases() -> list[dict[str, Any]]:
+    """Read the records of releases, the newest last."""
+    records = [of(file) for file in DOCS.glob("benchmarks/[0-9]*.json")]
+    return sorted(records, key=lambda record: Version(record["optax"]))
+
+
+def page_of(records: list[dict[str, Any]]) -> str:
+    """Return the page, from the records of releases and all others."""
+    memory, compiled = (of(DOCS / f"benchmarks/{name}.json") for name in ("memory", "accelerators"))
+    devices = [of(file) for file in sorted(DOCS.glob("benchmarks/device-*.json"))]
+    return page(records, memory, compiled, devices)
+
+
 def main() -> None:
     """Read the records, write the page and draw the picture."""
-    records = [of(file) for file in DOCS.glob("benchmarks/[0-9]*.json")]
-    records.sort(key=lambda record: Version(record["optax"]))
-    devices = [of(file) for file in sorted(DOCS.glob("benchmarks/device-*.json"))]
-    text = page(records, of(DOCS / "benchmarks" / "memory.json"), devices)
-    (DOCS / "benchmarks.md").write_text(text, encoding="utf-8")
+    records = releases()
+    (DOCS / "benchmarks.md").write_text(page_of(records), encoding="utf-8")
     (DOCS / "benchmarks.svg").write_text(draw(records), encoding="utf-8")
 
 

@@ -23,6 +23,7 @@ from .._contract.dtypes import (
     PyTree,
     cast,
     dtype_of,
+    has_16_bits,
     is_weak,
     kind_of,
     leaves,
@@ -34,7 +35,7 @@ from .._contract.dtypes import (
 from .._contract.kinds import promote_initial_state
 from .._contract.promotion import standard_promotion
 from .._contract.state import cast_back
-from .._contract.steps import note
+from .._contract.steps import note, noted_bits
 from .._contract.updates import cast_updates, subtrees_like
 from .._contract.widths import float_dtype, promoted
 from .._engine.patch import Stock
@@ -204,7 +205,10 @@ def _take_step(  # noqa: PLR0913
         bounded = cast_updates(updates, mean_grads if other else grads, like, before)
         flat, structure = jax.tree_util.tree_flatten(bounded)
         final = list(map(dtype_of, flat))
-        after = leaves(after) if same_structure(after, before) else after
+        if same_structure(after, before):
+            after = leaves(after)
+            if other is None and _are_noted(updates):
+                after = list(map(_in_float32, after))
         return fit(flat, other) if other else flat, after
 
     def should_skip(_: Any, step: Any, __: Any) -> tuple[Any, PyTree]:
@@ -235,6 +239,19 @@ def _take_step(  # noqa: PLR0913
     )
     note(final_updates, grads, state, users_params)
     return final_updates, new_state
+
+
+def _are_noted(updates: PyTree) -> bool:
+    """Check for updates of a known step: params that take them are rounded."""
+    return any(noted_bits(update) is not None for update in leaves(updates))
+
+
+def _in_float32(leaf: Any) -> Any:
+    """Let stock choose between an old and a new moment in float32, and cast the choice back.
+
+    That is exact. XLA for TPUs fuses it with the rounding of params, but not a choice in bfloat16.
+    """
+    return cast(leaf, jnp.float32) if has_16_bits(leaf) else leaf
 
 
 def _of_the_same_kind(accumulate: Callable[..., Any]) -> Callable[..., Any]:

@@ -20,8 +20,8 @@ Noisy steps are right on average there, too. But where a step repeats exactly, a
 move stays for ever. Use ``master_weights(tx)``, or a schedule as the rate, which counts.
 
 flax (``TrainState``, ``nnx.Optimizer``) calls ``optax.apply_updates``. ``equinox.apply_updates``
-does not, so it is patched too, if the program imports equinox. ``periodic_update`` copies, and
-``tree.add_scale`` is arithmetic on any trees: both are stock's.
+and ``jaxopt.OptaxSolver`` do not, so both are patched too, if the program imports them.
+``periodic_update`` copies, and ``tree.add_scale`` is arithmetic on any trees: both are stock's.
 
 No upstream issue was found.
 """
@@ -83,6 +83,11 @@ def apply_to_model(stock: Stock, model: PyTree, updates: PyTree) -> PyTree:
     moved = _by_leaf(stock, _Rounded(is_sum, _sum, _of_second), moving, flat)
     rows = zip(parts, flat, moved)
     return structure.unflatten(part if update is None else new for part, update, new in rows)
+
+
+def apply_in_solver(stock: Stock, solver: Any, params: PyTree, updates: PyTree) -> PyTree:
+    """Round the sums of params in half precision and updates, as jaxopt's solver adds them."""
+    return apply_updates(functools.partial(stock, solver), params, updates)
 
 
 def incremental_update(

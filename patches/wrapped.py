@@ -28,6 +28,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "contrib": ("optax.contrib._", "optax.contrib.", "optax._src.contrib.", "optax._src."),
     "equinox": ("equinox._update",),
     "factorized": ("optax._src.factorized",),
+    "jaxopt": ("jaxopt._src.optax_wrapper",),
     "linear_algebra": ("optax._src.linear_algebra",),
     "linesearch": ("optax._src.linesearch", "optax._src.utils"),
     "losses": ("optax.losses._regression", "optax._src.loss"),
@@ -106,6 +107,7 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
         "scale_by_sophia >=0.2.5": ("promotion:sophia",),
     },
     "equinox": {"apply_updates": ("stochastic_rounding:apply_to_model",)},
+    "jaxopt": {"OptaxSolver._apply_updates": ("stochastic_rounding:apply_in_solver",)},
     "linear_algebra": {"global_norm <0.2.7": ("global_norm:in_float32",)},
     "linesearch": {
         "value_and_grad_from_state >=0.2.0": ("zoom_linesearch:value_and_grad_from_state",),

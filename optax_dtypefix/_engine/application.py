@@ -171,7 +171,8 @@ class Patches:
         missing = [target for target in absent if target in own]
         if patch.allow_missing_targets and not release.tested and len(missing) < len(own):
             targets, missing = [target for target in targets if target not in missing], []
-        unloaded = next(filter(None, map(unloaded_module, missing or absent)), None)
+        modules = map(unloaded_module, missing or absent)
+        unloaded = tuple(dict.fromkeys(module for module in modules if module))
         if own and not missing:
             decision = judge(self.package, release, patch, targets)
             failed = functools.partial(self.fail, patch.id)
@@ -179,7 +180,7 @@ class Patches:
             layers = {place_of(t): WhenCalled(t, slot.tally, failed) for t in wrapped}
             return decision._replace(layers=layers, waits_for=unloaded)
         if missing and unloaded:
-            return Decision(State.PENDING, f"{unloaded} {NOT_IMPORTED}", waits_for=unloaded)
+            return Decision(State.PENDING, f"{unloaded[0]} {NOT_IMPORTED}", waits_for=unloaded)
         names = ", ".join(dict.fromkeys(target.qualname for target in missing))
         lacks = f"no {names}" if names else "none of the functions of this patch"
         has_fault = release.tested and bool(patch.faults_on(release))

@@ -118,8 +118,8 @@ class Engine(Patches):
 
             news = apply_by_probes(self, waiting, release)
         for decision in news.values():
-            if decision.waits_for is not None:
-                after_import(decision.waits_for, self.on_import, strict=self.settings.strict)
+            for name in decision.waits_for:
+                after_import(name, self.on_import, strict=self.settings.strict)
         active = any(decision.state is State.APPLIED for decision in news.values())
         if (active or is_being_imported(module)) and LOGGER.isEnabledFor(logging.INFO):
             LOGGER.info(self.status().headline)

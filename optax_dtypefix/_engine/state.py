@@ -51,7 +51,7 @@ class Decision(NamedTuple):
       state: the state of the patch.
       reason: why, as text.
       layers: what to call in place of stock functions; none unless the patch is applied.
-      waits_for: a module to wait for; when that module is imported, decide again, or wrap those
+      waits_for: modules to wait for; when one of them is imported, decide again, or wrap those
         targets that it brings.
       warn: whether to warn the user, who wanted a patch that cannot be applied.
       probed: the faults whose abstract reproducers led to the decision. Once the patch is applied,
@@ -61,7 +61,7 @@ class Decision(NamedTuple):
     state: State
     reason: str
     layers: Mapping[Place, WhenCalled] = {}
-    waits_for: str | None = None
+    waits_for: tuple[str, ...] = ()
     warn: bool = False
     probed: tuple[Fault, ...] = ()
 

@@ -36,6 +36,7 @@ def found_in(folder: Path, source: str, dtype: str = "bfloat16") -> dict[str, li
             "flax.training.train_state.TrainState.apply_gradients",
         ),
         ("import equinox as eqx\nm = eqx.apply_updates(m, u)", "equinox.apply_updates"),
+        ("import jaxopt\nsolver = jaxopt.OptaxSolver(loss, tx)", "jaxopt.OptaxSolver.update"),
         ("from equinox import apply_updates\nm = apply_updates(m, u)", "equinox.apply_updates"),
     ],
 )

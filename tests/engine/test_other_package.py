@@ -77,6 +77,19 @@ def test_it_is_wrapped_when_it_is_imported(package: FakePackage, forgotten: list
     assert not forgotten, "nobody had a copy"
 
 
+def test_of_two_packages_it_does_not_wait_for_the_first(package: FakePackage) -> None:
+    package.sources["firstpkg"] = "def add(x, y): return x + y"
+    first, second = (on("add", modules=(name,)) for name in ("firstpkg", f"{OTHER}._core"))
+    engine = engine_of(patch("a", on("scale"), first, second))
+    start(engine)
+    package.load()
+    other = package.load(OTHER)
+    assert "firstpkg" not in sys.modules
+    assert other.add(1, 2) == -3
+    assert package.load("firstpkg").add(1, 2) == -3
+    del sys.modules["firstpkg"]
+
+
 def test_the_verbs_reach_it(package: FakePackage) -> None:
     engine = made(strict=True)
     start(engine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 sys.path.append(str(ROOT / "benchmarks"))
+from programs import Cost, collectives_in, cost_of
 from summary import count, steps
 
 RATIO, SECONDS = [0.9, 1.0, 1.2], [2.0, 2.1, 2.5]
@@ -91,3 +93,100 @@ def test_the_check_of_the_device_runs_on_the_cpu(tmp_path: Path) -> None:
     for shares in checked["bits"].values():
         assert shares == {"equal_params": 1.0, "equal_state": 1.0}
     assert all(run["loss"] > 0 for run in checked["training"].values())
+
+
+PROGRAM = """
+%sliced (param_0: bf16[64,128]) -> bf16[2,128] {
+  %param_0 = bf16[64,128]{1,0} parameter(0)
+  %view = bf16[64,128]{1,0} bitcast(%param_0)
+  ROOT %slice = bf16[2,128]{1,0} slice(%view), slice={[0:2], [0:128]}
+}
+
+%summed (param_0.1: bf16[64,128]) -> f32[] {
+  %param_0.1 = bf16[64,128]{1,0} parameter(0)
+  ROOT %reduce = f32[] reduce(%param_0.1), dimensions={0,1}
+}
+
+%body (carry: f32[4]) -> f32[4] {
+  %carry = f32[4]{0} parameter(0)
+  ROOT %twice = f32[4]{0} add(%carry, %carry)
+}
+
+%one (a: f32[4]) -> f32[4] {
+  %a = f32[4]{0} parameter(0)
+  ROOT %negative = f32[4]{0} negate(%a)
+}
+
+%other (b: f32[4]) -> f32[4] {
+  ROOT %b = f32[4]{0} parameter(0)
+}
+
+ENTRY %main (x: bf16[64,128], y: f32[4], n: s32[]) -> f32[] {
+  %x = bf16[64,128]{1,0:T(8,128)(2,1)} parameter(0)
+  %y = f32[4]{0} parameter(1)
+  %n = s32[]{:T(128)S(6)} parameter(2)
+  INSTRUCTIONS
+}
+"""
+WHOLE, FOUR = 2 * 64 * 128, 4 * 4
+
+
+@pytest.mark.parametrize(
+    ("instructions", "moved", "kernels", "messages"),
+    [
+        ("%r = bf16[64,128]{1,0} add(%x, %x)", 2 * WHOLE, 1, 0),
+        ("%r = (bf16[64,128]{1,0}, pred[8]{0}) fusion(%x), calls=%summed", 2 * WHOLE + 8, 1, 0),
+        ("%r = bf16[2,128]{1,0} slice(%x), slice={[0:2], [0:128]}", 2 * 2 * 2 * 128, 1, 0),
+        ("%r = bf16[2,128]{1,0} fusion(%x), kind=kLoop, calls=%sliced", 2 * 2 * 2 * 128, 1, 0),
+        ("%r = f32[] fusion(%x), kind=kInput, calls=%summed", WHOLE + 4, 1, 0),
+        (
+            # Fetched into the fast memory, and read there.
+            "%s = (bf16[64,128]{1,0:S(1)}, bf16[64,128]{1,0}, u32[]) copy-start(%x)\n"
+            "  %d = bf16[64,128]{1,0:T(8,128)(2,1)S(1)} copy-done(%s)\n"
+            "  %r = bf16[64,128]{1,0} add(%d, %d)",
+            *(2 * WHOLE, 1, 0),
+        ),
+        (
+            "%s = f32[4]{0} all-reduce-start(%y), to_apply=%body\n"
+            "  %r = f32[4]{0} all-reduce-done(%s)",
+            *(2 * FOUR, 1, 1),
+        ),
+        (
+            '%r = f32[4]{0} while(%y), condition=%c, body=%body, backend_config={"known_trip_count"'
+            ':{"n":"3"}}',
+            *(3 * 2 * FOUR, 3, 0),
+        ),
+        ("%r = f32[4]{0} call(%y), to_apply=%body", 2 * FOUR, 1, 0),
+        (
+            "%r = f32[4]{0} conditional(%n, %y, %y), branch_computations={%other, %one}",
+            *(2 * FOUR, 1, 0),
+        ),
+        (
+            "%r = f32[4]{0} conditional(%n, %y, %y), true_computation=%one, "
+            "false_computation=%other",
+            *(2 * FOUR, 1, 0),
+        ),
+        ("%r = s32[]{:T(128)S(6)} add(%n, %n)", 0, 0, 0),
+    ],
+)
+def test_what_a_program_costs(instructions: str, moved: int, kernels: int, messages: int) -> None:
+    text = PROGRAM.replace("INSTRUCTIONS", instructions)
+    assert cost_of(text, numbers_are_free=True) == Cost(moved, kernels)
+    assert collectives_in(text) == messages
+
+
+def test_a_gpu_launches_a_kernel_for_a_number() -> None:
+    text = PROGRAM.replace("INSTRUCTIONS", "%r = s32[] add(%n, %n)")
+    assert cost_of(text, numbers_are_free=False).kernels == 1
+
+
+@pytest.mark.skipif(
+    any(map(importlib.util.find_spec, ("libtpu", "jax_cuda12_plugin"))), reason="it has a compiler"
+)
+def test_without_a_compiler_the_benchmark_says_what_to_install(tmp_path: Path) -> None:
+    record = tmp_path / "accelerators.json"
+    done = run("-m", "benchmarks", "accelerators", record, folder=ROOT, **CACHE)
+    assert done.returncode == 1
+    assert 'pip install "jax[tpu]==' in done.stderr
+    assert "pip install --no-deps jax-cuda12-plugin==" in done.stderr
+    assert not record.exists()

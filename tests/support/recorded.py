@@ -55,6 +55,7 @@ def steps() -> list[Step]:
         Step("record_long_runs", "long-runs.json", 16),
         *each("mutants", "mutants", "mutants", 12),
         Step("memory", "benchmarks/memory.json", 2),
+        Step("accelerators", "benchmarks/accelerators.json", 4),
         Step("benchmarks", f"benchmarks/{[*rows][-1]}.json", 20),
     ]
 

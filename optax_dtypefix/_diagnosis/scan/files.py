@@ -32,7 +32,7 @@ _TIMED = re.compile(
 
 _NOT_PYTHON = re.compile(r"\s*%%(?!time\b|timeit\b|capture\b|prun\b|memit\b)")
 _DTYPES = re.compile(rb"\b(bfloat16|float16|float32|float64|complex64|complex128)\b")
-_MENTIONS = re.compile(rb"optax|apply_updates|apply_gradients|nnx\b.*Optimizer")
+_MENTIONS = re.compile(rb"optax|apply_updates|apply_gradients|nnx\b.*Optimizer|OptaxSolver")
 _ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 

@@ -22,11 +22,12 @@ _ADD_UP = {
     "equinox.apply_updates": "equinox.apply_updates",
     "flax.nnx.Optimizer": "flax.nnx.Optimizer.update",
     "flax.nnx.ModelAndOptimizer": "flax.nnx.ModelAndOptimizer.update",
+    "jaxopt.OptaxSolver": "jaxopt.OptaxSolver.update",
 }
-"""What calls ``optax.apply_updates``: where it is built or called, and how it is shown."""
+"""What adds up as ``apply_updates`` does: where it is built or called, and how it is shown."""
 
 _APPLY_GRADIENTS = "flax.training.train_state.TrainState.apply_gradients"
-_ROOTS = ("optax", "equinox", "flax")
+_ROOTS = ("optax", "equinox", "flax", "jaxopt")
 _IMPORT_BY_NAME = ("import_module", "importorskip", "__import__")
 _OF_MOMENTS = ("mu_dtype", "accumulator_dtype", "dtype_momentum")
 _HALF = ("bfloat16", "float16", "half")
