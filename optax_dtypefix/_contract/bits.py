@@ -94,10 +94,16 @@ def bits_of_corner(array: Any) -> Any:
     """
     if array.size == 0 or array.ndim == 0:
         return _mix(jnp.sum(_own(array), dtype=jnp.int32))
-    row = lax.slice(array, (0,) * array.ndim, (1,) * (array.ndim - 1) + array.shape[-1:])
+    row = _first(array, (1,) * (array.ndim - 1) + array.shape[-1:]).reshape(-1)
     blocks = row.reshape(-1, row.size if row.size % 64 else 64)
-    corner = lax.slice(blocks, (0, 0), (1, min(blocks.shape[1], 64)))
+    corner = _first(blocks, (1, min(blocks.shape[1], 64)))
     return jnp.sum(_mix(_own(corner) + _places(corner.shape)), dtype=jnp.int32)
+
+
+def _first(array: Any, shape: tuple[int, ...]) -> Any:
+    """Slice from 0. The operations do not depend on sizes: ``lax.slice`` leaves out a whole one."""
+    starts = (0,) * array.ndim
+    return lax.slice_p.bind(array, start_indices=starts, limit_indices=shape, strides=None)
 
 
 def free_from_device(bits: Any, array: Any) -> Any:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 import jax
 import numpy as np
@@ -29,6 +29,7 @@ from ..._contract.dtypes import (
     unflatten_like,
 )
 from ..._contract.float32 import dtypes_in_float32
+from ..._contract.master_weights import requested_by
 from ..._contract.moments import moments
 from ..._contract.promotion import mode_of_promotion, standard_promotion
 from ..._contract.signatures import positional_names
@@ -44,6 +45,9 @@ from .range import FLOAT16, widen_range
 from .rebuild import Call, accept_by_name, copy_shared_arrays, in_place_of
 from .start import start
 from .users import STEP, Step, as_the_user_sees, in_step
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _FLOAT32 = np.dtype(np.float32)
 
@@ -106,6 +110,12 @@ def _noting(tx: Any, call: Call) -> Any:
 
     named = accept_by_name(positional_names(tx.update), update_fn)
     return tx._replace(update=in_place_of(tx.update, named, call, operator.attrgetter("update")))
+
+
+def _also(requested: Any, dtypes: Iterable[Any], updates: PyTree) -> list[tuple[Any, ...]]:
+    """Add dtypes to those that were asked for in each update."""
+    rows = requested or [()] * len(leaves(updates))
+    return [(*row, *dtypes) for row in rows]
 
 
 class _Lifting(Lifting):
@@ -227,8 +237,10 @@ class _Lifting(Lifting):
             if step.lent and not subtrees_like(kept, updates):
                 wide = {d for d in dtypes_in(self._moments_of(kept)) if not is_half_dtype(d)}
                 params, kept = updates, None
-                rows = requested or [()] * len(leaves(new_updates))
-                requested = [(*row, *wide) for row in rows]
+                requested = _also(requested, wide, new_updates)
+        copies = requested_by(state)
+        if copies:
+            requested = _also(requested, copies, new_updates)
         return cast_to_limits(new_updates, limits(new_updates, updates, params, kept, requested))
 
     def _without_wide_fields(self, state: PyTree) -> PyTree:

@@ -16,7 +16,7 @@ SCRIPT = """
         return optax.sgd(1e-2, momentum=0.99)
 
     def small():
-        return optax.sgd(1e-3)
+        return optax.sgd(optax.constant_schedule(1e-3))
 
     tx = optax.sgd(0.1)
 
