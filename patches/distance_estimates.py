@@ -25,8 +25,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._contract.dtypes import PyTree, cast, cast_like, is_real, leaves, tree_map
-from .._contract.widths import compute_dtype, statistics_dtype
+from .._contract.dtypes import PyTree, cast, cast_like, dtype_of, is_real, leaves, tree_map
+from .._contract.widths import compute_dtype, promoted, statistics_dtype
 from .._engine.patch import Stock
 from .._tally import Tally
 from .door.arguments import array_in
@@ -34,6 +34,8 @@ from .door.lifts import FLOAT16, NARROW, Lifts
 
 _COPIES = frozenset({"init_params", "params0", "x0"})
 """Fields of stock's states with a copy of the first params."""
+
+_AVERAGES = frozenset({"exp_avg", "exp_avg_sq", "grad_sum"})
 
 _BETS = ("r", "m", "v", "s")
 """Fields of the state of ``mechanize`` with a number for each of its betas."""
@@ -51,7 +53,10 @@ def _change(tx: Any, arguments: dict[str, Any], tally: Tally) -> Any:
         scalars = {name: x for name, x in state._asdict().items() if _is_statistic(name, x)}
         if "estim_lr" in scalars:
             scalars["estim_lr"] = arguments.get("estim_lr0", state.estim_lr)
-        return state._replace(**{name: cast(x, dtype) for name, x in scalars.items()})
+        fields = {name: cast(x, dtype) for name, x in scalars.items()}
+        for name in _AVERAGES.intersection(state._fields):  # float32 up to 0.2.3.
+            fields[name] = tree_map(_as_wide, getattr(state, name), params)
+        return state._replace(**fields)
 
     @functools.wraps(tx.update)
     def update_fn(
@@ -69,6 +74,12 @@ def _change(tx: Any, arguments: dict[str, Any], tally: Tally) -> Any:
         return _guard(new_updates, new_state, state)
 
     return tx._replace(init=init_fn, update=update_fn)
+
+
+def _as_wide(average: Any, param: Any) -> Any:
+    if not (is_real(average) and is_real(param)):
+        return average
+    return cast(average, promoted(dtype_of(average), dtype_of(param)))
 
 
 def _is_statistic(name: str, field: Any) -> bool:
@@ -102,9 +113,8 @@ def _guard(updates: PyTree, state: Any, before: Any) -> tuple[PyTree, Any]:
 
 def _averages(state: type, _: tuple[Any, ...], dtype: Any) -> tuple[str, ...]:
     """List the averages of Adam in float16, where the square of a gradient is 0."""
-    names = ("exp_avg", "exp_avg_sq", "grad_sum")
-    found = tuple(name for name in names if name in state._fields)  # type: ignore[attr-defined]
-    return found if dtype in FLOAT16 and "exp_avg_sq" in found else ()
+    found = _AVERAGES.intersection(state._fields)  # type: ignore[attr-defined]
+    return tuple(found) if dtype in FLOAT16 and "exp_avg_sq" in found else ()
 
 
 replace = Lifts(

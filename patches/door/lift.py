@@ -171,7 +171,7 @@ class _Lifting(Lifting):
             return value._replace(update=lambda *_, **__: (inside, ())) if of == name else fitted
 
         own = step.lift(state._replace(**{field: ()}), numbers=False)
-        run = self.built_with(argument)
+        run = self.built_with(argument).update
         new_updates, new_state = without_x64(run, updates, own, params)
         return new_updates, new_state._replace(**{field: after})
 
@@ -179,7 +179,8 @@ class _Lifting(Lifting):
         """Return what runs, with arguments that are no wider than the leaves."""
         # lax.select refuses a limit that is wider than its gradients, whatever the params.
         widest = compute_dtype(step.grads) if self.all.like_grads else step.widest
-        return self.built_with(lambda n, v: no_wider_than(widest, as_in_a_step(n, v)))
+        fitted = self.built_with(lambda n, v: no_wider_than(widest, as_in_a_step(n, v)))
+        return fitted.update  # type: ignore[no-any-return]
 
     def take(self, given: Trees, extra_args: dict[str, Any]) -> tuple[PyTree, Any]:
         """Take a step on copies, which no update around this one has lifted."""

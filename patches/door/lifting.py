@@ -90,10 +90,10 @@ class Lifting:
             tx = ask.change(tx, self.arguments, tally) if ask.change else tx
         return tx
 
-    def built_with(self, change: Callable[[str, Any], Any]) -> Callable[..., Any]:
-        """Return what runs, as if it were built with other arguments."""
-        update = with_arguments(self.builder, self.plain.update, change)
-        return self._changed(self.plain._replace(update=update)).update  # type: ignore[no-any-return]
+    def built_with(self, change: Callable[[str, Any], Any]) -> Any:
+        """Return the transformation, as if it were built with other arguments."""
+        init, update = (with_arguments(self.builder, part, change) for part in self.plain)
+        return self._changed(self.plain._replace(init=init, update=update))
 
     def _has_weak_arguments(self) -> bool:
         """Check that all arguments are like Python numbers, and promote nothing."""
@@ -139,7 +139,7 @@ class Lifting:
             if not self.requested and not any(map(callable, self.arguments.values())):
                 return self.tx.update  # type: ignore[no-any-return]
             # With ``mu_dtype`` stock would round to nearest, before the moments are rounded here.
-            return self.built_with(as_in_a_step)
+            return self.built_with(as_in_a_step).update  # type: ignore[no-any-return]
 
         return self._with_links(self.link_in_step, _seen)
 
@@ -156,7 +156,7 @@ class Lifting:
     def traced(self) -> Callable[..., Any]:
         """What stock would run, without the user's code, for a trace of its dtypes."""
         if not self.links:
-            return self.built_with(_as_known)
+            return self.built_with(_as_known).update  # type: ignore[no-any-return]
 
         def change(link: Any) -> Callable[..., Any]:
             found = lifting_of(link)

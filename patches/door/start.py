@@ -26,7 +26,6 @@ from ..._contract.promotion import standard_promotion
 from ..._contract.state import cast_back
 from ..._contract.widths import compute_dtype, float_dtype
 from ..._contract.x64 import without_x64
-from .closures import with_arguments
 
 if TYPE_CHECKING:
     from .lifting import Lifting
@@ -48,7 +47,7 @@ def start(lifting: Lifting, params: PyTree) -> Any:
     dtypes = dtypes_in(params) | (lifting.narrow_requested & lifting.narrow)
     acting = [tally for ask, tally in lifting.asked if not ask.narrow.isdisjoint(dtypes)]
     keeping = [tally for ask, tally in lifting.asked if ask.one_dtype]
-    for tally in acting or (keeping if dtypes != {_FLOAT32} else ()):
+    for tally in acting or (keeping if dtypes != {_FLOAT32} or lifting.all.change else ()):
         tally.reach()
     if not acting or (lifting.links and not lifting.all.inner):
         return state
@@ -62,14 +61,17 @@ def _start(lifting: Lifting, params: PyTree) -> Any:
     def update(updates: PyTree, state: Any, params: PyTree) -> Any:
         return lifting.take((updates, state, params), {})
 
-    return strip_weak_type(promote_initial_state(update, _in_kinds(lifting, params), params))
+    state = _in_kinds(lifting, params)
+    if not lifting.all.inner:  # What is inside has done so.
+        state = promote_initial_state(update, state, params)
+    return strip_weak_type(state)
 
 
 def _in_kinds(lifting: Lifting, params: PyTree) -> Any:
     """Start moments of integers as floats, and scalars in float32 where stock mixes dtypes."""
     asks, stock = lifting.all, lifting.tx.init
     if asks.inner:  # It starts with the user's params, once.
-        stock = with_arguments(lifting.builder, stock, functools.partial(_started, asks, params))
+        stock = lifting.built_with(functools.partial(_started, asks, params)).init
 
     def init(params: PyTree) -> Any:
         with standard_promotion():
