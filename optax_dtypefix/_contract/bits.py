@@ -63,10 +63,6 @@ def bits_for(shape: tuple[int, ...], bits: Any) -> Any:
     return bits.reshape(bits.shape + (1,) * (len(shape) - bits.ndim))
 
 
-IN_CIRCLES = ("ApplyEvery", "ReduceLROnPlateauState")
-"""States whose counters start again: they do not tell steps apart."""
-
-
 def bits_of_elements(of_step: Any, shape: tuple[int, ...]) -> Any:
     """Return 16 bits for each element of an array: a hash of its index, plus the bits of a step."""
     return upper_bits(_mix(_places(shape)) + (jnp.asarray(of_step, jnp.int32) << 16))
@@ -97,7 +93,8 @@ def bits_of_corner(array: Any) -> Any:
     row = _first(array, (1,) * (array.ndim - 1) + array.shape[-1:]).reshape(-1)
     blocks = row.reshape(-1, row.size if row.size % 64 else 64)
     corner = _first(blocks, (1, min(blocks.shape[1], 64)))
-    return jnp.sum(_mix(_own(corner) + _places(corner.shape)), dtype=jnp.int32)
+    # Each place has a factor of its own: else few sums are possible where elements move by a unit.
+    return _mix(jnp.sum(_own(corner) * (_places(corner.shape) | 1), dtype=jnp.int32))
 
 
 def _first(array: Any, shape: tuple[int, ...]) -> Any:

@@ -17,7 +17,6 @@ import jax
 import jax.numpy as jnp
 
 from .bits import (
-    IN_CIRCLES,
     bits_for,
     bits_of_corner,
     bits_of_data,
@@ -187,7 +186,7 @@ def _bits_of_step(
     """
     fields = state._asdict()
     count = fields.get("count", fields.get("t", fields.get("step_count")))
-    if count is not None and type(state).__name__ not in IN_CIRCLES:
+    if count is not None:
         of_step = bits_of_step(count)
     else:
         from .steps import bits_of_outermost  # Not at the top: adam counts its steps.

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .bits import IN_CIRCLES, bits_of_corner, bits_of_step
+from .bits import bits_of_corner, bits_of_step
 from .dtypes import HALVES, PyTree, dtypes_in, is_real, leaves
 
 if TYPE_CHECKING:
@@ -35,6 +35,9 @@ class _Notes(threading.local):
 
 
 _NOTES = _Notes()
+
+_IN_CIRCLES = ("ApplyEvery", "ReduceLROnPlateauState")
+"""States whose counters start again: they do not tell steps apart."""
 
 _COUNTERS = ("count", "t", "step", "step_count", "gradient_step")
 
@@ -153,7 +156,7 @@ def counters_in(state: PyTree) -> list[Any]:
             parts = node.values() if isinstance(node, dict) else node
             nodes += parts if isinstance(node, (dict, list, tuple)) else ()
             continue
-        counts = kind.__module__.partition(".")[0] == "optax" and kind.__name__ not in IN_CIRCLES
+        counts = kind.__module__.partition(".")[0] == "optax" and kind.__name__ not in _IN_CIRCLES
         for name, part in zip(kind._fields, node):
             if not (counts and name in _COUNTERS):
                 nodes.append(part)

@@ -197,7 +197,7 @@ class _Lifting(Lifting):
         for tally in tallies:
             tally.reach(in_half=in_half)
         if FLOAT16 in all_dtypes(state):
-            state = widen_range(self.after, self, given, extra_args)
+            state = widen_range(self.after, self.traced, given, extra_args)
         dtype = compute_dtype((updates, params)) if self.one_dtype else None
         mode = mode_of_promotion()
         step = Step(updates, params, self.narrow, dtype, self.integers, mode)

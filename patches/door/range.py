@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any, Callable
 
 import jax.numpy as jnp
 
@@ -20,9 +20,6 @@ from ..._contract.state import ids_of_fields
 from ..._contract.trace import trace_state
 from ..._contract.updates import same_dtypes, subtrees_like
 
-if TYPE_CHECKING:
-    from .lifting import Lifting
-
 FLOAT16 = jnp.dtype(jnp.float16)
 
 # Fields that no step changes: copies of the first params, and rounded hyperparameters, which stand
@@ -37,7 +34,7 @@ def known_schedule(*_: Any, **__: Any) -> Any:
 
 def widen_range(
     known: dict[Any, list[Any] | None],
-    lifting: Lifting,
+    traced: Callable[..., Any],
     given: tuple[PyTree, PyTree, PyTree],
     extra_args: dict[str, Any],
 ) -> PyTree:
@@ -49,7 +46,7 @@ def widen_range(
 
     Args:
       known: dtypes after a step of stock, by those before.
-      lifting: says what stock would run.
+      traced: what stock would run.
       given: gradients, state and params.
       extra_args: of the update.
     """
@@ -61,7 +58,7 @@ def widen_range(
     key = (*before, None, *all_dtypes((updates, params)))
     if key not in known:
         extra_args = {n: known_schedule if callable(v) else v for n, v in extra_args.items()}
-        known[key] = trace_state(lifting.traced, updates, state, params, **extra_args)
+        known[key] = trace_state(traced, updates, state, params, **extra_args)
     after = known[key]
     if after is None or len(after) != len(before):
         return state

@@ -33,7 +33,7 @@ def test_eager_steps_have_stocks_bits_and_compile_no_more() -> None:
 @pytest.mark.parametrize(
     ("build", "most"),
     [
-        (lambda: optax.sgd(0.1), 4),
+        (lambda: optax.sgd(0.1), 10),
         (lambda: optax.adam(1e-3), 23),
         (lambda: optax.MultiSteps(optax.adam(1e-3), 4), 200),
     ],
@@ -53,7 +53,7 @@ def test_a_float32_step_makes_few_python_calls_into_the_shim(build: Any, most: i
     [
         (lambda: optax.adam(1e-3), 115),
         (lambda: optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3)), 190),
-        (lambda: optax.inject_hyperparams(optax.adamw)(1e-3), 315),
+        (lambda: optax.inject_hyperparams(optax.adamw)(1e-3), 285),
     ],
     ids=["adam", "clip and adamw", "inject"],
 )
@@ -71,7 +71,7 @@ def test_a_step_of_sgd_makes_few_python_calls_for_a_weakly_typed_leaf() -> None:
     tx, grads = optax.sgd(0.1), {str(i): jnp.asarray(1.0) + i for i in range(20)}
     assert all(leaf.weak_type for leaf in grads.values())
     state = tx.init(grads)
-    assert len(calls_into_the_shim(lambda: tx.update(grads, state, grads))) <= 4 * len(grads)
+    assert len(calls_into_the_shim(lambda: tx.update(grads, state, grads))) <= 5 * len(grads)
     updates, _ = tx.update(grads, state, grads)
     for name, update in updates.items():
         assert not update.weak_type
