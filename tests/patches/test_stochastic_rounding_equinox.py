@@ -36,7 +36,7 @@ STEPS = """
             updates, state = tx.update(grads, state)
             return eqx.apply_updates(model, updates), state
 
-        tx = optax.sgd(rate)
+        tx = optax.sgd(lambda _: rate)  # A schedule counts the steps.
         model = model_of(dtype)
         state = tx.init(eqx.filter(model, eqx.is_inexact_array))
         for _ in range(steps):
@@ -200,7 +200,7 @@ def test_a_model_with_other_leaves(tmp_path: Path) -> None:
             assert after.frozen is model.frozen and after.indices is model.indices
             move = float(after.table.astype(jnp.float32).mean()) - 1
             if dtype == jnp.bfloat16:
-                assert (0.0005 < move < 0.0015) if PATCHED else move == 0, move
+                assert (0.0002 < move < 0.0018) if PATCHED else move == 0, move
         print(found)
         """
     outcomes = [
