@@ -74,7 +74,6 @@ PATCHES: dict[str, dict[str, Any]] = {
             "float32_in_64_bit_mode": ">=0.2.3 #1210",
             "float64": ">=0.2.3,<0.2.5 #1210",
             "bfloat16": ">=0.2.3 #1108",
-            "complex": ">=0.2.5 #1141",
             "mixed_tree": ">=0.2.3 #1207",
             "mixed_precision": ">=0.2.3 #1207",
             "bfloat16_backtracking": ">=0.2.0 #1171",

@@ -35,7 +35,7 @@ from .._contract.dtypes import (
 from .._contract.kinds import promote_initial_state
 from .._contract.promotion import standard_promotion
 from .._contract.state import cast_back
-from .._contract.steps import note, noted_bits
+from .._contract.steps import is_noted, note
 from .._contract.updates import cast_updates, subtrees_like
 from .._contract.widths import float_dtype, promoted
 from .._engine.patch import Stock
@@ -243,7 +243,7 @@ def _take_step(  # noqa: PLR0913
 
 def _are_noted(updates: PyTree) -> bool:
     """Check for updates of a known step: params that take them are rounded."""
-    return any(noted_bits(update) is not None for update in leaves(updates))
+    return any(map(is_noted, leaves(updates)))
 
 
 def _in_float32(leaf: Any) -> Any:

@@ -52,7 +52,7 @@ from .._contract.dtypes import (
     kind_of,
 )
 from .._contract.rounding import round_stochastically
-from .._contract.steps import note_bits, noted_bits
+from .._contract.steps import note_bits, take_bits
 from .._engine.patch import Stock
 
 
@@ -161,20 +161,25 @@ def _by_leaf(stock: Stock, how: _Rounded, first: PyTree, second: PyTree, *args: 
         results.update(zip(others, stock(*map(list, columns))))
     for place in places:
         pair = pairs[place]
-        bits = noted_bits(how.of_step(pair))
+        bits = take_bits(how.of_step(pair))
         if bits is None:
-            bits = bits_of_corner(how.of_step(pair))
+            bits = _bits_of_corners(*pair)
         results[place] = _rounded(how.exact, free_from_device(bits, pair[0]), *pair, *args)
         note_bits([results[place]], bits)
     return structure.unflatten(results[place] for place in range(len(pairs)))
+
+
+@jax.jit
+def _bits_of_corners(first: Any, second: Any) -> Any:
+    return bits_of_corner(first) + bits_of_corner(second)
 
 
 # Compiled once for arrays of one shape.
 @functools.partial(jax.jit, static_argnums=0)
 def _rounded(exact: Callable[..., Any], of_step: Any, first: Any, second: Any, *args: Any) -> Any:
     number = exact(first, second, *args)
-    if of_step.dtype == jnp.uint16:  # Of counters.
-        bits = bits_of_elements(of_step, number.shape)
+    if of_step.dtype == jnp.uint32:  # Of counters.
+        bits = bits_of_elements(of_step, first, second, number.shape)
     else:
         bits = bits_of_data(of_step, jnp.broadcast_to(first, number.shape), second)
     return round_stochastically(number, jnp.asarray(first).dtype, bits)

@@ -16,6 +16,7 @@ stays so. No bits wait for a sum over an array: on an accelerator, that would be
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from typing import Any
 
@@ -63,9 +64,18 @@ def bits_for(shape: tuple[int, ...], bits: Any) -> Any:
     return bits.reshape(bits.shape + (1,) * (len(shape) - bits.ndim))
 
 
-def bits_of_elements(of_step: Any, shape: tuple[int, ...]) -> Any:
-    """Return 16 bits for each element of an array: a hash of its index, plus the bits of a step."""
-    return upper_bits(_mix(_places(shape)) + (jnp.asarray(of_step, jnp.int32) << 16))
+def bits_of_elements(of_step: Any, first: Any, second: Any, shape: tuple[int, ...]) -> Any:
+    """Return 16 bits for each element of an array: a hash of its index, plus the bits of a step.
+
+    Args:
+      of_step: 16 bits, and above them 1 if the element's own data count as well.
+      first: data of each element, which broadcast to the shape.
+      second: likewise.
+      shape: of the array.
+    """
+    of_step = jnp.asarray(of_step, jnp.uint32).astype(jnp.int32)
+    own = ((_own(first) << 16) ^ _own(second)) * (of_step >> 16)
+    return upper_bits(_mix(_places(shape) + own) + (of_step << 16))
 
 
 @jax.jit
@@ -84,17 +94,21 @@ def bits_of_data(corner: Any, *own: Any) -> Any:
 
 @jax.jit
 def bits_of_corner(array: Any) -> Any:
-    """Return 32 bits of the first elements of an array, at most 64.
+    """Return 32 bits of the first elements of an array: all of a small one, else at most 1024.
 
-    XLA keeps each slice on the device that has the first shard, of rows or of columns.
+    XLA keeps the slice of a large one on the device that has the first shard, of rows or columns.
     """
-    if array.size == 0 or array.ndim == 0:
-        return _mix(jnp.sum(_own(array), dtype=jnp.int32))
-    row = _first(array, (1,) * (array.ndim - 1) + array.shape[-1:]).reshape(-1)
-    blocks = row.reshape(-1, row.size if row.size % 64 else 64)
-    corner = _first(blocks, (1, min(blocks.shape[1], 64)))
+    corner = array
+    if array.size > _SMALL:
+        row = _first(array, (1,) * (array.ndim - 1) + array.shape[-1:]).reshape(-1)
+        block = math.gcd(row.size, 1024)
+        blocks = row.reshape(-1, block if block >= 64 else row.size)
+        corner = _first(blocks, (1, min(blocks.shape[1], 1024)))
     # Each place has a factor of its own: else few sums are possible where elements move by a unit.
-    return _mix(jnp.sum(_own(corner) * (_places(corner.shape) | 1), dtype=jnp.int32))
+    return jnp.sum(_own(corner) * (_places(corner.shape) | 1), dtype=jnp.int32)
+
+
+_SMALL = 2**16
 
 
 def _first(array: Any, shape: tuple[int, ...]) -> Any:
@@ -126,7 +140,7 @@ def _places(shape: tuple[int, ...]) -> Any:
         index = lax.broadcasted_iota(jnp.int32, shape, axis)
         numbers.append(index * _int32(step))
         step *= shape[axis]
-    return functools.reduce(operator.add, numbers) if numbers else np.int32(0)
+    return functools.reduce(operator.add, numbers) if numbers else jnp.int32(0)
 
 
 def _int32(number: int) -> Any:

@@ -77,7 +77,7 @@ def bits_of_outermost(given: PyTree) -> Any:
     if around is None or not traces_of(given) <= traces_of(around[1]):
         return None
     counters = counters_in(around[0])
-    return bits_of_counters(counters) if counters else None
+    return bits_of_counters(counters).astype(jnp.uint16) if counters else None
 
 
 def traces_of(tree: PyTree) -> set[int]:
@@ -113,18 +113,38 @@ def note(updates: PyTree, grads: PyTree, state: PyTree, params: PyTree) -> None:
 
 def note_bits(arrays: list[Any], bits: Any) -> None:
     """Note the bits of the step that arrays are of: 16 bits of counters, or 32 of a corner."""
-    notes = _NOTES.by_id
+    notes, own_traces = _NOTES.by_id, traces_of(bits)
     for array in arrays:
-        if isinstance(array, jax.Array):
+        # Not one that the step was given, or that a map around the step does not map.
+        if isinstance(array, jax.Array) and own_traces <= traces_of(array):
+            if own_traces and not axes_of(bits) <= axes_of(array):
+                continue
             # No function of ours: it runs for each array of each eager step.
             forget = functools.partial(notes.pop, id(array))
             notes[id(array)] = weakref.ref(array, forget), bits
 
 
-def noted_bits(array: Any) -> Any:
-    """Return the bits of the step that an array is of; None if no step is noted."""
-    found = _NOTES.by_id.get(id(array))
+def take_bits(array: Any) -> Any:
+    """Return the bits of the step that an array is of; None if no step is noted.
+
+    They are used once: an array that is used again would be rounded in the same way each time.
+    """
+    found = _NOTES.by_id.pop(id(array), None)
     return found[1] if found and found[0]() is array else None
+
+
+def is_noted(array: Any) -> bool:
+    """Check whether the step that an array is of is noted."""
+    found = _NOTES.by_id.get(id(array))
+    return found is not None and found[0]() is array
+
+
+def axes_of(number: Any) -> frozenset[Any]:
+    """Return the mapped axes on which a number depends, as ``jax.shard_map`` checks it."""
+    aval: Any = getattr(number, "aval", None)
+    if hasattr(aval, "manual_axis_type"):
+        return frozenset(aval.manual_axis_type.varying)
+    return frozenset(getattr(aval, "vma", ()))  # Before jax 0.10.
 
 
 def _forget_failed_traces() -> None:
@@ -152,7 +172,7 @@ def counters_in(state: PyTree) -> list[Any]:
     found, nodes = [], [state]
     for node in nodes:
         kind: Any = type(node)
-        if not hasattr(kind, "_fields"):
+        if not (isinstance(node, tuple) and hasattr(kind, "_fields")):
             parts = node.values() if isinstance(node, dict) else node
             nodes += parts if isinstance(node, (dict, list, tuple)) else ()
             continue
@@ -170,7 +190,7 @@ def counters_in(state: PyTree) -> list[Any]:
 
 @jax.jit
 def bits_of_counters(counters: list[Any]) -> Any:
-    """Return the 16 bits of a step.
+    """Return the 16 bits of a step, and above them 1 in the first steps of a state.
 
     The largest counter leads. Counters that move with it are at a constant distance, which shifts
     the bits. Where one stands still, the distance moves: bits differ in each step, less evenly.
@@ -178,4 +198,11 @@ def bits_of_counters(counters: list[Any]) -> Any:
     counts = [jnp.asarray(each, jnp.uint32) for each in counters]
     most = functools.reduce(jnp.maximum, counts)
     behind = sum((most - each for each in counts[1:]), most - counts[0])
-    return bits_of_step(most) + (behind * np.uint32(40503)).astype(jnp.uint16)
+    bits = bits_of_step(most) + (behind * np.uint32(40503)).astype(jnp.uint16)
+    is_new = (most < _NEW).astype(jnp.uint32)
+    return bits.astype(jnp.uint32) | (is_new << 16)
+
+
+_NEW = 164
+"""Steps in which an element's own data count too. Else a state that starts again, as for each task,
+would round in the same way each time."""

@@ -80,7 +80,7 @@ def chi_squared(*columns: Any) -> float:
 
 @pytest.mark.parametrize("shape", [(4000,), (64, 64), (144, 89), (4001, 8), (12, 30, 40)], ids=str)
 def test_neighbours_have_bits_that_are_independent(shape: tuple[int, ...]) -> None:
-    bits = np.asarray(bits_of_elements(jnp.uint16(0), shape))
+    bits = np.asarray(bits_of_elements(jnp.uint32(0), jnp.float32(0), jnp.float32(0), shape))
     assert bits.min() >= 0
     assert bits.max() < 2**16
     assert chi_squared(bits) < 6
@@ -94,7 +94,12 @@ def test_neighbours_have_bits_that_are_independent(shape: tuple[int, ...]) -> No
 
 def test_each_element_goes_round_over_the_steps() -> None:
     """41 steps visit each of 41 parts once: a number alone is rounded as right as many."""
-    steps = np.asarray([bits_of_elements(bits_of_step(n), (5, 7)) for n in range(41 * 20)])
+    steps = np.asarray(
+        [
+            bits_of_elements(bits_of_step(n), jnp.float32(0), jnp.float32(0), (5, 7))
+            for n in range(41 * 20)
+        ]
+    )
     for block in steps.reshape(20, 41, -1):
         parts = np.sort(block, 0)
         assert np.diff(parts, axis=0).max() <= 2 * 2**16 / 41

@@ -286,7 +286,8 @@ def test_few_numbers_move_as_right_as_many(count: int) -> None:
     """Equal gradients, as of full batches: nothing but the counter tells the steps apart."""
     params = jnp.ones(count, jnp.bfloat16)
     found = trained(optax.adam(1e-4), params, lambda *_: params, jnp.zeros(3000))
-    np.testing.assert_allclose(found, 0.7, atol=0.05 * 0.3)
+    np.testing.assert_allclose(found, 0.7, atol=0.1 * 0.3)
+    np.testing.assert_allclose(found.mean(), 0.7, atol=0.05 * 0.3)
 
 
 def test_a_number_alone_follows_noisy_gradients() -> None:
@@ -440,6 +441,36 @@ def test_what_counts_in_circles_tells_no_steps_apart() -> None:
     assert np.sqrt(((found - exact) ** 2).mean()) < walk
 
 
+def test_a_state_that_starts_again_does_not_repeat_its_bits() -> None:
+    """As in Reptile, where each task begins with ``tx.init``: noise of mean 0 must not add up."""
+    tx = optax.adam(5e-4)
+    noise = normal((400, 3, 64), seed=6)
+
+    def task(params: Any, rows: Any) -> Any:
+        state = tx.init(params)
+        for row in rows:
+            updates, state = tx.update(row.astype(params.dtype), state, params)
+            params = optax.apply_updates(params, updates)
+        return params, None
+
+    found, exact = (
+        in_float64(jax.jit(lambda p: jax.lax.scan(task, p, noise)[0])(jnp.full(64, 1.5, dtype)))
+        for dtype in (jnp.bfloat16, jnp.float32)
+    )
+    # A walk of 1,200 roundings, of updates of 0.06 units in the last place.
+    assert np.sqrt(((found - exact) ** 2).mean()) < 1.5 * np.sqrt(1200 * 0.06) * 2.0**-7
+
+
+def test_params_that_stay_are_averaged_with_other_bits_each_time() -> None:
+    params = optax.apply_updates(
+        jnp.full(256, 1.4921875, jnp.bfloat16), jnp.zeros(256, jnp.bfloat16)
+    )
+    average = jnp.ones(256, jnp.bfloat16)
+    for _ in range(400):
+        average = optax.incremental_update(params, average, 0.02)
+    assert in_float64(average).mean() == pytest.approx(1.4921875, abs=0.01)
+
+
 def test_updates_that_the_user_changed_have_no_step() -> None:
     """Params of an earlier step are not of this one: its bits would be the same for ever."""
     params, tx = jnp.ones(200, jnp.bfloat16), optax.adam(1e-3)
@@ -518,7 +549,7 @@ def test_a_step_that_repeats_is_rounded_the_same_way() -> None:
 
 
 @pytest.mark.parametrize(
-    ("counted", "crc32"), [(True, 1811271510), (False, 3406909117)], ids=["counted", "data"]
+    ("counted", "crc32"), [(True, 2960214419), (False, 1042111037)], ids=["counted", "data"]
 )
 def test_the_bits_are_those_of_every_release(counted: bool, crc32: int) -> None:
     """A run that goes on with other versions of optax and jax rounds as before."""

@@ -40,9 +40,6 @@ FAULTS = {
         "bfloat16",
         loss=_loss,
     ),
-    "complex": demo.step(
-        "Complex params: TypeError, later two traces", _LBFGS, "complex64", loss=_loss
-    ),
     "mixed_tree": demo.step(
         "Leaves of different dtypes: TypeError, or updates of the wrong dtype",
         _LBFGS,
