@@ -113,12 +113,13 @@ def note(updates: PyTree, grads: PyTree, state: PyTree, params: PyTree) -> None:
 
 def note_bits(arrays: list[Any], bits: Any) -> None:
     """Note the bits of the step that arrays are of: 16 bits of counters, or 32 of a corner."""
-    notes, own_traces = _NOTES.by_id, traces_of(bits)
-    for array in arrays:
+    notes = _NOTES.by_id
+    if isinstance(bits, jax.core.Tracer):
         # Not one that the step was given, or that a map around the step does not map.
-        if isinstance(array, jax.Array) and own_traces <= traces_of(array):
-            if own_traces and not axes_of(bits) <= axes_of(array):
-                continue
+        own = traces_of(bits), axes_of(bits)
+        arrays = [x for x in arrays if own[0] <= traces_of(x) and own[1] <= axes_of(x)]
+    for array in arrays:
+        if isinstance(array, jax.Array):
             # No function of ours: it runs for each array of each eager step.
             forget = functools.partial(notes.pop, id(array))
             notes[id(array)] = weakref.ref(array, forget), bits

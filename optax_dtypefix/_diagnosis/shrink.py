@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from .._contract.bits import bits_of_corner
 from .._contract.dtypes import PyTree, dtype_of, is_number, leaves
-from .jaxpr import equations
+from .._contract.old_x64 import subjaxprs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     Shape = tuple[int, ...]
 
@@ -73,5 +74,14 @@ def _outline(tx: Any, params: PyTree, grads: PyTree, shapes: Mapping[Shape, Shap
     # A shape may be too small for ``init``, as for muon; ``update`` may need extra arguments.
     with contextlib.suppress(Exception):
         jaxpr = jax.make_jaxpr(step)(inputs)
-        outline.append([equation.primitive.name for equation in equations(jaxpr.jaxpr)])
+        outline.append([*_operations(jaxpr.jaxpr)])
     return outline
+
+
+def _operations(jaxpr: Any) -> Iterator[str]:
+    """Yield the names of all operations, but those that bits for rounding come from."""
+    for equation in jaxpr.eqns:
+        yield equation.primitive.name
+        if equation.params.get("name") != bits_of_corner.__name__:
+            for inner in subjaxprs(equation):
+                yield from _operations(inner)

@@ -53,7 +53,7 @@ def test_a_float32_step_makes_few_python_calls_into_the_shim(build: Any, most: i
     [
         (lambda: optax.adam(1e-3), 115),
         (lambda: optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3)), 190),
-        (lambda: optax.inject_hyperparams(optax.adamw)(1e-3), 285),
+        (lambda: optax.inject_hyperparams(optax.adamw)(1e-3), 290),
     ],
     ids=["adam", "clip and adamw", "inject"],
 )
