@@ -94,16 +94,14 @@ def bits_of_data(corner: Any, *own: Any) -> Any:
 
 @jax.jit
 def bits_of_corner(array: Any) -> Any:
-    """Return 32 bits of the first elements of an array: all of a small one, else at most 1024.
+    """Return 32 bits of the first elements of an array: all of a small one, else the first row.
 
-    XLA keeps the slice of a large one on the device that has the first shard, of rows or columns.
+    A row stays whole: where columns are sharded, XLA would move a part of it for all rows.
     """
     corner = array
     if array.size > _SMALL:
-        row = _first(array, (1,) * (array.ndim - 1) + array.shape[-1:]).reshape(-1)
-        block = math.gcd(row.size, 1024)
-        blocks = row.reshape(-1, block if block >= 64 else row.size)
-        corner = _first(blocks, (1, min(blocks.shape[1], 1024)))
+        row = array.shape[-1] if array.ndim > 1 else 1024
+        corner = _first(array, (1,) * (array.ndim - 1) + (min(row, _SMALL),))
     # Each place has a factor of its own: else few sums are possible where elements move by a unit.
     return jnp.sum(_own(corner) * (_places(corner.shape) | 1), dtype=jnp.int32)
 
