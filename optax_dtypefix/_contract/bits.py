@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import functools
 import math
-import operator
 from typing import Any
 
 import jax
@@ -73,9 +72,12 @@ def bits_of_elements(of_step: Any, first: Any, second: Any, shape: tuple[int, ..
       second: likewise.
       shape: of the array.
     """
-    of_step = jnp.asarray(of_step, jnp.uint32).astype(jnp.int32)
-    own = ((_own(first) << 16) ^ _own(second)) * (of_step >> 16)
-    return upper_bits(_mix(_places(shape) + own) + (of_step << 16))
+    own = _both(_own(jnp.broadcast_to(first, shape)), _own(jnp.broadcast_to(second, shape)))
+    # ``lax``, not operators: they trace a function each, for each shape of a tree.
+    of_step = lax.reshape(lax.convert_element_type(of_step, np.int32), (1,) * len(shape))
+    own = lax.mul(own, lax.shift_right_logical(of_step, _like(own, 16)))
+    shift = lax.shift_left(of_step, _like(own, 16))
+    return upper_bits(lax.add(_mix(lax.add(_places(shape), own)), shift))
 
 
 @jax.jit
@@ -86,10 +88,9 @@ def bits_of_data(corner: Any, *own: Any) -> Any:
       corner: the bits of the corner of an array that changes from step to step.
       *own: data of each element. The first has the shape of the array.
     """
-    bits = _own(own[0])
-    for each in own[1:]:
-        bits = (bits << 16) ^ _own(each)
-    return upper_bits(_mix(bits + _places(bits.shape) + corner))
+    shape = jnp.shape(own[0])
+    bits = functools.reduce(_both, (_own(jnp.broadcast_to(each, shape)) for each in own))
+    return upper_bits(_mix(lax.add(bits, _places(shape)) + corner))
 
 
 @jax.jit
@@ -127,18 +128,27 @@ def _own(array: Any) -> Any:
     """Return the bits of each element. XLA may skip a rounding to bfloat16, but not of these."""
     array = lax.stop_gradient(jnp.asarray(array))
     if has_16_bits(array):
-        return lax.bitcast_convert_type(array, jnp.uint16).astype(jnp.int32)
-    return lax.bitcast_convert_type(array.astype(jnp.float32), jnp.int32)
+        return lax.convert_element_type(lax.bitcast_convert_type(array, np.uint16), np.int32)
+    return lax.bitcast_convert_type(lax.convert_element_type(array, np.float32), np.int32)
+
+
+def _both(first: Any, second: Any) -> Any:
+    return lax.bitwise_xor(lax.shift_left(first, _like(first, 16)), second)
 
 
 def _places(shape: tuple[int, ...]) -> Any:
     """Return multiples of the golden ratio by the index of each element."""
     step, numbers = _GOLDEN, []
     for axis in reversed(range(len(shape))):
-        index = lax.broadcasted_iota(jnp.int32, shape, axis)
-        numbers.append(index * _int32(step))
+        index = lax.broadcasted_iota(np.int32, shape, axis)
+        numbers.append(lax.mul(index, _like(index, step)))
         step *= shape[axis]
-    return functools.reduce(operator.add, numbers) if numbers else jnp.int32(0)
+    return functools.reduce(lax.add, numbers) if numbers else np.int32(0)
+
+
+def _like(array: Any, number: int) -> Any:
+    """Return a number that ``lax`` broadcasts to the shape of an array."""
+    return np.full((1,) * array.ndim, _int32(number))
 
 
 def _int32(number: int) -> Any:
@@ -154,9 +164,10 @@ def _hash(number: Any) -> Any:
 
 def _mix(number: Any) -> Any:
     """Spread all bits over the upper 16, in few operations: XLA compiles them for each array."""
-    return (number ^ (number >> 13)) * _int32(0x2C1B3C6D)
+    shifted = lax.shift_right_arithmetic(number, _like(number, 13))
+    return lax.mul(lax.bitwise_xor(number, shifted), _like(number, 0x2C1B3C6D))
 
 
 def upper_bits(number: Any) -> Any:
     """Return the upper 16 bits, as a number that is not negative."""
-    return lax.shift_right_logical(number, np.int32(16))
+    return lax.shift_right_logical(number, _like(number, 16))

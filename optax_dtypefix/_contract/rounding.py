@@ -70,9 +70,10 @@ def round_stochastically(leaf: Any, dtype: Any, bits: Any) -> Any:
     """
     leaf, bits = cast(leaf, jnp.float32), jnp.asarray(bits, jnp.int32)
     if dtype == jnp.bfloat16:  # The upper half of float32.
-        exact = lax.bitcast_convert_type(leaf, jnp.int32)
-        moved = lax.max(exact, exact + bits)
-        return lax.bitcast_convert_type(moved & np.int32(-65536), jnp.float32).astype(dtype)
+        exact = lax.bitcast_convert_type(leaf, np.int32)
+        moved = lax.max(exact, lax.add(exact, jnp.broadcast_to(bits, leaf.shape)))
+        kept = lax.bitwise_and(moved, np.full((1,) * leaf.ndim, -65536, np.int32))
+        return lax.convert_element_type(lax.bitcast_convert_type(kept, np.float32), dtype)
     info = jnp.finfo(dtype)
     dropped = 23 - info.nmant  # Bits of the mantissa.
     # Neither an infinite number nor NaN is another one without its last bits.
