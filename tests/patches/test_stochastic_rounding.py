@@ -310,7 +310,7 @@ def test_a_number_alone_follows_noisy_gradients() -> None:
 TABLE, ROW = (1501, 24), 777
 
 
-def distance_of_a_row(tx: Any, dtype: Any, add: Any) -> float:
+def distance_of_a_row(tx: Any, dtype: Any, add: Any, seed: int = 0) -> float:
     """Train one row of a table with noise, from its optimum, and return the mean distance to it."""
     noise = 4 * normal((2000, TABLE[1]), seed=1)
 
@@ -325,7 +325,7 @@ def distance_of_a_row(tx: Any, dtype: Any, add: Any) -> float:
         return (params, state, key), (params[ROW].astype(jnp.float32), others)
 
     start = jnp.ones(TABLE, dtype)
-    carry = start, tx.init(start), jax.random.PRNGKey(0)
+    carry = start, tx.init(start), jax.random.PRNGKey(seed)
     rows, others = jax.jit(lambda c, n: jax.lax.scan(step, c, n)[1])(carry, noise)
     assert not others.any()
     return float(np.sqrt(((np.asarray(rows[1000:], float) - 1) ** 2).mean()))
@@ -353,7 +353,8 @@ def add_by_random_bits(key: Any, params: Any, updates: Any) -> Any:
 def test_one_row_of_a_table_ends_where_float32_does(build: Any) -> None:
     """No other row moves, as where few tokens are new.
 
-    rmsprop has no counter: there no rounding is better than that of random bits.
+    rmsprop has no counter: there no rounding is better than that of random bits. These end between
+    .05 and .084 by the key.
     """
 
     def add(_: Any, params: Any, updates: Any) -> Any:
@@ -362,7 +363,8 @@ def test_one_row_of_a_table_ends_where_float32_does(build: Any) -> None:
     tx = build()
     found, exact = (distance_of_a_row(tx, dtype, add) for dtype in (jnp.bfloat16, jnp.float32))
     if found > 1.4 * exact:
-        assert found <= 1.05 * distance_of_a_row(tx, jnp.bfloat16, add_by_random_bits)
+        random = (distance_of_a_row(tx, jnp.bfloat16, add_by_random_bits, k) for k in range(4))
+        assert found <= max(random)
 
 
 def test_noise_of_mean_zero_is_not_rectified() -> None:
