@@ -6,8 +6,7 @@ first. The innermost one calls stock. The same order holds in each row: that of 
 A layer is written ``patch:name releases``. That is the function ``name`` of ``patch.py`` in this
 folder, on these releases only, in PEP 440 specifiers. ``patch`` alone stands for ``patch:replace``.
 So ``schedule_free_eval_params`` before 0.2.4 calls ``schedule_free.eval_params_like_params``, which
-calls stock. ``door:patch`` is what ``door/`` does for a patch, in each transformation that a
-function among ``BUILDERS`` builds.
+calls stock. ``door`` stands for each patch in ``BUILDERS``: it is called once for all of them.
 
 A function of another package is wrapped when a program imports that package. Until then its patch
 is applied without it.
@@ -75,12 +74,7 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
         "sm3": ("learning_rate:sm3",),
     },
     "base": {
-        "GradientTransformation.__new__": (
-            "door:zoom_linesearch", "door:prodigy", "door:learning_rate",
-            "door:conditional", "door:float32_moments", "door:float16_eps",
-            "door:bfloat16_moments", "door:promotion", "door:global_norm",
-            "door:distance_estimates", "door:reduce_on_plateau",
-        ),
+        "GradientTransformation.__new__": ("door",),
     },
     "clipping": {
         "per_example_global_norm_clip >=0.1.3": (
