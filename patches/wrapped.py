@@ -163,7 +163,7 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
 
 BUILDERS: dict[str, tuple[str, ...]] = {
     "adaptive_grad_clip": ("promotion", "global_norm:scale_by_params"),
-    "add_decayed_weights": ("learning_rate:add_decayed_weights",),
+    "add_decayed_weights": ("learning_rate",),
     "add_noise": ("promotion !=0.2.3", "promotion:in_32_bits ==0.2.3"),
     "apply_every": (
         "float32_moments", "float16_eps", "bfloat16_moments", "promotion:keeping_integers",
@@ -196,7 +196,7 @@ BUILDERS: dict[str, tuple[str, ...]] = {
     "prodigy": ("prodigy",),
     "reduce_on_plateau": ("reduce_on_plateau",),
     "sam": ("promotion:around_another",),
-    "scale": ("learning_rate:scale",),
+    "scale": ("learning_rate",),
     "scale_by_acprop": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
     "scale_by_adadelta": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
     "scale_by_adam": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
@@ -271,7 +271,7 @@ BUILDERS: dict[str, tuple[str, ...]] = {
 """The functions of optax whose transformations ``door/`` lifts, and what each patch asks for.
 
 So on 0.2.3, what ``scale_by_radam`` builds runs in float32 for ``float16_eps`` and
-``bfloat16_moments``, and keeps its dtypes by ``promotion.one_dtype_in_32_bits``. Where ``replace``,
-or the name after the colon, is a function, that rebuilds the transformation, and is alone in its
-row.
+``bfloat16_moments``, and keeps its dtypes by ``promotion:one_dtype_in_32_bits``: ``LIFTS`` of
+``door/lifts.py`` says so. A layer that is not there is a function, as above: it rebuilds the
+transformation, and is alone in its row.
 """

@@ -8,6 +8,7 @@ transformation that is built from the parts of a lifted one.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import sys
 from typing import TYPE_CHECKING, Any
@@ -76,7 +77,7 @@ class _Patches:
     Attributes:
       builder: the name of the function.
       ids: of all its patches.
-      places: where those that are applied have what they ask for, the innermost first.
+      places: what those that are applied ask for, the innermost first.
       acting: the same patches.
       asking: what they ask for; None until all files are imported.
     """
@@ -88,23 +89,43 @@ class _Patches:
         self.asking: Asking | None = None
         for row in reversed(BUILDERS[builder]):
             where, _, releases = row.partition(" ")
-            patch_id, _, name = where.partition(":")
+            patch_id = where.partition(":")[0]
             self.ids.add(patch_id)
             if patch_id in applied and release.within(releases):
-                self.places.append(f"{_PATCHES}.{patch_id}:{name or 'replace'}")
+                self.places.append(where)
                 self.acting.append(applied[patch_id])
 
     def load(self) -> Asking:
         """Import what the patches ask for. Where that fails, stock stays, or other patches."""
-        found = [load(where, p.failed) for where, p in zip(self.places, self.acting)]
+        found = [_load(*row) for row in zip(self.places, self.acting)]
         asked = tuple((ask, p.tally) for ask, p in zip(found, self.acting) if ask is not None)
-        from .lifts import OPTED_OUT, Asking
+        from .lifts import LIFTS, NOTHING, Asking
 
         off = self.ids - {patch.patch_id for patch in self.acting}
-        opted_out = frozenset[Any]().union(*(OPTED_OUT.get(patch_id, ()) for patch_id in off))
-        asking = Asking(self.builder, asked, opted_out)
+        opted_out = (LIFTS[patch_id].narrow for patch_id in off & {*_MOMENTS})
+        asking = Asking(self.builder, asked, NOTHING.union(*opted_out))
         self.asking = asking if len(asked) == len(found) else None
         return asking
+
+
+_MOMENTS = ("bfloat16_moments", "float16_eps")
+"""The patches without which stock runs on its own leaves, in the dtypes that they lift."""
+
+
+def _load(layer: str, patch: WhenCalled) -> Any:
+    """Import what a layer of ``BUILDERS`` asks for; return None if that fails."""
+
+    def function(place: str) -> Any:
+        return load(f"{_PATCHES}.{place}", patch.failed)
+
+    lifts = load(f"{__name__}.lifts:LIFTS", patch.failed)
+    ask = lifts and lifts.get(layer)
+    if lifts is None or ask is None:
+        return lifts and function(layer if ":" in layer else f"{layer}:replace")
+    given = {
+        name: function(getattr(ask, name)) for name in ("wide", "change") if getattr(ask, name)
+    }
+    return None if None in given.values() else dataclasses.replace(ask, **given)
 
 
 @functools.lru_cache(maxsize=8)  # Few sets of patches are applied in a program.

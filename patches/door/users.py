@@ -182,7 +182,12 @@ def as_the_user_sees(function: Callable[..., Any], *, is_link: bool = False) -> 
         with present_mode(step.mode):
             result = in_step(None, function, *args, **kwargs)
         if is_link:
+            from ..._contract.master_weights import requested_by  # Few programs need it.
+
             updates, state = result
+            asked = requested_by(state)
+            if asked:
+                step.ask(updates, asked)
             return step.lift(updates), state
         return _fit(step, result)
 
