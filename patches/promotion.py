@@ -13,25 +13,14 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from .._contract.dtypes import FLOATS, PyTree, array_dtypes, cast, dtype_of, tree_map
+from .._contract.dtypes import PyTree, cast
 from .._contract.promotion import standard_promotion
 from .._contract.updates import requested_dtypes
-from .._contract.widths import float_dtype
 from .._engine.patch import Stock
 from .door.arguments import arguments_of
 from .door.lift import lift
 from .door.lifts import Asking
 from .door.rebuild import call_of, in_place_of
-
-
-def bias_correction(stock: Stock, moment: PyTree, *args: Any, **kwargs: Any) -> PyTree:
-    """Correct integers in float32: stock rounds the divisor to their dtype, and divides by 0.
-
-    ``nadam`` corrects the gradients themselves.
-    """
-    if not FLOATS.issuperset(array_dtypes(moment) or (None,)):
-        moment = tree_map(lambda leaf: cast(leaf, float_dtype(dtype_of(leaf))), moment)
-    return stock(moment, *args, **kwargs)
 
 
 def schedule(stock: Stock, *args: Any, **kwargs: Any) -> Any:

@@ -42,7 +42,6 @@ MODULES: dict[str, tuple[str, ...]] = {
     "second_order": (
         "optax.second_order._deprecated", "optax.second_order._hessian", "optax._src.second_order",
     ),
-    "transform": ("optax._src.transform",),
     "tree_math": ("optax.tree_utils._tree_math",),
     "tree_utils": ("optax.tree_utils",),
     "update": ("optax._src.update",),
@@ -143,11 +142,7 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
         "polynomial_schedule": ("promotion:schedule",),
     },
     "second_order": {"hessian_diag": ("sums:hessian_diag",)},
-    "transform": {
-        "bias_correction >=0.1.9,<0.2.3": ("promotion:bias_correction",),
-    },
     "tree_math": {
-        "tree_bias_correction >=0.2.3": ("promotion:bias_correction",),
         "tree_l1_norm >=0.2.3,<0.2.5": ("global_norm:in_float32",),
         "tree_l2_norm >=0.1.8,<0.2.5": ("global_norm:in_float32",),
         "tree_norm >=0.2.5": ("global_norm:in_float32",),

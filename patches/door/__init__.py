@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from ..._engine.release import installed
 from ..._engine.when_called import load
 from ..._errors import OptaxDtypeFixError
-from ..._loaded_stock import report_stock
 from ..releases import TESTED
 from ..wrapped import BUILDERS
 from .closures import builder_of, is_of_optax
@@ -50,6 +49,8 @@ def replace(
     scope = getattr(update, "__globals__", {})
     module = sys.modules.get(scope.get("__name__", ""))
     if module is not None and module.__dict__ is not scope:  # Cloudpickle loads it.
+        from ..._loaded_stock import report_stock
+
         report_stock(tx)
     patches = _patches_by_builder(layers).get(builder_of(update))
     if not patches or not is_of_optax(update):

@@ -10,7 +10,7 @@ transformation, a mask or an objective of the user's, sees the user's leaves: ``
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -35,14 +35,10 @@ from ..._contract.steps import counted, note
 from ..._contract.updates import cast_to_limits, limits, subtrees_like
 from ..._contract.widths import compute_dtype
 from .lifting import Lifting
-from .lifts import NOTHING, Asking
-from .range import FLOAT16, widen_range
+from .lifts import FLOAT16, NOTHING, Asking
 from .rebuild import Call, accept_by_name, copy_shared_arrays, in_place_of
 from .start import start
 from .users import STEP, Step, as_the_user_sees, in_step
-
-if TYPE_CHECKING:
-    pass
 
 _FLOAT32 = np.dtype(np.float32)
 
@@ -89,18 +85,20 @@ def lift(tx: Any, call: Call, asking: Asking) -> Any:
 def _take(lifting: Lifting, given: _Trees, extra_args: dict[str, Any]) -> tuple[PyTree, Any]:
     """Take a step on copies, which no update around this one has lifted."""
     updates, state, params = given
-    dtypes = dtypes_in((updates, params)) | (lifting.narrow_requested & lifting.narrow)
+    like = all_dtypes(updates if params is None else params)
+    dtypes = {*all_dtypes(updates), *like, *(lifting.narrow_requested & lifting.narrow)}
     if lifting.narrow.isdisjoint(dtypes):
         dtypes |= dtypes_in(_moments_in(state))
     acting = [tally for ask, tally in lifting.every if not ask.narrow.isdisjoint(dtypes)]
     tallies = acting or [tally for ask, tally in lifting.every if ask.keeps]
     if not tallies:
         return lifting.stock(updates, state, params, **extra_args)  # type: ignore[no-any-return]
-    like = updates if params is None else params
-    in_half = bool(acting) and any(map(is_half_dtype, all_dtypes(like)))
+    in_half = bool(acting) and any(map(is_half_dtype, like))
     for tally in tallies:
         tally.reach(in_half=in_half)
-    if FLOAT16 in all_dtypes(state):
+    if not FLOAT16.isdisjoint(all_dtypes(state)):
+        from .range import widen_range  # Few programs train in float16.
+
         state = widen_range(lifting.after, lifting.traced, given, extra_args)
     dtype = compute_dtype((updates, params)) if lifting.one_dtype else None
     mode = mode_of_promotion()

@@ -8,12 +8,12 @@ import sys
 from typing import Any, Callable
 
 import jax
+import numpy as np
 
-from ..._contract.dtypes import PyTree, is_half_dtype, is_weak
+from ..._contract.dtypes import PyTree, cast, is_array, is_half_dtype, is_real, is_weak
 from ..._contract.signatures import is_of_dtype
 from ..._contract.widths import compute_dtype
 from ..._contract.x64 import is_x64, without_x64
-from .arguments import no_wider_than
 from .closures import (
     arguments_in,
     builder_of,
@@ -23,7 +23,6 @@ from .closures import (
 )
 from .lifts import Asking, merged
 from .links import links_of, with_links
-from .range import known_schedule
 from .rebuild import lifting_of
 from .users import STEP, Step, as_the_user_sees
 
@@ -211,7 +210,7 @@ class Lifting:
         )
 
         def argument(of: str, value: Any) -> Any:
-            fitted = no_wider_than(step.widest, value) if self.fits and is_x64() else value
+            fitted = _no_wider_than(step.widest, value) if self.fits and is_x64() else value
             return value._replace(update=lambda *_, **__: (inside, ())) if of == name else fitted
 
         own = step.lift(state._replace(**{field: ()}), numbers=False)
@@ -223,8 +222,22 @@ class Lifting:
         """Return what runs, with arguments that are no wider than the leaves."""
         # lax.select refuses a limit that is wider than its gradients, whatever the params.
         widest = compute_dtype(step.grads) if self.all.like_grads else step.widest
-        fitted = self.built_with(lambda n, v: no_wider_than(widest, _as_in_a_step(n, v)))
+        fitted = self.built_with(lambda n, v: _no_wider_than(widest, _as_in_a_step(n, v)))
         return fitted.update  # type: ignore[no-any-return]
+
+
+def _no_wider_than(widest: Any, value: Any) -> Any:
+    """Cast a float64 argument, or the value of a schedule, to the widest dtype of the leaves.
+
+    In 32-bit mode a float64 of NumPy is as good as a float32.
+    """
+    if is_users_function(value):
+        return lambda *args, **kwargs: _no_wider_than(widest, value(*args, **kwargs))
+    if isinstance(value, float) and value == 0:
+        return float(value)  # NumPy's float64 is one. Stock skips such a decay, and 0 * inf is nan.
+    if is_weak(value) or not is_array(value) or not is_real(value):
+        return value
+    return cast(value, widest) if value.dtype.itemsize > widest.itemsize else value
 
 
 def _is_stocks(link: Any) -> bool:
@@ -250,6 +263,11 @@ def _as_in_a_step(name: str, value: Any) -> Any:
 
 def _seen(value: Any) -> Any:
     return as_the_user_sees(value) if is_users_function(value) else value
+
+
+def known_schedule(*_: Any, **__: Any) -> Any:
+    """Stand for a schedule of the user, which does not run: those of optax return a float32."""
+    return np.zeros((), np.float32)
 
 
 def _as_known(_: str, value: Any) -> Any:

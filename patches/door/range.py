@@ -19,17 +19,12 @@ from ..._contract.dtypes import (
 from ..._contract.state import ids_of_fields
 from ..._contract.trace import trace_state
 from ..._contract.updates import same_dtypes, subtrees_like
-
-FLOAT16 = jnp.dtype(jnp.float16)
+from .lifting import known_schedule
+from .lifts import FLOAT16
 
 # Fields that no step changes: copies of the first params, and rounded hyperparameters, which stand
 # for what the user gave.
 _CONSTANTS = frozenset({"params0", "init_params", "x0", "init_particles", "hyperparams"})
-
-
-def known_schedule(*_: Any, **__: Any) -> Any:
-    """Stand for a schedule of the user, which does not run: those of optax return a float32."""
-    return jnp.zeros((), jnp.float32)
 
 
 def widen_range(
@@ -53,7 +48,7 @@ def widen_range(
     updates, state, params = given
     before = all_dtypes(state)
     like = params if params is not None else next(iter(subtrees_like(state, updates)), updates)
-    if FLOAT16 not in before or same_dtypes(updates, like):
+    if FLOAT16.isdisjoint(before) or same_dtypes(updates, like):
         return state
     key = (*before, None, *all_dtypes((updates, params)))
     if key not in known:
@@ -65,7 +60,7 @@ def widen_range(
     constants = ids_of_fields(state, _CONSTANTS)
 
     def widened(leaf: Any, was: Any, now: Any) -> Any:
-        grows = was == FLOAT16 and _is_wider(now) and id(leaf) not in constants
+        grows = was in FLOAT16 and _is_wider(now) and id(leaf) not in constants
         return cast(leaf, jnp.float32) if grows else leaf
 
     return unflatten_like(state, map(widened, leaves(state), before, all_dtypes(after)))

@@ -25,7 +25,6 @@ from ..._contract.steps import counted, note
 from ..._engine.locate import find
 from ..._engine.patch import Stock
 from ..._tally import Tally
-from ..._tracebacks import hide_our_frames
 
 
 class Call(functools.partial[Any]):
@@ -78,6 +77,8 @@ def _call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     try:
         return function(*args, **kwargs)
     except Exception as error:
+        from ..._tracebacks import hide_our_frames  # Few calls fail.
+
         hide_our_frames(error)
         raise
 

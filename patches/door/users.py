@@ -77,6 +77,8 @@ class Step:
           numbers: whether integers are numbers, and not counters or random keys.
         """
         flat, dtypes = leaves(tree), all_dtypes(tree)
+        if not flat:
+            return tree
         wide_flat = list(flat)
         for dtype in set(dtypes):
             wide = self._wide(dtype, numbers=numbers)
