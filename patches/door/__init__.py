@@ -18,7 +18,7 @@ from ..._engine.when_called import load
 from ..._errors import OptaxDtypeFixError
 from ..releases import TESTED
 from ..wrapped import BUILDERS
-from .closures import builder_of, is_of_optax
+from .closures import is_of_optax
 from .rebuild import Call
 
 if TYPE_CHECKING:
@@ -52,7 +52,9 @@ def replace(
         from ..._loaded_stock import report_stock
 
         report_stock(tx)
-    patches = _patches_by_builder(layers).get(builder_of(update))
+    # Not by ``builder_of``: this runs for each transformation.
+    builder = str(getattr(update, "__qualname__", "")).partition(".")[0]
+    patches = _patches_by_builder(layers).get(builder)
     if not patches or not is_of_optax(update):
         return tx
     try:

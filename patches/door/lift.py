@@ -109,9 +109,11 @@ def _take(lifting: Lifting, given: _Trees, extra_args: dict[str, Any]) -> tuple[
     except Exception:  # A pytree node of the user's takes no other dtype.
         step, wide = Step(updates, params, NOTHING, None, False, mode), given
     users = {n: as_the_user_sees(v) if callable(v) else v for n, v in extra_args.items()}
-    with standard_promotion(), counted(state, given):
+    with standard_promotion(mode), counted(state, given) as is_outermost:
         new_updates, new_state = in_step(step, lifting.step, *wide, **users)
         result = _finish(lifting, step, (new_updates, new_state), (updates, state, params))
+    if is_outermost:
+        note(result[0], *given)
     if lifting.all.inner:
         step.free(keep=(given, result))
     return result
@@ -121,13 +123,11 @@ def _finish(
     lifting: Lifting, step: Step, new: tuple[PyTree, Any], given: _Trees
 ) -> tuple[PyTree, Any]:
     """Round the moments, cast the state back and bound the updates: the one place for all."""
-    (new_updates, new_state), (updates, state, params) = new, given
+    (new_updates, new_state), (updates, state, _) = new, given
     if not same_structure(new_state, state) and len(leaves(new_state)) == len(leaves(state)):
         state = unflatten_like(new_state, leaves(state))  # In the user's subclass of a state.
     new_updates = _bound(lifting, step, new_updates, given)
-    new_state = cast_back(new_state, state, updates)
-    note(new_updates, updates, state, params)
-    return new_updates, new_state
+    return new_updates, cast_back(new_state, state, updates)
 
 
 def _bound(lifting: Lifting, step: Step, new_updates: PyTree, given: _Trees) -> PyTree:

@@ -145,9 +145,11 @@ def rebuild(  # noqa: PLR0913
         if dtypes is None:
             if tally:
                 tally.reach()
-            with counted(state, (updates, state, params)):
-                new_updates, new_state = update(updates, state, params, **extra_args)
-            note(new_updates, updates, state, params)
+            given = updates, state, params
+            with counted(state, given) as is_outermost:
+                new_updates, new_state = update(*given, **extra_args)
+            if is_outermost:
+                note(new_updates, *given)
             return new_updates, new_state
         new_updates, new_state = tx.update(updates, state, params, **extra_args)
         # User-defined code inside, such as a schedule, may return any dtype.
