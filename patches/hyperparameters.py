@@ -37,7 +37,6 @@ class Widths(NamedTuple):
       params: the dtypes of the params.
       stock: the dtype in which stock keeps a number in its state; float32, or float64 if a param
         is, where stock raises or makes a float something else.
-      is_stocks: whether it is stock's.
       keeps_arrays: whether stock rounds numbers alone, and not arrays: from 0.2.8 on.
       step: the dtype in which the step uses a number.
       narrowest: the narrowest dtype of floats among the params.
@@ -48,7 +47,6 @@ class Widths(NamedTuple):
 
     params: tuple[Any, ...]
     stock: Any
-    is_stocks: bool
     keeps_arrays: bool
     step: Any
     narrowest: Any
@@ -80,7 +78,7 @@ def find_widths(stock: Callable[..., Any], dtypes: tuple[Any, ...], requested: A
         except Exception:  # Of bfloat16 and float16, none is the highest.
             found = None
     wide = widest_real(array.dtype, *dtypes)
-    is_stocks = found in dtypes and kind_of(found) == REAL
+    of_stock = found if found in dtypes and kind_of(found) == REAL else None
     step = wide if requested is None else promoted(requested, array.dtype)
     floats = [dtype for dtype in dtypes if kind_of(dtype) >= REAL]
     narrowest = min(floats, key=lambda dtype: jnp.finfo(dtype).bits, default=step)
@@ -88,8 +86,7 @@ def find_widths(stock: Callable[..., Any], dtypes: tuple[Any, ...], requested: A
     halves = set(filter(is_half_dtype, dtypes))
     return Widths(
         dtypes,
-        requested or (found if is_stocks else wide),
-        is_stocks,
+        requested or of_stock or wide,
         keeps_arrays,
         step,
         narrowest,

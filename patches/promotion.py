@@ -15,9 +15,8 @@ import jax.numpy as jnp
 
 from .._contract.dtypes import PyTree, cast
 from .._contract.promotion import standard_promotion
-from .._contract.updates import requested_dtypes
 from .._engine.patch import Stock
-from .door.arguments import arguments_of
+from .door.arguments import arguments_of, requested_dtypes
 from .door.lift import lift
 from .door.lifts import Asking
 from .door.rebuild import call_of, in_place_of

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .bits import bits_of_corner, bits_of_step
-from .dtypes import HALVES, PyTree, dtypes_in, is_real, leaves
+from .dtypes import HALVES, PyTree, all_dtypes, is_real, leaves
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,6 +38,8 @@ _NOTES = _Notes()
 
 _IN_CIRCLES = ("ApplyEvery", "ReduceLROnPlateauState")
 """States whose counters start again: they do not tell steps apart."""
+
+_HALVES = frozenset(HALVES)
 
 _COUNTERS = ("count", "t", "step", "step_count", "gradient_step")
 
@@ -102,7 +104,7 @@ def note(updates: PyTree, grads: PyTree, state: PyTree, params: PyTree) -> None:
       state: before the step, of the transformation that the user calls, with all others inside.
       params: as they were given, or None.
     """
-    if dtypes_in((updates, params)).isdisjoint(HALVES):
+    if _HALVES.isdisjoint(all_dtypes((updates, params))):
         return
     _forget_failed_traces()
     flat, counters = leaves(updates), counters_in(state)

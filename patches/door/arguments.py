@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from ..._contract.dtypes import cast, is_array, is_half
+from ..._contract.signatures import is_of_dtype, positional_names
 from ..._engine.patch import Stock
 
 
@@ -17,6 +18,15 @@ def arguments_of(stock: Stock, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     bound = inspect.signature(stock).bind(*args, **kwargs)
     bound.apply_defaults()
     return bound.arguments
+
+
+def requested_dtypes(
+    stock: Stock, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, ...]:
+    """List the dtypes that a call asks for, as in ``mu_dtype=jnp.float32``; defaults do not ask."""
+    given = {**dict(zip(positional_names(stock), args)), **kwargs}
+    requested = (value for name, value in given.items() if value is not None and is_of_dtype(name))
+    return tuple(map(jax.dtypes.canonicalize_dtype, requested))
 
 
 def array_in(value: Any, dtype: Any) -> Any:

@@ -19,7 +19,6 @@ from ..._contract.dtypes import (
     PyTree,
     all_dtypes,
     dtypes_in,
-    have_same_dtypes,
     is_half_dtype,
     leaves,
     same_structure,
@@ -32,7 +31,7 @@ from ..._contract.promotion import mode_of_promotion, standard_promotion
 from ..._contract.signatures import positional_names
 from ..._contract.state import cast_back
 from ..._contract.steps import counted, note
-from ..._contract.updates import cast_to_limits, limits, subtrees_like
+from ..._contract.updates import cast_updates, subtrees_like
 from ..._contract.widths import compute_dtype
 from .lifting import Lifting
 from .lifts import FLOAT16, NOTHING, Asking
@@ -132,8 +131,6 @@ def _finish(
 
 def _bound(lifting: Lifting, step: Step, new_updates: PyTree, given: _Trees) -> PyTree:
     updates, state, params = given
-    if have_same_dtypes(new_updates, updates):
-        return new_updates
     kept = None
     if lifting.all.like_grads or (params is None and lifting.widens):
         params = updates  # What is wide by a patch alone tells nothing of the params.
@@ -144,7 +141,7 @@ def _bound(lifting: Lifting, step: Step, new_updates: PyTree, given: _Trees) -> 
             step.ask(new_updates, tuple(d for d in moments_of_state if not is_half_dtype(d)))
             params, kept = updates, None
     requested = step.asked_for(new_updates) if step.asked else ()
-    return cast_to_limits(new_updates, limits(new_updates, updates, params, kept, requested))
+    return cast_updates(new_updates, updates, params, kept, requested)
 
 
 def _moments_in(state: PyTree) -> list[PyTree]:
