@@ -172,9 +172,9 @@ class Factory:
             used[name] = unrounded[name] if name in unrounded else cast(new, widths.step)
             if before is not None:
                 leaf: Any = before.get(name)
-                dtype = _find_dtype_after(leaf, widths)
-                stays = name in unrounded and isinstance(leaf, jax.Array) and leaf.dtype == dtype
-                kept[name] = leaf if stays else cast(used[name], dtype)
+                stays = name in unrounded and isinstance(leaf, jax.Array)
+                stays = stays and leaf.dtype == widths.stock  # Most often.
+                kept[name] = leaf if stays else cast(used[name], _find_dtype_after(leaf, widths))
         return kept, used
 
     def _find_unrounded(self, hyperparams: dict[str, Any], widest: Any) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-import jax
 import numpy as np
 
 from ..._contract.dtypes import (
@@ -26,7 +25,7 @@ from ..._contract.dtypes import (
     unflatten_like,
 )
 from ..._contract.float32 import dtypes_in_float32
-from ..._contract.moments import moments
+from ..._contract.moments import moments_in
 from ..._contract.promotion import mode_of_promotion, standard_promotion
 from ..._contract.signatures import positional_names
 from ..._contract.state import cast_back
@@ -87,7 +86,7 @@ def _take(lifting: Lifting, given: _Trees, extra_args: dict[str, Any]) -> tuple[
     like = all_dtypes(updates if params is None else params)
     dtypes = {*all_dtypes(updates), *like, *(lifting.narrow_requested & lifting.narrow)}
     if lifting.narrow.isdisjoint(dtypes):
-        dtypes |= dtypes_in(_moments_in(state))
+        dtypes |= dtypes_in(moments_in(state))
     acting = [tally for ask, tally in lifting.every if not ask.narrow.isdisjoint(dtypes)]
     tallies = acting or [tally for ask, tally in lifting.every if ask.keeps]
     if not tallies:
@@ -137,21 +136,8 @@ def _bound(lifting: Lifting, step: Step, new_updates: PyTree, given: _Trees) -> 
     elif params is None:  # What the state keeps for the params tells their dtypes.
         kept = state
         if step.lent and not subtrees_like(state, updates):
-            moments_of_state = dtypes_in(_moments_in(state))
+            moments_of_state = dtypes_in(moments_in(state))
             step.ask(new_updates, tuple(d for d in moments_of_state if not is_half_dtype(d)))
             params, kept = updates, None
     requested = step.asked_for(new_updates) if step.asked else ()
     return cast_updates(new_updates, updates, params, kept, requested)
-
-
-def _moments_in(state: PyTree) -> list[PyTree]:
-    """List the moments in all states."""
-    found: list[PyTree] = []
-
-    def note(node: Any) -> bool:
-        if isinstance(node, tuple):
-            found.extend([getattr(node, name, None) for name in moments(type(node))])
-        return False
-
-    jax.tree_util.tree_leaves(state, is_leaf=note)
-    return found

@@ -16,15 +16,11 @@ from ..._contract.dtypes import (
     leaves,
     unflatten_like,
 )
-from ..._contract.state import ids_of_fields
+from ..._contract.moments import moments_in
 from ..._contract.trace import trace_state
 from ..._contract.updates import same_dtypes, subtrees_like
 from .lifting import known_schedule
 from .lifts import FLOAT16
-
-# Fields that no step changes: copies of the first params, and rounded hyperparameters, which stand
-# for what the user gave.
-_CONSTANTS = frozenset({"params0", "init_params", "x0", "init_particles", "hyperparams"})
 
 
 def widen_range(
@@ -57,10 +53,10 @@ def widen_range(
     after = known[key]
     if after is None or len(after) != len(before):
         return state
-    constants = ids_of_fields(state, _CONSTANTS)
+    kept = set(map(id, leaves(moments_in(state))))
 
     def widened(leaf: Any, was: Any, now: Any) -> Any:
-        grows = was in FLOAT16 and _is_wider(now) and id(leaf) not in constants
+        grows = was in FLOAT16 and _is_wider(now) and id(leaf) in kept
         return cast(leaf, jnp.float32) if grows else leaf
 
     return unflatten_like(state, map(widened, leaves(state), before, all_dtypes(after)))
