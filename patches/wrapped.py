@@ -201,8 +201,7 @@ BUILDERS: dict[str, tuple[str, ...]] = {
     "scale_by_adopt": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
     "scale_by_amsgrad": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
     "scale_by_backtracking_linesearch": (
-        "zoom_linesearch:scale_by_linesearch_strict <0.2.5",
-        "zoom_linesearch:scale_by_linesearch >=0.2.5",
+        "zoom_linesearch:strict <0.2.5", "zoom_linesearch:wide >=0.2.5",
     ),
     "scale_by_belief": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
     "scale_by_cocob": (
@@ -257,8 +256,7 @@ BUILDERS: dict[str, tuple[str, ...]] = {
     "scale_by_trust_ratio": ("promotion", "global_norm:scale_by_params"),
     "split_real_and_imaginary": ("promotion:around_another",),
     "scale_by_zoom_linesearch": (
-        "zoom_linesearch:scale_by_linesearch_strict <0.2.5",
-        "zoom_linesearch:scale_by_linesearch >=0.2.5",
+        "zoom_linesearch:strict <0.2.5", "zoom_linesearch:wide >=0.2.5",
     ),
     "scale_by_yogi": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
     "trace": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -32,18 +31,6 @@ def present_mode(mode: str) -> AbstractContextManager[None]:
         return contextlib.nullcontext()
     present: AbstractContextManager[None] = jax.numpy_dtype_promotion(mode)
     return present
-
-
-def keep_present_mode(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a user-defined function so that stock calls it in the user's promotion mode."""
-    mode = mode_of_promotion()
-
-    @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        with present_mode(mode):
-            return function(*args, **kwargs)
-
-    return wrapper if mode != "standard" else function
 
 
 def mode_of_promotion() -> str:

@@ -142,5 +142,15 @@ LIFTS: dict[str, Lifts] = {
     "promotion:keeping_integers": Lifts(keeps=True),
     "promotion:one_dtype": _ONE_DTYPE,
     "promotion:one_dtype_in_32_bits": dataclasses.replace(_ONE_DTYPE, in_32_bits=True),
+    "zoom_linesearch:scale_by_lbfgs": dataclasses.replace(
+        _ONE_DTYPE,
+        in_32_bits=True,
+        statistics=("weights_memory",),
+        change="zoom_linesearch:change_lbfgs",
+    ),
+    "zoom_linesearch:strict": dataclasses.replace(
+        _ONE_DTYPE, change="zoom_linesearch:change_strict"
+    ),
+    "zoom_linesearch:wide": dataclasses.replace(_ONE_DTYPE, change="zoom_linesearch:change"),
 }
 """What each patch asks for, by the layer that a row of ``BUILDERS`` names."""
