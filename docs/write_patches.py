@@ -1,8 +1,9 @@
 """Write the pages of the patches, their index and their navigation.
 
 Run ``python docs/write_patches.py [FOLDER]``. Without a folder, the command writes docs/patches/
-and mkdocs.yml of the repository. The text comes from the patch files, but for what stands above the
-first table of a page, and for the headlines in the index: these are written by hand, and stay.
+and mkdocs.yml of the repository. The text comes from the patch files and the catalogue, but
+for what stands above the first table of a page, and for the headlines in the index: these are
+written by hand, and stay.
 tests/examples/test_patch_pages.py runs the examples.
 """
 
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from optax_dtypefix._engine.release import Release
 from optax_dtypefix.patches import IDS, load
+from optax_dtypefix.patches.catalogue import ABOUT
 from optax_dtypefix.patches.releases import TESTED
 from support.renew import DOCS, ROOT, read, renewed, rows
 
@@ -73,10 +75,16 @@ def example_of(patch_id: str) -> Example:
     return Example(headline, *blocks, *faults, numbers)
 
 
+def about(patch_id: str) -> str:
+    """Return what the docstring of the file of a patch says, or the catalogue."""
+    if patch_id in ABOUT:
+        return ABOUT[patch_id]
+    return inspect.getdoc(importlib.import_module(f"optax_dtypefix.patches.{patch_id}")) or ""
+
+
 def page(patch: Patch) -> str:
     """Return the page of one patch."""
-    docstring = inspect.getdoc(importlib.import_module(f"optax_dtypefix.patches.{patch.id}")) or ""
-    heading, _, rest = markdown(docstring).partition("\n")
+    heading, _, rest = markdown(about(patch.id)).partition("\n")
     example = example_of(patch.id)
     shown = [fault for fault in patch.faults if fault.id == example.fault]
     if not shown:

@@ -332,3 +332,46 @@ REMOVED: dict[str, str] = {
     ),
 }
 """What to say of the ids of older versions, which are accepted wherever ids are."""
+
+ABOUT: dict[str, str] = {
+    "prodigy": """\
+prodigy: averages in stock's dtypes, scalars in float32 or wider, never float64 by accident.
+
+Prodigy (Mishchenko and Defazio 2023, https://arxiv.org/abs/2306.06101) estimates the distance to
+the solution. Up to 0.2.3, in 64-bit mode, ``beta ** count`` of a Python float and an int32 array is
+float64, and state and updates follow. From 0.2.4 on a distance d in bfloat16 does not move by less
+than d/256. And d is a quotient whose divisor, the sum of all gradients, is 0 as long as the
+gradients are: 0/0 is nan, in every dtype and on every release. Stock runs as
+``distance_estimates`` says.
+""",
+    "float16_eps": """\
+float16_eps: moments of float16 gradients are computed in float32 and stay finite.
+
+An update like m / (sqrt(v) + eps) needs eps > 0 and the squares of small gradients. The smallest
+number of float16 is 6e-8 and the largest is 65504. So eps = 1e-8 is 0, the square of a gradient of
+1e-4 is 0, and the square of 256 is inf. Then 0/0 is nan, g/0 is inf, and g/inf freezes a parameter
+for good.
+
+Here stock runs on float32 copies of the float16 leaves, and its state is rounded back as
+``bfloat16_moments`` says; first moments to nearest below 6e-5. A positive moment that divides is at
+least 6e-8: an update for a tiny gradient may be too small. A moment above 65504, from gradients
+that stay above 256, is kept at 65504: an update is then too large by up to |g| / 256.
+``float32_moments`` avoids both.
+""",
+    "bfloat16_moments": """\
+bfloat16_moments: moments in bfloat16 are rounded up and down, so that none stalls.
+
+v += (1 - b2) (g^2 - v) does not move v by less than half a unit in its last place. bfloat16 has 8
+bits. So with b2 = 0.999, v stalls as soon as g^2 / v is below 1 + 2^-9 / 0.001, about 3. For unit
+gradients v stalls at 0.5, and updates are 1.4 times too large. v never falls: 0.999 v rounds to v.
+So after large gradients, updates for small ones stay too small.
+
+Here stock runs on float32 copies of the bfloat16 leaves, and its state is rounded back: up in some
+steps and down in others, so that the mean over steps is right. The step counter in the state
+decides, so each run gives the same bits. rmsprop, adagrad, sm3, adadelta, cocob and ``trace``, the
+momentum of SGD, have no counter: there another counter of the chain decides, such as that of a
+schedule, or else the element's own data. A moment whose dtype you ask for (``mu_dtype``,
+``accumulator_dtype``) is rounded in the same way, for float32 params too.
+""",
+}
+"""By patch without a file of its own: what the docstring of a file says of the other patches."""

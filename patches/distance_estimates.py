@@ -17,7 +17,6 @@ estimate stays, and what is not finite in an update of ``prodigy`` is 0.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from typing import Any
 
@@ -30,18 +29,15 @@ from .._contract.widths import compute_dtype, promoted, statistics_dtype
 from .._engine.patch import Stock
 from .._tally import Tally
 from .door.arguments import array_in
-from .door.lifts import FLOAT16, NARROW, Lifts
+from .door.lifts import BETS, FLOAT16
 
 _COPIES = frozenset({"init_params", "params0", "x0"})
 """Fields of stock's states with a copy of the first params."""
 
 _AVERAGES = frozenset({"exp_avg", "exp_avg_sq", "grad_sum"})
 
-_BETS = ("r", "m", "v", "s")
-"""Fields of the state of ``mechanize`` with a number for each of its betas."""
 
-
-def _change(tx: Any, arguments: dict[str, Any], tally: Tally) -> Any:
+def change(tx: Any, arguments: dict[str, Any], tally: Tally) -> Any:
     """Keep copies of integers, and the estimate where stock divides by 0; accept any loss.
 
     A new state has its scalars in float32, or in float64 if all params are, on all releases.
@@ -84,7 +80,7 @@ def _as_wide(average: Any, param: Any) -> Any:
 
 def _is_statistic(name: str, field: Any) -> bool:
     is_number = isinstance(field, jax.Array) and is_real(field)
-    return is_number and (name in _BETS or (not field.shape and name not in _COPIES))
+    return is_number and (name in BETS or (not field.shape and name not in _COPIES))
 
 
 def _cast_loss(value: Any, params: PyTree) -> Any:
@@ -111,28 +107,10 @@ def _guard(updates: PyTree, state: Any, before: Any) -> tuple[PyTree, Any]:
     return updates, state._replace(estim_lr=estimate)
 
 
-def _averages(state: type, _: tuple[Any, ...], dtype: Any) -> tuple[str, ...]:
+def averages(state: type, _: tuple[Any, ...], dtype: Any) -> tuple[str, ...]:
     """List the averages of Adam in float16, where the square of a gradient is 0."""
     found = _AVERAGES.intersection(state._fields)  # type: ignore[attr-defined]
     return tuple(found) if dtype in FLOAT16 and "exp_avg_sq" in found else ()
-
-
-replace = Lifts(
-    NARROW,
-    keeps=True,
-    integers=True,
-    one_dtype=True,
-    in_32_bits=True,
-    fits_arguments=True,
-    wide=_averages,
-    change=_change,
-)
-mechanize = dataclasses.replace(
-    replace,
-    around_another=True,
-    inner=("base_optimizer", "base_optimizer_state"),
-    statistics=_BETS,
-)
 
 
 def tree_norm(stock: Stock, tree: PyTree) -> Any:

@@ -16,12 +16,8 @@ from __future__ import annotations
 from typing import Any
 
 from .._contract.moments import moments, second_moments
-from .door.lifts import NARROW, Lifts
 
 
-def _wide(state: type, requested: tuple[Any, ...], _: Any) -> tuple[str, ...]:
+def wide(state: type, requested: tuple[Any, ...], _: Any) -> tuple[str, ...]:
     """List all moments, or only the second ones if the user chose a dtype for the others."""
     return second_moments(state) if requested else moments(state)
-
-
-replace = Lifts(NARROW, wide=_wide)

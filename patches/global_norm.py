@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import Any, Callable
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -29,7 +29,6 @@ from .._contract.dtypes import PyTree, leaves, tree_map, unflatten_like
 from .._engine.patch import Stock
 from .._errors import warn_the_user
 from .._tally import Tally
-from .door.lifts import NARROW, Lifts
 from .sums import in_float32, trees_in_float32  # noqa: F401  # For ``wrapped.py``.
 
 
@@ -57,7 +56,7 @@ def _without_nan(
     return tx._replace(update=update_fn)
 
 
-def _by_our_norm(tx: Any, arguments: dict[str, Any], tally: Tally) -> Any:
+def normalize(tx: Any, arguments: dict[str, Any], tally: Tally) -> Any:
     """Divide by the norm. Not by stock: 0.1.8 and 0.1.9 need a jax that has tree_map."""
     import optax
 
@@ -72,23 +71,9 @@ def _by_our_norm(tx: Any, arguments: dict[str, Any], tally: Tally) -> Any:
     return _without_nan(tx._replace(update=update_fn), arguments, tally)
 
 
-def _norm(
-    change: Callable[..., Any] | None = None, *, like_grads: bool = True, **given: Any
-) -> Lifts:
-    return Lifts(
-        NARROW,
-        like_grads=like_grads,
-        fits_arguments=True,
-        change=change and functools.partial(change, **given),
-    )
-
-
-clip_by_global_norm = _norm(_without_nan, limited_by="max_norm")
-clip_by_block_rms = _norm(_without_nan, limited_by="threshold", by_leaf=True)
-# The widest leaf promotes all others.
-normalize_by_update_norm = _norm(_without_nan, like_grads=False, limited_by="eps")
-normalize = _norm(_by_our_norm, like_grads=False)
-scale_by_params = _norm(like_grads=False)
+clip_by_global_norm = functools.partial(_without_nan, limited_by="max_norm")
+clip_by_block_rms = functools.partial(_without_nan, limited_by="threshold", by_leaf=True)
+normalize_by_update_norm = functools.partial(_without_nan, limited_by="eps")
 
 
 def _is_positive(limit: Any) -> bool:

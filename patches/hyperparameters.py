@@ -11,13 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._contract.dtypes import (
-    HALVES,
     REAL,
     cast,
     dtype_of,
     is_array,
-    is_half,
-    is_half_dtype,
     is_real,
     is_weak,
     kind_of,
@@ -37,24 +34,20 @@ class Widths(NamedTuple):
       params: the dtypes of the params.
       stock: the dtype in which stock keeps a number in its state; float32, or float64 if a param
         is, where stock raises or makes a float something else.
-      is_stocks: whether it is stock's.
       keeps_arrays: whether stock rounds numbers alone, and not arrays: from 0.2.8 on.
       step: the dtype in which the step uses a number.
       narrowest: the narrowest dtype of floats among the params.
       promotes: whether stock's strongly typed hyperparameters would promote a leaf.
       mixed: whether they would, and stock has them in one of several dtypes.
-      keeps_strong: whether all half precision promotes; JAX promotes float8 with nothing else.
     """
 
     params: tuple[Any, ...]
     stock: Any
-    is_stocks: bool
     keeps_arrays: bool
     step: Any
     narrowest: Any
     promotes: bool
     mixed: bool
-    keeps_strong: bool
 
 
 @functools.cache
@@ -80,22 +73,19 @@ def find_widths(stock: Callable[..., Any], dtypes: tuple[Any, ...], requested: A
         except Exception:  # Of bfloat16 and float16, none is the highest.
             found = None
     wide = widest_real(array.dtype, *dtypes)
-    is_stocks = found in dtypes and kind_of(found) == REAL
+    of_stock = found if found in dtypes and kind_of(found) == REAL else None
     step = wide if requested is None else promoted(requested, array.dtype)
     floats = [dtype for dtype in dtypes if kind_of(dtype) >= REAL]
     narrowest = min(floats, key=lambda dtype: jnp.finfo(dtype).bits, default=step)
     promotes = jnp.finfo(narrowest).bits < jnp.finfo(step).bits
-    halves = set(filter(is_half_dtype, dtypes))
     return Widths(
         dtypes,
-        requested or (found if is_stocks else wide),
-        is_stocks,
+        requested or of_stock or wide,
         keeps_arrays,
         step,
         narrowest,
         promotes,
         promotes and len(floats) > 1,
-        bool(halves) and halves.issubset(HALVES),
     )
 
 
@@ -108,10 +98,6 @@ class Factory:
       static: names of the arguments that are passed on unchanged.
       dtypes: those that the user gave, as in ``mu_dtype=jnp.float32``.
       defaults: names of the dtypes that the user left to the function, as ``dtype_momentum``.
-      strong: names of the hyperparameters that are arrays or schedules; all with
-        ``hyperparam_dtype``. Without the wrapper an array promotes half precision, and a Python
-        number does not. So stock's moments are float32 and right, from 0.2.8 on; before, with
-        ``hyperparam_dtype``.
     """
 
     def __init__(
@@ -137,9 +123,6 @@ class Factory:
             for name, x in numbers.items()
             if is_real(x) and requested is None  # A requested rounding stands.
         }
-        all_strong = requested is not None and not is_half_dtype(self.requested)
-        strong = (n for n, x in given.items() if all_strong or callable(x) or promotes_half(x))
-        self.strong = frozenset(strong)
 
     def build(
         self, arguments: dict[str, Any], used: dict[str, Any], widths: Widths, dtype: Any = None
@@ -154,12 +137,10 @@ class Factory:
         """
         given = {**arguments, **used}
         if widths.promotes:
-            keeps_strong = widths.keeps_strong and dtype is None
-            as_given = self.static | (self.strong if keeps_strong else frozenset())
             for name, value in arguments.items():
-                if isinstance(value, np.generic) and name not in as_given and is_real(value):
+                if isinstance(value, np.generic) and name not in self.static and is_real(value):
                     given[name] = float(value)
-            arrays = {name: x for name, x in used.items() if name not in as_given}
+            arrays = {name: x for name, x in used.items() if name not in self.static}
             given.update(_make_weak(arrays, dtype) if arrays else {})
         for name in self.defaults:  # No dtypes that nobody asked for.
             given.pop(name, None)
@@ -170,8 +151,6 @@ class Factory:
         stocks: dict[str, Any],
         widths: Widths,
         before: dict[str, Any] | None = None,
-        *,
-        grows: bool = True,
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the hyperparameters as the state keeps them, and the real ones as used.
 
@@ -179,8 +158,6 @@ class Factory:
           stocks: hyperparameters of stock: in ``init`` rounded, in ``update`` wide.
           widths: of this step.
           before: the hyperparameters before this step; None in ``init``.
-          grows: whether what is narrower than in a new state gets the dtype of that one. Not where
-            the dtypes are those of the gradients: the params may be narrower.
         """
         widest = self.requested or widths.step
         unrounded = self._find_unrounded(stocks if before is None else before, widths.step)
@@ -195,13 +172,9 @@ class Factory:
             used[name] = unrounded[name] if name in unrounded else cast(new, widths.step)
             if before is not None:
                 leaf: Any = before.get(name)
-                given = name in unrounded
-                stays = given and isinstance(leaf, jax.Array) and leaf.dtype == widths.stock
-                kept[name] = (
-                    leaf
-                    if stays
-                    else cast(used[name], _find_dtype_after(leaf, widths, grows=grows and given))
-                )
+                stays = name in unrounded and isinstance(leaf, jax.Array)
+                stays = stays and leaf.dtype == widths.stock  # Most often.
+                kept[name] = leaf if stays else cast(used[name], _find_dtype_after(leaf, widths))
         return kept, used
 
     def _find_unrounded(self, hyperparams: dict[str, Any], widest: Any) -> dict[str, Any]:
@@ -222,30 +195,14 @@ class Factory:
         return _choose_all(rows) if rows else {}
 
 
-def _find_dtype_after(leaf: Any, widths: Widths, *, grows: bool) -> Any:
-    """Find the dtype that a float has in stock's state after a leaf.
-
-    With ``grows``, a leaf that is narrower than in a new state gets the dtype of that one.
-    """
+def _find_dtype_after(leaf: Any, widths: Widths) -> Any:
+    """Find the dtype that a float has in stock's state after a leaf."""
     dtype = dtype_of(leaf)
     if not is_real(leaf):
         # Up to 0.2.7, from an integer or complex param. A stateful schedule may start so, too.
         return dtype if dtype in widths.params else widths.stock
-    grows = grows and dtype.itemsize < widths.stock.itemsize
     strong = isinstance(leaf, jax.Array) and not is_weak(leaf)
-    return dtype if widths.keeps_arrays and strong and not grows else widths.stock
-
-
-def promotes_half(*arguments: Any) -> bool:
-    """Check for hyperparameters that are arrays and promote half precision, as ``0.9`` does not.
-
-    Stock's moments are then wide from the first step on, and lose no digits.
-    """
-    return any(
-        not getattr(x, "weak_type", False) and is_array(x) and is_real(x) and not is_half(x)
-        for x in arguments
-        if hasattr(x, "dtype")
-    )
+    return dtype if widths.keeps_arrays and strong else widths.stock
 
 
 def _copy_to_host(value: Any) -> Any:

@@ -148,9 +148,7 @@ class _Injected:
         _, new_state = self.hyperparams.update(
             number, state._replace(inner_state=()), number, **extra_args
         )
-        kept, used = self.factory.settle(
-            new_state.hyperparams, widths, state.hyperparams, grows=known is not None
-        )
+        kept, used = self.factory.settle(new_state.hyperparams, widths, state.hyperparams)
         build = functools.partial(self.factory.build, new_state.inner_state, used, widths)
         grads = _widen(updates, like) if widths.promotes and not same else updates
         new_updates, inner_state = self._update_inner(

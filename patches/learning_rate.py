@@ -13,19 +13,12 @@ in each step with the rate of that step, so its state is stock's.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from .._contract.dtypes import PyTree
 from .._engine.patch import Stock
 from .door.arguments import arguments_of
-from .door.lifts import Lifts
 from .door.rebuild import call_of, rebuild
-
-replace = Lifts(keeps=True, fits_arguments=True)
-scale = dataclasses.replace(replace, passes=("updates",))
-add_decayed_weights = dataclasses.replace(replace, passes=("updates", "params"))
-no_integers = dataclasses.replace(replace, integers=True)
 
 
 def optimistic_adam(stock: Stock, *args: Any, **kwargs: Any) -> Any:

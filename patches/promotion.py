@@ -8,40 +8,18 @@ Where stock keeps the dtypes of its inputs, nothing is cast and the program is s
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from typing import Any
 
 import jax.numpy as jnp
 
-from .._contract.dtypes import FLOATS, PyTree, array_dtypes, cast, dtype_of, tree_map
+from .._contract.dtypes import PyTree, cast
 from .._contract.promotion import standard_promotion
-from .._contract.updates import requested_dtypes
-from .._contract.widths import float_dtype
 from .._engine.patch import Stock
-from .door.arguments import arguments_of
+from .door.arguments import arguments_of, requested_dtypes
 from .door.lift import lift
-from .door.lifts import NARROW, Asking, Lifts
+from .door.lifts import Asking
 from .door.rebuild import call_of, in_place_of
-
-replace = Lifts(keeps=True, integers=True)
-keeping_integers = Lifts(keeps=True)
-in_32_bits = Lifts(keeps=True, integers=True, in_32_bits=True)
-one_dtype = Lifts(NARROW, keeps=True, integers=True, one_dtype=True)
-one_dtype_in_32_bits = dataclasses.replace(one_dtype, in_32_bits=True)
-combine = Lifts(combines=True)
-chain = Lifts(combines=True, calls_links=True)
-around_another = Lifts(keeps=True, around_another=True)
-
-
-def bias_correction(stock: Stock, moment: PyTree, *args: Any, **kwargs: Any) -> PyTree:
-    """Correct integers in float32: stock rounds the divisor to their dtype, and divides by 0.
-
-    ``nadam`` corrects the gradients themselves.
-    """
-    if not FLOATS.issuperset(array_dtypes(moment) or (None,)):
-        moment = tree_map(lambda leaf: cast(leaf, float_dtype(dtype_of(leaf))), moment)
-    return stock(moment, *args, **kwargs)
 
 
 def schedule(stock: Stock, *args: Any, **kwargs: Any) -> Any:
@@ -55,7 +33,7 @@ def schedule(stock: Stock, *args: Any, **kwargs: Any) -> Any:
     return in_place_of(schedule, run_schedule, call_of(stock, args, kwargs))
 
 
-def counting_in_int32(tx: Any, _: Any, __: Any) -> Any:
+def count_in_int32(tx: Any, _: Any, __: Any) -> Any:
     """Count in int32, where stock counts in int64 in 64-bit mode."""
 
     @functools.wraps(tx.init)
@@ -64,9 +42,6 @@ def counting_in_int32(tx: Any, _: Any, __: Any) -> Any:
         return state._replace(t=cast(state.t, jnp.int32))
 
     return tx._replace(init=init_fn)
-
-
-count_in_int32 = dataclasses.replace(replace, change=counting_in_int32)
 
 
 def sophia(stock: Stock, *args: Any, **kwargs: Any) -> Any:

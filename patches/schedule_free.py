@@ -30,10 +30,10 @@ from .._contract.dtypes import (
 )
 from .._contract.kinds import promote_initial_state
 from .._contract.state import cast_back
-from .._contract.updates import cast_updates, requested_dtypes, same_dtypes
+from .._contract.updates import cast_updates, same_dtypes
 from .._contract.widths import compute_dtype, promoted, statistics_dtype
 from .._engine.patch import Stock
-from .door.arguments import arguments_of
+from .door.arguments import arguments_of, requested_dtypes
 from .door.float32 import cast_hyperparameter, half_to_float32
 from .door.rebuild import call_of, rebuild
 

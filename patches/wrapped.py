@@ -6,8 +6,7 @@ first. The innermost one calls stock. The same order holds in each row: that of 
 A layer is written ``patch:name releases``. That is the function ``name`` of ``patch.py`` in this
 folder, on these releases only, in PEP 440 specifiers. ``patch`` alone stands for ``patch:replace``.
 So ``schedule_free_eval_params`` before 0.2.4 calls ``schedule_free.eval_params_like_params``, which
-calls stock. ``door:patch`` is what ``door/`` does for a patch, in each transformation that a
-function among ``BUILDERS`` builds.
+calls stock. ``door`` stands for each patch in ``BUILDERS``: it is called once for all of them.
 
 A function of another package is wrapped when a program imports that package. Until then its patch
 is applied without it.
@@ -43,7 +42,6 @@ MODULES: dict[str, tuple[str, ...]] = {
     "second_order": (
         "optax.second_order._deprecated", "optax.second_order._hessian", "optax._src.second_order",
     ),
-    "transform": ("optax._src.transform",),
     "tree_math": ("optax.tree_utils._tree_math",),
     "tree_utils": ("optax.tree_utils",),
     "update": ("optax._src.update",),
@@ -75,12 +73,7 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
         "sm3": ("learning_rate:sm3",),
     },
     "base": {
-        "GradientTransformation.__new__": (
-            "door:zoom_linesearch", "door:prodigy", "door:learning_rate",
-            "door:conditional", "door:float32_moments", "door:float16_eps",
-            "door:bfloat16_moments", "door:promotion", "door:global_norm",
-            "door:distance_estimates", "door:reduce_on_plateau",
-        ),
+        "GradientTransformation.__new__": ("door",),
     },
     "clipping": {
         "per_example_global_norm_clip >=0.1.3": (
@@ -149,11 +142,7 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
         "polynomial_schedule": ("promotion:schedule",),
     },
     "second_order": {"hessian_diag": ("sums:hessian_diag",)},
-    "transform": {
-        "bias_correction >=0.1.9,<0.2.3": ("promotion:bias_correction",),
-    },
     "tree_math": {
-        "tree_bias_correction >=0.2.3": ("promotion:bias_correction",),
         "tree_l1_norm >=0.2.3,<0.2.5": ("global_norm:in_float32",),
         "tree_l2_norm >=0.1.8,<0.2.5": ("global_norm:in_float32",),
         "tree_norm >=0.2.5": ("global_norm:in_float32",),
@@ -169,7 +158,7 @@ WRAPPED: dict[str, dict[str, tuple[str, ...]]] = {
 
 BUILDERS: dict[str, tuple[str, ...]] = {
     "adaptive_grad_clip": ("promotion", "global_norm:scale_by_params"),
-    "add_decayed_weights": ("learning_rate:add_decayed_weights",),
+    "add_decayed_weights": ("learning_rate",),
     "add_noise": ("promotion !=0.2.3", "promotion:in_32_bits ==0.2.3"),
     "apply_every": (
         "float32_moments", "float16_eps", "bfloat16_moments", "promotion:keeping_integers",
@@ -202,7 +191,7 @@ BUILDERS: dict[str, tuple[str, ...]] = {
     "prodigy": ("prodigy",),
     "reduce_on_plateau": ("reduce_on_plateau",),
     "sam": ("promotion:around_another",),
-    "scale": ("learning_rate:scale",),
+    "scale": ("learning_rate",),
     "scale_by_acprop": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
     "scale_by_adadelta": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
     "scale_by_adam": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
@@ -212,8 +201,7 @@ BUILDERS: dict[str, tuple[str, ...]] = {
     "scale_by_adopt": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
     "scale_by_amsgrad": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
     "scale_by_backtracking_linesearch": (
-        "zoom_linesearch:scale_by_linesearch_strict <0.2.5",
-        "zoom_linesearch:scale_by_linesearch >=0.2.5",
+        "zoom_linesearch:strict <0.2.5", "zoom_linesearch:wide >=0.2.5",
     ),
     "scale_by_belief": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
     "scale_by_cocob": (
@@ -268,8 +256,7 @@ BUILDERS: dict[str, tuple[str, ...]] = {
     "scale_by_trust_ratio": ("promotion", "global_norm:scale_by_params"),
     "split_real_and_imaginary": ("promotion:around_another",),
     "scale_by_zoom_linesearch": (
-        "zoom_linesearch:scale_by_linesearch_strict <0.2.5",
-        "zoom_linesearch:scale_by_linesearch >=0.2.5",
+        "zoom_linesearch:strict <0.2.5", "zoom_linesearch:wide >=0.2.5",
     ),
     "scale_by_yogi": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
     "trace": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
@@ -277,7 +264,7 @@ BUILDERS: dict[str, tuple[str, ...]] = {
 """The functions of optax whose transformations ``door/`` lifts, and what each patch asks for.
 
 So on 0.2.3, what ``scale_by_radam`` builds runs in float32 for ``float16_eps`` and
-``bfloat16_moments``, and keeps its dtypes by ``promotion.one_dtype_in_32_bits``. Where ``replace``,
-or the name after the colon, is a function, that rebuilds the transformation, and is alone in its
-row.
+``bfloat16_moments``, and keeps its dtypes by ``promotion:one_dtype_in_32_bits``: ``LIFTS`` of
+``door/lifts.py`` says so. A layer that is not there is a function, as above: it rebuilds the
+transformation, and is alone in its row.
 """

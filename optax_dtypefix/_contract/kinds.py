@@ -18,7 +18,6 @@ from .dtypes import (
     leaves,
     unflatten_like,
 )
-from .trace import trace_state
 
 
 def promote_initial_state(update: Callable[..., Any], state: PyTree, params: PyTree) -> PyTree:
@@ -35,6 +34,8 @@ def promote_initial_state(update: Callable[..., Any], state: PyTree, params: PyT
     """
     if not _may_change_kind(state, params):
         return state
+    from .trace import trace_state  # Few programs need it.
+
     after = trace_state(update, params, state, params)
     if after is None or len(after) != len(leaves(state)):
         return state

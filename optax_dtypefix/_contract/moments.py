@@ -102,6 +102,19 @@ def moments(state: type) -> tuple[str, ...]:
     return tuple(roundings_of(state))
 
 
+def moments_in(state: PyTree) -> list[PyTree]:
+    """List the moments of all states in a state."""
+    found: list[PyTree] = []
+
+    def collect(node: Any) -> bool:
+        if isinstance(node, tuple):
+            found.extend([getattr(node, name, None) for name in moments(type(node))])
+        return False  # Look at all nodes: one may be inside another.
+
+    jax.tree_util.tree_leaves(state, is_leaf=collect)
+    return found
+
+
 @functools.cache
 def second_moments(state: type) -> tuple[str, ...]:
     """List the fields of a class of states by which updates are divided, and their inputs."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -12,12 +11,15 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 
-def standard_promotion() -> AbstractContextManager[None]:
+def standard_promotion(mode: str = "") -> AbstractContextManager[None]:
     """Use standard promotion, which stock's arithmetic needs; strict mode is meant for user code.
 
     ``1 - decay**count`` raises in strict mode: a float and an int32.
+
+    Args:
+      mode: the present mode, if it is known.
     """
-    if mode_of_promotion() == "standard":
+    if (mode or mode_of_promotion()) == "standard":
         return contextlib.nullcontext()
     standard: AbstractContextManager[None] = jax.numpy_dtype_promotion("standard")
     return standard
@@ -29,20 +31,6 @@ def present_mode(mode: str) -> AbstractContextManager[None]:
         return contextlib.nullcontext()
     present: AbstractContextManager[None] = jax.numpy_dtype_promotion(mode)
     return present
-
-
-def keep_present_mode(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a user-defined function so that stock calls it in the user's promotion mode."""
-    mode = mode_of_promotion()
-    if mode == "standard":
-        return function
-
-    @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        with jax.numpy_dtype_promotion(mode):
-            return function(*args, **kwargs)
-
-    return wrapper
 
 
 def mode_of_promotion() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 import jax
@@ -20,7 +19,6 @@ from .dtypes import (
     is_number,
     is_weak,
     kind_of,
-    leaves,
     leaves_and_none,
     may_cast,
 )
@@ -67,16 +65,3 @@ def cast_leaf_back(leaf: Any, before: Any) -> Any:
         return leaf
     narrow = round_leaf if kind_of(now) == REAL else cast
     return narrow(leaf, was if may_cast(now, was) else now)
-
-
-def ids_of_fields(state: PyTree, names: Collection[str]) -> set[int]:
-    """Return the ids of the leaves in the fields with some names, in all named tuples."""
-    found = set[int]()
-
-    def note(node: Any) -> bool:
-        for name in set(names).intersection(getattr(node, "_fields", ())):
-            found.update(map(id, leaves(getattr(node, name))))
-        return False  # Look at all nodes: one may be inside another.
-
-    jax.tree_util.tree_leaves(state, is_leaf=note)
-    return found

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .bits import bits_of_corner, bits_of_step
-from .dtypes import HALVES, PyTree, dtypes_in, is_real, leaves
+from .dtypes import HALVES, PyTree, all_dtypes, is_real, leaves
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,24 +39,29 @@ _NOTES = _Notes()
 _IN_CIRCLES = ("ApplyEvery", "ReduceLROnPlateauState")
 """States whose counters start again: they do not tell steps apart."""
 
+_HALVES = frozenset(HALVES)
+
 _COUNTERS = ("count", "t", "step", "step_count", "gradient_step")
 
 
 @contextlib.contextmanager
-def counted(state: PyTree, given: PyTree) -> Iterator[None]:
+def counted(state: PyTree, given: PyTree) -> Iterator[bool]:
     """Lend the counters of a state to the states inside it that do not count, for one step.
 
     Args:
       state: of the transformation that takes the step.
       given: all trees that the step is given.
+
+    Yields:
+      Whether the step is the outermost, which notes what its updates are of.
     """
-    around = _OUTERMOST.get()
-    if around and traces_of(given) <= traces_of(around[1]):
-        yield
+    around, own = _OUTERMOST.get(), traces_of(given)
+    if around and (not own or own <= traces_of(around[1])):
+        yield False
         return
     token = _OUTERMOST.set((state, given))
     try:
-        yield
+        yield True
     finally:
         _OUTERMOST.reset(token)
 
@@ -82,8 +87,9 @@ def bits_of_outermost(given: PyTree) -> Any:
 
 def traces_of(tree: PyTree) -> set[int]:
     """Return the ids of the traces that the leaves are part of."""
-    traces = [leaf._trace for leaf in leaves(tree) if isinstance(leaf, jax.core.Tracer)]
-    return {id(getattr(trace, "main", trace)) for trace in traces}  # Old versions have the former.
+    tracers = [leaf for leaf in leaves(tree) if isinstance(leaf, jax.core.Tracer)]
+    # Old versions have the attribute ``main``.
+    return {id(getattr(x._trace, "main", x._trace)) for x in tracers} if tracers else set()
 
 
 def note(updates: PyTree, grads: PyTree, state: PyTree, params: PyTree) -> None:
@@ -98,7 +104,7 @@ def note(updates: PyTree, grads: PyTree, state: PyTree, params: PyTree) -> None:
       state: before the step, of the transformation that the user calls, with all others inside.
       params: as they were given, or None.
     """
-    if dtypes_in((updates, params)).isdisjoint(HALVES):
+    if _HALVES.isdisjoint(all_dtypes((updates, params))):
         return
     _forget_failed_traces()
     flat, counters = leaves(updates), counters_in(state)

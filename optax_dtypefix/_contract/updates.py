@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, Union
+from typing import Any, Union
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,6 @@ from .dtypes import (
     unflatten_like,
 )
 from .rounding import round_leaf
-from .signatures import is_of_dtype, positional_names
 from .widths import widest_real
 
 Requested = Union[tuple[Any, ...], list[tuple[Any, ...]]]
@@ -80,20 +79,9 @@ def cast_updates(
       The updates. A tree with neither the structure of the gradients nor that of the params comes
       back as it is.
     """
-    return cast_to_limits(updates, exceeded_limits(updates, grads, params, state, requested))
-
-
-def exceeded_limits(
-    updates: PyTree, grads: PyTree, params: PyTree, state: PyTree, requested: Requested = ()
-) -> list[Any] | None:
-    """List the dtypes that :func:`cast_updates` gives; None if the updates are within them."""
-    if have_same_dtypes(updates, grads):
-        return None
-    return limits(updates, grads, params, state, requested)
-
-
-def cast_to_limits(updates: PyTree, dtypes: list[Any] | None) -> PyTree:
-    """Cast the JAX arrays among the updates to the dtypes of :func:`exceeded_limits`."""
+    dtypes = None
+    if not have_same_dtypes(updates, grads):
+        dtypes = limits(updates, grads, params, state, requested)
     if dtypes is None:
         return updates
     if set(dtypes) == {_FLOAT32} and array_dtypes(updates) == dtypes:  # Weakly typed, some of them.
@@ -108,33 +96,27 @@ def limits(
 ) -> list[Any] | None:
     """List the dtypes that :func:`cast_updates` gives, or None for a tree that it leaves alone."""
     of_grads, like_grads = _dtypes_for(updates, grads)
-    of_params, find_like_params = _dtypes_for(updates, params)
-    if not (like_grads or find_like_params):
+    of_params, like_params = _dtypes_for(updates, params)
+    if not (like_grads or like_params):
         return None
-    inputs: list[tuple[Any, ...]] = list(zip(of_grads, of_params))
-    unknown = params is None or _UNKNOWN in of_params
     given = all_dtypes(updates)
+    inputs: list[tuple[Any, ...]] = list(zip(of_grads, of_params))
     if len(leaves(grads)) != len(given):  # Pairs, as of lookahead: any gradient may be behind one.
         inputs = _inputs_of_pairs(inputs, all_dtypes(grads))
     asked = requested if isinstance(requested, list) else [requested] * len(given)
+    kept: list[tuple[Any, ...]] = []
+    if state is not None:
+        # Not at the top: few programs use it.
+        from .master_weights import requested_by
 
-    def dtypes_of_state() -> list[tuple[Any, ...]]:
-        trees = [] if state is None else subtrees_like(state, updates)
-        return [tuple(map(dtype_of, row)) for row in zip(*trees)]
-
-    if unknown:  # Params may be float32.
-        stand_ins = dtypes_of_state() or [(jnp.dtype(jnp.float32),)] * len(given)
+        kept = [tuple(map(dtype_of, row)) for row in zip(*subtrees_like(state, updates))]
+        copies = requested_by(state)
+        asked = [(*more, *row, *copies) for more, row in zip(asked, kept or [()] * len(given))]
+    if params is None or _UNKNOWN in of_params:  # Params may be float32.
+        stand_ins = kept or [(_FLOAT32,)] * len(given)
         inputs = [(*row, *more) for row, more in zip(inputs, stand_ins)]
     rows = zip(given, inputs, asked)
-    dtypes = [limit(dtype, *row, requested=more) for dtype, row, more in rows]
-    if state is None or dtypes == given:
-        return dtypes
-    # Not at the top: few programs use it.
-    from .master_weights import requested_by
-
-    kept = dtypes_of_state() or [()] * len(given)
-    asked = [(*more, *row, *requested_by(state)) for more, row in zip(asked, kept)]
-    return [limit(dtype, *row, requested=more) for dtype, row, more in zip(given, inputs, asked)]
+    return [limit(dtype, *row, requested=more) for dtype, row, more in rows]
 
 
 def _inputs_of_pairs(inputs: list[tuple[Any, ...]], grads: list[Any]) -> list[tuple[Any, ...]]:
@@ -196,12 +178,3 @@ def same_dtypes(grads: PyTree, params: PyTree) -> bool:
     else:
         pairs = list(zip(flat, like))
     return all(dtype_of(grad) == dtype_of(param) for grad, param in pairs)
-
-
-def requested_dtypes(
-    stock: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Any, ...]:
-    """List the dtypes that a call asks for, as in ``mu_dtype=jnp.float32``; defaults do not ask."""
-    given = {**dict(zip(positional_names(stock), args)), **kwargs}
-    requested = (value for name, value in given.items() if value is not None and is_of_dtype(name))
-    return tuple(map(jax.dtypes.canonicalize_dtype, requested))

@@ -177,7 +177,7 @@ class Patches:
             decision = judge(self.package, release, patch, targets)
             failed = functools.partial(self.fail, patch.id)
             wrapped = targets if decision.state is State.APPLIED else ()
-            layers = {place_of(t): WhenCalled(t, slot.tally, failed) for t in wrapped}
+            layers = {place_of(t): WhenCalled(patch.id, t, slot.tally, failed) for t in wrapped}
             return decision._replace(layers=layers, waits_for=unloaded)
         if missing and unloaded:
             return Decision(State.PENDING, f"{unloaded[0]} {NOT_IMPORTED}", waits_for=unloaded)

@@ -133,16 +133,16 @@ def read_patches(
             for layer in layers:
                 replacement, _, acts_on = layer.partition(" ")
                 file, _, attribute = replacement.partition(":")
-                patch_id = attribute if file == "door" else file
-                target = Target(
-                    tuple(module + name for module in modules[group]),
-                    qualname,
-                    f"{folder}.{file}:{attribute or 'replace'}",
-                    ",".join(filter(None, (exists_in, acts_on))),
-                    patches[patch_id].get("known_parameters", {}).get(qualname, ()),
-                    tuple(built.get(patch_id, ())) if file == "door" else (),
-                )
-                targets[patch_id].append(target)
+                for patch_id in built if file == "door" else [file]:
+                    target = Target(
+                        tuple(module + name for module in modules[group]),
+                        qualname,
+                        f"{folder}.{file}:{attribute or 'replace'}",
+                        ",".join(filter(None, (exists_in, acts_on))),
+                        patches[patch_id].get("known_parameters", {}).get(qualname, ()),
+                        tuple(built[patch_id]) if file == "door" else (),
+                    )
+                    targets[patch_id].append(target)
     return {
         patch_id: Patch(
             patch_id,

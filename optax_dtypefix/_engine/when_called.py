@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 import sys
 from typing import TYPE_CHECKING, Any, Callable
@@ -13,7 +12,7 @@ from .import_hook import put_back
 from .lock import LOADING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from .._tally import Tally
     from .patch import Target
@@ -27,34 +26,44 @@ class WhenCalled:
     If that fails, stock or the next layer runs, and the next call tries again.
 
     Args:
+      patch_id: the patch that replaces it.
       target: says where the replacement is.
       tally: counts the calls.
       failed: called with the error of an import, in the thread that calls. What it raises reaches
         the caller.
     """
 
-    def __init__(self, target: Target, tally: Tally, failed: Callable[[Exception], None]) -> None:
+    def __init__(
+        self, patch_id: str, target: Target, tally: Tally, failed: Callable[[Exception], None]
+    ) -> None:
         replacement = target.replacement
-        self.target, self._tally, self._failed = target, tally, failed
+        self.patch_id, self.target, self.tally, self.failed = patch_id, target, tally, failed
         self._replacement = None if isinstance(replacement, str) else replacement
-        # To read a name from a module is no call. What builds objects counts those that it changes.
-        self._counts = target.name not in ("__getattr__", "__new__")
+        self._counts = target.name != "__getattr__"  # To read a name from a module is no call.
 
     def __call__(self, stock: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         if self._counts and not THREAD.paused:
-            self._tally.reached += 1  # Not by ``reach``: one call less in each eager step.
+            self.tally.reached += 1  # Not by ``reach``: one call less in each eager step.
         replacement = self._replacement or self.load()
         return replacement(stock, *args, **kwargs) if replacement else stock(*args, **kwargs)
 
     def load(self) -> Callable[..., Any] | None:
         """Return the replacement, or None if its import fails."""
-        if self._replacement:
-            return self._replacement
-        replacement: Callable[..., Any] | None = load(str(self.target.replacement), self._failed)
-        if replacement and self.target.name == "__new__":
-            replacement = functools.partial(replacement, self._tally, self._failed)
-        self._replacement = replacement
-        return replacement
+        if not self._replacement:
+            self._replacement = load(str(self.target.replacement), self.failed)
+        return self._replacement
+
+
+def build(layers: Sequence[Any], stock: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Call the one replacement of ``__new__`` for all patches of a class.
+
+    It is called with the layers, and counts for each patch the objects that it changes.
+    """
+    for layer in layers:
+        replacement = layer._replacement or layer.load()
+        if replacement:
+            return replacement(layers, stock, *args, **kwargs)
+    return stock(*args, **kwargs)
 
 
 def load(where: str, failed: Callable[[Exception], None]) -> Any:

@@ -18,6 +18,7 @@ import wrapt
 
 from .._tally import THREAD
 from .locate import find
+from .when_called import build
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -55,6 +56,8 @@ class PatchedFunction(wrapt.FunctionWrapper):  # type: ignore[type-arg]
             return False
         self._self_layers = layers
         call = stock = self.__wrapped__
+        if layers and stock.__name__ == "__new__":
+            call, layers = functools.partial(build, layers, stock), ()
         for replacement in reversed(layers):
             if call is not stock:
                 # A layer sees the layer below it with the name and signature of the stock function.

@@ -1,4 +1,4 @@
-"""Read the arguments that a transformation was built with, and limit what strong ones promote."""
+"""Read and cast the arguments of functions of optax."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..._contract.dtypes import cast, is_array, is_half, is_real, is_weak
+from ..._contract.dtypes import cast, is_array, is_half
+from ..._contract.signatures import is_of_dtype, positional_names
 from ..._engine.patch import Stock
-from .closures import is_users_function
 
 
 def arguments_of(stock: Stock, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -18,6 +18,15 @@ def arguments_of(stock: Stock, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     bound = inspect.signature(stock).bind(*args, **kwargs)
     bound.apply_defaults()
     return bound.arguments
+
+
+def requested_dtypes(
+    stock: Stock, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, ...]:
+    """List the dtypes that a call asks for, as in ``mu_dtype=jnp.float32``; defaults do not ask."""
+    given = {**dict(zip(positional_names(stock), args)), **kwargs}
+    requested = (value for name, value in given.items() if value is not None and is_of_dtype(name))
+    return tuple(map(jax.dtypes.canonicalize_dtype, requested))
 
 
 def array_in(value: Any, dtype: Any) -> Any:
@@ -43,17 +52,3 @@ def _cast_now(value: Any, dtype: Any) -> Any:
         return cast(value, dtype)
     with jax.ensure_compile_time_eval():
         return cast(value, dtype)
-
-
-def no_wider_than(widest: Any, value: Any) -> Any:
-    """Cast a float64 argument, or the value of a schedule, to the widest dtype of the leaves.
-
-    In 32-bit mode a float64 of NumPy is as good as a float32.
-    """
-    if is_users_function(value):
-        return lambda *args, **kwargs: no_wider_than(widest, value(*args, **kwargs))
-    if isinstance(value, float) and value == 0:
-        return float(value)  # NumPy's float64 is one. Stock skips such a decay, and 0 * inf is nan.
-    if is_weak(value) or not is_array(value) or not is_real(value):
-        return value
-    return cast(value, widest) if value.dtype.itemsize > widest.itemsize else value

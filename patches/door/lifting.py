@@ -8,9 +8,12 @@ import sys
 from typing import Any, Callable
 
 import jax
+import numpy as np
 
-from ..._contract.dtypes import is_half_dtype, is_weak
+from ..._contract.dtypes import PyTree, cast, is_array, is_half_dtype, is_real, is_weak
 from ..._contract.signatures import is_of_dtype
+from ..._contract.widths import compute_dtype
+from ..._contract.x64 import is_x64, without_x64
 from .closures import (
     arguments_in,
     builder_of,
@@ -20,9 +23,8 @@ from .closures import (
 )
 from .lifts import Asking, merged
 from .links import links_of, with_links
-from .range import known_schedule
 from .rebuild import lifting_of
-from .users import as_the_user_sees
+from .users import STEP, Step, as_the_user_sees
 
 
 class Lifting:
@@ -42,7 +44,7 @@ class Lifting:
       is_once: whether stock's own update may run in a step: each link finds out that one is on.
       every: what patches ask for, here and inside.
       users: the updates inside that are not lifted.
-      is_needed: whether a link inside has something to lift.
+      fits: whether arguments may be wider than the leaves.
     """
 
     def __init__(self, tx: Any, asking: Asking) -> None:
@@ -70,7 +72,7 @@ class Lifting:
         self.narrow_requested = frozenset(filter(is_half_dtype, self.requested))
         self.is_once = asks.calls_links
         self.narrow, self.integers, self.one_dtype = asks.narrow, asks.integers, asks.one_dtype
-        self.every, self.is_needed = asked, False
+        self.every = asked
         if not all(map(_is_stocks, self.users)):
             self.is_once = False
         for link in self.inside:
@@ -79,11 +81,8 @@ class Lifting:
             self.is_once &= not link.opted_out
             self.integers |= link.integers
             self.one_dtype |= link.one_dtype
-            self.is_needed |= not link.passes
             self.every = self.every + link.every
-        are_weak = bool(asks.passes or asks.fits_arguments) and self._has_weak_arguments()
-        self.fits = asks.fits_arguments and not are_weak
-        self.passes: tuple[str, ...] = asks.passes if are_weak else ()
+        self.fits = asks.fits_arguments and not self._has_weak_arguments()
 
     def _changed(self, tx: Any) -> Any:
         for ask, tally in self.asked:
@@ -139,18 +138,18 @@ class Lifting:
             if not self.requested and not any(map(callable, self.arguments.values())):
                 return self.tx.update  # type: ignore[no-any-return]
             # With ``mu_dtype`` stock would round to nearest, before the moments are rounded here.
-            return self.built_with(as_in_a_step).update  # type: ignore[no-any-return]
+            return self.built_with(_as_in_a_step).update  # type: ignore[no-any-return]
 
         return self._with_links(self.link_in_step, _seen)
 
     def link_in_step(self, link: Any) -> Callable[..., Any]:
         """Return what runs of a link in a step of this transformation."""
-        found = lifting_of(link)
+        found: Lifting | None = lifting_of(link)
         if found is None and _is_stocks(link):
             return link  # type: ignore[no-any-return]
         if found is None or found.opted_out & self.narrow:  # It runs on the user's leaves.
             return as_the_user_sees(link, is_link=True)
-        return found.exact if found.passes else found.step  # type: ignore[no-any-return]
+        return found.step
 
     @functools.cached_property
     def traced(self) -> Callable[..., Any]:
@@ -172,13 +171,73 @@ class Lifting:
         update = with_links(self.builder, self.plain.update, change, other)
         return self._changed(self.plain._replace(update=update)).update  # type: ignore[no-any-return]
 
-    def take(self, given: Any, extra_args: dict[str, Any]) -> Any:
-        """Take a step: ``lift.py`` says how."""
-        raise NotImplementedError
+    def step(
+        self, updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
+    ) -> tuple[PyTree, Any]:
+        """Take a step inside of one that an update around this one has lifted."""
+        step = STEP.get()
+        assert step is not None
+        if self.all.inner:
+            result = self._step_after_inner(step, (updates, state, params), extra_args)
+        elif self.links:
+            before = dict(step.asked)
+            update = self.tx.update if self.is_once and "exact" not in vars(self) else self.exact
+            result = update(updates, state, params, **extra_args)
+            if self.hides:
+                step.asked = before
+        else:
+            update = self._fitted(step) if self.fits and is_x64() else self.exact
+            update = functools.partial(update, **extra_args)
+            given = updates, step.lift(state, numbers=False), params
+            run = functools.partial(without_x64, update) if self.all.in_32_bits else update
+            result = run(*given)
+        new_updates, new_state, *_ = result
+        if self.requested:
+            step.ask(new_updates, self.requested)
+        return new_updates, new_state
 
-    def step(self, *args: Any, **kwargs: Any) -> Any:
-        """Take a step inside of one that is lifted: ``lift.py`` says how."""
-        raise NotImplementedError
+    def _step_after_inner(
+        self, step: Step, given: tuple[PyTree, Any, PyTree], extra_args: dict[str, Any]
+    ) -> tuple[PyTree, Any]:
+        """Take a step of the transformation inside, and then one of stock with its updates.
+
+        In the user's mode: stock may have to run in 32-bit mode.
+        """
+        updates, state, params = given
+        name, field = self.all.inner
+        inside, after = self.link_in_step(self.links[0])(
+            updates, getattr(state, field), params, **extra_args
+        )
+
+        def argument(of: str, value: Any) -> Any:
+            fitted = _no_wider_than(step.widest, value) if self.fits and is_x64() else value
+            return value._replace(update=lambda *_, **__: (inside, ())) if of == name else fitted
+
+        own = step.lift(state._replace(**{field: ()}), numbers=False)
+        run = self.built_with(argument).update
+        new_updates, new_state = without_x64(run, updates, own, params)
+        return new_updates, new_state._replace(**{field: after})
+
+    def _fitted(self, step: Step) -> Callable[..., Any]:
+        """Return what runs, with arguments that are no wider than the leaves."""
+        # lax.select refuses a limit that is wider than its gradients, whatever the params.
+        widest = compute_dtype(step.grads) if self.all.like_grads else step.widest
+        fitted = self.built_with(lambda n, v: _no_wider_than(widest, _as_in_a_step(n, v)))
+        return fitted.update  # type: ignore[no-any-return]
+
+
+def _no_wider_than(widest: Any, value: Any) -> Any:
+    """Cast a float64 argument, or the value of a schedule, to the widest dtype of the leaves.
+
+    In 32-bit mode a float64 of NumPy is as good as a float32.
+    """
+    if is_users_function(value):
+        return lambda *args, **kwargs: _no_wider_than(widest, value(*args, **kwargs))
+    if isinstance(value, float) and value == 0:
+        return float(value)  # NumPy's float64 is one. Stock skips such a decay, and 0 * inf is nan.
+    if is_weak(value) or not is_array(value) or not is_real(value):
+        return value
+    return cast(value, widest) if value.dtype.itemsize > widest.itemsize else value
 
 
 def _is_stocks(link: Any) -> bool:
@@ -195,7 +254,7 @@ def _defaults_of(module: str, builder: str) -> list[Any]:
     return [p.default for p in parameters if is_of_dtype(p.name)]
 
 
-def as_in_a_step(name: str, value: Any) -> Any:
+def _as_in_a_step(name: str, value: Any) -> Any:
     """Return an argument as stock is given it in a step on copies."""
     if value is not None and is_of_dtype(name):
         return None if is_half_dtype(jax.dtypes.canonicalize_dtype(value)) else value
@@ -204,6 +263,11 @@ def as_in_a_step(name: str, value: Any) -> Any:
 
 def _seen(value: Any) -> Any:
     return as_the_user_sees(value) if is_users_function(value) else value
+
+
+def known_schedule(*_: Any, **__: Any) -> Any:
+    """Stand for a schedule of the user, which does not run: those of optax return a float32."""
+    return np.zeros((), np.float32)
 
 
 def _as_known(_: str, value: Any) -> Any:

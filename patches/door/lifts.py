@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, Callable, NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
@@ -19,8 +19,8 @@ NARROW = frozenset(
 
 NOTHING = frozenset[Any]()
 
-OPTED_OUT = {"bfloat16_moments": BFLOAT16, "float16_eps": FLOAT16}
-"""By patch, the dtypes in which stock runs on its own leaves where the user switched it off."""
+BETS = ("r", "m", "v", "s")
+"""Fields of the state of ``mechanize`` with a number for each of its betas."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)  # Cheaper to import than a whole one.
@@ -40,7 +40,6 @@ class Lifts:
       calls_links: whether stock calls no functions but those of the other transformations.
       around_another: whether it calls one with params of other shapes, and starts its state so.
       like_grads: whether stock gives an update the dtype of its gradient, whatever its param.
-      passes: beside Python numbers stock keeps floats, if these trees have the same ones.
       fits_arguments: whether a float64 argument must not make float64 of narrower leaves.
       wide: lists the fields that a new state of a class has in float32, for requested dtypes and
         that of a leaf; None for any.
@@ -49,6 +48,8 @@ class Lifts:
         is a part of the state.
       change: replaces stock, where stock is wrong in any dtype. It is given a transformation, its
         arguments, and the tally of the patch.
+
+    In ``LIFTS`` the last two are ``file:name``: the file is imported when it is needed.
     """
 
     narrow: frozenset[Any] = NOTHING
@@ -60,12 +61,11 @@ class Lifts:
     calls_links: bool = False
     around_another: bool = False
     like_grads: bool = False
-    passes: tuple[str, ...] = ()
     fits_arguments: bool = False
-    wide: Callable[[type, tuple[Any, ...], Any], tuple[str, ...]] | None = None
     statistics: tuple[str, ...] = ()
     inner: tuple[str, ...] = ()
-    change: Callable[[Any, dict[str, Any], Tally], Any] | None = None
+    wide: Any = None
+    change: Any = None
 
 
 class Asking(NamedTuple):
@@ -74,7 +74,8 @@ class Asking(NamedTuple):
     Attributes:
       builder: the name of the function; none if it makes a transformation of others.
       asked: what each patch asks for, the innermost first, and its tally.
-      opted_out: the dtypes that patches would lift which the user has switched off.
+      opted_out: the dtypes that patches would lift which the user has switched off: there stock
+        runs on its own leaves.
       requested: the dtypes that the user asked for; None if the arguments of stock say so.
     """
 
@@ -93,3 +94,63 @@ def merged(asked: tuple[tuple[Lifts, Tally], ...]) -> Lifts:
         values = (getattr(ask, field.name) for ask in asks)
         found[field.name] = next(filter(None, values), field.default)
     return Lifts(**found)
+
+
+_KEEPING = Lifts(keeps=True, integers=True)
+_ONE_DTYPE = dataclasses.replace(_KEEPING, narrow=NARROW, one_dtype=True)
+_NORM = Lifts(NARROW, fits_arguments=True)
+_DISTANCE = dataclasses.replace(
+    _ONE_DTYPE,
+    in_32_bits=True,
+    fits_arguments=True,
+    wide="distance_estimates:averages",
+    change="distance_estimates:change",
+)
+
+LIFTS: dict[str, Lifts] = {
+    "bfloat16_moments": Lifts(BFLOAT16),
+    "distance_estimates": _DISTANCE,
+    "distance_estimates:mechanize": dataclasses.replace(
+        _DISTANCE,
+        around_another=True,
+        inner=("base_optimizer", "base_optimizer_state"),
+        statistics=BETS,
+    ),
+    "float16_eps": Lifts(FLOAT16),
+    "float32_moments": Lifts(NARROW, wide="float32_moments:wide"),
+    "global_norm:clip_by_block_rms": dataclasses.replace(
+        _NORM, like_grads=True, change="global_norm:clip_by_block_rms"
+    ),
+    "global_norm:clip_by_global_norm": dataclasses.replace(
+        _NORM, like_grads=True, change="global_norm:clip_by_global_norm"
+    ),
+    # In these, the widest leaf promotes all others.
+    "global_norm:normalize": dataclasses.replace(_NORM, change="global_norm:normalize"),
+    "global_norm:normalize_by_update_norm": dataclasses.replace(
+        _NORM, change="global_norm:normalize_by_update_norm"
+    ),
+    "global_norm:scale_by_params": _NORM,
+    "learning_rate": Lifts(keeps=True, fits_arguments=True),
+    "learning_rate:no_integers": dataclasses.replace(_KEEPING, fits_arguments=True),
+    "prodigy": _DISTANCE,
+    "promotion": _KEEPING,
+    "promotion:around_another": Lifts(keeps=True, around_another=True),
+    "promotion:chain": Lifts(combines=True, calls_links=True),
+    "promotion:combine": Lifts(combines=True),
+    "promotion:count_in_int32": dataclasses.replace(_KEEPING, change="promotion:count_in_int32"),
+    "promotion:in_32_bits": dataclasses.replace(_KEEPING, in_32_bits=True),
+    "promotion:keeping_integers": Lifts(keeps=True),
+    "promotion:one_dtype": _ONE_DTYPE,
+    "promotion:one_dtype_in_32_bits": dataclasses.replace(_ONE_DTYPE, in_32_bits=True),
+    "zoom_linesearch:scale_by_lbfgs": dataclasses.replace(
+        _ONE_DTYPE,
+        in_32_bits=True,
+        statistics=("weights_memory",),
+        change="zoom_linesearch:change_lbfgs",
+    ),
+    "zoom_linesearch:strict": dataclasses.replace(
+        _ONE_DTYPE, change="zoom_linesearch:change_strict"
+    ),
+    "zoom_linesearch:wide": dataclasses.replace(_ONE_DTYPE, change="zoom_linesearch:change"),
+}
+"""What each patch asks for, by the layer that a row of ``BUILDERS`` names."""

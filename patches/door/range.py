@@ -16,20 +16,11 @@ from ..._contract.dtypes import (
     leaves,
     unflatten_like,
 )
-from ..._contract.state import ids_of_fields
+from ..._contract.moments import moments_in
 from ..._contract.trace import trace_state
 from ..._contract.updates import same_dtypes, subtrees_like
-
-FLOAT16 = jnp.dtype(jnp.float16)
-
-# Fields that no step changes: copies of the first params, and rounded hyperparameters, which stand
-# for what the user gave.
-_CONSTANTS = frozenset({"params0", "init_params", "x0", "init_particles", "hyperparams"})
-
-
-def known_schedule(*_: Any, **__: Any) -> Any:
-    """Stand for a schedule of the user, which does not run: those of optax return a float32."""
-    return jnp.zeros((), jnp.float32)
+from .lifting import known_schedule
+from .lifts import FLOAT16
 
 
 def widen_range(
@@ -53,7 +44,7 @@ def widen_range(
     updates, state, params = given
     before = all_dtypes(state)
     like = params if params is not None else next(iter(subtrees_like(state, updates)), updates)
-    if FLOAT16 not in before or same_dtypes(updates, like):
+    if FLOAT16.isdisjoint(before) or same_dtypes(updates, like):
         return state
     key = (*before, None, *all_dtypes((updates, params)))
     if key not in known:
@@ -62,10 +53,10 @@ def widen_range(
     after = known[key]
     if after is None or len(after) != len(before):
         return state
-    constants = ids_of_fields(state, _CONSTANTS)
+    kept = set(map(id, leaves(moments_in(state))))
 
     def widened(leaf: Any, was: Any, now: Any) -> Any:
-        grows = was == FLOAT16 and _is_wider(now) and id(leaf) not in constants
+        grows = was in FLOAT16 and _is_wider(now) and id(leaf) in kept
         return cast(leaf, jnp.float32) if grows else leaf
 
     return unflatten_like(state, map(widened, leaves(state), before, all_dtypes(after)))

@@ -25,7 +25,6 @@ from ..._contract.steps import counted, note
 from ..._engine.locate import find
 from ..._engine.patch import Stock
 from ..._tally import Tally
-from ..._tracebacks import hide_our_frames
 
 
 class Call(functools.partial[Any]):
@@ -78,6 +77,8 @@ def _call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     try:
         return function(*args, **kwargs)
     except Exception as error:
+        from ..._tracebacks import hide_our_frames  # Few calls fail.
+
         hide_our_frames(error)
         raise
 
@@ -144,9 +145,11 @@ def rebuild(  # noqa: PLR0913
         if dtypes is None:
             if tally:
                 tally.reach()
-            with counted(state, (updates, state, params)):
-                new_updates, new_state = update(updates, state, params, **extra_args)
-            note(new_updates, updates, state, params)
+            given = updates, state, params
+            with counted(state, given) as is_outermost:
+                new_updates, new_state = update(*given, **extra_args)
+            if is_outermost:
+                note(new_updates, *given)
             return new_updates, new_state
         new_updates, new_state = tx.update(updates, state, params, **extra_args)
         # User-defined code inside, such as a schedule, may return any dtype.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 import jax
 import jax.numpy as jnp
@@ -39,11 +39,11 @@ STARTS_ABOVE_ZERO = frozenset(
 """Functions with an average or a sum that starts above zero, for some arguments at least."""
 
 
-def start(lifting: Lifting, params: PyTree) -> Any:
-    """Return a new state of stock, in dtypes that a step keeps."""
+def start(lifting: Lifting, update: Callable[..., Any], params: PyTree) -> Any:
+    """Return a new state of stock, in dtypes that a step by ``update`` keeps."""
     if lifting.starts_links:
         return lifting.tx.init(params)
-    state = _start(lifting, params)
+    state = _start(lifting, update, params)
     dtypes = dtypes_in(params) | (lifting.narrow_requested & lifting.narrow)
     acting = [tally for ask, tally in lifting.asked if not ask.narrow.isdisjoint(dtypes)]
     keeping = [tally for ask, tally in lifting.asked if ask.one_dtype]
@@ -51,16 +51,12 @@ def start(lifting: Lifting, params: PyTree) -> Any:
         tally.reach()
     if not acting or (lifting.links and not lifting.all.inner):
         return state
-    return _widen(lifting, state, lifting.narrow & dtypes)
+    return _widen(lifting, update, state, lifting.narrow & dtypes)
 
 
-def _start(lifting: Lifting, params: PyTree) -> Any:
+def _start(lifting: Lifting, update: Callable[..., Any], params: PyTree) -> Any:
     if not lifting.all.keeps:
         return lifting.tx.init(params)
-
-    def update(updates: PyTree, state: Any, params: PyTree) -> Any:
-        return lifting.take((updates, state, params), {})
-
     state = _in_kinds(lifting, params)
     if not lifting.all.inner:  # What is inside has done so.
         state = promote_initial_state(update, state, params)
@@ -124,7 +120,7 @@ def _is_scalar(leaf: Any) -> bool:
     return is_inexact(leaf) and not jnp.shape(leaf)
 
 
-def _widen(lifting: Lifting, state: Any, narrow: frozenset[Any]) -> Any:
+def _widen(lifting: Lifting, update: Callable[..., Any], state: Any, narrow: frozenset[Any]) -> Any:
     """Widen fields, and round other initial values: eps is 0 in float16.
 
     One number tells them all. To start the whole state in float32 would take four times the memory
@@ -132,7 +128,7 @@ def _widen(lifting: Lifting, state: Any, narrow: frozenset[Any]) -> Any:
     """
     at_zero = lifting.builder not in STARTS_ABOVE_ZERO
     wide = set[str]().union(*(lifting.wide_fields(type(state), dtype) for dtype in narrow))
-    one = None if at_zero else _start(lifting, jnp.zeros((1,), jnp.float32))
+    one = None if at_zero else _start(lifting, update, jnp.zeros((1,), jnp.float32))
 
     def started(leaf: Any, name: str) -> Any:
         if dtype_of(leaf) not in narrow:

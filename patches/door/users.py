@@ -77,6 +77,8 @@ class Step:
           numbers: whether integers are numbers, and not counters or random keys.
         """
         flat, dtypes = leaves(tree), all_dtypes(tree)
+        if not flat:
+            return tree
         wide_flat = list(flat)
         for dtype in set(dtypes):
             wide = self._wide(dtype, numbers=numbers)
@@ -126,7 +128,7 @@ class Step:
         """Return the user's leaves for their copies; new leaves in the dtypes of a tree like it."""
         flat = [self.lent.get(id(leaf), leaf) for leaf in leaves(tree)]
         dtypes = all_dtypes(like)
-        if self.narrow.isdisjoint(dtypes):
+        if not self.dtype and self.narrow.isdisjoint(dtypes):
             return unflatten_like(tree, flat)
         if not same_structure(tree, like):
             if len(set(dtypes)) == 1:  # Some of the leaves, or one vector for all.
@@ -134,13 +136,12 @@ class Step:
             else:
                 found = dict(zip(paths(like), dtypes))
                 dtypes = [found.get(path) for path in paths(tree)]
-        return unflatten_like(tree, map(_narrowed, flat, dtypes))
+        return unflatten_like(tree, map(self._narrowed, flat, dtypes))
 
-
-def _narrowed(leaf: Any, dtype: Any) -> Any:
-    is_copy = dtype is not None and is_number(leaf) and is_real(leaf) and not is_half(leaf)
-    is_copy = is_copy and kind_of(dtype) == REAL and dtype.itemsize < 4
-    return cast(leaf, dtype) if is_copy else leaf
+    def _narrowed(self, leaf: Any, dtype: Any) -> Any:
+        is_copy = dtype is not None and is_number(leaf) and is_real(leaf) and not is_half(leaf)
+        is_copy = is_copy and kind_of(dtype) == REAL and (self.dtype or dtype.itemsize < 4)
+        return cast(leaf, dtype) if is_copy else leaf
 
 
 def paths(tree: PyTree) -> list[str]:
@@ -182,7 +183,12 @@ def as_the_user_sees(function: Callable[..., Any], *, is_link: bool = False) -> 
         with present_mode(step.mode):
             result = in_step(None, function, *args, **kwargs)
         if is_link:
+            from ..._contract.master_weights import requested_by  # Few programs need it.
+
             updates, state = result
+            asked = requested_by(state)
+            if asked:
+                step.ask(updates, asked)
             return step.lift(updates), state
         return _fit(step, result)
 

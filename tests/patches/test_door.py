@@ -55,7 +55,7 @@ def test_a_name_that_was_copied_before_the_import_is_patched() -> None:
 def test_where_the_file_of_a_patch_is_broken_stock_stays_and_the_record_says_so() -> None:
     first = (
         "import sys, optax_dtypefix, optax\n    "
-        "sys.modules['optax_dtypefix.patches.bfloat16_moments'] = None"
+        "sys.modules['optax_dtypefix.patches.door.lifts'] = None"
     )
     stalled, state, *warnings = lines(STALLED.format(first=first, build="optax.scale_by_adam"))
     assert (stalled, state) == ("True", "failed")

@@ -7,6 +7,7 @@ with one patch alone.
 from __future__ import annotations
 
 import importlib
+import inspect
 import itertools
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 from optax_dtypefix import patches
 from optax_dtypefix._engine.release import Release
+from optax_dtypefix.patches.catalogue import ABOUT
 from optax_dtypefix.patches.releases import TESTED
 from support.opt_ins import OPT_INS
 from support.outcomes import faults
@@ -67,8 +69,10 @@ def test_the_patch_describes_itself(patch_id: str) -> None:
     patch = patches.load(patch_id)
     assert patch.id == patch_id
     assert patch.summary
-    docstring = importlib.import_module(f"{patches.__name__}.{patch_id}").__doc__ or ""
-    assert patch.upstream or "upstream issue was found" in " ".join(docstring.split()), (
+    text = ABOUT.get(patch_id) or inspect.getdoc(
+        importlib.import_module(f"{patches.__name__}.{patch_id}")
+    )
+    assert patch.upstream or "upstream issue was found" in " ".join(str(text).split()), (
         "give a fault its issue, or write in the docstring: No upstream issue was found."
     )
     assert all(fault.reproducer().summary and fault.releases for fault in patch.faults)
