@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
-from ._engine.import_hook import after_import, patch_when_imported, put_back
+from ._engine.import_hook import after_import, put_back
+from ._engine.lock import LOADING
 from ._errors import OptaxDtypeFixError
-from ._settings import SETTINGS
+from ._settings import read_own
+from .patches import IDS
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -16,8 +18,12 @@ if TYPE_CHECKING:
     from ._engine.stock_block import StockBlock
     from ._record import Record
 
-
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+_ENGINES: list[Engine] = []
+
+# Read while ``import optax_dtypefix`` runs: a malformed variable must stop the program there, and
+# later changes of ``os.environ`` must not give half of the program other settings.
+SETTINGS = read_own(IDS)
 
 
 def status() -> Report:
@@ -26,7 +32,7 @@ def status() -> Report:
     Returns:
       A report. Iterate over it, or call ``str()``, ``as_dict()`` or ``as_json()``.
     """
-    return _engine().status()
+    return get_engine().status()
 
 
 def is_applied(patch_id: str) -> bool:
@@ -35,7 +41,7 @@ def is_applied(patch_id: str) -> bool:
     Raises:
       ValueError: unknown patch id; the message names the nearest one.
     """
-    return _engine().is_applied(patch_id)
+    return get_engine().is_applied(patch_id)
 
 
 def apply(*ids: str) -> None:
@@ -55,7 +61,7 @@ def apply(*ids: str) -> None:
       OptaxDtypeFixError: in strict mode, if a wanted patch could not be applied, or came too late
         for a transformation.
     """
-    _engine().apply(*ids)
+    get_engine().apply(*ids)
 
 
 def revert(*ids: str) -> None:
@@ -69,7 +75,7 @@ def revert(*ids: str) -> None:
       ValueError: unknown patch id; the message names the nearest one.
       OptaxDtypeFixError: in strict mode, if such a wrapper stays. Everything else is reverted.
     """
-    _engine().revert(*ids)
+    get_engine().revert(*ids)
 
 
 def disabled(*ids: str) -> StockBlock:
@@ -83,7 +89,7 @@ def disabled(*ids: str) -> StockBlock:
       ValueError: on entry, unknown patch id; the message names the nearest one.
       TypeError: it decorates an ``async def`` or a generator. Use the block inside.
     """
-    return _engine().disabled(*ids)
+    return get_engine().disabled(*ids)
 
 
 def original(function: _Function) -> _Function:
@@ -103,11 +109,20 @@ def original(function: _Function) -> _Function:
     return stock
 
 
-def _engine() -> Engine:
+def get_engine() -> Engine:
+    """Return the one engine of this process. The first call imports all that patching needs."""
     put_back()
-    from ._engine_instance import ENGINE
+    with LOADING:
+        if not _ENGINES:
+            from ._engine.engine import Engine
+            from ._logging import set_up_logging
+            from .patches import load
+            from .patches.catalogue import REMOVED
+            from .patches.releases import TESTED
 
-    return ENGINE
+            set_up_logging(SETTINGS.log_level)
+            _ENGINES.append(Engine("optax", IDS, load, SETTINGS, TESTED, REMOVED))
+        return _ENGINES[0]
 
 
 def _start() -> Record | None:
@@ -117,7 +132,8 @@ def _start() -> Record | None:
         from ._record import Record
 
         record = Record(SETTINGS, status)  # First: if it cannot be read, nothing is patched.
-    patch_when_imported("optax", _engine, SETTINGS)
+    if SETTINGS.enabled:
+        after_import("optax", lambda module: get_engine().on_import(module), strict=SETTINGS.strict)
     if record:
         after_import("optax", record.start)
     elif SETTINGS.strict and SETTINGS.enabled:

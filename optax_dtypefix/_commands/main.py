@@ -12,7 +12,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from .. import OptaxDtypeFixError, OptaxDtypeFixWarning, State, status
-from .._api import RECORD
+from .._api import RECORD, SETTINGS
 from .._diagnosis.check_command.optimizer import OptimizerError
 from .._diagnosis.check_command.results import OptimizerCheck, compare
 from .._diagnosis.check_command.source import refuse_missing
@@ -22,9 +22,8 @@ from .._diagnosis.scan.results import scan
 from .._engine.release import installed
 from .._errors import CHECK_FAILED
 from .._record import read_record
-from .._settings import SETTINGS
 from ..patches.releases import TESTED
-from .activate import UNREADABLE, activate, active_files, deactivate
+from .activate import activate, active_files, deactivate
 from .colour import painter
 from .parser import parse
 from .rows import Rows
@@ -65,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "doctor": _doctor,
         "check": _check,
         "scan": _scan,
-        "activate": lambda options: _say(options, activate(strict=options.strict)),
+        "activate": lambda options: _say(options, activate()),
         "deactivate": lambda options: _say(options, deactivate()),
     }
     if options.command in _TAKES_TIME and sys.stderr.isatty():
@@ -115,11 +114,7 @@ def _status(options: argparse.Namespace) -> int:
         shutil.get_terminal_size().columns, verbose=options.verbose, paint=painter()
     )
     active = active_files()
-    for path, who in active.items():
-        what = (
-            "Not active in the Pythons" if who.startswith(UNREADABLE) else "Active in every Python"
-        )
-        text += f"\n\n{what} of this environment, by {path}\n{who}"
+    text += "".join(f"\n\nActive in every Python of this environment, by {p}" for p in active)
     _say(options, text, {**report.as_dict(), "active_files": active})
     failed = [patch.id for patch in report if patch.state is State.FAILED]
     if failed:

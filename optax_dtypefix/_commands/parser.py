@@ -50,7 +50,6 @@ examples:
   optax-dtypefix run --report run.json train.py   write what was applied, and what it did
   optax-dtypefix run --require run.json train.py  fail unless the same is applied again
   optax-dtypefix activate                   patch optax in every Python of this environment
-  optax-dtypefix activate --strict          and let none of them import optax unpatched
 
 environment:
   OPTAX_DTYPEFIX=off                        switch the whole shim off
@@ -137,17 +136,13 @@ an error if optax, jax or the patches differ from those in FILE. The error lists
 """
 
 _ACTIVATE = """\
-Write a .pth file, and a .py file that it imports, into the site-packages of this Python. From then
-on, every Python of this environment imports optax_dtypefix when it starts: launchers, workers,
-subprocesses. `python -S` does not read them. The OPTAX_DTYPEFIX* variables still apply.
-
-With --strict, OPTAX_DTYPEFIX_STRICT is 1 unless it is set: `import optax` raises an error if a
-patch cannot be applied, or if optax_dtypefix is broken or gone. OPTAX_DTYPEFIX=off is still stock
-optax; OPTAX_DTYPEFIX_REQUIRE also refuses that.
+Write optax_dtypefix.pth, of one line, into the site-packages of this Python. From then on, every
+Python of this environment imports optax_dtypefix when it starts: launchers, workers, subprocesses.
+`python -S` does not read the file. The OPTAX_DTYPEFIX* variables still apply.
 """
 
 _DEACTIVATE = """\
-Remove the files that `activate` wrote.
+Remove the file that `activate` wrote, also those of older versions.
 """
 
 
@@ -285,10 +280,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentP
     doctor = command("doctor", "reproduce each fault on stock and on patched optax", _DOCTOR)
     check = command("check", "check your own optimizer, and find the patches it needs", _CHECK)
     scan = command("scan", "list the functions with faults that files use", _SCAN)
-    activate = command("activate", "patch optax in every Python of this environment", _ACTIVATE)
-    activate.add_argument(
-        "--strict", action="store_true", help="make `import optax` an error if it stays stock"
-    )
+    command("activate", "patch optax in every Python of this environment", _ACTIVATE)
     command("deactivate", "undo `activate`", _DEACTIVATE)
     for one, more in (
         (status, "reasons in full"),

@@ -64,7 +64,6 @@ class Patches:
       load: returns the patch of an id; called when the package is imported, not before.
       settings: what the user set in the environment.
       tested: the releases that the tables of the patches were verified on, oldest first.
-      probing: returns a context for probes, in which the user's modes do not count.
       removed: ids of older versions, which do nothing, and what to say if one is named.
     """
 
@@ -75,11 +74,10 @@ class Patches:
         load: Callable[[str], Patch],
         settings: Settings,
         tested: Sequence[str],
-        probing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
         removed: Mapping[str, str] = {},
     ) -> None:
         self.package, self.ids, self.tested = package, tuple(ids), tuple(tested)
-        self.load, self.settings, self.probing, self.removed = load, settings, probing, removed
+        self.load, self.settings, self.removed = load, settings, removed
         self.points = PatchPoints()
         self.slots = {patch_id: Slot() for patch_id in self.ids}
         self.blocks: list[tuple[str, ...]] = []  # The ids of each open ``disabled`` block.

@@ -20,8 +20,6 @@ from .lock import LOCK
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from .._settings import Settings
-
 
 # What is called after an import of a module, and whether errors are raised. Of each, the modules
 # that it was called with: a program may import a package twice.
@@ -29,13 +27,6 @@ _hooks: dict[tuple[str, Callable[[Any], None], bool], list[Any]] = {}
 _in_progress: list[str] = []  # Modules that our loader is executing, or that a hook is added to.
 _OWN = sys.modules[__name__]
 _PACKAGE = sys.modules[__name__.partition(".")[0]]
-
-
-def patch_when_imported(package: str, engine: Callable[[], Any], settings: Settings) -> None:
-    """Patch a package now if it is imported, else as soon as it is. Get the engine only then."""
-    if settings.enabled:
-        strict = settings.strict
-        after_import(package, lambda module: engine().on_import(module), strict=strict)
 
 
 def after_import(module: str, hook: Callable[[Any], None], *, strict: bool = False) -> None:

@@ -78,7 +78,7 @@ def test_without_a_command_it_prints_help(capsys: pytest.CaptureFixture[str]) ->
         (["--json", "status"], "Did you mean 'status --json'?"),
         (["status", "multi_steps"], "Did you mean `optax-dtypefix doctor multi_steps`?"),
         (["activate", "more"], "optax-dtypefix activate: error: unexpected argument 'more'."),
-        (["activate", "--stict"], "there is no option --stict. Did you mean --strict?"),
+        (["status", "--jsn"], "there is no option --jsn. Did you mean --json?"),
         (["doctor", "MULTI_STEPS"], "Unknown patch 'MULTI_STEPS'. Did you mean 'multi_steps'?"),
         (["doctor", "mutli_steps"], "Unknown patch 'mutli_steps'. Did you mean 'multi_steps'?"),
         (["doctor", "fromage.schedul"], "Did you mean 'fromage.schedule'?"),

@@ -55,8 +55,8 @@ SCRIPT = """
         assert not shim.check(build(0.1), params).built_before
     if hasattr(optax, "lbfgs"):  # Its default line search was built when optax was imported.
         from optax_dtypefix._diagnosis.run_check import list_built_before
-        from optax_dtypefix._engine_instance import ENGINE
-        assert not list_built_before(optax.lbfgs(), ENGINE)
+        from optax_dtypefix._api import get_engine
+        assert not list_built_before(optax.lbfgs(), get_engine())
     """
 
 

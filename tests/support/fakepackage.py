@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from optax_dtypefix._diagnosis.probes import Reproducer
 from optax_dtypefix._engine.engine import Engine
-from optax_dtypefix._engine.import_hook import patch_when_imported
+from optax_dtypefix._engine.import_hook import after_import
 from optax_dtypefix._engine.patch import Fault, Patch, Target
 from optax_dtypefix._settings import Settings
 from optax_dtypefix.patches.releases import TESTED
@@ -164,4 +164,5 @@ def engine_of(*patches: Patch, settings: Settings | None = None, **others: Any) 
 
 def start(engine: Engine) -> None:
     """Patch the fake package as ``import optax_dtypefix`` patches optax."""
-    patch_when_imported(NAME, lambda: engine, engine.settings)
+    if engine.settings.enabled:
+        after_import(NAME, engine.on_import, strict=engine.settings.strict)
