@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from .. import __version__
 from .._diagnosis.check_command.optimizer import parse_name
 from .._diagnosis.check_command.params import USUAL, parse_dtypes, parse_own
-from .._engine.release import Release, version_of
+from .._engine.release import VERSION, Release, version_of
 from .._errors import CHECK_FAILED
 from .._text import closest, suggest
 from ..patches import IDS, load
@@ -28,8 +28,6 @@ _RUN_OPTIONS = {"--report": 2, "--require": 2, "-v": 1, "--verbose": 1}
 """The number of arguments that each takes, with itself."""
 
 _OF_NO_COMMAND = ("-h", "--help", "--version")
-_VERSION = r"\d+(\.\d+)*((a|b|rc|\.?dev|\.?post)\d*)*(\+\w+([.-]\w+)*)?"
-"""A release, as in 0.2.3, 0.2.8.dev0 or 0.2.8+fork."""
 
 _DESCRIPTION = """\
 Make the installed optax dtype-preserving. In a program, `import optax_dtypefix` is enough. This
@@ -358,7 +356,7 @@ def _releases(text: str) -> list[Release]:
     # Also as pip and git write them: optax==0.2.3, v0.2.3.
     versions = [re.sub(r"^(optax)?(==|v)", "", "".join(word.split())) for word in text.split(",")]
     for version in versions:
-        if not re.fullmatch(_VERSION, version):
+        if not VERSION.fullmatch(version):
             raise argparse.ArgumentTypeError(
                 f"{version!r} is no release of optax. Write each in full, as in 0.2.3,{TESTED[-1]}"
             )
