@@ -54,7 +54,7 @@ def apply(*ids: str) -> None:
 
     All of JAX's compiled traces are dropped if one may hold a function that changes. A
     transformation that was built before keeps the functions that it was built with. The first call
-    warns: it counts such transformations, and names the functions that built them.
+    warns of such transformations, and names the functions that built them.
 
     Raises:
       ValueError: unknown patch id; the message names the nearest one.

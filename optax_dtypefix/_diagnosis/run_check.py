@@ -56,7 +56,7 @@ def run_check(
 def list_built_before(tx: Any, engine: Engine) -> tuple[str, ...]:
     """Name the functions that built parts of a transformation before or where they were stock."""
     functions = [f for f in parts_of(tx, engine.package) if type(f) in (FunctionType, MethodType)]
-    known: set[Any] = set().union(*(engine.built_before or ()))
+    known = engine.built_before or ()
     elsewhere = set(filter(None, map(builder_elsewhere, functions)))
     return tuple(sorted(elsewhere.union(builder_of(f) for f in functions if f in known)))
 

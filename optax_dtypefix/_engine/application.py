@@ -18,8 +18,7 @@ from .state import NOT_IMPORTED, NOT_OPTED_IN, REVERTED, UNDECIDED, Decision, St
 from .when_called import WhenCalled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from weakref import WeakSet
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from .._settings import Settings
     from .locate import Place
@@ -81,7 +80,7 @@ class Patches:
         self.points = PatchPoints()
         self.slots = {patch_id: Slot() for patch_id in self.ids}
         self.blocks: list[tuple[str, ...]] = []  # The ids of each open ``disabled`` block.
-        self.built_before: list[WeakSet[Any]] | None = None  # A set an optimizer that stays stock.
+        self.built_before: Collection[Any] | None = None  # Functions that stay stock.
 
     def choose(self, ids: tuple[str, ...]) -> tuple[str, ...]:
         """Return the named ids without those that are removed, or all if none is named.

@@ -35,7 +35,7 @@ class Engine(Patches):
         """Apply the patches that wait for this module, at the end of its import or later."""
         if loaded_module(self.package) is not None:  # Else its import failed, and another one came.
             if is_being_imported(module):  # Nothing can have been built yet.
-                self.built_before = self.built_before or []
+                self.built_before = self.built_before or ()
             self._apply(self.ids)
 
     def apply(self, *ids: str) -> None:
@@ -146,17 +146,16 @@ class Engine(Patches):
         if not layers or not (self.built_before is None or (strict and self.built_before)):
             return
         with LOADING:
-            from .built_before import describe, find_optimizers
+            from .built_before import builder_of, find_built
 
         if self.built_before is None:
             targets = [layer.target for layer in layers]
             builders = {i for t in targets for i in (t.qualname.partition(".")[0], *t.builds)}
-            self.built_before = find_optimizers(self.package, builders)
-        found = describe(self.built_before)
-        if found:
+            self.built_before = find_built(self.package, builders)
+        names = sorted({*map(builder_of, self.built_before)})
+        if names:
             warn_or_raise(
-                f"Built before the patches were applied, and still stock: {found}. Build "
-                f"{'them' if 'optimizers' in found else 'it'} again, or import optax_dtypefix "
-                f"first.",
+                f"Built before the patches were applied, and still stock: {', '.join(names)}. "
+                f"Build these optimizers again, or import optax_dtypefix first.",
                 strict=strict,
             )

@@ -74,7 +74,5 @@ def test_check_and_the_import_name_what_stays_stock(tmp_path: Path) -> None:
         assert "scale_by_adam" in found
     else:
         names = "add_decayed_weights, chain, inject_hyperparams, scale, scale_by_adam"
-        assert found == (
-            f"2 optimizers ({names}). Build them again, or import optax_dtypefix first."
-        )
+        assert found == (f"{names}. Build these optimizers again, or import optax_dtypefix first.")
     assert "# The line of the warning." in line
