@@ -52,9 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     if sys.stderr is None:  # As in ``2>&-``: ``print`` and argparse would take stdout.
         sys.stderr = io.StringIO()
-    options, theirs = parse(sys.argv[1:] if argv is None else list(argv))
+    options = parse(sys.argv[1:] if argv is None else list(argv))
     if options.command == "run":
-        return _run(options, theirs)
+        return _run(options)
     if sys.stdout is None:  # As in ``>&-``.
         raise SystemExit("optax-dtypefix: stdout is closed. Redirect stdout to a file.")
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return CHECK_FAILED if options.command in ("check", "scan") else 1
 
 
-def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
+def _run(options: argparse.Namespace) -> int:
     paths = {"OPTAX_DTYPEFIX_REPORT": options.report, "OPTAX_DTYPEFIX_REQUIRE": options.require}
     # Absolute: the program may change its folder.
     variables = {name: os.path.abspath(path) for name, path in paths.items() if path}
@@ -93,8 +93,10 @@ def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     except OptaxDtypeFixError as error:
         print(f"optax-dtypefix run: {error}", file=sys.stderr)
         return 2
-    program = ["--", options.script] if options.module is None else ["-m", options.module]
-    return run([*program, *arguments], variables)
+    start = ["-m", *options.module] if options.module else ["--"]
+    if options.program[:1] == start:  # As in ``run -- -script.py``.
+        start = []
+    return run([*start, *options.program], variables)
 
 
 def _status(options: argparse.Namespace) -> int:
