@@ -15,8 +15,8 @@ def set_up_logging(level: str | None) -> None:
     """
     if level is None:
         return
-    LOGGER.setLevel(level)
-    if level != "WARNING" and not LOGGER.hasHandlers():
+    LOGGER.setLevel(level.upper())
+    if level != "warning" and not LOGGER.hasHandlers():
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("%(name)s %(levelname)s: %(message)s"))
         handler.addFilter(

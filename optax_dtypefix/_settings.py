@@ -70,7 +70,7 @@ VARIABLES = {
 _CHOICES: dict[str, dict[str, bool | str]] = {
     "enabled": {"on": True, "off": False},
     "strict": {"0": False, "1": True},
-    "log_level": {"warning": "WARNING", "info": "INFO", "debug": "DEBUG"},
+    "log_level": {"warning": "warning", "info": "info", "debug": "debug"},
 }
 
 

@@ -48,8 +48,6 @@ def after_import(module: str, hook: Callable[[Any], None], *, strict: bool = Fal
                 sys.meta_path.insert(0, _FINDER)
         if is_imported(module):
             _call_back(module)
-        elif is_being_imported(sys.modules.get(module)):  # By this thread.
-            sys.modules[module].__spec__.__class__ = _WatchedSpec
     finally:
         _in_progress.remove(module)
 
@@ -77,31 +75,6 @@ def loaded_module(name: str) -> ModuleType | None:
 def is_being_imported(module: ModuleType | None) -> bool:
     """Return whether a module is being executed, in any thread."""
     return getattr(getattr(module, "__spec__", None), "_initializing", False) is True
-
-
-_ModuleSpec: Any = type(sys.__spec__)
-
-
-class _WatchedSpec(_ModuleSpec):  # type: ignore[misc]
-    """The spec of a module that another loader executes: calls back when the import ends.
-
-    A fork of optax may import us in its first line. Python sets the attribute at the end.
-    """
-
-    @property
-    def _initializing(self) -> bool:
-        return True
-
-    @_initializing.setter
-    def _initializing(self, value: bool) -> None:
-        try:
-            _call_back(self.name)
-        except BaseException:
-            sys.modules.pop(self.name, None)  # As if the module had raised.
-            raise
-        finally:
-            self.__class__ = _ModuleSpec
-            self._initializing = value
 
 
 def _warn_missed_imports() -> None:
