@@ -32,7 +32,7 @@ try:
         status as status,
     )
 except OptaxDtypeFixError as error:  # A typo in a variable, for example.
-    from ._settings import refusal
+    from ._environment import refusal
 
     # In the traceback of a program, our frames would hide the message.
     raise refusal(error).with_traceback(None) from None

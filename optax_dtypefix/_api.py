@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
 from ._engine.import_hook import after_import, put_back
 from ._engine.lock import LOADING
 from ._errors import OptaxDtypeFixError
-from ._settings import read_own
+from ._settings import Settings
 from .patches import IDS
 
 if TYPE_CHECKING:
@@ -15,15 +16,11 @@ if TYPE_CHECKING:
 
     from ._diagnosis.report import Report
     from ._engine.engine import Engine
-    from ._engine.stock_block import StockBlock
+    from ._engine.verbs import StockBlock
     from ._record import Record
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _ENGINES: list[Engine] = []
-
-# Read while ``import optax_dtypefix`` runs: a malformed variable must stop the program there, and
-# later changes of ``os.environ`` must not give half of the program other settings.
-SETTINGS = read_own(IDS)
 
 
 def status() -> Report:
@@ -41,7 +38,11 @@ def is_applied(patch_id: str) -> bool:
     Raises:
       ValueError: unknown patch id; the message names the nearest one.
     """
-    return get_engine().is_applied(patch_id)
+    chosen = _verbs().choose(get_engine(), (patch_id,))
+    with LOADING:
+        from ._diagnosis.report import decision_now
+
+    return any(decision_now(get_engine(), i).state == "applied" for i in chosen)
 
 
 def apply(*ids: str) -> None:
@@ -61,7 +62,7 @@ def apply(*ids: str) -> None:
       OptaxDtypeFixError: in strict mode, if a wanted patch could not be applied, or came too late
         for a transformation.
     """
-    get_engine().apply(*ids)
+    _verbs().apply(get_engine(), *ids)
 
 
 def revert(*ids: str) -> None:
@@ -75,7 +76,7 @@ def revert(*ids: str) -> None:
       ValueError: unknown patch id; the message names the nearest one.
       OptaxDtypeFixError: in strict mode, if such a wrapper stays. Everything else is reverted.
     """
-    get_engine().revert(*ids)
+    _verbs().revert(get_engine(), *ids)
 
 
 def disabled(*ids: str) -> StockBlock:
@@ -89,7 +90,8 @@ def disabled(*ids: str) -> StockBlock:
       ValueError: on entry, unknown patch id; the message names the nearest one.
       TypeError: it decorates an ``async def`` or a generator. Use the block inside.
     """
-    return get_engine().disabled(*ids)
+    block: StockBlock = _verbs().disabled(get_engine(), *ids)
+    return block
 
 
 def original(function: _Function) -> _Function:
@@ -125,6 +127,22 @@ def get_engine() -> Engine:
         return _ENGINES[0]
 
 
+def _verbs() -> Any:
+    put_back()
+    with LOADING:
+        from ._engine import verbs
+
+    return verbs
+
+
+def _read() -> Settings:
+    if not any(variable.startswith("OPTAX_") for variable in os.environ):
+        return Settings()
+    from ._environment import read_own  # Few programs set a variable.
+
+    return read_own(IDS)
+
+
 def _start() -> Record | None:
     """Patch optax when it is imported, and then keep the record if one is wanted."""
     record = None
@@ -148,4 +166,7 @@ def _refuse_mixed_installation(_: ModuleType) -> None:
         raise OptaxDtypeFixError(mixed_installation())
 
 
+# Read while ``import optax_dtypefix`` runs: a malformed variable must stop the program there, and
+# later changes of ``os.environ`` must not give half of the program other settings.
+SETTINGS = _read()
 RECORD = _start()

@@ -12,10 +12,14 @@ from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from .._errors import warn_or_raise
 from .rebinding import dict_of, loaded_modules
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Sequence
+
+    from .application import Patches
+    from .patch import Target
 
 _CONTAINERS = (tuple, list, dict, functools.partial, MethodType)
 _OURS = __name__.partition(".")[0]
@@ -38,6 +42,20 @@ def find_built(package: str, builders: Collection[str]) -> WeakSet[Any]:
     built = [value for value in gc.get_referrers(*kinds) if type(value) in kinds]
     parts = parts_of([tx for tx in built if id(tx) not in own], package)
     return WeakSet(p for p in parts if id(p) not in own and _is_built(p, package, builders))
+
+
+def report_built(engine: Patches, targets: Sequence[Target]) -> None:
+    """Warn of what some targets built before they were wrapped; in strict mode, raise."""
+    if engine.built_before is None:
+        builders = {i for t in targets for i in (t.qualname.partition(".")[0], *t.builds)}
+        engine.built_before = find_built(engine.package, builders)
+    names = sorted({*map(builder_of, engine.built_before)})
+    if names:
+        warn_or_raise(
+            f"Built before the patches were applied, and still stock: {', '.join(names)}. Build "
+            f"these optimizers again, or import optax_dtypefix first.",
+            strict=engine.settings.strict,
+        )
 
 
 def parts_of(tx: Any, package: str) -> list[Any]:
@@ -73,11 +91,10 @@ def _subclasses(kind: type) -> Iterator[type]:
 
 def _is_built(function: Any, package: str, builders: Collection[str]) -> bool:
     """Return whether a builder defines a function inside, or a method that was bound before."""
-    if type(function) not in (FunctionType, MethodType) or "." not in function.__qualname__:
-        return False
-    if type(getattr(function, "__func__", function)) is not FunctionType:  # Our wrapper.
-        return False
-    return builder_of(function) in builders and _is_of(package, function)
+    inside = type(function) is FunctionType and "<locals>" in function.__qualname__
+    # A method may be one of our wrapper.
+    bound = type(function) is MethodType and type(function.__func__) is FunctionType
+    return (inside or bound) and builder_of(function) in builders and _is_of(package, function)
 
 
 def _is_of(package: str, *definitions: Any) -> bool:

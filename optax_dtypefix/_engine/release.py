@@ -55,9 +55,12 @@ class Release(NamedTuple):
 
 @functools.cache  # Hundreds of faults and targets share a few specifiers.
 def _admits(specifiers: str, version: str) -> bool:
-    found = _order(version)
-    clauses = (re.split(r"(?<=[<>=])(?=\d)", clause) for clause in specifiers.split(","))
-    return all(_COMPARE[sign](found, _order(bound)) for sign, bound in clauses)
+    return all(_holds(clause, _order(version)) for clause in specifiers.split(","))
+
+
+def _holds(clause: str, found: tuple[list[int], bool]) -> bool:
+    sign = clause.rstrip("0123456789.")
+    return _COMPARE[sign](found, _order(clause[len(sign) :]))
 
 
 def _order(version: str) -> tuple[list[int], bool]:

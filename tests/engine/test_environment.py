@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from optax_dtypefix import OptaxDtypeFixError, OptaxDtypeFixWarning
+from optax_dtypefix._environment import read_variables
 from optax_dtypefix._logging import LOGGER, set_up_logging
 from optax_dtypefix._record import _list_variables
-from optax_dtypefix._settings import Settings, read_variables
+from optax_dtypefix._settings import Settings
 from optax_dtypefix.patches import IDS as REAL_IDS
 from optax_dtypefix.patches.catalogue import REMOVED
 

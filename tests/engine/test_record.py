@@ -18,12 +18,11 @@ from optax_dtypefix._engine.import_hook import after_import
 from optax_dtypefix._record import Record, read_record
 from optax_dtypefix._settings import Settings
 from optax_dtypefix.patches.catalogue import REMOVED
-from support.fakepackage import NAME, FakePackage, engine_of, on, patch, start
+from support.fakepackage import NAME, Engine, FakePackage, engine_of, on, patch, start
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from optax_dtypefix._engine.engine import Engine
     from optax_dtypefix._engine.patch import Patch
 
 LATE = (f"{NAME}.extra.late",)
