@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
 from ._engine.import_hook import after_import, put_back
 from ._engine.lock import LOADING
-from ._errors import OptaxDtypeFixError
 from ._settings import Settings
 from .patches import IDS
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from ._diagnosis.report import Report
     from ._engine.engine import Engine
     from ._engine.verbs import StockBlock
@@ -105,9 +102,7 @@ def original(function: _Function) -> _Function:
     """
     if not callable(function):
         raise TypeError(f"{function!r:.200} is not a function. Write original(optax.adam).")
-    from ._engine.wrapper import stock_of
-
-    stock: _Function = stock_of(function)
+    stock: _Function = _verbs().stock_of(function)
     return stock
 
 
@@ -117,12 +112,14 @@ def get_engine() -> Engine:
     with LOADING:
         if not _ENGINES:
             from ._engine.engine import Engine
-            from ._logging import set_up_logging
             from .patches import load
             from .patches.catalogue import REMOVED
             from .patches.releases import TESTED
 
-            set_up_logging(SETTINGS.log_level)
+            if SETTINGS.log_level:
+                from ._environment import set_up_logging
+
+                set_up_logging(SETTINGS.log_level)
             _ENGINES.append(Engine("optax", IDS, load, SETTINGS, TESTED, REMOVED))
         return _ENGINES[0]
 
@@ -135,18 +132,10 @@ def _verbs() -> Any:
     return verbs
 
 
-def _read() -> Settings:
-    if not any(variable.startswith("OPTAX_") for variable in os.environ):
-        return Settings()
-    from ._environment import read_own  # Few programs set a variable.
-
-    return read_own(IDS)
-
-
 def _start() -> Record | None:
     """Patch optax when it is imported, and then keep the record if one is wanted."""
     record = None
-    if SETTINGS.report or SETTINGS.require:
+    if SETTINGS.report or SETTINGS.require or (SETTINGS.strict and SETTINGS.enabled):
         from ._record import Record
 
         record = Record(SETTINGS, status)  # First: if it cannot be read, nothing is patched.
@@ -154,19 +143,15 @@ def _start() -> Record | None:
         after_import("optax", lambda module: get_engine().on_import(module), strict=SETTINGS.strict)
     if record:
         after_import("optax", record.start)
-    elif SETTINGS.strict and SETTINGS.enabled:
-        after_import("optax", _refuse_mixed_installation, strict=True)
     return record
-
-
-def _refuse_mixed_installation(_: ModuleType) -> None:
-    from ._diagnosis.installation import mixed_installation
-
-    if mixed_installation():
-        raise OptaxDtypeFixError(mixed_installation())
 
 
 # Read while ``import optax_dtypefix`` runs: a malformed variable must stop the program there, and
 # later changes of ``os.environ`` must not give half of the program other settings.
-SETTINGS = _read()
+if any(variable.startswith("OPTAX_") for variable in os.environ):
+    from ._environment import read_own
+
+    SETTINGS = read_own(IDS)
+else:
+    SETTINGS = Settings()
 RECORD = _start()

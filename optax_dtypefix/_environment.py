@@ -14,20 +14,29 @@ from typing import TYPE_CHECKING, Any
 
 from ._engine.import_hook import after_import
 from ._errors import (
-    CHECK_FAILED,
     OptaxDtypeFixError,
     OptaxDtypeFixWarning,
     frame_of_the_user,
     package_of,
     warn_or_raise,
 )
-from ._settings import VARIABLES, Settings
+from ._settings import Settings
 from .patches.catalogue import PATCHES, REMOVED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 
+VARIABLES = {
+    "enabled": "OPTAX_DTYPEFIX",
+    "disable": "OPTAX_DTYPEFIX_DISABLE",
+    "only": "OPTAX_DTYPEFIX_ONLY",
+    "enable": "OPTAX_DTYPEFIX_ENABLE",
+    "strict": "OPTAX_DTYPEFIX_STRICT",
+    "log_level": "OPTAX_DTYPEFIX_LOG",
+    "report": "OPTAX_DTYPEFIX_REPORT",
+    "require": "OPTAX_DTYPEFIX_REQUIRE",
+}
 _CHOICES: dict[str, dict[str, bool | str]] = {
     "enabled": {"on": True, "off": False},
     "strict": {"0": False, "1": True},
@@ -104,6 +113,29 @@ def _report_misspelt(names: Iterable[str], *, strict: bool) -> None:
                 message = f"Unknown variable {name}{effect}. {suggest(name, known)}"
                 warn_or_raise(message, strict=strict)
 
+
+def set_up_logging(level: str) -> None:
+    """Set the level that the user asked for. Without one, the level is left to the program.
+
+    Records propagate. Those below warning are also shown on stderr, but only until the program
+    configures logging: Python itself shows no such record in an unconfigured program.
+    """
+    import logging
+
+    from ._logging import LOGGER
+
+    LOGGER.setLevel(level.upper())
+    if level != "warning" and not LOGGER.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(name)s %(levelname)s: %(message)s"))
+        handler.addFilter(
+            lambda _: LOGGER.handlers == [handler] and not logging.getLogger().handlers
+        )
+        LOGGER.addHandler(handler)
+
+
+CHECK_FAILED = 3
+"""Exit code of ``check`` and ``scan`` if they have no verdict; the verdicts are 0, 1 and 2."""
 
 _AT_START = ("site", "sitecustomize")
 

@@ -13,8 +13,9 @@ import stat
 import sys
 from typing import TYPE_CHECKING, Any, Callable
 
+from ._environment import VARIABLES
 from ._errors import OptaxDtypeFixError, summarize, warn_or_raise
-from ._settings import VARIABLES, Settings
+from ._settings import Settings
 from .patches.catalogue import REMOVED
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class Record:
 
     def _end(self) -> None:
         try:
-            if "optax" in sys.modules:  # Launchers and data loaders have no record.
+            if self._path and "optax" in sys.modules:  # Launchers have no record.
                 self._write(self._status(), finished=True)
         except Exception as error:  # A bug of ours must not change how the program ends.
             problem = f"The report was not written: {summarize(error)}"

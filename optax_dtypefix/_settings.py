@@ -33,15 +33,3 @@ class Settings(NamedTuple):
     def opted_in(self, patch_id: str) -> bool:
         """Return whether a variable names this patch: the way to switch an opt-in patch on."""
         return patch_id in self.enable or (self.only is not None and patch_id in self.only)
-
-
-VARIABLES = {
-    "enabled": "OPTAX_DTYPEFIX",
-    "disable": "OPTAX_DTYPEFIX_DISABLE",
-    "only": "OPTAX_DTYPEFIX_ONLY",
-    "enable": "OPTAX_DTYPEFIX_ENABLE",
-    "strict": "OPTAX_DTYPEFIX_STRICT",
-    "log_level": "OPTAX_DTYPEFIX_LOG",
-    "report": "OPTAX_DTYPEFIX_REPORT",
-    "require": "OPTAX_DTYPEFIX_REQUIRE",
-}

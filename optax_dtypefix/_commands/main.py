@@ -20,7 +20,7 @@ from .._diagnosis.doctor import Diagnosis, diagnose
 from .._diagnosis.import_optax import NoOptaxError, import_optax
 from .._diagnosis.scan.results import scan
 from .._engine.release import installed
-from .._errors import CHECK_FAILED
+from .._environment import CHECK_FAILED
 from .._record import read_record
 from ..patches.releases import TESTED
 from .activate import activate, active_files, deactivate

@@ -13,7 +13,7 @@ from .. import __version__
 from .._diagnosis.check_command.optimizer import parse_name
 from .._diagnosis.check_command.params import USUAL, parse_dtypes, parse_own
 from .._engine.release import VERSION, Release, version_of
-from .._errors import CHECK_FAILED
+from .._environment import CHECK_FAILED
 from .._text import closest
 from ..patches import IDS, load
 from ..patches.catalogue import REMOVED

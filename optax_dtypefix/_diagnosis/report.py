@@ -299,9 +299,14 @@ def _declared(patches: Patches, patch_id: str) -> tuple[tuple[str, ...], str, bo
     try:
         patch = patches.load(patch_id)
         tested = [_release.Release(text, tested=True) for text in patches.tested]
-        return patch.upstream, fixed_in(patch, tested), patch.opt_in
+        return upstream_of(patch), fixed_in(patch, tested), patch.opt_in
     except Exception:  # Its state says why it failed.
         return (), "", False
+
+
+def upstream_of(patch: Patch) -> tuple[str, ...]:
+    """Return the links of the upstream issues, each once, in the order of the faults."""
+    return tuple(dict.fromkeys(fault.upstream for fault in patch.faults if fault.upstream))
 
 
 def fixed_in(patch: Patch, tested: Sequence[_release.Release]) -> str:

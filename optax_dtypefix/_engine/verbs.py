@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
+import types
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
 from .._errors import warn_or_raise
@@ -11,6 +13,7 @@ from .._text import suggest
 from .import_hook import is_imported
 from .lock import LOCK
 from .state import REVERTED, UNDECIDED
+from .wrapper import PatchedFunction
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -109,3 +112,14 @@ class StockBlock(contextlib._GeneratorContextManager[None]):
                 f"runs after the call. Write `with optax_dtypefix.disabled():` inside it."
             )
         return super().__call__(func)
+
+
+def stock_of(function: Any) -> Any:
+    """Return the stock function behind a patched one, its bound method or its partial."""
+    if isinstance(function, PatchedFunction):
+        return function.__wrapped__
+    if type(function) is types.MethodType and isinstance(function.__func__, PatchedFunction):
+        return types.MethodType(function.__func__.__wrapped__, function.__self__)
+    if type(function) is functools.partial and isinstance(function.func, PatchedFunction):
+        return functools.partial(function.func.__wrapped__, *function.args, **function.keywords)
+    return function

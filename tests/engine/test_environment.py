@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from optax_dtypefix import OptaxDtypeFixError, OptaxDtypeFixWarning
-from optax_dtypefix._environment import read_variables
-from optax_dtypefix._logging import LOGGER, set_up_logging
+from optax_dtypefix._environment import read_variables, set_up_logging
+from optax_dtypefix._logging import LOGGER
 from optax_dtypefix._record import _list_variables
 from optax_dtypefix._settings import Settings
 from optax_dtypefix.patches import IDS as REAL_IDS
@@ -209,19 +209,6 @@ def unconfigured_logging() -> Iterator[None]:
         root.handlers, LOGGER.handlers = before, []
         LOGGER.setLevel(level[0])
         root.setLevel(level[1])
-
-
-def test_without_the_variable_logging_is_left_to_the_program(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with unconfigured_logging():
-        set_up_logging(None)
-        assert (LOGGER.level, LOGGER.handlers) == (logging.NOTSET, [])
-        LOGGER.info("quiet")
-        assert capsys.readouterr().err == ""
-        LOGGER.setLevel("DEBUG")
-        set_up_logging(None)
-        assert LOGGER.level == logging.DEBUG
 
 
 def test_warning_silences_a_program_that_logs_more(capsys: pytest.CaptureFixture[str]) -> None:

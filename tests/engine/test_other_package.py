@@ -13,7 +13,8 @@ import pytest
 
 import optax_dtypefix
 from optax_dtypefix import OptaxDtypeFixError, OptaxDtypeFixWarning, State
-from optax_dtypefix._engine.wrapper import PatchedFunction, stock_of
+from optax_dtypefix._engine.verbs import stock_of
+from optax_dtypefix._engine.wrapper import PatchedFunction
 from optax_dtypefix._settings import Settings
 from support.fakepackage import NAME, Engine, engine_of, on, patch, start
 

@@ -12,7 +12,7 @@ import pytest
 import optax_dtypefix
 from optax_dtypefix._commands.parser import parse
 from optax_dtypefix._engine.release import Release
-from optax_dtypefix._settings import VARIABLES
+from optax_dtypefix._environment import VARIABLES
 from optax_dtypefix.patches import IDS, load
 from optax_dtypefix.patches.releases import RELEASES, TESTED
 from support.pages import ROOT, blocks, check_code, read

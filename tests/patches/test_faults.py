@@ -14,6 +14,7 @@ import optax
 import pytest
 
 from optax_dtypefix import patches
+from optax_dtypefix._diagnosis.report import upstream_of
 from optax_dtypefix._engine.release import Release
 from optax_dtypefix.patches.releases import TESTED
 from support.opt_ins import OPT_INS
@@ -68,7 +69,7 @@ def test_the_patch_describes_itself(patch_id: str) -> None:
     assert patch.id == patch_id
     assert patch.summary
     docstring = importlib.import_module(f"{patches.__name__}.{patch_id}").__doc__ or ""
-    assert patch.upstream or "upstream issue was found" in " ".join(docstring.split()), (
+    assert upstream_of(patch) or "upstream issue was found" in " ".join(docstring.split()), (
         "give a fault its issue, or write in the docstring: No upstream issue was found."
     )
     assert all(fault.reproducer().summary and fault.releases for fault in patch.faults)
