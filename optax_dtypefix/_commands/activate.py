@@ -20,9 +20,10 @@ from .. import (
 )
 
 FILE = "optax_dtypefix.pth"
+# ``import_module`` would show seven frames of importlib in the traceback of an error.
 LINE = (
     'import importlib.util; importlib.util.find_spec("optax_dtypefix") and '
-    'importlib.import_module("optax_dtypefix")\n'
+    '__import__("optax_dtypefix")\n'
 )
 _BEFORE = ("optax_dtypefix_activate.pth", "optax_dtypefix_activate.py")  # 2.0 and older wrote them.
 _FOUND = "import sys; print(getattr(sys.modules.get('optax_dtypefix'), '__file__', ''))"
