@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
+from optax_dtypefix._diagnosis.report import upstream_of
 from optax_dtypefix._engine.release import Release
 from optax_dtypefix.patches import IDS, load
 from optax_dtypefix.patches.catalogue import ABOUT
@@ -142,7 +143,7 @@ def index() -> str:
             f"[`{patch.id}`]({patch.id}.md){' (opt-in)' if patch.opt_in else ''}",
             example_of(patch.id).headline,
             ranges(affected(*patch.faults)),
-            links(*patch.upstream),
+            links(*upstream_of(patch)),
         )
         for patch in in_order()
     )

@@ -32,11 +32,10 @@ try:
         status as status,
     )
 except OptaxDtypeFixError as error:  # A typo in a variable, for example.
-    from ._commands.exit import exit_of_command
+    from ._environment import refusal
 
-    # Our own command ends without a traceback. In that of a program, our frames would hide the
-    # message.
-    raise (exit_of_command(error) or error).with_traceback(None) from None
+    # In the traceback of a program, our frames would hide the message.
+    raise refusal(error).with_traceback(None) from None
 
 if TYPE_CHECKING:
     from ._contract.master_weights import (

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
-from ._engine.import_hook import after_import, patch_when_imported, put_back
-from ._errors import OptaxDtypeFixError
-from ._settings import SETTINGS
+from ._engine.import_hook import after_import, put_back
+from ._engine.lock import LOADING
+from ._settings import Settings
+from .patches import IDS
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from ._diagnosis.report import Report
     from ._engine.engine import Engine
-    from ._engine.stock_block import StockBlock
+    from ._engine.verbs import StockBlock
     from ._record import Record
 
-
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+_ENGINES: list[Engine] = []
 
 
 def status() -> Report:
@@ -26,7 +26,7 @@ def status() -> Report:
     Returns:
       A report. Iterate over it, or call ``str()``, ``as_dict()`` or ``as_json()``.
     """
-    return _engine().status()
+    return get_engine().status()
 
 
 def is_applied(patch_id: str) -> bool:
@@ -35,7 +35,11 @@ def is_applied(patch_id: str) -> bool:
     Raises:
       ValueError: unknown patch id; the message names the nearest one.
     """
-    return _engine().is_applied(patch_id)
+    chosen = _verbs().choose(get_engine(), (patch_id,))
+    with LOADING:
+        from ._diagnosis.report import decision_now
+
+    return any(decision_now(get_engine(), i).state == "applied" for i in chosen)
 
 
 def apply(*ids: str) -> None:
@@ -48,14 +52,14 @@ def apply(*ids: str) -> None:
 
     All of JAX's compiled traces are dropped if one may hold a function that changes. A
     transformation that was built before keeps the functions that it was built with. The first call
-    warns: it counts such transformations, and names the functions that built them.
+    warns of such transformations, and names the functions that built them.
 
     Raises:
       ValueError: unknown patch id; the message names the nearest one.
       OptaxDtypeFixError: in strict mode, if a wanted patch could not be applied, or came too late
         for a transformation.
     """
-    _engine().apply(*ids)
+    _verbs().apply(get_engine(), *ids)
 
 
 def revert(*ids: str) -> None:
@@ -69,7 +73,7 @@ def revert(*ids: str) -> None:
       ValueError: unknown patch id; the message names the nearest one.
       OptaxDtypeFixError: in strict mode, if such a wrapper stays. Everything else is reverted.
     """
-    _engine().revert(*ids)
+    _verbs().revert(get_engine(), *ids)
 
 
 def disabled(*ids: str) -> StockBlock:
@@ -83,7 +87,8 @@ def disabled(*ids: str) -> StockBlock:
       ValueError: on entry, unknown patch id; the message names the nearest one.
       TypeError: it decorates an ``async def`` or a generator. Use the block inside.
     """
-    return _engine().disabled(*ids)
+    block: StockBlock = _verbs().disabled(get_engine(), *ids)
+    return block
 
 
 def original(function: _Function) -> _Function:
@@ -97,39 +102,56 @@ def original(function: _Function) -> _Function:
     """
     if not callable(function):
         raise TypeError(f"{function!r:.200} is not a function. Write original(optax.adam).")
-    from ._engine.wrapper import stock_of
-
-    stock: _Function = stock_of(function)
+    stock: _Function = _verbs().stock_of(function)
     return stock
 
 
-def _engine() -> Engine:
+def get_engine() -> Engine:
+    """Return the one engine of this process. The first call imports all that patching needs."""
     put_back()
-    from ._engine_instance import ENGINE
+    with LOADING:
+        if not _ENGINES:
+            from ._engine.engine import Engine
+            from .patches import load
+            from .patches.catalogue import REMOVED
+            from .patches.releases import TESTED
 
-    return ENGINE
+            if SETTINGS.log_level:
+                from ._environment import set_up_logging
+
+                set_up_logging(SETTINGS.log_level)
+            _ENGINES.append(Engine("optax", IDS, load, SETTINGS, TESTED, REMOVED))
+        return _ENGINES[0]
+
+
+def _verbs() -> Any:
+    put_back()
+    with LOADING:
+        from ._engine import verbs
+
+    return verbs
 
 
 def _start() -> Record | None:
     """Patch optax when it is imported, and then keep the record if one is wanted."""
     record = None
-    if SETTINGS.report or SETTINGS.require:
+    if SETTINGS.report or SETTINGS.require or (SETTINGS.strict and SETTINGS.enabled):
         from ._record import Record
 
         record = Record(SETTINGS, status)  # First: if it cannot be read, nothing is patched.
-    patch_when_imported("optax", _engine, SETTINGS)
+    if SETTINGS.enabled:
+        after_import("optax", lambda module: get_engine().on_import(module), strict=SETTINGS.strict)
     if record:
         after_import("optax", record.start)
-    elif SETTINGS.strict and SETTINGS.enabled:
-        after_import("optax", _refuse_mixed_installation, strict=True)
     return record
 
 
-def _refuse_mixed_installation(_: ModuleType) -> None:
-    from ._diagnosis.installation import mixed_installation
+# Read while ``import optax_dtypefix`` runs: a malformed variable must stop the program there, and
+# later changes of ``os.environ`` must not give half of the program other settings.
+if any(variable.startswith("OPTAX_") for variable in os.environ):
+    from ._environment import read_own
 
-    if mixed_installation():
-        raise OptaxDtypeFixError(mixed_installation())
-
-
+    SETTINGS = read_own(IDS)
+else:
+    SETTINGS = Settings()
 RECORD = _start()

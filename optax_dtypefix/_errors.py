@@ -10,10 +10,6 @@ if TYPE_CHECKING:
     from types import FrameType
 
 
-CHECK_FAILED = 3
-"""Exit code of ``check`` and ``scan`` if they have no verdict; the verdicts are 0, 1 and 2."""
-
-
 class OptaxDtypeFixWarning(UserWarning):
     """Something that you asked for could not be done. What is not patched stays stock."""
 

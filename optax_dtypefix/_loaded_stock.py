@@ -10,10 +10,10 @@ import sys
 from types import FunctionType
 from typing import Any
 
+from ._api import SETTINGS
 from ._engine.locate import find
 from ._engine.wrapper import PatchedFunction
 from ._errors import warn_or_raise
-from ._settings import SETTINGS
 
 _SAID: set[str] = set()
 

@@ -7,12 +7,15 @@ with. The file is written when optax is imported, in case the process is killed,
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
+import stat
 import sys
 from typing import TYPE_CHECKING, Any, Callable
 
+from ._environment import VARIABLES
 from ._errors import OptaxDtypeFixError, summarize, warn_or_raise
-from ._files import find_file, replace_file
+from ._settings import Settings
 from .patches.catalogue import REMOVED
 
 if TYPE_CHECKING:
@@ -20,7 +23,6 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from ._diagnosis.report import Report
-    from ._settings import Settings
 
 
 class Record:
@@ -41,7 +43,7 @@ class Record:
         self._optax: Any = None  # The optax that this is true of: a program may import another.
         if self._path:
             try:
-                find_file(self._path)
+                _find_file(self._path)
             except OSError as error:
                 self._give_up(error, strict=settings.strict)
         atexit.register(self._end)
@@ -96,7 +98,7 @@ class Record:
 
     def _end(self) -> None:
         try:
-            if "optax" in sys.modules:  # Launchers and data loaders have no record.
+            if self._path and "optax" in sys.modules:  # Launchers have no record.
                 self._write(self._status(), finished=True)
         except Exception as error:  # A bug of ours must not change how the program ends.
             problem = f"The report was not written: {summarize(error)}"
@@ -128,7 +130,7 @@ class Record:
             "finished": finished,
         }
         try:
-            replace_file(find_file(path), json.dumps(content, indent=2) + "\n")
+            _replace_file(_find_file(path), json.dumps(content, indent=2) + "\n")
         except OSError as error:
             strict = self._settings.strict and not finished  # At exit there is nothing to stop.
             self._give_up(error, strict=strict)
@@ -140,6 +142,40 @@ class Record:
             f"OPTAX_DTYPEFIX_REPORT (--report) to a file in a folder that you can write to.",
             strict=strict,
         )
+
+
+def _find_file(path: str) -> str:
+    """Return the file to write: ``%p`` is the process id, and ``%h`` the host.
+
+    Raises:
+      OSError: it cannot be written; the message says why. A link may be of another user, who put it
+        there to make us write elsewhere; and root could replace /dev/null.
+    """
+    if "%h" in path:
+        import platform  # Not at the top: few paths need it.
+
+        path = path.replace("%h", platform.node())
+    path = path.replace("%p", str(os.getpid()))
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            raise OSError("it is a link, or no regular file")
+    if not os.access(os.path.dirname(path), os.W_OK):
+        raise PermissionError(f"{os.path.dirname(path)} is no folder that you can write to")
+    return path
+
+
+def _replace_file(path: str, text: str) -> None:
+    """Replace a file as a whole: a reader, or another process, never sees half of it."""
+    temporary = f"{path}.{os.urandom(4).hex()}.tmp"
+    try:
+        with open(temporary, "x", encoding="utf-8") as file:
+            file.write(text)
+        if os.path.exists(path):
+            os.chmod(temporary, stat.S_IMODE(os.stat(path).st_mode))
+        os.replace(temporary, path)
+    finally:
+        if os.path.lexists(temporary):
+            os.remove(temporary)
 
 
 def read_record(path: str) -> Mapping[str, Any]:
@@ -174,19 +210,13 @@ def read_record(path: str) -> Mapping[str, Any]:
 
 def _list_variables(settings: Settings) -> dict[str, str]:
     """Return the variables that are not at their defaults, and their effective values."""
-    values = {
-        "": None if settings.enabled else "off",
-        "_DISABLE": ",".join(sorted(settings.disable)) or None,
-        "_ONLY": None if settings.only is None else ",".join(sorted(settings.only)),
-        "_ENABLE": ",".join(sorted(settings.enable)) or None,
-        "_STRICT": "1" if settings.strict else None,
-        "_LOG": settings.log_level and settings.log_level.lower(),
-        "_REPORT": settings.report,
-        "_REQUIRE": settings.require,
-    }
-    return {
-        f"OPTAX_DTYPEFIX{suffix}": value for suffix, value in values.items() if value is not None
-    }
+    found: dict[str, str] = {}
+    for field, default in Settings._field_defaults.items():
+        value: Any = getattr(settings, field)
+        if value != default:
+            text = ",".join(sorted(value)) if isinstance(value, frozenset) else str(value)
+            found[VARIABLES[field]] = {True: "1", False: "off"}.get(value, text)
+    return found
 
 
 def _split(applied: list[str]) -> tuple[str, set[str]]:

@@ -1,13 +1,8 @@
-"""Hold what the user set in the ``OPTAX_DTYPEFIX*`` environment variables."""
+"""Hold what the user set in the ``OPTAX_DTYPEFIX*`` variables; ``_environment`` reads them."""
 
 from __future__ import annotations
 
-import os
-import sys
-import warnings
 from typing import NamedTuple
-
-from ._errors import OptaxDtypeFixWarning
 
 
 class Settings(NamedTuple):
@@ -38,20 +33,3 @@ class Settings(NamedTuple):
     def opted_in(self, patch_id: str) -> bool:
         """Return whether a variable names this patch: the way to switch an opt-in patch on."""
         return patch_id in self.enable or (self.only is not None and patch_id in self.only)
-
-
-def _read() -> Settings:
-    if not any(variable.startswith("OPTAX_") for variable in os.environ):
-        return Settings()
-    from ._commands.exit import is_command  # Few programs set a variable.
-    from ._environment import read_variables
-    from .patches import IDS
-
-    if sys.argv[1:2] == ["run"] and is_command():  # The program that it becomes warns.
-        warnings.simplefilter("ignore", OptaxDtypeFixWarning)
-    return Settings(**read_variables(os.environ, IDS))
-
-
-# Read while ``import optax_dtypefix`` runs: a malformed variable must stop the program there, and
-# later changes of ``os.environ`` must not give half of the program other settings.
-SETTINGS = _read()

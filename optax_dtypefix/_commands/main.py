@@ -12,7 +12,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from .. import OptaxDtypeFixError, OptaxDtypeFixWarning, State, status
-from .._api import RECORD
+from .._api import RECORD, SETTINGS
 from .._diagnosis.check_command.optimizer import OptimizerError
 from .._diagnosis.check_command.results import OptimizerCheck, compare
 from .._diagnosis.check_command.source import refuse_missing
@@ -20,11 +20,10 @@ from .._diagnosis.doctor import Diagnosis, diagnose
 from .._diagnosis.import_optax import NoOptaxError, import_optax
 from .._diagnosis.scan.results import scan
 from .._engine.release import installed
-from .._errors import CHECK_FAILED
+from .._environment import CHECK_FAILED
 from .._record import read_record
-from .._settings import SETTINGS
 from ..patches.releases import TESTED
-from .activate import UNREADABLE, activate, active_files, deactivate
+from .activate import activate, active_files, deactivate
 from .colour import painter
 from .parser import parse
 from .rows import Rows
@@ -53,9 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     if sys.stderr is None:  # As in ``2>&-``: ``print`` and argparse would take stdout.
         sys.stderr = io.StringIO()
-    options, theirs = parse(sys.argv[1:] if argv is None else list(argv))
+    options = parse(sys.argv[1:] if argv is None else list(argv))
     if options.command == "run":
-        return _run(options, theirs)
+        return _run(options)
     if sys.stdout is None:  # As in ``>&-``.
         raise SystemExit("optax-dtypefix: stdout is closed. Redirect stdout to a file.")
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -65,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "doctor": _doctor,
         "check": _check,
         "scan": _scan,
-        "activate": lambda options: _say(options, activate(strict=options.strict)),
+        "activate": lambda options: _say(options, activate()),
         "deactivate": lambda options: _say(options, deactivate()),
     }
     if options.command in _TAKES_TIME and sys.stderr.isatty():
@@ -82,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return CHECK_FAILED if options.command in ("check", "scan") else 1
 
 
-def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
+def _run(options: argparse.Namespace) -> int:
     paths = {"OPTAX_DTYPEFIX_REPORT": options.report, "OPTAX_DTYPEFIX_REQUIRE": options.require}
     # Absolute: the program may change its folder.
     variables = {name: os.path.abspath(path) for name, path in paths.items() if path}
@@ -94,8 +93,10 @@ def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     except OptaxDtypeFixError as error:
         print(f"optax-dtypefix run: {error}", file=sys.stderr)
         return 2
-    program = ["--", options.script] if options.module is None else ["-m", options.module]
-    return run([*program, *arguments], variables)
+    start = ["-m", *options.module] if options.module else ["--"]
+    if options.program[:1] == start:  # As in ``run -- -script.py``.
+        start = []
+    return run([*start, *options.program], variables)
 
 
 def _status(options: argparse.Namespace) -> int:
@@ -115,11 +116,7 @@ def _status(options: argparse.Namespace) -> int:
         shutil.get_terminal_size().columns, verbose=options.verbose, paint=painter()
     )
     active = active_files()
-    for path, who in active.items():
-        what = (
-            "Not active in the Pythons" if who.startswith(UNREADABLE) else "Active in every Python"
-        )
-        text += f"\n\n{what} of this environment, by {path}\n{who}"
+    text += "".join(f"\n\nActive in every Python of this environment, by {p}" for p in active)
     _say(options, text, {**report.as_dict(), "active_files": active})
     failed = [patch.id for patch in report if patch.state is State.FAILED]
     if failed:

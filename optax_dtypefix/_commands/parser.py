@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import os
 import platform
 import re
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from .. import __version__
 from .._diagnosis.check_command.optimizer import parse_name
 from .._diagnosis.check_command.params import USUAL, parse_dtypes, parse_own
-from .._engine.release import Release, version_of
-from .._errors import CHECK_FAILED
-from .._text import closest, suggest
+from .._engine.release import VERSION, Release, version_of
+from .._environment import CHECK_FAILED
+from .._text import closest
 from ..patches import IDS, load
 from ..patches.catalogue import REMOVED
 from ..patches.functions import faults_of
 from ..patches.releases import TESTED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-_RUN_OPTIONS = {"--report": 2, "--require": 2, "-v": 1, "--verbose": 1}
-"""The number of arguments that each takes, with itself."""
-
-_OF_NO_COMMAND = ("-h", "--help", "--version")
-_VERSION = r"\d+(\.\d+)*((a|b|rc|\.?dev|\.?post)\d*)*(\+\w+([.-]\w+)*)?"
-"""A release, as in 0.2.3, 0.2.8.dev0 or 0.2.8+fork."""
+    from collections.abc import Mapping, Sequence
 
 _DESCRIPTION = """\
 Make the installed optax dtype-preserving. In a program, `import optax_dtypefix` is enough. This
@@ -50,7 +42,6 @@ examples:
   optax-dtypefix run --report run.json train.py   write what was applied, and what it did
   optax-dtypefix run --require run.json train.py  fail unless the same is applied again
   optax-dtypefix activate                   patch optax in every Python of this environment
-  optax-dtypefix activate --strict          and let none of them import optax unpatched
 
 environment:
   OPTAX_DTYPEFIX=off                        switch the whole shim off
@@ -123,6 +114,10 @@ examples:
   optax-dtypefix scan . --optax 0.2.3,0.2.8     what would an upgrade leave?
 """
 
+_RUN_USAGE = """\
+optax-dtypefix run [-h] [-v] [--report FILE] [--require FILE] \
+(SCRIPT | -m MODULE) [ARGUMENT ...]"""
+
 _RUN = """\
 Run an unmodified script or module under the shim, as `python SCRIPT ...` or `python -m MODULE ...`
 does. `run` puts a folder first on PYTHONPATH; from there Python imports the shim when it starts.
@@ -137,133 +132,85 @@ an error if optax, jax or the patches differ from those in FILE. The error lists
 """
 
 _ACTIVATE = """\
-Write a .pth file, and a .py file that it imports, into the site-packages of this Python. From then
-on, every Python of this environment imports optax_dtypefix when it starts: launchers, workers,
-subprocesses. `python -S` does not read them. The OPTAX_DTYPEFIX* variables still apply.
-
-With --strict, OPTAX_DTYPEFIX_STRICT is 1 unless it is set: `import optax` raises an error if a
-patch cannot be applied, or if optax_dtypefix is broken or gone. OPTAX_DTYPEFIX=off is still stock
-optax; OPTAX_DTYPEFIX_REQUIRE also refuses that.
+Write optax_dtypefix.pth, of one line, into the site-packages of this Python. From then on, every
+Python of this environment imports optax_dtypefix when it starts: launchers, workers, subprocesses.
+`python -S` does not read the file. The OPTAX_DTYPEFIX* variables still apply.
 """
 
 _DEACTIVATE = """\
-Remove the files that `activate` wrote.
+Remove the file that `activate` wrote, also those of older versions.
 """
 
 
-def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, Sequence[str]]:
-    """Read our arguments, and return those of the program under ``run`` as they are.
+_COMMANDS: dict[str, tuple[str, str, str | None, str | None]] = {
+    "status": ("show which patches are applied here, and why", _STATUS, None, None),
+    "doctor": ("reproduce each fault on stock and on patched optax", _DOCTOR, None, None),
+    "check": ("find the patches that your own optimizer needs", _CHECK, _CHECK_EPILOG, None),
+    "scan": ("list the functions with faults that files use", _SCAN, _SCAN_EPILOG, None),
+    "run": ("run an unmodified script or module under the shim", _RUN, None, _RUN_USAGE),
+    "activate": ("patch optax in every Python of this environment", _ACTIVATE, None, None),
+    "deactivate": ("undo `activate`", _DEACTIVATE, None, None),
+}
+"""What help says of each: in one line, above and below its options, and how to call it."""
+
+_VERBOSE = {
+    "status": "reasons in full",
+    "doctor": "one line a fault, with its messages",
+    "check": "every problem, not only the first",
+    "scan": "",
+}
+"""What -v shows of those that print JSON too."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Say what was probably meant. Of ``check`` and ``scan``, 2 is a verdict: they exit with 3."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuse what is not known, as ``parse_args``: argparse would do so without the command."""
+        options, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return options, unknown
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage, the error and a hint, and exit."""
+        self.print_usage(sys.stderr)
+        found = re.search(r"(?:choice: '|arguments: )([^' =]+)", message)
+        hint = f". {self._hint(found[1])}" if found else ""
+        code = CHECK_FAILED if self.prog.endswith((" check", " scan")) else 2
+        self.exit(code, f"{self.prog}: error: {message}{hint}\n")
+
+    def _hint(self, word: str) -> str:
+        if self.prog.endswith(" run"):
+            return f"Options of Python come first: `python {word} -m optax_dtypefix run ...`"
+        meant = closest(word, [*_COMMANDS, *self._option_string_actions], cutoff=0.7)
+        if word.partition(".")[0] in IDS:
+            meant = f"doctor {word}"
+        elif word.endswith(".py"):
+            meant = f"run {word}"
+        return f"Did you mean {meant!r}?" if meant else f"See `{self.prog} --help`."
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Read the arguments of our command.
 
     Raises:
       SystemExit: wrong usage, or help was asked for; the message is printed.
     """
-    ours, theirs = _split(arguments)
     parser, commands = _parsers()
-    if not ours:
+    if not arguments:
         parser.print_help(sys.stderr)
         raise SystemExit(2)
-    try:
-        if ours[0] in commands:
-            _refuse_unknown_options(commands[ours[0]], ours[1:])
-        if ours[0] == "run":
-            _refuse_options_of_python(commands["run"], ours[-1])
-        elif ours[0] not in commands and not any(o.startswith(ours[0]) for o in _OF_NO_COMMAND):
-            parser.error(_not_a_command(ours, commands))
-        options, unknown = parser.parse_known_args(ours)
-        if unknown:
-            _refuse(unknown, commands[options.command], ours)
-        return options, theirs
-    except SystemExit as exit_:
-        if ours[0] in ("check", "scan") and exit_.code:  # argparse means 2, a verdict of check.
-            exit_.code = CHECK_FAILED
-        raise
+    options = parser.parse_args(arguments)
+    if options.command == "run" and not (options.module or options.program):
+        commands["run"].error("the following arguments are required: SCRIPT, or -m MODULE")
+    return options
 
 
-def _not_a_command(ours: Sequence[str], commands: Iterable[str]) -> str:
-    """Say that the first word is no command, and which one was probably meant."""
-    first = ours[0]
-    if first.lower() in ("help", "version", "-v"):
-        meant = "--help" if first.lower() == "help" else "--version"
-    elif first.startswith("-"):
-        command = next((word for word in ours if word in commands), "run" if first == "-m" else "")
-        match = closest(first, _OF_NO_COMMAND, cutoff=0.5)
-        meant = f"{command} {first}" if command else match or f"status {first}"
-    elif first.partition(".")[0] in IDS:
-        meant = f"doctor {first}"
-    elif first.endswith(".py"):
-        meant = f"run {first}"
-    else:
-        return f"{first!r} is no command. {suggest(first, list(commands))}"
-    return f"{first!r} is no command. Did you mean {meant!r}?"
-
-
-def _refuse(unknown: Sequence[str], command: argparse.ArgumentParser, ours: Sequence[str]) -> None:
-    """Say what is wrong with arguments that a command does not take."""
-    first = unknown[0]
-    if first.startswith("-"):
-        command.error(f"there is no option {first}. {_see_help(command)}")
-    if first in IDS:
-        command.error(
-            f"unexpected argument {first!r}. Did you mean `optax-dtypefix doctor {first}`?"
-        )
-    commas = any("," in str(a.metavar) and {*a.option_strings} & {*ours} for a in command._actions)
-    advice = "Separate several values of an option by commas." if commas else _see_help(command)
-    command.error(f"unexpected argument {first!r}. {advice}")
-
-
-def _refuse_unknown_options(command: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
-    """Name the nearest option: argparse would take the value of an unknown one for TARGET."""
-    known = [option[2:] for option in command._option_string_actions if option.startswith("--")]
-    for argument in itertools.takewhile(lambda argument: argument != "--", arguments):
-        option = argument.partition("=")[0]
-        if option.startswith("--") and not any(name.startswith(option[2:]) for name in known):
-            match = closest(option[2:], known, cutoff=0.5)
-            advice = f"Did you mean --{match}?" if match else _see_help(command)
-            command.error(f"there is no option {option}. {advice}")
-
-
-def _refuse_options_of_python(run: argparse.ArgumentParser, last: str) -> None:
-    """Say what to do about an option of Python in place of the program, as in ``run -I train.py``.
-
-    Args:
-      run: the parser of ``run``.
-      last: the last argument before those of the program.
-    """
-    known = run._option_string_actions
-    if not re.fullmatch("-[A-Za-z]+", last) or last[:2] in known:
-        return
-    if {*"IES"} & {*last}:
-        run.error(
-            f"under {last}, Python does not read the folder that imports the shim. Leave {last} "
-            f"out. Under -I and -E, `python -m optax_dtypefix activate` patches programs."
-        )
-    run.error(
-        f"{last} is no option of run. Options of Python come first: `python {last} -m "
-        f"optax_dtypefix run ...`"
-    )
-
-
-def _see_help(command: argparse.ArgumentParser) -> str:
-    return f"See `{command.prog} --help`."
-
-
-def _split(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """Split our arguments from those of the program under ``run``: argparse must not see them."""
-    if arguments[:1] != ["run"]:
-        return arguments, ()
-    ours = 1
-    while arguments[ours : ours + 1] and arguments[ours].partition("=")[0] in _RUN_OPTIONS:
-        ours += 1 if "=" in arguments[ours] else _RUN_OPTIONS[arguments[ours]]
-    ours += 2 if arguments[ours : ours + 1] in (["-m"], ["--"]) else 1
-    return arguments[:ours], arguments[ours:]
-
-
-def _parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
-    parser = argparse.ArgumentParser(
-        "optax-dtypefix",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def _parsers() -> tuple[_Parser, Mapping[str, _Parser]]:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = _Parser(
+        "optax-dtypefix", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=raw
     )
     versions = f"optax {version_of('optax')}, jax {version_of('jax')}"
     parser.add_argument(
@@ -272,40 +219,25 @@ def _parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentP
         version=f"%(prog)s {__version__} ({versions}, Python {platform.python_version()})",
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-
-    def command(name: str, summary: str, description: str) -> argparse.ArgumentParser:
-        return commands.add_parser(
-            name,
-            help=summary,
-            description=description,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+    made = {
+        name: commands.add_parser(
+            name, help=summary, description=text, epilog=epilog, usage=usage, formatter_class=raw
         )
-
-    status = command("status", "show which patches are applied here, and why", _STATUS)
-    doctor = command("doctor", "reproduce each fault on stock and on patched optax", _DOCTOR)
-    check = command("check", "check your own optimizer, and find the patches it needs", _CHECK)
-    scan = command("scan", "list the functions with faults that files use", _SCAN)
-    activate = command("activate", "patch optax in every Python of this environment", _ACTIVATE)
-    activate.add_argument(
-        "--strict", action="store_true", help="make `import optax` an error if it stays stock"
-    )
-    command("deactivate", "undo `activate`", _DEACTIVATE)
-    for one, more in (
-        (status, "reasons in full"),
-        (doctor, "one line a fault, with its messages"),
-        (check, "every problem, not only the first"),
-    ):
-        one.add_argument("--json", action="store_true", help="print everything as JSON")
-        one.add_argument("-v", "--verbose", action="store_true", help=f"show {more}")
-    doctor.add_argument(
+        for name, (summary, text, epilog, usage) in _COMMANDS.items()
+    }
+    for name, more in _VERBOSE.items():
+        made[name].add_argument("--json", action="store_true", help="print everything as JSON")
+        if more:
+            made[name].add_argument("-v", "--verbose", action="store_true", help=f"show {more}")
+    made["doctor"].add_argument(
         "patches",
         metavar="PATCH",
         nargs="*",
         type=_patch_or_fault,
         help="such as multi_steps, or a fault: multi_steps.inner_drift",
     )
-    _add_params(check)
-    scan.epilog = _SCAN_EPILOG
+    _add_params(made["check"])
+    scan, run = made["scan"], made["run"]
     scan.add_argument("paths", metavar="PATH", nargs="+", help="a file or a folder")
     scan.add_argument(
         "--optax",
@@ -322,23 +254,14 @@ def _parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentP
         default=[],
         help="list only faults of params of these dtypes",
     )
-    scan.add_argument("--json", action="store_true", help="print everything as JSON")
-    run = commands.add_parser(
-        "run",
-        help="run an unmodified script or module under the shim",
-        usage="%(prog)s [-h] [-v] [--report FILE] [--require FILE] "
-        "(SCRIPT | -m MODULE) [ARGUMENT ...]",
-        description=_RUN,
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    run.allow_abbrev = False  # The options of the program are read too.
     run.add_argument("-v", "--verbose", action="store_true", help="log what is applied to stderr")
     run.add_argument("--report", metavar="FILE", help="write what was applied, and what it did")
     run.add_argument("--require", metavar="FILE", help="fail unless patches are as in FILE")
-    program = run.add_mutually_exclusive_group(required=True)
-    program.add_argument("script", metavar="SCRIPT", nargs="?", help="path of a Python file")
-    program.add_argument("-m", metavar="MODULE", dest="module", help="name of a module or package")
-    return parser, commands.choices
+    rest = argparse.REMAINDER  # All that follows is for the program.
+    run.add_argument("program", metavar="SCRIPT", nargs=rest, help="path of a Python file")
+    run.add_argument("-m", metavar="MODULE", dest="module", nargs=rest, help="name of a module")
+    return parser, made
 
 
 def _patch_or_fault(name: str) -> str:
@@ -366,7 +289,7 @@ def _releases(text: str) -> list[Release]:
     # Also as pip and git write them: optax==0.2.3, v0.2.3.
     versions = [re.sub(r"^(optax)?(==|v)", "", "".join(word.split())) for word in text.split(",")]
     for version in versions:
-        if not re.fullmatch(_VERSION, version):
+        if not VERSION.fullmatch(version):
             raise argparse.ArgumentTypeError(
                 f"{version!r} is no release of optax. Write each in full, as in 0.2.3,{TESTED[-1]}"
             )
@@ -374,7 +297,6 @@ def _releases(text: str) -> list[Release]:
 
 
 def _add_params(check: argparse.ArgumentParser) -> None:
-    check.epilog = _CHECK_EPILOG
     check.set_defaults(params=parse_dtypes(USUAL))
     check.add_argument(
         "target", metavar="TARGET", type=parse_name, help="FILE.py:NAME or MODULE:NAME"

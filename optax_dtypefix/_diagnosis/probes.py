@@ -48,6 +48,8 @@ class Reproducer(NamedTuple):
 
 def decide_by_probes(faults: Iterable[Fault], package: Any, untested: str) -> Decision:
     """Decide on a patch by the first of its faults that a probe finds in the stock package."""
+    from .._contract.modes import default_modes  # Imports JAX, which a patch needs anyway.
+
     probed: list[Fault] = []
     for fault in faults:
         reproducer = fault.reproducer()
@@ -56,7 +58,8 @@ def decide_by_probes(faults: Iterable[Fault], package: Any, untested: str) -> De
         if reproducer.probe is None:
             continue
         try:
-            shows = reproducer.probe(package) is not None
+            with default_modes():
+                shows = reproducer.probe(package) is not None
         except NotInReleaseError:
             shows = False
         except (AttributeError, ImportError) as error:  # The probe does not know this release.
@@ -74,9 +77,12 @@ def verify_fix(decision: Decision, package: Any) -> Decision:
 
     A replacement may not fit a release that it was never tested on.
     """
+    from .._contract.modes import default_modes
+
     for fault in decision.probed:
         try:
-            outcome = fault.reproducer().reproduce(package)
+            with default_modes():
+                outcome = fault.reproducer().reproduce(package)
         except Exception as error:  # Raised by the patch, or by the fault: it is not fixed.
             outcome = summarize(error)
         if outcome is not None:

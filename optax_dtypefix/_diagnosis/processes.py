@@ -16,7 +16,7 @@ import tempfile
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from .._engine_instance import ENGINE
+from .._api import get_engine
 from .import_optax import NoOptaxError
 from .installation import mixed_installation
 
@@ -115,7 +115,7 @@ def lines_to(path: str) -> Iterator[Callable[..., None]]:
 
 def counts_so_far() -> dict[str, int]:
     """Return for each patch how often it was reached."""
-    return {patch_id: slot.tally.reached for patch_id, slot in ENGINE.slots.items()}
+    return {patch_id: slot.tally.reached for patch_id, slot in get_engine().slots.items()}
 
 
 def patches_at_work(before: dict[str, int]) -> list[str]:

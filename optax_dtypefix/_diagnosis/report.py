@@ -11,7 +11,7 @@ from .. import __version__
 from .._engine import release as _release
 from .._engine.import_hook import loaded_module
 from .._engine.lock import LOCK
-from .._engine.state import NOT_IMPORTED, State
+from .._engine.state import NOT_IMPORTED, UNDECIDED, Decision, State
 from .._text import cut, html_table, suggest, table
 from .installation import mixed_installation
 
@@ -245,7 +245,7 @@ def make_report(patches: Patches) -> Report:
     # A program without the package does not read the tables.
     declared = {i: _declared(patches, i) if package else ((), "", False) for i in patches.ids}
     with LOCK:
-        decisions = {patch_id: patches.decision_now(patch_id) for patch_id in patches.ids}
+        decisions = {patch_id: decision_now(patches, patch_id) for patch_id in patches.ids}
         rows = tuple(
             PatchStatus(
                 patch_id,
@@ -267,6 +267,25 @@ def make_report(patches: Patches) -> Report:
     )
 
 
+def decision_now(patches: Patches, patch_id: str) -> Decision:
+    """Return the current decision on a patch, also if it was never decided."""
+    with LOCK:
+        slot = patches.slots[patch_id]
+        disabled_reason = patches.settings.disabled_reason(patch_id)
+        if slot.is_applied and patch_id in patches.suspended():
+            disabled_reason = "inside a disabled() block"
+        if disabled_reason:
+            return Decision(State.DISABLED, disabled_reason)
+        if slot.decision is UNDECIDED:
+            missed = "was imported without triggering the import hook; call optax_dtypefix.apply()"
+            state = NOT_IMPORTED if loaded_module(patches.package) is None else missed
+            return Decision(State.PENDING, f"{patches.package} {state}")
+        lost = patches.points.lost(slot.decision.layers) if slot.is_applied else ""
+        if lost:
+            return Decision(State.FAILED, f"{lost}; call optax_dtypefix.apply() to patch it again")
+        return slot.decision
+
+
 def _notes_on(patches: Patches, rows: dict[str, PatchStatus]) -> list[str]:
     rounding = rows.get("stochastic_rounding")
     if rounding is None or rounding.reached or rounding.state is not State.APPLIED:
@@ -280,9 +299,14 @@ def _declared(patches: Patches, patch_id: str) -> tuple[tuple[str, ...], str, bo
     try:
         patch = patches.load(patch_id)
         tested = [_release.Release(text, tested=True) for text in patches.tested]
-        return patch.upstream, fixed_in(patch, tested), patch.opt_in
+        return upstream_of(patch), fixed_in(patch, tested), patch.opt_in
     except Exception:  # Its state says why it failed.
         return (), "", False
+
+
+def upstream_of(patch: Patch) -> tuple[str, ...]:
+    """Return the links of the upstream issues, each once, in the order of the faults."""
+    return tuple(dict.fromkeys(fault.upstream for fault in patch.faults if fault.upstream))
 
 
 def fixed_in(patch: Patch, tested: Sequence[_release.Release]) -> str:

@@ -8,9 +8,9 @@ import traceback
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
+from .._api import get_engine
 from .._contract.dtypes import PyTree, is_number, leaves
 from .._engine.built_before import builder_of, parts_of
-from .._engine_instance import ENGINE
 from .._errors import summarize
 from .._loaded_stock import builder_elsewhere
 from .result import Check, Violation
@@ -50,13 +50,13 @@ def run_check(
         failure = error.__cause__ if isinstance(error.__cause__, StopIteration) else error
         message = summarize(failure) + line_of(failure) + _advice_on(failure, caller, params)
         violations = (Violation("error", "", message, step),)
-    return Check(violations, failure, list_built_before(tx, ENGINE))
+    return Check(violations, failure, list_built_before(tx, get_engine()))
 
 
 def list_built_before(tx: Any, engine: Engine) -> tuple[str, ...]:
     """Name the functions that built parts of a transformation before or where they were stock."""
     functions = [f for f in parts_of(tx, engine.package) if type(f) in (FunctionType, MethodType)]
-    known: set[Any] = set().union(*(engine.built_before or ()))
+    known = engine.built_before or ()
     elsewhere = set(filter(None, map(builder_elsewhere, functions)))
     return tuple(sorted(elsewhere.union(builder_of(f) for f in functions if f in known)))
 

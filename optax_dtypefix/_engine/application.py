@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Callable
 from .._errors import summarize, warn_or_raise
 from .._logging import LOGGER
 from .._tally import Tally
-from .import_hook import loaded_module
 from .locate import defining_module, place_of, unloaded_module
 from .lock import LOCK
 from .patch_points import PatchPoints
@@ -18,8 +17,7 @@ from .state import NOT_IMPORTED, NOT_OPTED_IN, REVERTED, UNDECIDED, Decision, St
 from .when_called import WhenCalled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from weakref import WeakSet
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from .._settings import Settings
     from .locate import Place
@@ -64,7 +62,6 @@ class Patches:
       load: returns the patch of an id; called when the package is imported, not before.
       settings: what the user set in the environment.
       tested: the releases that the tables of the patches were verified on, oldest first.
-      probing: returns a context for probes, in which the user's modes do not count.
       removed: ids of older versions, which do nothing, and what to say if one is named.
     """
 
@@ -75,51 +72,18 @@ class Patches:
         load: Callable[[str], Patch],
         settings: Settings,
         tested: Sequence[str],
-        probing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
         removed: Mapping[str, str] = {},
     ) -> None:
         self.package, self.ids, self.tested = package, tuple(ids), tuple(tested)
-        self.load, self.settings, self.probing, self.removed = load, settings, probing, removed
+        self.load, self.settings, self.removed = load, settings, removed
         self.points = PatchPoints()
         self.slots = {patch_id: Slot() for patch_id in self.ids}
         self.blocks: list[tuple[str, ...]] = []  # The ids of each open ``disabled`` block.
-        self.built_before: list[WeakSet[Any]] | None = None  # A set an optimizer that stays stock.
-
-    def choose(self, ids: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the named ids without those that are removed, or all if none is named.
-
-        Raises:
-          ValueError: unknown id; the message names the nearest one.
-        """
-        for patch_id in ids:
-            if patch_id in (*self.removed,):  # A list has no hash.
-                warn_or_raise(f"Patch {patch_id!r} {self.removed[patch_id]}", strict=False)
-            elif patch_id not in self.ids:
-                from .._text import suggest  # Only an error needs it.
-
-                raise ValueError(f"Unknown patch {patch_id!r}. {suggest(patch_id, self.ids)}")
-        return tuple(i for i in ids if i in self.ids) if ids else self.ids
+        self.built_before: Collection[Any] | None = None  # Functions that stay stock.
 
     def suspended(self) -> set[str]:
         """Return the patches of the open ``disabled`` blocks."""
         return {patch_id for block in tuple(self.blocks) for patch_id in block}
-
-    def decision_now(self, patch_id: str) -> Decision:
-        """Return the current decision on a patch, also if it was never decided."""
-        slot = self.slots[patch_id]
-        disabled_reason = self.settings.disabled_reason(patch_id)
-        if slot.is_applied and patch_id in self.suspended():
-            disabled_reason = "inside a disabled() block"
-        if disabled_reason:
-            return Decision(State.DISABLED, disabled_reason)
-        if slot.decision is UNDECIDED:
-            missed = "was imported without triggering the import hook; call optax_dtypefix.apply()"
-            state = NOT_IMPORTED if loaded_module(self.package) is None else missed
-            return Decision(State.PENDING, f"{self.package} {state}")
-        lost = self.points.lost(slot.decision.layers) if slot.is_applied else ""
-        if lost:
-            return Decision(State.FAILED, f"{lost}; call optax_dtypefix.apply() to patch it again")
-        return slot.decision
 
     def layers(self) -> dict[Place, list[WhenCalled]]:
         """List the layers of each wrapped function, without those of suspended patches."""

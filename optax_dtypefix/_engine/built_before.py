@@ -1,4 +1,4 @@
-"""Find the optimizers that were built before the patches were applied: they stay stock.
+"""Find what was built before the patches were applied: it stays stock.
 
 ``scale_by_adam(...)`` returns functions that are defined inside it, and a later patch of
 ``scale_by_adam`` does not reach these. Their names tell which function built them.
@@ -12,20 +12,23 @@ from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from .._errors import warn_or_raise
 from .rebinding import dict_of, loaded_modules
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterator, Sequence
+
+    from .application import Patches
+    from .patch import Target
 
 _CONTAINERS = (tuple, list, dict, functools.partial, MethodType)
 _OURS = __name__.partition(".")[0]
 
 
-def find_optimizers(package: str, builders: Collection[str]) -> list[WeakSet[Any]]:
-    """Return, for each optimizer of a program, the functions in it that some builders returned.
+def find_built(package: str, builders: Collection[str]) -> WeakSet[Any]:
+    """Return the functions in the transformations of a program that some builders returned.
 
-    An optimizer is a named tuple of the package that holds functions, as ``GradientTransformation``
-    does. Those inside another one, and those that the package itself made, do not count.
+    A transformation is a named tuple of the package. What the package itself made does not count.
 
     Args:
       package: its name.
@@ -33,22 +36,26 @@ def find_optimizers(package: str, builders: Collection[str]) -> list[WeakSet[Any
     """
     gc.collect()  # What nobody can reach is in nobody's way.
     own = {id(part) for part in parts_of([*map(dict_of, loaded_modules(package))], package)}
-    found, inside = {}, set(own)
     kinds = {kind for kind in _subclasses(tuple) if _is_of(package, *kind.__mro__)}
     # Not by ``gc.get_objects``: who holds all objects breaks what other threads build, such as
     # ``tuple(generator)``, which raises SystemError: https://github.com/python/cpython/issues/39117
-    for tx in [value for value in gc.get_referrers(*kinds) if _is_optimizer(value, kinds)]:
-        parts = [part for part in parts_of(tx, package) if id(part) not in own]
-        found[id(tx)] = WeakSet(part for part in parts if _is_built(part, package, builders))
-        inside.update(map(id, parts[1:]))
-    return [functions for i, functions in found.items() if functions and i not in inside]
+    built = [value for value in gc.get_referrers(*kinds) if type(value) in kinds]
+    parts = parts_of([tx for tx in built if id(tx) not in own], package)
+    return WeakSet(p for p in parts if id(p) not in own and _is_built(p, package, builders))
 
 
-def describe(optimizers: Iterable[WeakSet[Any]]) -> str:
-    """Count those optimizers that are still there, and name their builders; empty if none is."""
-    names = [{*map(builder_of, functions)} for functions in optimizers if functions]
-    count = f"{len(names)} optimizer{'s' if len(names) > 1 else ''}"
-    return f"{count} ({', '.join(sorted(set().union(*names)))})" if names else ""
+def report_built(engine: Patches, targets: Sequence[Target]) -> None:
+    """Warn of what some targets built before they were wrapped; in strict mode, raise."""
+    if engine.built_before is None:
+        builders = {i for t in targets for i in (t.qualname.partition(".")[0], *t.builds)}
+        engine.built_before = find_built(engine.package, builders)
+    names = sorted({*map(builder_of, engine.built_before)})
+    if names:
+        warn_or_raise(
+            f"Built before the patches were applied, and still stock: {', '.join(names)}. Build "
+            f"these optimizers again, or import optax_dtypefix first.",
+            strict=engine.settings.strict,
+        )
 
 
 def parts_of(tx: Any, package: str) -> list[Any]:
@@ -82,17 +89,12 @@ def _subclasses(kind: type) -> Iterator[type]:
         yield from _subclasses(subclass)
 
 
-def _is_optimizer(value: Any, kinds: Collection[type]) -> bool:
-    return type(value) in kinds and any(type(p) in (FunctionType, MethodType) for p in value)
-
-
 def _is_built(function: Any, package: str, builders: Collection[str]) -> bool:
     """Return whether a builder defines a function inside, or a method that was bound before."""
-    if type(function) not in (FunctionType, MethodType) or "." not in function.__qualname__:
-        return False
-    if type(getattr(function, "__func__", function)) is not FunctionType:  # Our wrapper.
-        return False
-    return builder_of(function) in builders and _is_of(package, function)
+    inside = type(function) is FunctionType and "<locals>" in function.__qualname__
+    # A method may be one of our wrapper.
+    bound = type(function) is MethodType and type(function.__func__) is FunctionType
+    return (inside or bound) and builder_of(function) in builders and _is_of(package, function)
 
 
 def _is_of(package: str, *definitions: Any) -> bool:

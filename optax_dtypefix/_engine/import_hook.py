@@ -20,8 +20,6 @@ from .lock import LOCK
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from .._settings import Settings
-
 
 # What is called after an import of a module, and whether errors are raised. Of each, the modules
 # that it was called with: a program may import a package twice.
@@ -29,13 +27,6 @@ _hooks: dict[tuple[str, Callable[[Any], None], bool], list[Any]] = {}
 _in_progress: list[str] = []  # Modules that our loader is executing, or that a hook is added to.
 _OWN = sys.modules[__name__]
 _PACKAGE = sys.modules[__name__.partition(".")[0]]
-
-
-def patch_when_imported(package: str, engine: Callable[[], Any], settings: Settings) -> None:
-    """Patch a package now if it is imported, else as soon as it is. Get the engine only then."""
-    if settings.enabled:
-        strict = settings.strict
-        after_import(package, lambda module: engine().on_import(module), strict=strict)
 
 
 def after_import(module: str, hook: Callable[[Any], None], *, strict: bool = False) -> None:
@@ -57,8 +48,6 @@ def after_import(module: str, hook: Callable[[Any], None], *, strict: bool = Fal
                 sys.meta_path.insert(0, _FINDER)
         if is_imported(module):
             _call_back(module)
-        elif is_being_imported(sys.modules.get(module)):  # By this thread.
-            sys.modules[module].__spec__.__class__ = _WatchedSpec
     finally:
         _in_progress.remove(module)
 
@@ -86,31 +75,6 @@ def loaded_module(name: str) -> ModuleType | None:
 def is_being_imported(module: ModuleType | None) -> bool:
     """Return whether a module is being executed, in any thread."""
     return getattr(getattr(module, "__spec__", None), "_initializing", False) is True
-
-
-_ModuleSpec: Any = type(sys.__spec__)
-
-
-class _WatchedSpec(_ModuleSpec):  # type: ignore[misc]
-    """The spec of a module that another loader executes: calls back when the import ends.
-
-    A fork of optax may import us in its first line. Python sets the attribute at the end.
-    """
-
-    @property
-    def _initializing(self) -> bool:
-        return True
-
-    @_initializing.setter
-    def _initializing(self, value: bool) -> None:
-        try:
-            _call_back(self.name)
-        except BaseException:
-            sys.modules.pop(self.name, None)  # As if the module had raised.
-            raise
-        finally:
-            self.__class__ = _ModuleSpec
-            self._initializing = value
 
 
 def _warn_missed_imports() -> None:

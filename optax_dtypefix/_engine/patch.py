@@ -94,11 +94,6 @@ class Patch(NamedTuple):
     opt_in: bool = False
     allow_missing_targets: bool = False
 
-    @property
-    def upstream(self) -> tuple[str, ...]:
-        """Links of the upstream issues, each once, in the order of the faults."""
-        return tuple(dict.fromkeys(fault.upstream for fault in self.faults if fault.upstream))
-
     def faults_on(self, release: Release) -> tuple[Fault, ...]:
         """Return the faults that a tested release has, by the table."""
         return tuple(fault for fault in self.faults if release.within(fault.releases))

@@ -47,13 +47,13 @@ def _try(patches: Patches, ids: Collection[str], release: Release) -> dict[str, 
     """Apply patches, and revert those that do not fix what their probes found."""
     if ids:
         forget_traces()  # Probes must see stock functions, and no trace of patched ones.
-        with paused(stock_only=True), patches.probing():
+        with paused(stock_only=True):
             decisions = patches.decide(ids, release, _by_probes)
         forget_traces()  # Those of the probes.
     news = patches.record(decisions if ids else {})
     for patch_id in news.keys() - patches.suspended():
         decision, slot = news[patch_id], patches.slots[patch_id]
-        with paused(), patches.probing():  # Not locked: it imports.
+        with paused():  # Not locked: it imports.
             news[patch_id] = verify_fix(decision, sys.modules[patches.package])
         if news[patch_id] is not decision:
             with patches.change():

@@ -116,14 +116,3 @@ def patched_in(function: Any) -> PatchedFunction | None:
     except Exception:  # A foreign wrapper whose attribute access fails, or a cycle.
         return None
     return found if type(found) is PatchedFunction else None
-
-
-def stock_of(function: Any) -> Any:
-    """Return the stock function behind a patched one, its bound method or its partial."""
-    if isinstance(function, PatchedFunction):
-        return function.__wrapped__
-    if type(function) is types.MethodType and isinstance(function.__func__, PatchedFunction):
-        return types.MethodType(function.__func__.__wrapped__, function.__self__)
-    if type(function) is functools.partial and isinstance(function.func, PatchedFunction):
-        return functools.partial(function.func.__wrapped__, *function.args, **function.keywords)
-    return function

@@ -13,15 +13,11 @@ _FOLDER = os.path.dirname(os.path.abspath(__file__))
 # Last: this may be site-packages, and must hide no standard module.
 sys.path.append(os.path.dirname(os.path.dirname(_FOLDER)))
 try:
-    from optax_dtypefix_startup import import_at_start  # type: ignore[import-not-found]
-
-    import_at_start()
+    import optax_dtypefix  # noqa: F401
 finally:
     sys.path.pop()
-
-# Nothing in ``sys.path`` and ``sys.modules`` shows the program that we were here.
-sys.path[:] = [entry for entry in sys.path if entry != _FOLDER]
-del sys.modules["optax_dtypefix_startup"]
+    # Nothing in ``sys.path`` and ``sys.modules`` shows the program that we were here.
+    sys.path[:] = [entry for entry in sys.path if entry != _FOLDER]
 _own = sys.modules.pop(__name__)
 try:
     import sitecustomize  # type: ignore[import-not-found]  # noqa: F401

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import optax_dtypefix
-from optax_dtypefix._commands.activate import FILE
+from optax_dtypefix._commands.activate import FILE, LINE
 from support.processes import environment, write_script
 
 REAL = Path(optax_dtypefix.__file__).parent
@@ -33,9 +33,9 @@ class Environment:
         shutil.copytree(patches, self.shim / "patches", ignore=ignored)
         # After the file of ``activate``, as the packages of a base environment are.
         parent = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
-        (self.site / "zz_parent.pth").write_text(parent)
+        self.parent = self.site / "zz_parent.pth"
+        self.parent.write_text(parent)
         self.file = self.site / FILE
-        self.code = self.file.with_suffix(".py")
 
     def __call__(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -52,8 +52,8 @@ class Environment:
         assert (done.returncode, done.stderr) == (0, "")
         return done.stdout
 
-    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return self("-m", "optax_dtypefix", *arguments)
+    def command(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        return self("-m", "optax_dtypefix", *arguments, **variables)
 
     def fake_optax(self) -> None:
         """Put an optax there that is imported at once."""
@@ -75,18 +75,17 @@ def active(made: Environment) -> Environment:
 
 
 OFF = {"OPTAX_DTYPEFIX": "off"}  # The shim is imported and does nothing: no jax.
+IMPORT = "import optax; print(optax.__name__)"
 
 
 def test_activate_status_and_deactivate(made: Environment) -> None:
     assert "Not active" in made.command("deactivate").stdout
-    for options in ((), ("--strict",)):  # The second time it only writes the file again.
-        done = made.command("activate", *options)
+    for _ in range(2):  # The second time it only writes the file again.
+        done = made.command("activate")
         assert done.stdout.startswith(f"Wrote {made.file}\n"), done.stderr
+    assert made.file.read_text() == LINE
     status = made("-m", "optax_dtypefix", "status", "--json", OPTAX_DTYPEFIX_ONLY="fromage")
-    assert list(json.loads(status.stdout)["active_files"]) == [str(made.file)]
-    (who,) = json.loads(status.stdout)["active_files"].values()
-    assert who.startswith(f"Written by optax-dtypefix {optax_dtypefix.__version__} for ")
-    assert who.endswith(", strict.")
+    assert json.loads(status.stdout)["active_files"] == [str(made.file)]
 
     write_script(
         made.site.parent,
@@ -94,10 +93,9 @@ def test_activate_status_and_deactivate(made: Environment) -> None:
         import multiprocessing, subprocess, sys
 
         def state(_=None):
-            import os, optax, sys  # It forgot the shim.
+            import optax, sys  # It forgot the shim.
             shim = sys.modules["optax_dtypefix"]
-            strict = shim._settings.SETTINGS.strict, "OPTAX_DTYPEFIX_STRICT" in os.environ
-            return str(shim.status()["fromage"].state), *strict
+            return str(shim.status()["fromage"].state), shim._api.SETTINGS.strict
 
         if __name__ == "__main__":
             code = "import script; print(script.state())"
@@ -106,16 +104,16 @@ def test_activate_status_and_deactivate(made: Environment) -> None:
                 print(pool.map(state, [0]))
         """,
     )
-    children = made("script.py", OPTAX_DTYPEFIX_ONLY="fromage")
-    state = ("applied", True, False)
+    children = made("script.py", OPTAX_DTYPEFIX_ONLY="fromage", OPTAX_DTYPEFIX_STRICT="1")
+    state = ("applied", True)
     assert children.stdout == f"{state}\n\n{[state]}\n", children.stderr
 
-    assert made.command("deactivate").stdout == f"Removed {made.file} and {made.code}\n"
-    assert not list(made.site.glob("**/*dtypefix_activate*"))
+    assert made.command("deactivate").stdout == f"Removed {made.file}\n"
+    assert not made.file.exists()
     assert made.prints("import sys; print('optax_dtypefix' in sys.modules)") == "False\n"
 
 
-def test_it_imports_the_shim_alone_before_optax(active: Environment) -> None:
+def test_it_imports_the_shim_alone_before_optax_and_says_nothing(active: Environment) -> None:
     modules = "import sys; print(*sorted(sys.modules))"
     loaded = set(active.prints(modules).split())
     assert "optax_dtypefix" in loaded
@@ -126,90 +124,55 @@ def test_it_imports_the_shim_alone_before_optax(active: Environment) -> None:
     assert len(ours) <= 10
 
 
-def test_the_files_can_be_read_and_name_no_folder(made: Environment) -> None:
-    made.command("activate", "--strict")
-    mark, who, line = made.file.read_text().splitlines()
-    made.file.write_text(f"{mark}\n{who}\nimport sys; exec('pass')\n")  # As 1.2.0 wrote it.
-    made.command("activate", "--strict")
-    assert made.file.read_text().splitlines()[2:] == [line]
-    assert line == "import optax_dtypefix_activate"
-    code = made.code.read_text()
-    assert code.startswith(f"{mark}\n{who}\n")
-    startup = (made.shim / "_startup" / "optax_dtypefix_startup.py").read_text()
-    assert code.endswith(f"{startup}\n\nimport_at_start(__file__, strict=True)\n")
-    assert str(made.site.parent) not in code
+@pytest.mark.parametrize("variables", [OFF, {"OPTAX_DTYPEFIX_DISABLE": "all"}])
+def test_off_is_stock_optax_without_a_word(made: Environment, variables: dict[str, str]) -> None:
+    made.command("activate")
+    code = "import optax, sys; print('jax' in sys.modules, type(optax.adam).__name__)"
+    assert made.prints(code, **variables) == "True function\n"
+
+
+def test_if_the_package_goes_the_line_does_nothing(active: Environment) -> None:
+    active.parent.unlink()  # It leads to another shim.
+    shutil.rmtree(active.shim)
+    strict = {"OPTAX_DTYPEFIX_STRICT": "1"}
+    assert active.prints(IMPORT, **strict) == "optax\n"
+    done = active("-c", "import optax_dtypefix")
+    assert "ModuleNotFoundError: No module named 'optax_dtypefix'" in done.stderr
 
 
 def test_a_copy_of_the_environment_has_its_own_shim(active: Environment, tmp_path: Path) -> None:
-    (active.site / "zz_parent.pth").unlink()
+    active.parent.unlink()
     shutil.copytree(tmp_path / "environment", tmp_path / "copy", symlinks=True)
     copy = Environment.__new__(Environment)
     for name, path in vars(active).items():
         setattr(copy, name, tmp_path / "copy" / path.relative_to(tmp_path / "environment"))
     code = "import sys; print(sys.modules['optax_dtypefix'].__file__)"
     assert copy.prints(code) == f"{copy.shim / '__init__.py'}\n"
-    shutil.rmtree(copy.shim)
-    done = copy("-c", "import optax, sys; print('optax_dtypefix' in sys.modules)")
-    assert done.stdout == "False\n"
-    assert done.stderr.endswith(f"or delete {copy.file} and {copy.code}\n")
-    done = copy("-c", "import optax_dtypefix")
-    assert "ModuleNotFoundError: No module named 'optax_dtypefix'" in done.stderr
 
 
-def test_it_refuses_what_python_does_not_find_when_it_starts(made: Environment) -> None:
+def test_it_refuses_what_is_not_installed(made: Environment) -> None:
     """As in a zip archive, in an unpacked pex, and in a clone that is not installed."""
+    made.parent.write_text(f"{sysconfig.get_path('purelib')}\n")  # Without its .pth files.
     elsewhere = made.site.parent / "elsewhere"
-    elsewhere.mkdir()
-    shutil.copytree(made.shim, elsewhere / "optax_dtypefix")
-    main = "from optax_dtypefix._commands.main import main; raise SystemExit(main(['activate']))"
-    code = f"import sys; sys.path.insert(0, {str(elsewhere)!r}); {main}"
-    start = f"optax-dtypefix: Cannot activate {elsewhere / 'optax_dtypefix'}: "
-    done = made("-c", code)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith(f"{start}{made.python} finds {made.shim} when it starts.")
-    shutil.rmtree(made.shim)
-    (made.site / "zz_parent.pth").write_text(f"{elsewhere.parent}\n")  # Without the tests' shim.
-    code = code.replace(main, f"sys.path.append({sysconfig.get_path('purelib')!r}); {main}")
-    done = made("-c", code)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith(f"{start}{made.python} does not find it when it starts. Install ")
-    assert not list(made.site.glob("*dtypefix_activate*"))
-
-
-@pytest.mark.skipif(os.name != "posix", reason="POSIX permissions")
-def test_it_refuses_a_clone_that_others_may_write(made: Environment) -> None:
+    made.shim.rename(elsewhere)
     clone = made.site.parent / "clone"
     clone.mkdir()
-    clone.chmod(0o777)
-    shim = made.shim.rename(clone / "optax_dtypefix")
-    (made.site / "zz_clone.pth").write_text(f"{clone}\n")
-    done = made.command("activate")
-    assert (done.returncode, done.stdout) == (1, "")
-    start = f"optax-dtypefix: Cannot activate {shim}: every user may write {clone}, and so run code"
-    assert done.stderr.startswith(start)
-    assert not list(made.site.glob("*dtypefix_activate*"))
-
-
-@pytest.mark.skipif(os.name != "posix", reason="POSIX permissions")
-def test_who_else_may_write(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from optax_dtypefix._commands import activate
-
-    folder, file = tmp_path / "clone" / "package", tmp_path / "clone" / "package" / "code.py"
-    folder.mkdir(parents=True)
-    file.touch()
-    link = tmp_path / "link"
-    link.symlink_to(folder)
-    assert {folder, file, folder.parent, tmp_path} <= set(activate._what_python_reads(folder))
-    assert {link, link / "code.py", tmp_path, folder.parent} <= {*activate._what_python_reads(link)}
-    for mode, who in ((0o644, ""), (0o664, ""), (0o646, "every user")):
-        file.chmod(mode)
-        assert activate._who_else_may_write(file) == who
-    file.chmod(0o644)
-    owner = os.geteuid() or 12345
-    if os.geteuid() == 0:
-        os.chown(file, owner, -1)
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert activate._who_else_may_write(file) == f"uid {owner}"
+    elsewhere.rename(clone / "optax_dtypefix")
+    first, other = f"import sys; sys.path.insert(0, {str(clone)!r}); ", made.shim.parent / "other"
+    for variables, code, found in (
+        ({"PYTHONPATH": str(clone)}, "", "no optax_dtypefix"),
+        ({}, first, "no optax_dtypefix"),
+        ({}, first, str(other / "optax_dtypefix")),
+    ):
+        if found != "no optax_dtypefix":
+            shutil.copytree(clone, other)
+            (made.site / "other.pth").write_text(f"{other}\n")
+        main = "from optax_dtypefix._commands.main import main; raise SystemExit(main())"
+        done = made("-c", code + main, "activate", **variables)
+        assert (done.returncode, done.stdout) == (1, "")
+        start = f"optax-dtypefix: Cannot activate {clone / 'optax_dtypefix'}: with {made.file}, "
+        assert done.stderr.startswith(f"{start}{made.python} imports {found} when it starts.")
+        assert not made.file.exists()
 
 
 @pytest.mark.parametrize(("option", "there"), [("-I", True), ("-E", True), ("-S", False)])
@@ -224,115 +187,56 @@ def test_a_program_may_import_the_shim_itself(active: Environment) -> None:
     assert active.prints(code, **OFF) == "SourceFileLoader\n"
 
 
-def test_a_malformed_variable_concerns_only_programs_with_optax(active: Environment) -> None:
-    bad = {"OPTAX_DTYPEFIX": "of", "OPTAX_DTYPEFIX_DISABLE": "prodgy"}
-    assert active.prints("print(1)", **bad) == "1\n"
-    done = active("-c", "import optax", **bad)
-    assert done.returncode == 1
-    _, users, ours, error = [line for line in done.stderr.splitlines() if "    " not in line]
-    assert users == '  File "<string>", line 1, in <module>'
-    assert ours == '  File "<optax is not patched>", line 1, in <module>'
-    assert "OptaxDtypeFixError: OPTAX_DTYPEFIX='of' is not valid" in error
-    unknown = {"OPTAX_DTYPEFIX_DISABLE": "prodgy", **OFF}
-    assert "OptaxDtypeFixWarning: Unknown patch" in active("-c", "import optax", **unknown).stderr
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"OPTAX_DTYPEFIX": "of"}, "OPTAX_DTYPEFIX='of' is not valid"),
+        ({"OPTAX_DTYPEFIX_DISABLE": "prodgy", "OPTAX_DTYPEFIX_STRICT": "1"}, "Unknown patch"),
+        ({"OPTAX_DTYPEFIX_REQUIRE": "none.json"}, "Cannot read the record"),
+    ],
+)
+def test_a_malformed_setting_stops_programs_with_optax(
+    active: Environment, variables: dict[str, str], message: str
+) -> None:
+    error = f"OptaxDtypeFixError: {message}"
+    done = active("-c", "print(1)", **variables)
+    assert (done.returncode, done.stdout) == (0, "1\n")
+    assert f"Error processing line 1 of {active.file}" in done.stderr
+    assert error in done.stderr
+    for code in ("import optax", "try: import optax\nexcept Exception: import optax"):
+        done = active("-c", code, **variables)
+        assert done.returncode == 1
+        assert error in done.stderr.splitlines()[-1]
+    status = active.command("status", **variables)
+    assert status.returncode == 2
+    assert status.stderr.splitlines()[-1].startswith(f"optax-dtypefix: {message}")
 
 
-BREAKAGES = {
-    "_settings.py": "raise (",
-    "__init__.py": "raise ImportError('a stray file')",
-    "_errors.py": "raise (",
-    "": "",  # The package is gone.
-}
+def test_the_console_script_starts_in_an_environment_with_a_malformed_setting(
+    active: Environment,
+) -> None:
+    """At the start of Python, an exit would end it with ``init_import_site`` and a dump."""
+    script = active.site.parent / "optax-dtypefix"
+    script.write_text("from optax_dtypefix._commands.main import main\nraise SystemExit(main())\n")
+    done = active(str(script), "status", OPTAX_DTYPEFIX="of")
+    assert done.returncode == 2
+    assert "Fatal" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("optax-dtypefix: OPTAX_DTYPEFIX='of' is not ")
 
 
-def damage(made: Environment, file: str) -> None:
-    if file:
-        (made.shim / file).write_text(BREAKAGES[file])
-    else:
-        shutil.rmtree(made.shim)
-        (made.site / "zz_parent.pth").unlink()  # It may lead to another shim.
+def test_an_unknown_id_is_a_warning_in_every_program(active: Environment) -> None:
+    done = active("-c", IMPORT, OPTAX_DTYPEFIX_DISABLE="prodgy", **OFF)
+    assert (done.returncode, done.stdout) == (0, "optax\n")
+    assert "OptaxDtypeFixWarning: Unknown patch 'prodgy'" in done.stderr
 
 
-def advice(made: Environment, file: str) -> str:
-    if file:
-        return ". For the traceback, run `python -m optax_dtypefix status`."
-    return f". Install optax-dtypefix again, or delete {made.file} and {made.code}"
-
-
-IMPORT = "import optax; print(optax.__name__)"
-REQUIRE = {"OPTAX_DTYPEFIX_REQUIRE": "none.json"}
-
-
-@pytest.mark.parametrize("file", BREAKAGES)
-def test_a_damaged_shim_leaves_stock_optax_and_says_so(active: Environment, file: str) -> None:
-    damage(active, file)
-    assert active.prints("print(1)") == "1\n"
-    assert active.prints(IMPORT, **OFF) == "optax\n"
+@pytest.mark.parametrize("file", ["_settings.py", "__init__.py", "_errors.py"])
+def test_python_names_a_damaged_shim_and_goes_on(active: Environment, file: str) -> None:
+    (active.shim / file).write_text("raise ImportError('a stray file')")
     done = active("-c", IMPORT)
     assert (done.returncode, done.stdout) == (0, "optax\n")
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("optax-dtypefix: optax is not patched: ")
-    assert line.endswith(advice(active, file))
-    for variables in ({"OPTAX_DTYPEFIX_STRICT": "1"}, REQUIRE, {**REQUIRE, **OFF}):
-        done = active("-c", IMPORT, **variables)
-        assert (done.returncode, done.stdout) == (1, "")
-
-
-@pytest.mark.parametrize("file", BREAKAGES)
-def test_a_strict_environment_refuses_stock_optax(active: Environment, file: str) -> None:
-    active.command("activate", "--strict")
-    damage(active, file)
-    assert active.prints("print(1)") == "1\n"
-    for options in ((), ("-I",)):
-        done = active(*options, "-c", IMPORT)
-        assert (done.returncode, done.stdout) == (1, "")
-        error = done.stderr.splitlines()[-1]
-        assert error.startswith("RuntimeError: optax is not patched: ")
-        assert error.endswith(advice(active, file))
-    assert active.prints(IMPORT, **OFF) == "optax\n"
-    not_strict = active("-c", IMPORT, OPTAX_DTYPEFIX_STRICT="0")
-    assert (not_strict.returncode, not_strict.stdout) == (0, "optax\n")
-    assert not_strict.stderr.startswith("optax-dtypefix: optax is not patched: ")
-
-
-@pytest.mark.parametrize("file", ["_settings.py", ""])
-def test_a_strict_environment_refuses_the_import_and_not_the_question(
-    active: Environment, file: str
-) -> None:
-    active.command("activate", "--strict")
-    damage(active, file)
-    asks = (
-        "import importlib.util as u; print(u.find_spec('json').name, u.find_spec('optax').origin)"
-    )
-    answer = f"json {active.site / 'optax' / '__init__.py'}\n"
-    assert active.prints(asks) == answer
-    done = active("-c", f"{asks}\ntry: import optax\nexcept Exception: print('no')\nimport optax")
-    assert (done.returncode, done.stdout) == (1, f"{answer}no\n")
-    recursive = """if True:
-        import sys
-        class AsksAll:
-            def find_spec(self, *name):
-                found = (other.find_spec(*name) for other in sys.meta_path if other is not self)
-                return next(filter(None, found), None)
-        sys.meta_path.insert(1, AsksAll())
-        """
-    done = active("-c", f"{recursive}\n{asks}\nimport optax")
-    assert (done.returncode, done.stdout) == (1, answer)
-    assert "RecursionError" not in done.stderr
-
-
-@pytest.mark.parametrize("file", ["_settings.py", ""])
-def test_a_strict_environment_does_not_claim_that_there_is_an_optax(
-    active: Environment, file: str
-) -> None:
-    active.command("activate", "--strict")
-    damage(active, file)
-    shutil.rmtree(active.site / "optax")
-    (active.site / "zz_parent.pth").unlink(missing_ok=True)
-    asks = "import importlib.util as u; print(u.find_spec('optax'))"
-    assert active.prints(asks) == "None\n"
-    done = active("-c", "import optax")
-    assert done.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'optax'"
+    assert f"Error processing line 1 of {active.file}" in done.stderr
+    assert "ImportError: a stray file" in done.stderr
 
 
 @pytest.mark.parametrize(("folder", "file"), [(0o755, 0o644), (0o775, 0o664), (0o700, 0o600)])
@@ -342,67 +246,10 @@ def test_the_file_has_the_mode_of_the_environment(
     made.site.chmod(folder)
     before = os.umask(0o077)
     try:
-        made.command("activate", "--strict")
+        made.command("activate")
     finally:
         os.umask(before)
     assert made.file.stat().st_mode & 0o777 == file
-
-
-def test_status_names_a_file_that_python_cannot_read(made: Environment) -> None:
-    made.fake_optax()
-    made.file.mkdir()  # Root can read any file.
-    status = made.command("status")
-    assert f"Not active in the Pythons of this environment, by {made.file}\n" in status.stdout
-    assert "\nIt cannot be read (" in status.stdout
-    assert status.stdout.endswith("): this Python runs stock optax.\n")
-    (why,) = json.loads(made.command("status", "--json").stdout)["active_files"].values()
-    assert why.startswith("It cannot be read (")
-
-
-@pytest.mark.parametrize("file", ["_settings.py", ""])
-def test_a_damaged_shim_is_named_if_optax_is_imported_before(
-    active: Environment, file: str
-) -> None:
-    damage(active, file)
-    (active.site / "aa_first.pth").write_text("import optax\n")
-    done = active("-c", "print(1)")
-    assert done.stdout == "1\n"
-    assert f"Error processing line 3 of {active.file}" in done.stderr
-
-
-@pytest.mark.parametrize("variables", [{}, {"OPTAX_DTYPEFIX_DISABLE": "prodgy"}])
-def test_a_shim_that_python_finds_later_patches_after_all(
-    active: Environment, variables: dict[str, str]
-) -> None:
-    """Python reads the site-packages of a base environment after those of this one."""
-    active.command("activate", "--strict")
-    later = active.site.parent / "later"
-    later.mkdir()
-    active.shim.rename(later / "optax_dtypefix")
-    (active.site / "zz_later.pth").write_text(f"{later}\n")
-    loaded = "import sys; print('optax_dtypefix' in sys.modules)"
-    assert active.prints(loaded) == "False\n"
-    done = active("-c", f"import optax; {loaded}", **OFF, **variables)
-    if variables:  # The environment is still strict.
-        assert "OptaxDtypeFixError: Unknown patch 'prodgy'" in done.stderr.splitlines()[-1]
-    else:
-        assert (done.stdout, done.stderr) == ("True\n", "")
-
-
-def test_in_a_strict_environment_variables_are_read_strictly(active: Environment) -> None:
-    active.command("activate", "--strict")
-    unknown = {**OFF, "OPTAX_DTYPEFIX_DISABLE": "prodgy"}
-    done = active("-c", IMPORT, **unknown)
-    assert done.returncode == 1
-    user, ours = done.stderr.splitlines()[1], done.stderr.splitlines()[-1]
-    assert user.endswith(", line 1, in <module>")
-    assert "OptaxDtypeFixError: Unknown patch 'prodgy' in OPTAX_DTYPEFIX_DISABLE." in ours
-    for strict in ("0", ""):
-        done = active("-c", IMPORT, **unknown, OPTAX_DTYPEFIX_STRICT=strict)
-        assert done.returncode == (strict == "")
-    kept = "import os; print(repr(os.environ.get('OPTAX_DTYPEFIX_STRICT')))"
-    for variables, printed in (({}, "None"), ({"OPTAX_DTYPEFIX_STRICT": ""}, "''")):
-        assert active.prints(kept, **variables) == f"{printed}\n"
 
 
 def test_a_required_record_also_refuses_the_switch(active: Environment) -> None:
@@ -425,14 +272,22 @@ def test_another_import_hook_that_loads_optax_is_noticed(active: Environment) ->
     assert "optax is not patched: another import hook" in done.stderr
 
 
+def test_the_files_of_older_versions_go(made: Environment) -> None:
+    old = [made.site / f"optax_dtypefix_activate{end}" for end in (".pth", ".py")]
+    for command, is_left in (("activate", True), ("deactivate", False)):
+        for path in old:
+            path.write_text("# Of 2.0.\n")
+        assert made.command(command).returncode == 0
+        assert (made.file.exists(), *(path.exists() for path in old)) == (is_left, False, False)
+
+
 def test_it_refuses_the_file_of_others_and_folders_that_it_cannot_write(made: Environment) -> None:
-    for file in (made.code, made.file):
-        file.write_text("import this\n")
-        for command in ("activate", "deactivate"):
-            done = made.command(command)
-            assert done.returncode == 1
-            assert f"optax-dtypefix: {file} was not written by this command." in done.stderr
-        assert file.read_text() == "import this\n"
+    made.file.write_text("/a/folder/of/mine\n")
+    for command in ("activate", "deactivate"):
+        done = made.command(command)
+        assert done.returncode == 1
+        assert f"optax-dtypefix: {made.file} was not written by this command" in done.stderr
+    assert made.file.read_text() == "/a/folder/of/mine\n"
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="POSIX permissions")
@@ -444,14 +299,12 @@ def test_a_read_only_environment_is_named(
 
     blocked = tmp_path / "file"
     blocked.write_text("")
-    monkeypatch.setattr(activate, "_who_else_may_write", lambda _: "")  # Of the tests' clone.
-    code = blocked / "site" / FILE.replace(".pth", ".py")
     monkeypatch.setattr(activate.sysconfig, "get_path", lambda _: str(blocked / "site"))
     assert main(["activate"]) == 1
     error = capsys.readouterr().err
-    assert error.startswith(f"optax-dtypefix: cannot write {code}: Not a dir")
+    assert error.startswith(f"optax-dtypefix: cannot write {blocked / 'site' / FILE}: Not a dir")
     assert "Run this as the owner of the environment" in error
     monkeypatch.setattr(activate.sysconfig, "get_path", lambda _: str(tmp_path))
     assert main(["activate"]) == 1  # Python does not read that folder.
-    assert f"does not read {tmp_path} when it starts" in capsys.readouterr().err
+    assert f"{tmp_path / FILE}, " in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -44,9 +44,9 @@ def test_only_a_report_is_written(python: Python) -> None:
     assert set(written.splitlines()) == {"open report.json", "os.rename report.json"}
 
 
-def test_the_page_names_the_files_of_activate() -> None:
-    from optax_dtypefix._commands.activate import FILE, MODULE
+def test_the_page_shows_the_file_of_activate() -> None:
+    from optax_dtypefix._commands.activate import FILE, LINE
 
     page = (TESTS.parent / "SECURITY.md").read_text(encoding="utf-8")
-    for name in (FILE, f"{MODULE}.py", f"import {MODULE}"):
-        assert f"`{name}`" in page
+    assert f"`{FILE}`" in page
+    assert f"```text\n{LINE}```" in page

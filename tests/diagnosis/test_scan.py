@@ -271,9 +271,9 @@ def test_a_release_that_is_not_tested_is_named(
         (["scan", "--optax", "0.2.3"], "PATH"),
         (["scan", ".", "--optax", "newest"], "'newest' is no release of optax. Write each in"),
         (["scan", ".", "--optax", "0.2.x"], "'0.2.x' is no release of optax. Write each in full"),
-        (["scan", ".", "--optax", "0.2.3", "0.2.8"], "unexpected argument '0.2.8'. Separate"),
-        (["scan", ".", "--optax", "0.2.3", "-v"], "there is no option -v"),
-        (["scan", ".", "--optaxx", "1"], "Did you mean --optax?"),
+        (["scan", ".", "--optax", "0.2.3", "0.2.8"], "unrecognized arguments: 0.2.8."),
+        (["scan", ".", "--optax", "0.2.3", "-v"], "unrecognized arguments: -v."),
+        (["scan", ".", "--optaxx", "1"], "Did you mean '--optax'?"),
     ],
 )
 def test_wrong_usage_is_3(

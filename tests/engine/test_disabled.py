@@ -10,8 +10,7 @@ import jax
 import pytest
 
 from optax_dtypefix import State
-from optax_dtypefix._engine.engine import Engine
-from support.fakepackage import NAME, FakePackage, engine_of, negate, on, patch, start
+from support.fakepackage import NAME, Engine, FakePackage, engine_of, negate, on, patch, start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from optax_dtypefix import OptaxDtypeFixError, OptaxDtypeFixWarning
-from optax_dtypefix._environment import read_variables
-from optax_dtypefix._logging import LOGGER, set_up_logging
+from optax_dtypefix._environment import read_variables, set_up_logging
+from optax_dtypefix._logging import LOGGER
 from optax_dtypefix._record import _list_variables
 from optax_dtypefix._settings import Settings
 from optax_dtypefix.patches import IDS as REAL_IDS
@@ -26,7 +26,7 @@ P = "OPTAX_DTYPEFIX"
 
 
 def read(**variables: str) -> Settings:
-    return Settings(**read_variables({**variables, "PATH": "", "XLA_FLAGS": ""}, IDS))
+    return read_variables({**variables, "PATH": "", "XLA_FLAGS": ""}, IDS)
 
 
 def test_defaults() -> None:
@@ -48,9 +48,9 @@ def test_every_variable() -> None:
     assert read(OPTAX_DTYPEFIX_ENABLE="prodigy").enable == {"prodigy"}
     assert read(OPTAX_DTYPEFIX_STRICT="1").strict
     assert not read(OPTAX_DTYPEFIX_STRICT="0").strict
-    assert read(OPTAX_DTYPEFIX_LOG="debug").log_level == "DEBUG"
-    assert read(OPTAX_DTYPEFIX_LOG="info").log_level == "INFO"
-    assert read(OPTAX_DTYPEFIX_LOG="warning").log_level == "WARNING"
+    assert read(OPTAX_DTYPEFIX_LOG="debug").log_level == "debug"
+    assert read(OPTAX_DTYPEFIX_LOG="info").log_level == "info"
+    assert read(OPTAX_DTYPEFIX_LOG="warning").log_level == "warning"
     # Absolute: the program may change its folder.
     assert read(OPTAX_DTYPEFIX_REPORT="run-%p.json").report == str(Path("run-%p.json").absolute())
     assert read(OPTAX_DTYPEFIX_REQUIRE="/run.json").require == "/run.json"
@@ -211,23 +211,10 @@ def unconfigured_logging() -> Iterator[None]:
         root.setLevel(level[1])
 
 
-def test_without_the_variable_logging_is_left_to_the_program(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with unconfigured_logging():
-        set_up_logging(None)
-        assert (LOGGER.level, LOGGER.handlers) == (logging.NOTSET, [])
-        LOGGER.info("quiet")
-        assert capsys.readouterr().err == ""
-        LOGGER.setLevel("DEBUG")
-        set_up_logging(None)
-        assert LOGGER.level == logging.DEBUG
-
-
 def test_warning_silences_a_program_that_logs_more(capsys: pytest.CaptureFixture[str]) -> None:
     with unconfigured_logging():
         logging.basicConfig(level="DEBUG", format="%(message)s")
-        set_up_logging("WARNING")
+        set_up_logging("warning")
         LOGGER.info("quiet")
         LOGGER.warning("loud")
         assert capsys.readouterr().err == "loud\n"
@@ -237,8 +224,8 @@ def test_an_unconfigured_program_shows_the_requested_levels(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with unconfigured_logging():
-        set_up_logging("INFO")
-        set_up_logging("INFO")
+        set_up_logging("info")
+        set_up_logging("info")
         LOGGER.info("loud")
         LOGGER.debug("quiet")
         assert capsys.readouterr().err == "optax_dtypefix INFO: loud\n"
@@ -248,7 +235,7 @@ def test_a_program_that_configures_logging_gets_each_record_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with unconfigured_logging():
-        set_up_logging("INFO")
+        set_up_logging("info")
         logging.basicConfig(format="root: %(message)s")  # Later than us.
         LOGGER.info("one")
         assert capsys.readouterr().err == "root: one\n"
@@ -260,7 +247,7 @@ def test_a_program_that_configures_logging_gets_each_record_once(
         assert capsys.readouterr().err == "two\n"
         LOGGER.handlers.clear()
         logging.basicConfig(format="root: %(message)s")  # Earlier than us.
-        set_up_logging("INFO")
+        set_up_logging("info")
         assert LOGGER.handlers == []
         LOGGER.info("three")
         assert capsys.readouterr().err == "root: three\n"

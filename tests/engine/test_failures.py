@@ -8,11 +8,10 @@ from typing import Any, Callable, NoReturn
 import pytest
 
 from optax_dtypefix import OptaxDtypeFixError, OptaxDtypeFixWarning, State
-from optax_dtypefix._engine.engine import Engine
 from optax_dtypefix._engine.patch import Patch
 from optax_dtypefix._settings import Settings
 from optax_dtypefix.patches.releases import TESTED
-from support.fakepackage import NAME, FakePackage, engine_of, fault, on, patch, start
+from support.fakepackage import NAME, Engine, FakePackage, engine_of, fault, on, patch, start
 
 GOOD = patch("good", on("scale"))
 

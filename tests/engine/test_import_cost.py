@@ -61,7 +61,7 @@ def test_heavy_modules_load_on_demand(tmp_path: Path) -> None:
 
 
 def test_the_import_loads_tables_and_no_patch(tmp_path: Path) -> None:
-    """Nor reports, checks, reproducers; nor packaging: 2 % of the import of optax."""
+    """Nor reports, checks, reproducers."""
     script = """
         import jax, optax, wrapt
         before = set(sys.modules)
@@ -160,8 +160,10 @@ def test_the_patches_come_from_the_place_of_the_package(tmp_path: Path) -> None:
     package = Path(optax_dtypefix.__file__).parent
     ignored = shutil.ignore_patterns("__pycache__", "patches")
     shutil.copytree(package, tmp_path / "optax_dtypefix", ignore=ignored)
-    (tmp_path / "other" / "patches").mkdir(parents=True)
-    (tmp_path / "other" / "patches" / "__init__.py").write_text("IDS = ()")
+    for folder in (tmp_path / "other" / "patches", tmp_path / "patches"):
+        folder.mkdir(parents=True)
+        (folder / "__init__.py").write_text("IDS = ()")
+        (folder / "catalogue.py").write_text("PATCHES = REMOVED = {}")
     script = f"""
         import importlib.util
         class Editable:
@@ -176,8 +178,6 @@ def test_the_patches_come_from_the_place_of_the_package(tmp_path: Path) -> None:
         import optax_dtypefix.patches
         print(optax_dtypefix.patches.__file__)
         """
-    (tmp_path / "patches").mkdir()
-    (tmp_path / "patches" / "__init__.py").write_text("IDS = ()")
     assert run(tmp_path, script) == f"{tmp_path / 'patches' / '__init__.py'}\n"
 
 

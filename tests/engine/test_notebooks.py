@@ -20,8 +20,8 @@ IMPORT = "import optax_dtypefix\n"
 CHECK = "print('now', optax_dtypefix.check(tx, params))\n"
 
 WARNED = (
-    "Built before the patches were applied, and still stock: 1 optimizer (inject_hyperparams). "
-    "Build it again, or import optax_dtypefix first."
+    "Built before the patches were applied, and still stock: inject_hyperparams. "
+    "Build these optimizers again, or import optax_dtypefix first."
 )
 
 

@@ -13,14 +13,14 @@ import pytest
 
 import optax_dtypefix
 from optax_dtypefix import OptaxDtypeFixError, OptaxDtypeFixWarning, State
-from optax_dtypefix._engine.wrapper import PatchedFunction, stock_of
+from optax_dtypefix._engine.verbs import stock_of
+from optax_dtypefix._engine.wrapper import PatchedFunction
 from optax_dtypefix._settings import Settings
-from support.fakepackage import NAME, engine_of, on, patch, start
+from support.fakepackage import NAME, Engine, engine_of, on, patch, start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from optax_dtypefix._engine.engine import Engine
     from support.fakepackage import FakePackage
 
 OTHER = "otherpkg"

@@ -14,11 +14,10 @@ import pytest
 import optax_dtypefix
 from optax_dtypefix import OptaxDtypeFixWarning, State
 from optax_dtypefix.patches.releases import TESTED
-from support.fakepackage import FakePackage, engine_of, fault, on, patch, start
+from support.fakepackage import Engine, FakePackage, engine_of, fault, on, patch, start
 
 if TYPE_CHECKING:
     from optax_dtypefix import Report
-    from optax_dtypefix._engine.engine import Engine
 
 
 def test_the_states_are_a_closed_set() -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
+import jax
 import pytest
 
 from optax_dtypefix import OptaxDtypeFixError, OptaxDtypeFixWarning, State
 from optax_dtypefix._diagnosis.probes import Reproducer
-from optax_dtypefix._engine.engine import Engine
 from optax_dtypefix._engine.patch import Fault
 from optax_dtypefix._engine.release import Release, installed
 from optax_dtypefix._settings import Settings
@@ -25,9 +24,6 @@ from support.fakepackage import (
     start,
     traced,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 UNTESTED = [
     "0.2.9.dev1",
@@ -102,26 +98,18 @@ def test_faults_that_such_a_release_had_are_probed_first(
     assert seen == [first]
 
 
-def test_probes_run_in_a_context_of_their_own(package: FakePackage) -> None:
+def test_the_modes_of_the_user_do_not_reach_probes(package: FakePackage) -> None:
     package.release("99.0")
-    inside: list[bool] = [False]
     seen: list[bool] = []
 
-    @contextlib.contextmanager
-    def probing() -> Iterator[None]:
-        inside[0] = True
-        yield
-        inside[0] = False
-
     def reproduce(pkg: Any) -> str | None:
-        seen.append(inside[0])
+        seen.append(jax.config.jax_disable_jit)
         return None if pkg.scale(5) < 0 else "seen"
 
-    made = patch("a", on("scale"), faults=[traced(reproduce)])
-    engine = Engine(NAME, ("a",), lambda _: made, Settings(), TESTED, probing)
-    start(engine)
-    assert package.load().scale(5) == -10
-    assert seen == [True, True]  # On stock, and on the patched function.
+    start(engine_of(patch("a", on("scale"), faults=[traced(reproduce)])))
+    with jax.disable_jit():
+        assert package.load().scale(5) == -10
+    assert seen == [False, False]  # On stock, and on the patched function.
 
 
 def test_a_fault_that_computes_needs_a_probe(package: FakePackage) -> None:

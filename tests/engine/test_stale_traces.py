@@ -12,11 +12,10 @@ import pytest
 from optax._src import numerics
 
 from optax_dtypefix._engine import release as _release
-from optax_dtypefix._engine.engine import Engine
 from optax_dtypefix._engine.patch import Target
 from optax_dtypefix._settings import Settings
 from optax_dtypefix.patches.releases import TESTED
-from support.fakepackage import fault, patch
+from support.fakepackage import Engine, fault, patch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,6 +15,7 @@ import optax
 import pytest
 
 from optax_dtypefix import patches
+from optax_dtypefix._diagnosis.report import upstream_of
 from optax_dtypefix._engine.release import Release
 from optax_dtypefix.patches.catalogue import ABOUT
 from optax_dtypefix.patches.releases import TESTED
@@ -72,7 +73,7 @@ def test_the_patch_describes_itself(patch_id: str) -> None:
     text = ABOUT.get(patch_id) or inspect.getdoc(
         importlib.import_module(f"{patches.__name__}.{patch_id}")
     )
-    assert patch.upstream or "upstream issue was found" in " ".join(str(text).split()), (
+    assert upstream_of(patch) or "upstream issue was found" in " ".join(str(text).split()), (
         "give a fault its issue, or write in the docstring: No upstream issue was found."
     )
     assert all(fault.reproducer().summary and fault.releases for fault in patch.faults)

@@ -11,9 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Callable
 
 from optax_dtypefix._diagnosis.probes import Reproducer
-from optax_dtypefix._engine.engine import Engine
-from optax_dtypefix._engine.import_hook import patch_when_imported
+from optax_dtypefix._diagnosis.report import decision_now
+from optax_dtypefix._engine import verbs
+from optax_dtypefix._engine.engine import Engine as _Engine
+from optax_dtypefix._engine.import_hook import after_import
 from optax_dtypefix._engine.patch import Fault, Patch, Target
+from optax_dtypefix._engine.state import State
 from optax_dtypefix._settings import Settings
 from optax_dtypefix.patches.releases import TESTED
 
@@ -157,6 +160,16 @@ def patch(name: str, *targets: Target, faults: Sequence[Fault] = (), **more: Any
     return Patch(name, "a patch", tuple(faults) or (fault(),), targets, **more)
 
 
+class Engine(_Engine):
+    """An engine with the verbs as methods, as ``optax_dtypefix`` has them as functions."""
+
+    apply, revert, disabled = verbs.apply, verbs.revert, verbs.disabled
+
+    def is_applied(self, patch_id: str) -> bool:
+        chosen = verbs.choose(self, (patch_id,))
+        return any(decision_now(self, i).state is State.APPLIED for i in chosen)
+
+
 def engine_of(*patches: Patch, settings: Settings | None = None, **others: Any) -> Engine:
     by_id = {p.id: p for p in patches}
     return Engine(NAME, tuple(by_id), by_id.__getitem__, settings or Settings(), TESTED, **others)
@@ -164,4 +177,5 @@ def engine_of(*patches: Patch, settings: Settings | None = None, **others: Any) 
 
 def start(engine: Engine) -> None:
     """Patch the fake package as ``import optax_dtypefix`` patches optax."""
-    patch_when_imported(NAME, lambda: engine, engine.settings)
+    if engine.settings.enabled:
+        after_import(NAME, engine.on_import, strict=engine.settings.strict)

@@ -20,7 +20,7 @@ import optax_dtypefix  # isort: skip  # First, as in a training script.
 import optax
 
 from optax_dtypefix import patches
-from optax_dtypefix._engine_instance import ENGINE
+from optax_dtypefix._api import get_engine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +35,7 @@ def faults() -> dict[str, Any]:
 
 def reached(patch_id: str) -> int:
     """Return how often a patch was reached so far; ``status()`` is slow."""
-    return ENGINE.slots[patch_id].tally.reached
+    return get_engine().slots[patch_id].tally.reached
 
 
 def outcome_of(name: str) -> tuple[str | None, int]:

@@ -6,7 +6,7 @@ import dataclasses
 import gc
 from typing import TYPE_CHECKING, Any
 
-from ..._errors import CHECK_FAILED
+from ..._environment import CHECK_FAILED
 from ...patches.functions import KINDS, added_by, faults_of
 from ...patches.releases import TESTED
 from .files import files_in, parse

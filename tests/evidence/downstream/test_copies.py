@@ -10,7 +10,7 @@ import equinox, flax.nnx, flax.training.train_state, haiku, numpyro.optim, optim
 import optax, optax.contrib
 import orbax.checkpoint
 import optax_dtypefix
-from optax_dtypefix._engine.wrapper import stock_of
+from optax_dtypefix._engine.verbs import stock_of
 
 stock = {
     id(stock_of(vars(module).get(name.rpartition(".")[2])))
