@@ -28,24 +28,19 @@ from .._contract.dtypes import (
     dtypes_in,
     is_half,
     is_inexact,
-    strip_weak_type,
     tree_map,
 )
-from .._contract.promotion import standard_promotion
 from .._contract.rounding import bits_of
-from .._contract.state import cast_back
-from .._contract.updates import cast_updates
 from .._contract.widths import compute_dtype, statistics_dtype
 from .._contract.x64 import without_x64
 from .._tally import Tally, paused
 from .door.arguments import array_in
-from .door.closures import arguments_in, builder_of, with_arguments
-from .door.float32 import half_to_float32
-from .door.rebuild import Call, rebuild
+from .door.closures import builder_of, with_arguments
+from .door.users import STEP
 
 
-def replace(built: Any, call: Call, tally: Tally) -> Any:
-    """Lift what ``optax.contrib.reduce_on_plateau`` builds.
+def change(tx: Any, arguments: dict[str, Any], tally: Tally) -> Any:
+    """Decide on the scale in one dtype, and use the number that the scale is the rounding of.
 
     The state is stock's ``ReduceLROnPlateauState``. From 0.2.4 on its values are float32, or
     float64 if all params are; before 0.2.4 they are always float32. The scale has stock's dtype, or
@@ -53,47 +48,47 @@ def replace(built: Any, call: Call, tally: Tally) -> Any:
     as gradients and params. Without params, they are as wide as gradients and a scale that is not
     float32: a float32 scale may be ours, and tells nothing.
     """
-    builder = builder_of(built.update)
-    arguments = dict(arguments_in(builder, *built))
 
+    @functools.wraps(tx.init)
     def init_fn(params: PyTree) -> Any:
         # Stock looks only at the dtypes of the params.
         dtype = statistics_dtype(params)
         # NumPy: a probe must not create JAX arrays.
-        state = strip_weak_type(without_x64(built.init, np.zeros((), dtype)))
+        state = without_x64(tx.init, np.zeros((), dtype))
         field = _scale_field(state)
-        narrow = _dtype_of_scale(built, params, arguments["factor"])
+        narrow = _dtype_of_scale(tx, params, arguments["factor"])
         return state._replace(**{field: cast(getattr(state, field), narrow)}) if narrow else state
 
+    @functools.wraps(tx.update)
     def update_fn(
         updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, Any]:
-        field = _scale_field(state)
+        tally.reach()
+        field, around = _scale_field(state), STEP.get()
         value_name = "loss" if "best_loss" in state._fields else "value"  # Up to 0.2.1.
         value = extra_args.get(value_name)
         if value is None:
-            return built.update(updates, state, params, **extra_args)  # type: ignore[no-any-return]
+            return tx.update(updates, state, params, **extra_args)  # type: ignore[no-any-return]
         dtype, scale = compute_dtype(state), getattr(state, field)
-        update = with_arguments(builder, built.update, lambda _, number: array_in(number, dtype))
+        kept = around.lent.get(id(scale), scale) if around else scale
+        if around and params is None and dtype_of(kept) != jnp.float32:
+            around.ask(updates, (dtype_of(kept),))
+        if is_half(kept):
+            numbers = (arguments["factor"], arguments.get("min_scale", 0.0))
+            exact = _unrounded(kept, *(cast(number, dtype) for number in numbers))
+            state = state._replace(**{field: exact})
 
         def step(state: Any, value: Any) -> Any:
+            update = with_arguments(
+                builder_of(tx.update), tx.update, lambda _, number: array_in(number, dtype)
+            )
             return update((), state, None, **{value_name: value})[1]
 
         wide_state = tree_map(lambda leaf: cast(leaf, dtype) if is_inexact(leaf) else leaf, state)
-        with standard_promotion():
-            if is_half(scale):
-                numbers = (arguments["factor"], arguments.get("min_scale", 0.0))
-                exact = _unrounded(scale, *(cast(number, dtype) for number in numbers))
-                wide_state = wide_state._replace(**{field: exact})
-            new_state = without_x64(step, wide_state, cast(value, dtype))
-            new_scale = getattr(new_state, field)
-            scaled = tree_map(lambda g: new_scale * half_to_float32(g), updates)
-        like = updates if params is None else params
-        tells = params is None and dtype_of(scale) != jnp.float32
-        requested = (dtype_of(scale),) if tells else ()
-        return cast_updates(scaled, updates, like, requested=requested), cast_back(new_state, state)
+        new_state = without_x64(step, wide_state, cast(value, dtype))
+        return tree_map(lambda g: getattr(new_state, field) * g, updates), new_state
 
-    return rebuild(built, call, update_fn, init_fn, also_in_float32=True, tally=tally)
+    return tx._replace(init=init_fn, update=update_fn)
 
 
 def _scale_field(state: Any) -> str:

@@ -142,6 +142,7 @@ LIFTS: dict[str, Lifts] = {
     "promotion:keeping_integers": Lifts(keeps=True),
     "promotion:one_dtype": _ONE_DTYPE,
     "promotion:one_dtype_in_32_bits": dataclasses.replace(_ONE_DTYPE, in_32_bits=True),
+    "reduce_on_plateau": Lifts(NARROW, keeps=True, change="reduce_on_plateau:change"),
     "zoom_linesearch:scale_by_lbfgs": dataclasses.replace(
         _ONE_DTYPE,
         in_32_bits=True,
