@@ -29,8 +29,11 @@ try:
         is_applied as is_applied,
         original as original,
         revert as revert,
+        start as _start,
         status as status,
     )
+
+    _RECORD = _start()
 except OptaxDtypeFixError as error:  # A typo in a variable, for example.
     from ._environment import refusal
 

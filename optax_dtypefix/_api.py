@@ -132,8 +132,11 @@ def _verbs() -> Any:
     return verbs
 
 
-def _start() -> Record | None:
-    """Patch optax when it is imported, and then keep the record if one is wanted."""
+def start() -> Record | None:
+    """Patch optax when it is imported, and then keep the record if one is wanted.
+
+    Not while this module is imported: strict mode may raise, and the engine must stay.
+    """
     record = None
     if SETTINGS.report or SETTINGS.require or (SETTINGS.strict and SETTINGS.enabled):
         from ._record import Record
@@ -154,4 +157,3 @@ if any(variable.startswith("OPTAX_") for variable in os.environ):
     SETTINGS = read_own(IDS)
 else:
     SETTINGS = Settings()
-RECORD = _start()

@@ -11,8 +11,8 @@ import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from .. import OptaxDtypeFixError, OptaxDtypeFixWarning, State, status
-from .._api import RECORD, SETTINGS
+from .. import _RECORD, OptaxDtypeFixError, OptaxDtypeFixWarning, State, status
+from .._api import SETTINGS
 from .._diagnosis.check_command.optimizer import OptimizerError
 from .._diagnosis.check_command.results import OptimizerCheck, compare
 from .._diagnosis.check_command.source import refuse_missing
@@ -171,8 +171,8 @@ def _scan(options: argparse.Namespace) -> int:
 
 
 def _look_for_optax() -> None:
-    if RECORD:  # The report is that of a run, which this is not.
-        RECORD.write_nothing()
+    if _RECORD:  # The report is that of a run, which this is not.
+        _RECORD.write_nothing()
     if importlib.util.find_spec("optax") is None:
         why = f"it is not installed. Run `{sys.executable} -m pip install optax`."
         raise NoOptaxError(why)
