@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from .. import __version__
 from .._diagnosis.check_command.optimizer import parse_name
 from .._diagnosis.check_command.params import USUAL, parse_dtypes, parse_own
+from .._diagnosis.scan.functions import faults_of
 from .._engine.release import Release, version_of
 from .._errors import CHECK_FAILED
 from .._text import closest, suggest
 from ..patches import IDS, load
 from ..patches.catalogue import REMOVED
-from ..patches.functions import faults_of
 from ..patches.releases import TESTED
 
 if TYPE_CHECKING:
