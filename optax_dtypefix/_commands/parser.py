@@ -76,9 +76,9 @@ optax does not show a fault that is listed for this release.
 """
 
 _CHECK = """\
-Check your own optimizer on stock and on patched optax, in separate processes: dtypes, values, and
-which patches it needs. TARGET is a transformation, or a function that takes no arguments and
-returns one. The file or module is imported, not run as __main__.
+Check your own optimizer on stock and on patched optax, in separate processes: dtypes, values in
+half precision, and which patches it needs. TARGET is a transformation, or a function that takes no
+arguments and returns one. The file or module is imported, not run as __main__.
 """
 
 _CHECK_EPILOG = """\
@@ -93,7 +93,6 @@ if a problem stays on patched optax:
   float64, int64              give the constants in your code the dtypes of the leaves
   off, stalls, not finite     keep these params in float32, or use optax_dtypefix.master_weights(tx)
   apply_updates               keep a number that is alone in float32, or use master_weights(tx)
-  zero updates after NaN      put zero_nans first: optax.chain(optax.zero_nans(), ...)
   an error                    the message has its line; or give --params like your own
   broken by the patches       report it; until then, try OPTAX_DTYPEFIX_DISABLE=PATCH
 
