@@ -114,7 +114,7 @@ def test_what_stalls_in_half_precision_is_affected(
 ) -> None:
     found = compare(parse_name(f"{script}:{name}"), parse_dtypes("bfloat16"), x64=False)
     (check,) = found.checks
-    assert found.verdict is Verdict.FIXED, found.as_text(verbose=True)
+    assert found.verdict is Verdict.FIXED, found.rows(verbose=True)
     assert set(check.needs) >= needs
     assert first in check.stock["problems"][0]["text"]
 
@@ -143,8 +143,8 @@ def test_an_optimizer_may_be_fine(script: Path) -> None:
     found = compare(parse_name("train:tx"), parse_dtypes("float32"), x64=False)
     assert script.exists()
     assert found.verdict is Verdict.FINE
-    assert found.as_text().splitlines()[:3] == ["tx, float32", "  stock    ok", "  patched  ok"]
-    assert found.as_text().endswith(": not affected.")
+    assert found.rows()[:3] == ["tx, float32", "  stock    ok", "  patched  ok"]
+    assert found.conclusion.endswith(": not affected.")
 
 
 def test_what_the_settings_switch_off_stays(command: Python) -> None:
@@ -172,7 +172,7 @@ def test_what_no_patch_changes_is_not_blamed_on_optax() -> None:
     def conclusion(*checks: ParamsCheck) -> list[str]:
         found = OptimizerCheck(OptimizerName("train.py", "soap"), report, checks)
         assert found.verdict is Verdict.STAYS
-        return found.as_text().splitlines()
+        return [*found.rows(), *found.conclusion.splitlines()]
 
     alike = ParamsCheck(default_params("float32"), side, side)
     assert conclusion(alike)[-3:] == [
