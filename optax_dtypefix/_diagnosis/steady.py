@@ -81,13 +81,11 @@ class Problem:
         if sum(leaf.size for leaf in leaves(shapes)) > _MOST:
             raise ValueError("the shapes are too large")
         self.params, self.grads = tree_map(draw, shapes)
+        losses = {name: arg for name, arg in extra_args.items() if hasattr(arg, "dtype")}
         self._extra_args = {
-            name: self.grads
-            if name == "grad"
-            else arg
-            if callable(arg)
-            else jnp.ones((), arg.dtype)
-            for name, arg in extra_args.items()
+            **extra_args,
+            **{name: jnp.ones((), loss.dtype) for name, loss in losses.items()},
+            **({"grad": self.grads} if "grad" in extra_args else {}),
         }
 
     def _update(self, wide: bool, grads: PyTree, state: PyTree, params: PyTree) -> Any:

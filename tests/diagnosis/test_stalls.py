@@ -97,7 +97,7 @@ def test_numbers_that_are_not_finite_are_found(first: int) -> None:
 
 
 def test_what_grows_beyond_float16_is_not_compared() -> None:
-    tx = stateful(lambda _: (), lambda g, state: (g["w"].astype(jnp.float32) * 1e5, state))
+    tx = stateful(lambda _: (), lambda _, state: (jnp.float32(1e6), state))
     assert stalls(tx, {"w": jax.ShapeDtypeStruct((8, 12), jnp.float16)}) == ([], [])
 
 
