@@ -137,7 +137,8 @@ class Problem:
                 after = optax.apply_updates(params, updates)
                 moved, asked = _moves(params, updates, after)
                 params = _like(tree_map(_bounded, after), params)
-            new = Sums(*map(_float32, (leaves(updates), leaves(wanted), moved, asked)))
+            every = (leaves(updates), leaves(wanted), moved, asked)
+            new = Sums(*(list(map(_stored, flat)) for flat in every))
             states = params, _like(user, user_like), _like(wide, wide_like)
             return (states, tree_map(jnp.add, sums, new)), None
 
@@ -183,7 +184,7 @@ def _outline(init: Any, params: PyTree) -> Any:
 
 def _moves(params: PyTree, updates: PyTree, after: PyTree) -> tuple[list[Any], list[Any]]:
     """Return how far each param moves, and how far it should; 0 where its size is 2 or more."""
-    befores, asked = _float32(leaves(params)), _float32(leaves(updates))
+    befores, asked = (list(map(_stored, leaves(tree))) for tree in (params, updates))
     moves = [_stored(leaf) - before for leaf, before in zip(leaves(after), befores)]
     inside = [jnp.abs(before) < 2.0 for before in befores]
     moved, asked = (
@@ -193,7 +194,7 @@ def _moves(params: PyTree, updates: PyTree, after: PyTree) -> tuple[list[Any], l
 
 
 def _stored(leaf: Any) -> Any:
-    """Return a param in float32 as it is stored: XLA leaves out a cast there and back."""
+    """Return a leaf in float32 as it is stored: XLA leaves out a cast there and back."""
     wide = jnp.real(leaf).astype(jnp.float32)
     if not has_16_bits(leaf):
         return wide
@@ -225,10 +226,6 @@ def _wide(tree: PyTree) -> PyTree:
         return jnp.asarray(leaf, jnp.float32) if is_number(leaf) and has_16_bits(leaf) else leaf
 
     return tree_map(widen, tree)
-
-
-def _float32(flat: list[Any]) -> list[Any]:
-    return [jnp.real(leaf).astype(jnp.float32) for leaf in flat]
 
 
 def _like(tree: PyTree, like: PyTree) -> PyTree:
