@@ -57,11 +57,8 @@ if TYPE_CHECKING:
     )
     from ._diagnosis.result import (
         Check as Check,
-        ValueCheck as ValueCheck,
-        ValueProblem as ValueProblem,
         Violation as Violation,
     )
-    from ._diagnosis.values import check_values as check_values
     from ._engine.state import State as State
     from ._multihost import (
         assert_same_on_all_processes as assert_same_on_all_processes,
@@ -74,8 +71,7 @@ _LATER = {
     "_contract.migrate": ("StateChange", "migrate_state"),
     "_contract.preserve": ("preserve_dtypes",),
     "_diagnosis.report": ("PatchStatus", "Report"),
-    "_diagnosis.result": ("Check", "ValueCheck", "ValueProblem", "Violation"),
-    "_diagnosis.values": ("check_values",),
+    "_diagnosis.result": ("Check", "Violation"),
     "_engine.state": ("State",),
     "_multihost": ("assert_same_on_all_processes",),
 }

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from .. import __version__
 from .._diagnosis.check_command.optimizer import parse_name
 from .._diagnosis.check_command.params import USUAL, parse_dtypes, parse_own
+from .._diagnosis.scan.functions import faults_of
 from .._engine.release import VERSION, Release, version_of
 from .._environment import CHECK_FAILED
 from .._text import closest
 from ..patches import IDS, load
 from ..patches.catalogue import REMOVED
-from ..patches.functions import faults_of
 from ..patches.releases import TESTED
 
 if TYPE_CHECKING:
@@ -67,9 +67,9 @@ optax does not show a fault that is listed for this release.
 """
 
 _CHECK = """\
-Check your own optimizer on stock and on patched optax, in separate processes: dtypes, values, and
-which patches it needs. TARGET is a transformation, or a function that takes no arguments and
-returns one. The file or module is imported, not run as __main__.
+Check your own optimizer on stock and on patched optax, in separate processes: dtypes, values in
+half precision, and which patches it needs. TARGET is a transformation, or a function that takes no
+arguments and returns one. The file or module is imported, not run as __main__.
 """
 
 _CHECK_EPILOG = """\
@@ -84,7 +84,6 @@ if a problem stays on patched optax:
   float64, int64              give the constants in your code the dtypes of the leaves
   off, stalls, not finite     keep these params in float32, or use optax_dtypefix.master_weights(tx)
   apply_updates               keep a number that is alone in float32, or use master_weights(tx)
-  zero updates after NaN      put zero_nans first: optax.chain(optax.zero_nans(), ...)
   an error                    the message has its line; or give --params like your own
   broken by the patches       report it; until then, try OPTAX_DTYPEFIX_DISABLE=PATCH
 

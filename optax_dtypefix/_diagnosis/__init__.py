@@ -1,4 +1,4 @@
-"""Show faults: ``check``, ``check_values``, ``doctor``, ``scan`` and the reproducers.
+"""Show faults: ``check``, ``doctor``, ``scan`` and the reproducers.
 
 A program that trains on a tested release imports nothing of it.
 """

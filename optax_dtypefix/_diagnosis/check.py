@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import re
+import sysconfig
+import traceback
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 
-from .._contract.dtypes import REAL, PyTree, dtype_of, is_weak, kind_of, leaves
+from .._api import get_engine
+from .._contract.dtypes import REAL, PyTree, dtype_of, is_number, is_weak, kind_of, leaves
 from .._contract.updates import limits
 from .._contract.wrong_arguments import refuse_wrong
+from .._engine.built_before import builder_of, parts_of
 from .._errors import summarize
+from .._loaded_stock import builder_elsewhere
 from .jaxpr import DOUBLE, float64_inside
 from .result import Check, Violation
-from .run_check import run_check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from .._engine.engine import Engine
+
 _LONG = (jnp.int64, jnp.uint64)
+# Wherever they are installed: with ``pip install --user``, for example, not in ``purelib``.
+_LIBRARIES = (__name__.partition(".")[0], "jax", "jaxlib", "optax")
+_MISSING = re.compile(r"missing \d+ required (?:keyword-only |positional )?arguments?: (.+)")
 
 
 def check(tx: Any, params: PyTree, grads: PyTree = None, **extra_args: Any) -> Check:
@@ -49,12 +60,16 @@ def check(tx: Any, params: PyTree, grads: PyTree = None, **extra_args: Any) -> C
     """
     refuse_wrong("check", tx, params)
     grads = params if grads is None else grads
-
-    def find() -> list[Violation]:
+    failure: Exception | None = None
+    try:
         problem = TracedStep(tx, params, grads, extra_args, state_asks=True)
-        return [*problem.step(), *problem.cond()]
-
-    return run_check("check", tx, params, find)
+        violations = (*problem.step(), *problem.cond())
+    except Exception as error:  # Reported, not swallowed: it is in the result, with its cause.
+        # A generator of ours turns StopIteration into RuntimeError.
+        failure = error.__cause__ if isinstance(error.__cause__, StopIteration) else error
+        message = summarize(failure) + line_of(failure) + _advice_on(failure, params)
+        violations = (Violation("error", "", message),)
+    return Check(violations, failure, list_built_before(tx, get_engine()))
 
 
 class TracedStep:
@@ -195,3 +210,39 @@ def _is_abstract(value: Any) -> bool:
 
 def _shape(leaf: Any) -> Any:
     return jax.ShapeDtypeStruct(getattr(leaf, "shape", ()), dtype_of(leaf))
+
+
+def list_built_before(tx: Any, engine: Engine) -> tuple[str, ...]:
+    """Name the functions that built parts of a transformation before or where they were stock."""
+    functions = [f for f in parts_of(tx, engine.package) if type(f) in (FunctionType, MethodType)]
+    known = engine.built_before or ()
+    elsewhere = set(filter(None, map(builder_elsewhere, functions)))
+    return tuple(sorted(elsewhere.union(builder_of(f) for f in functions if f in known)))
+
+
+def line_of(error: BaseException) -> str:
+    """Return the innermost line that is in no installed package, and not in this one."""
+    installed = (*map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), "<")
+    lines = [
+        f" ({frame.f_code.co_filename}:{line})"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if not frame.f_code.co_filename.startswith(installed)
+        and str(frame.f_globals.get("__name__")).partition(".")[0] not in _LIBRARIES
+    ]
+    return lines[-1] if lines else ""
+
+
+def _advice_on(error: BaseException, params: PyTree) -> str:
+    found = _MISSING.search(str(error)) if isinstance(error, TypeError) else None
+    names = re.findall(r"'(\w+)'", found[1]) if found else []
+    if names:
+        given = ", ".join(f"{name}=..." for name in names)
+        return f" The update needs {' and '.join(names)}: call check(tx, params, {given})."
+    if "batch dimension" in str(error):  # Of DP-SGD.
+        return " Call check(tx, params, grads), with grads of the shapes (batch, *param.shape)."
+    if not all(map(is_number, leaves(params))):
+        return (
+            " Some leaves of params are no arrays. Pass the arrays alone: of an Equinox model "
+            "`eqx.filter(model, eqx.is_inexact_array)`."
+        )
+    return ""

@@ -94,24 +94,18 @@ class Diagnosis:
             "faults": [dataclasses.asdict(row) for row in self.rows],
         }
 
-    def as_text(
+    def rows_as_text(
         self, width: int, *, verbose: bool = False, paint: Callable[[str], str] = str
-    ) -> str:
-        """Return the versions, a table, and the conclusion; details of what was asked for.
+    ) -> list[str]:
+        """Return the versions and a table, or details of what was asked for.
+
+        The lines of some patches are the first of those of all, but not with ``verbose``: there,
+        columns are as wide as their widest cells.
 
         Args:
           width: the number of columns.
           verbose: one line a fault, with its messages, in place of one line a patch.
           paint: adds colour to a cell.
-        """
-        return "\n".join([*self.rows_as_text(width, verbose=verbose, paint=paint), self.conclusion])
-
-    def rows_as_text(
-        self, width: int, *, verbose: bool = False, paint: Callable[[str], str] = str
-    ) -> list[str]:
-        """Return the text before the conclusion: of some patches, it is the start of that of all.
-
-        But not with ``verbose``, whose columns are as wide as their widest cells.
         """
         if self.asked:
             return [in_detail([*mine], paint) for _, mine in self._by_patch]
@@ -167,8 +161,7 @@ def diagnose(ids: Sequence[str], show: Callable[[Diagnosis], None] | None = None
         if show and all(process.entries for process in written):
             show(_read(*written, asked=bool(ids), complete=False))
 
-    meanwhile = show_so_far if show else None
-    workers = run_workers(_WRITE_OUTCOMES, ids, STOCK_AND_PATCHED, meanwhile)
+    workers = run_workers(_WRITE_OUTCOMES, ids, STOCK_AND_PATCHED, show_so_far)
     return _read(*workers.values(), asked=bool(ids), complete=True)
 
 

@@ -1,4 +1,4 @@
-"""Train on steady gradients for long, as a program does: find updates and params that stall.
+"""Train on steady gradients for long, as a program does, in the user's dtypes and in float32.
 
 Two states run side by side, one in the user's dtypes and one in float32. Both are given the same
 gradients and params in each step. The params are those of the user's run, moved by
@@ -8,32 +8,23 @@ the params and the sum of the updates arises in ``apply_updates``.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import inspect
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from .._contract.dtypes import PyTree, has_16_bits, is_inexact, is_number, leaves, tree_map
-from .._errors import summarize
-from .result import Violation
-from .trial import Run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from .random_problem import Inputs, RandomProblem
+from .._contract.master_weights import requested_by
+from .jaxpr import equations
 
 STEPS = 2000
 """Steps of the run. A second moment in bfloat16 stalls before, at half of its value."""
 
-LEAST = 64
-"""Size to which large dimensions are shrunk: noise averages out over many params."""
-
-_BLOCK = 100
-"""Steps that are compiled as one loop. Updates are averaged over the last of them."""
+BLOCK = 100
+"""Steps that are compiled as one loop."""
 
 _NOISE = 0.05
 """Largest noise of a gradient, as a fraction. No two steps have the same data, as in a program."""
@@ -41,34 +32,14 @@ _NOISE = 0.05
 _MOST = 2**17
 """Numbers in gradients and params up to which the run takes a few seconds."""
 
-_OFF = 0.1
-"""An update may be off by this fraction after ``STEPS``."""
+_SIZES = (64, 128, 256)
+"""The sizes to try for large dimensions, in this order. Adafactor factors from 128 on."""
 
-_LOST = 0.25
-"""So much of the way may params lose, beyond the noise of rounding."""
-
-_SIGMAS = 4.0
-"""Noise of rounding that is no violation, in standard deviations."""
-
-_UNITS = 4.0
-"""Distances of two params that all updates of a step must have together, or no param may move.
-
-With the user's larger shapes they have more.
-"""
-
-_ENDED = 1e-4
-"""Updates below this fraction of the largest are the end of a schedule: the last may be no 0."""
-
-_TINY = 2.0**-23
-"""Twice the smallest float16 above zero."""
-
-_LARGEST = 2.0**15
-"""Updates are compared up to this size, which float16 has: an estimate may grow without end."""
-
-_GRADIENTS = "after steady gradients"
+_RANDOM = {"threefry2x32", "random_bits", "random_seed", "random_wrap", "rng_bit_generator"}
+"""Primitives that draw random numbers."""
 
 
-class _Sums(NamedTuple):
+class Sums(NamedTuple):
     """Sums over the steps of a block: a list with an array for each leaf.
 
     Attributes:
@@ -84,164 +55,136 @@ class _Sums(NamedTuple):
     asked: list[Any]
 
 
-def find_stalls(
-    problem: RandomProblem, apply_updates: Callable[..., PyTree], notes: dict[str, None]
-) -> Iterator[Violation]:
-    """Run a problem with steady gradients, and yield which updates and params are wrong.
+class Problem:
+    """A transformation with params and gradients, as on a slope without end.
+
+    Numbers have sizes between 0.5 and 1.5; a loss is 1.
 
     Args:
-      problem: to be run. Without half precision nothing stalls, and gradients of a given loss are
-        not steady: then nothing is run.
-      apply_updates: that of optax.
-      notes: gets why the problem is not run.
+      tx: the transformation.
+      params: tree of ``jax.ShapeDtypeStruct``. Large dimensions are shrunk.
+      grads: tree of ``jax.ShapeDtypeStruct``.
+      extra_args: of ``update``: functions, ``grad``, and losses.
     """
-    first = problem.steady(np.random.default_rng(0))
-    if not problem.half or problem.coarse or problem.loss is not None:
-        return
-    if sum(map(np.size, first.arrays)) > _MOST:
-        notes["shapes too large for a run with steady gradients"] = None
-        return
-    try:
-        params, blocks = _run(problem, first, apply_updates)
-    except Exception as error:  # Its state may change, so that no loop takes it.
-        notes[f"no run with steady gradients: {summarize(error)}"] = None
-        return
-    if not (problem.is_random(first) or Run(problem, first).rounds_params):
-        for i, where in enumerate(problem.paths):
-            count = _blocks_with_updates(blocks, i)
-            block, steps = blocks[count - 1], count * _BLOCK
-            if steps < STEPS:
-                notes[f"no updates after step {steps}: compared up to there"] = None
-            yield from _wrong_update(where, block.got[i] / _BLOCK, block.wanted[i] / _BLOCK, steps)
-    flat, _ = jax.tree_util.tree_flatten_with_path(params)
-    rounded = [
-        (
-            f"params{jax.tree_util.keystr(path)}",
-            *(sum(column) for column in zip(*((b.moved[i], b.asked[i]) for b in blocks))),
-            float(jnp.finfo(param.dtype).eps),
+
+    def __init__(self, tx: Any, params: PyTree, grads: PyTree, extra_args: dict[str, Any]) -> None:
+        random = np.random.default_rng(0)
+
+        def draw(leaf: Any) -> Any:
+            numbers = random.uniform(0.5, 1.5, leaf.shape) * random.choice((-1.0, 1.0), leaf.shape)
+            if not is_inexact(leaf):  # None becomes zero.
+                numbers = np.sign(numbers) * np.ceil(np.abs(numbers))
+            return jnp.asarray(numbers.astype(leaf.dtype))
+
+        self._tx = tx
+        shapes = _shrunk(tx.init, params, grads)
+        if sum(leaf.size for leaf in leaves(shapes)) > _MOST:
+            raise ValueError("the shapes are too large")
+        self.params, self.grads = tree_map(draw, shapes)
+        losses = {name: arg for name, arg in extra_args.items() if hasattr(arg, "dtype")}
+        self._extra_args = {
+            **extra_args,
+            **{name: jnp.ones((), loss.dtype) for name, loss in losses.items()},
+            **({"grad": self.grads} if "grad" in extra_args else {}),
+        }
+
+    def _update(self, wide: bool, grads: PyTree, state: PyTree, params: PyTree) -> Any:
+        """Return the updates and the next state; in float32 if ``wide``."""
+        given = (grads, state, params, self._extra_args)
+        grads, state, params, extra_args = _wide(given) if wide else given
+        return self._tx.update(grads, state, params, **extra_args)
+
+    def why_incomparable(self) -> str:
+        """Say why float32 gives other updates, if it does."""
+
+        def first() -> Any:
+            state = self._tx.init(self.params)
+            return leaves(self._update(False, self.grads, state, self.params)[0])
+
+        if requested_by(self._tx.init(self.params)):
+            return "updates hold the rounding of the params"
+        names = {equation.primitive.name for equation in equations(jax.make_jaxpr(first)().jaxpr)}
+        return "updates are random" if names & _RANDOM else ""
+
+    def run(self) -> list[Sums]:
+        """Return the sums of each block of steps."""
+        import optax
+
+        params, mean = self.params, self.grads
+        # The dtypes that the states have from the second step on.
+        start = params, self._tx.init(params), _wide(self._tx.init(_wide(params)))
+        updates_like, user_like = jax.eval_shape(
+            functools.partial(self._update, False), mean, start[1], params
         )
-        for i, (path, param) in enumerate(flat if blocks[-1].moved else ())
-        if has_16_bits(param)
-    ]
-    units = sum(np.sum(np.abs(asked)) / unit for _, _, asked, unit in rounded) / STEPS
-    if units > _UNITS or not problem.shrunk:
-        for one in rounded:
-            yield from _wrong_param(*one)
+        _, wide_like = jax.eval_shape(functools.partial(self._update, True), mean, start[2], params)
+        wide_like = jax.eval_shape(_wide, wide_like)
+        is_applied = _shapes(updates_like) == _shapes(params)  # Not those of ``lookahead``.
+        zeros = [jnp.zeros(leaf.shape, jnp.float32) for leaf in leaves(updates_like)]
+        no_sums = Sums(zeros, zeros, *([zeros, zeros] if is_applied else [[], []]))
+
+        most = max(leaf.size for leaf in leaves(mean))
+        noise = np.random.default_rng(0).uniform(1.0 - _NOISE, 1.0 + _NOISE, STEPS + most)
+        table = jnp.asarray(noise, jnp.float32)
+
+        def step(carry: Any, count: Any) -> tuple[Any, None]:
+            (params, user, wide), sums = carry
+            grads = _noisy(mean, table, count)
+            updates, user = self._update(False, grads, user, params)
+            wanted, wide = self._update(True, grads, wide, params)
+            moved: list[Any] = []
+            asked: list[Any] = []
+            if is_applied:
+                after = optax.apply_updates(params, updates)
+                moved, asked = _moves(params, updates, after)
+                params = _like(tree_map(_bounded, after), params)
+            every = (leaves(updates), leaves(wanted), moved, asked)
+            new = Sums(*(list(map(_stored, flat)) for flat in every))
+            states = params, _like(user, user_like), _like(wide, wide_like)
+            return (states, tree_map(jnp.add, sums, new)), None
+
+        @jax.jit
+        def block(states: Any, counts: Any) -> Any:
+            return jax.lax.scan(step, (states, no_sums), counts)[0]
+
+        states = params, _like(start[1], user_like), _like(start[2], wide_like)
+        blocks = []
+        for counts in np.arange(STEPS).reshape(-1, BLOCK):
+            states, sums = block(states, counts)
+            blocks.append(tree_map(lambda leaf: np.asarray(leaf, np.float64), sums))
+        return blocks
 
 
-def _blocks_with_updates(blocks: list[_Sums], leaf: int) -> int:
-    """Count the blocks up to the last one with updates: a schedule may end at 0 before."""
-    sizes = [np.abs(block.wanted[leaf]) + np.abs(block.got[leaf]) for block in blocks]
-    totals = [float(np.sum(size)) for size in sizes]
-    ended = _ENDED * max(totals)
-    return next((n for n in range(len(totals), 0, -1) if not totals[n - 1] <= ended), len(totals))
+def _shrunk(init: Any, params: PyTree, grads: PyTree) -> tuple[PyTree, PyTree]:
+    """Shrink large dimensions: noise of rounding averages out over few numbers too.
 
-
-def _wrong_update(where: str, got: Any, wanted: Any, steps: int) -> Iterator[Violation]:
-    if not np.all(np.abs(wanted) < _LARGEST):
-        return
-    if not np.all(np.isfinite(got)):
-        message = "nan" if np.any(np.isnan(got)) else "inf"
-        yield Violation("not finite", where, message, steps, _GRADIENTS)
-        return
-    error, size = (float(np.sum(np.abs(update))) for update in (got - wanted, wanted))
-    if error <= max(_OFF * size, _TINY * np.size(wanted)):
-        return
-    times = float(np.sum(got * wanted) / np.sum(wanted * wanted))
-    if times == 0.0:
-        yield Violation("stalls", where, f"zero instead of {size:.2g}", steps, _GRADIENTS)
-    elif times > 1.0 + _OFF / 2:
-        message = f"updates {times:.2f} times too large"
-        yield Violation("update", where, message, steps, _GRADIENTS)
-    elif times < 1.0 - _OFF / 2:
-        message = f"updates too small, {times:.2f} of their size"
-        yield Violation("update", where, message, steps, _GRADIENTS)
-    else:
-        message = f"updates off by {error / size:.0%}"
-        yield Violation("update", where, message, steps, _GRADIENTS)
-
-
-def _wrong_param(where: str, moved: Any, asked: Any, unit: float) -> Iterator[Violation]:
-    """Compare how far params of sizes up to 2 moved with the sum of their updates.
-
-    Args:
-      where: key path.
-      moved: the way of each number.
-      asked: its updates.
-      unit: the distance of two params. Rounding up and down has a variance of this times the way.
+    Equal dimensions stay equal, and a longer one stays longer. The state must have the same
+    structure, ranks and dimensions of size 1: then adafactor factors what it factored.
     """
-    way = np.abs(asked)
-    missing = way - moved * np.sign(asked)
-    if not (np.all(np.isfinite(missing)) and np.any(way)):
-        return
-    # Some numbers may stall and others not; and noise averages out over many.
-    single = np.sum(np.maximum(0.0, missing - _SIGMAS * np.sqrt(unit * way)))
-    together = np.sum(missing) - _SIGMAS * np.sqrt(unit * np.sum(way))
-    if max(single, together) > _LOST * np.sum(way):
-        share = 1.0 - np.sum(np.maximum(0.0, missing)) / np.sum(way)
-        only = f"moves params only {share:.2f} of the way"
-        message = f"apply_updates {only if share > 0.01 else 'does not move params'}"
-        yield Violation("params", where, message, STEPS, _GRADIENTS)
+    every = leaves((params, grads))
+    for size in _SIZES:
+        large = sorted({n for leaf in every for n in leaf.shape if n >= size})
+        smaller = {n: min(n, size + i) for i, n in enumerate(large)}
+        shrink = functools.partial(_resized, smaller)
+        small = tree_map(shrink, params), tree_map(shrink, grads)
+        with contextlib.suppress(Exception):  # It may be too small for ``init``, as for muon.
+            if _outline(init, small[0]) == _outline(init, params):
+                return small
+    return params, grads
 
 
-def _run(
-    problem: RandomProblem, first: Inputs, apply_updates: Callable[..., PyTree]
-) -> tuple[PyTree, list[_Sums]]:
-    """Return the first params, and the sums of each block of steps."""
-    params, mean, extra_args = problem.arguments(first, exact=False)
-    # Without its ``jit``, which returns copies: ``apply_updates`` knows the updates themselves.
-    own_update = inspect.unwrap(problem.update)
+def _resized(sizes: dict[int, int], leaf: Any) -> Any:
+    return jax.ShapeDtypeStruct([sizes.get(n, n) for n in leaf.shape], leaf.dtype)
 
-    def update(wide: bool, grads: PyTree, state: PyTree, params: PyTree) -> tuple[PyTree, PyTree]:
-        given = (grads, state, params, extra_args)
-        result: tuple[PyTree, PyTree] = own_update(*(_wide(given) if wide else given))
-        return result
 
-    # The dtypes that the states have from the second step on.
-    start = params, problem.init(params), _wide(problem.init(_wide(params)))
-    updates_like, user_like = jax.eval_shape(
-        functools.partial(update, False), mean, start[1], params
-    )
-    _, wide_like = jax.eval_shape(functools.partial(update, True), mean, start[2], params)
-    wide_like = jax.eval_shape(_wide, wide_like)
-    is_applied = _shapes(updates_like) == _shapes(params)  # Not those of ``lookahead``.
-    zeros = [jnp.zeros(leaf.shape, jnp.float32) for leaf in leaves(updates_like)]
-    no_sums = _Sums(zeros, zeros, *([zeros, zeros] if is_applied else [[], []]))
-
-    most = max(leaf.size for leaf in leaves(mean))
-    noise = np.random.default_rng(0).uniform(1.0 - _NOISE, 1.0 + _NOISE, STEPS + most)
-    table = jnp.asarray(noise, jnp.float32)
-
-    def step(carry: Any, count: Any) -> tuple[Any, None]:
-        (params, user, wide), sums = carry
-        grads = _noisy(mean, table, count)
-        updates, user = update(False, grads, user, params)
-        wanted, wide = update(True, grads, wide, params)
-        moved: list[Any] = []
-        asked: list[Any] = []
-        if is_applied:
-            after = apply_updates(params, updates)
-            moved, asked = _moves(params, updates, after)
-            params = _like(tree_map(_bounded, after), params)
-        new = _Sums(*map(_float32, (leaves(updates), leaves(wanted), moved, asked)))
-        states = params, _like(user, user_like), _like(wide, wide_like)
-        return (states, tree_map(jnp.add, sums, new)), None
-
-    @jax.jit
-    def block(states: Any, counts: Any) -> Any:
-        return jax.lax.scan(step, (states, no_sums), counts)[0]
-
-    states = params, _like(start[1], user_like), _like(start[2], wide_like)
-    blocks = []
-    for counts in np.arange(STEPS).reshape(-1, _BLOCK):
-        states, sums = block(states, counts)
-        blocks.append(tree_map(lambda leaf: np.asarray(leaf, np.float64), sums))
-    return params, blocks
+def _outline(init: Any, params: PyTree) -> Any:
+    state = jax.eval_shape(init, params)
+    ones = [[n == 1 for n in leaf.shape] for leaf in leaves(state)]
+    return jax.tree_util.tree_structure(state), ones
 
 
 def _moves(params: PyTree, updates: PyTree, after: PyTree) -> tuple[list[Any], list[Any]]:
     """Return how far each param moves, and how far it should; 0 where its size is 2 or more."""
-    befores, asked = _float32(leaves(params)), _float32(leaves(updates))
+    befores, asked = (list(map(_stored, leaves(tree))) for tree in (params, updates))
     moves = [_stored(leaf) - before for leaf, before in zip(leaves(after), befores)]
     inside = [jnp.abs(before) < 2.0 for before in befores]
     moved, asked = (
@@ -251,7 +194,7 @@ def _moves(params: PyTree, updates: PyTree, after: PyTree) -> tuple[list[Any], l
 
 
 def _stored(leaf: Any) -> Any:
-    """Return a param in float32 as it is stored: XLA leaves out a cast there and back."""
+    """Return a leaf in float32 as it is stored: XLA leaves out a cast there and back."""
     wide = jnp.real(leaf).astype(jnp.float32)
     if not has_16_bits(leaf):
         return wide
@@ -272,16 +215,17 @@ def _noisy(mean: PyTree, table: Any, step: Any) -> PyTree:
 
 
 def _bounded(param: Any) -> Any:
-    """Keep away from infinity: the gradients never end."""
-    return jnp.clip(param, -2.0, 2.0) if jnp.issubdtype(param.dtype, jnp.floating) else param
+    """Keep away from infinity: the gradients never end. NaN would reach both states."""
+    if not jnp.issubdtype(param.dtype, jnp.floating):
+        return param
+    return jnp.clip(jnp.nan_to_num(param), -2.0, 2.0)
 
 
 def _wide(tree: PyTree) -> PyTree:
-    return tree_map(lambda x: jnp.asarray(x, jnp.float32) if has_16_bits(x) else x, tree)
+    def widen(leaf: Any) -> Any:
+        return jnp.asarray(leaf, jnp.float32) if is_number(leaf) and has_16_bits(leaf) else leaf
 
-
-def _float32(flat: list[Any]) -> list[Any]:
-    return [jnp.real(leaf).astype(jnp.float32) for leaf in flat]
+    return tree_map(widen, tree)
 
 
 def _like(tree: PyTree, like: PyTree) -> PyTree:

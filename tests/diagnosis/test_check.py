@@ -40,7 +40,7 @@ def kinds(report: Any) -> list[str]:
 def test_a_transformation_that_keeps_dtypes_is_ok() -> None:
     report = optax_dtypefix.check(optax.adam(1e-3), shapes(jnp.bfloat16))
     assert report.ok
-    assert str(report) == "dtypes: ok; values: not checked, see check_values"
+    assert str(report) == "dtypes: ok; values: not checked, see `optax-dtypefix check --help`"
     report.raise_if_broken()
 
 
@@ -237,3 +237,38 @@ def test_editors_know_what_the_wrappers_return() -> None:
 def test_the_name_of_a_function_has_no_original() -> None:
     with pytest.raises(TypeError, match=r"'adam' is not a function. Write original.optax.adam.\."):
         optax_dtypefix.original("adam")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((optax.adam, shapes(jnp.float32)), r"Did you mean check\(optax\.adam\(\.\.\.\), params\)"),
+        ((optax.MultiSteps, shapes(jnp.float32)), r"Did you mean check\(optax\.MultiSteps\("),
+        ((shapes(jnp.float32), optax.sgd(0.1)), "arguments are swapped"),
+        ((optax.sgd(0.1), None), "params is None"),
+        ((optax.sgd(0.1), {}), "params has no arrays"),
+        (("adam", shapes(jnp.float32)), "'adam' is not a gradient transformation"),
+        (
+            (lambda _: 0.1, shapes(jnp.float32)),
+            r"is not a gradient transformation\. Pass an object",
+        ),
+    ],
+)
+def test_wrong_arguments_get_advice(arguments: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        optax_dtypefix.check(*arguments)
+
+
+def test_missing_extra_arguments_are_named() -> None:
+    def update(grads: Any, state: Any, params: Any = None, *, value: Any, loss: Any) -> Any:
+        del params, value, loss
+        return grads, state
+
+    found = optax_dtypefix.check(transformation(update), shapes(jnp.float32))
+    call = "check(tx, params, value=..., loss=...)"
+    assert f"The update needs value and loss: call {call}." in str(found)
+
+
+def test_a_model_with_functions_gets_advice() -> None:
+    found = optax_dtypefix.check(optax.adam(0.1), {"w": jnp.ones(3), "activation": jnp.tanh})
+    assert "eqx.filter" in str(found)

@@ -95,7 +95,7 @@ def test_an_error_without_a_text_has_its_name() -> None:
 def text_of(*checks: ParamsCheck, verbose: bool = False) -> list[str]:
     report = {"optax_version": "0.2.5", "jax_version": "0.6.2", "patches": []}
     found = OptimizerCheck(OptimizerName("train.py", "make"), report, checks)
-    return found.as_text(verbose=verbose).splitlines()
+    return [*found.rows(verbose=verbose), *found.conclusion.splitlines()]
 
 
 def test_params_are_three_lines() -> None:

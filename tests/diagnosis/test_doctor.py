@@ -4,6 +4,7 @@ import dataclasses
 import importlib.metadata
 import json
 import re
+from typing import Any
 
 import pytest
 
@@ -167,6 +168,10 @@ def diagnosis(*rows: FaultResult, tested: bool = True) -> _doctor.Diagnosis:
     return _doctor.Diagnosis(report, tested, rows)
 
 
+def text_of(found: _doctor.Diagnosis, width: int, **how: Any) -> str:
+    return "\n".join([*found.rows_as_text(width, **how), found.conclusion])
+
+
 @pytest.mark.parametrize(
     ("state", "tested", "messages", "verdict", "ok"),
     [
@@ -237,7 +242,7 @@ def test_the_rows_come_one_by_one_and_do_not_change() -> None:
         ["a", "b", "long_name"],
     ]
     whole = _doctor._read(written(*stock), written(*patched), asked=False, complete=True)
-    lines = whole.as_text(60).splitlines()
+    lines = text_of(whole, 60).splitlines()
     for found in seen:
         some = found.rows_as_text(60)
         assert lines[: len(some)] == some
@@ -291,7 +296,7 @@ def row(verdict: str, stock: str | None = "wrong", patched: str | None = None) -
 )
 def test_the_conclusion_says_what_to_do_next(rows: list[FaultResult], words: list[str]) -> None:
     assert diagnosis(*rows).conclusion.splitlines() == words
-    assert diagnosis(*rows).as_text(80).endswith("\n".join(words))
+    assert text_of(diagnosis(*rows), 80).endswith("\n".join(words))
 
 
 @pytest.mark.parametrize(
@@ -309,7 +314,7 @@ def test_only_an_applied_patch_counts_as_the_fix(
 ) -> None:
     found = judged("wrong", patched, state, "why")
     assert found.verdict == verdict
-    text = dataclasses.replace(diagnosis(found), asked=True).as_text(80)
+    text = text_of(dataclasses.replace(diagnosis(found), asked=True), 80)
     assert ("\n  why\n" in text) == (state != "applied")
 
 
@@ -333,11 +338,11 @@ def test_only_an_applied_patch_counts_as_the_fix(
     ],
 )
 def test_a_patch_has_one_line(rows: list[FaultResult], summary: str) -> None:
-    lines = diagnosis(*rows).as_text(200).splitlines()
+    lines = text_of(diagnosis(*rows), 200).splitlines()
     assert lines[0] == "optax 1.2.3, jax 4.5.6"
     assert lines[2].split() == ["patch", "state", "faults"]
     assert lines[4:6] == [f"patch_id  applied  {summary}", ""]
-    assert max(map(len, diagnosis(*rows).as_text(50).splitlines()[:5])) <= 50
+    assert max(map(len, text_of(diagnosis(*rows), 50).splitlines()[:5])) <= 50
 
 
 OTHERS = f"""
@@ -427,7 +432,7 @@ def test_messages_and_names_are_not_cut(width: int) -> None:
     long = "one\n two " + "three " * 60
     found = diagnosis(row("still fails", long, long), row("fixed", long, None))
     line = " ".join(long.split())
-    assert found.as_text(width, verbose=True).splitlines()[5:7] == [
+    assert text_of(found, width, verbose=True).splitlines()[5:7] == [
         f"patch_id  fault_id  still fails  stock: {line}; patched: {line}",
         f"patch_id  fault_id  fixed        stock: {line}",
     ]
@@ -436,7 +441,7 @@ def test_messages_and_names_are_not_cut(width: int) -> None:
 
 def test_the_details_have_a_count_and_colour() -> None:
     found = dataclasses.replace(diagnosis(row("fixed"), row("still fails", "a", "b")), asked=True)
-    lines = found.as_text(80, paint=lambda cell: f"<{cell}>").splitlines()
+    lines = text_of(found, 80, paint=lambda cell: f"<{cell}>").splitlines()
     assert lines[0] == "patch_id: <applied>, <1/2 fixed; still fails: fault_id>"
     assert [line for line in lines if line.startswith("patch_id.")] == [
         "patch_id.fault_id: <fixed>",
@@ -446,4 +451,4 @@ def test_the_details_have_a_count_and_colour() -> None:
 
 def test_what_was_asked_for_and_is_not_there_is_named() -> None:
     found = dataclasses.replace(diagnosis(row("not in this release")), asked=True)
-    assert found.as_text(80) == "optax 1.2.3 does not have patch_id.fault_id."
+    assert text_of(found, 80) == "optax 1.2.3 does not have patch_id.fault_id."

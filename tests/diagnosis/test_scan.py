@@ -19,9 +19,9 @@ from hypothesis import (
 from optax_dtypefix._commands.main import main
 from optax_dtypefix._diagnosis.check_command.params import DTYPES
 from optax_dtypefix._diagnosis.scan import results
+from optax_dtypefix._diagnosis.scan.functions import KINDS, faults_of
 from optax_dtypefix._diagnosis.scan.names import names_in
 from optax_dtypefix._engine.release import Release
-from optax_dtypefix.patches.functions import KINDS, faults_of
 from optax_dtypefix.patches.releases import TESTED
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from optax_dtypefix import OptaxDtypeFixError, OptaxDtypeFixWarning
-from optax_dtypefix._diagnosis.run_check import list_built_before
+from optax_dtypefix._diagnosis.check import list_built_before
 from optax_dtypefix._engine.built_before import find_built
 from optax_dtypefix._settings import Settings
 from support.fakepackage import NAME, FakePackage, engine_of, on, patch, start

@@ -14,14 +14,14 @@ import pytest
 
 from evidence.functions.computed import computed
 from optax_dtypefix._commands.main import main
-from optax_dtypefix._engine.release import Release
-from optax_dtypefix.patches import IDS, load
-from optax_dtypefix.patches.functions import (
+from optax_dtypefix._diagnosis.scan.functions import (
     KINDS,
     faults_of,
     measured as recorded,
     table,
 )
+from optax_dtypefix._engine.release import Release
+from optax_dtypefix.patches import IDS, load
 from optax_dtypefix.patches.releases import TESTED
 from support.processes import json_of
 

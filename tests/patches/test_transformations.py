@@ -22,8 +22,8 @@ from evidence.audit.known_exceptions import reason_for, reason_to_narrow
 from evidence.audit.measure import _trees, extra_args_of
 from evidence.audit.regimes import REGIMES, Regime
 from optax_dtypefix._diagnosis.import_optax import import_optax
+from optax_dtypefix._diagnosis.scan.functions import faults_of
 from optax_dtypefix._engine.release import Release
-from optax_dtypefix.patches.functions import faults_of
 from optax_dtypefix.patches.wrapped import BUILDERS, WRAPPED
 from support.contract import Step, broken, narrower, one_step, program
 from support.nodes import Converting, Matrix

@@ -126,10 +126,6 @@ class OptimizerCheck:
             **self.report,
         }
 
-    def as_text(self, *, verbose: bool = False) -> str:
-        """Return some lines for each params, and the conclusion; all problems if ``verbose``."""
-        return "\n".join([*self.rows(verbose=verbose), self.conclusion])
-
     @property
     def conclusion(self) -> str:
         """Whether the optimizer is affected, what is not checked, and what to do next."""
@@ -198,25 +194,22 @@ def compare(
     mode = "x64" if x64 or any(params.needs_x64 for params in every) else "x32"
     arguments = (*name, mode, *(params.params for params in every))
 
-    def show_so_far(written: list[Written]) -> None:
-        checks = tuple(ParamsCheck(*one) for one in zip(every, *map(_findings, written)))
+    def check_of(report: Mapping[str, Any], *sides: list[Mapping[str, Any]]) -> OptimizerCheck:
+        checks = tuple(ParamsCheck(*one) for one in zip(every, *sides))
         for check in checks:
             refuse_unfit(name, check)
-        if show:
-            show(OptimizerCheck(name, {}, checks))
+        return OptimizerCheck(name, report, checks)
 
-    meanwhile = show_so_far if show else None
-    workers = run_workers(_WRITE_FINDINGS, arguments, STOCK_AND_PATCHED, meanwhile)
-    stock, patched = workers.values()
-    reports = [entry["report"] for entry in patched.entries if "report" in entry]
-    failures = [entry["failure"] for entry in patched.entries if "failure" in entry]
+    def show_so_far(written: list[Written]) -> None:
+        if show:
+            show(check_of({}, *map(_findings, written)))
+
+    workers = run_workers(_WRITE_FINDINGS, arguments, STOCK_AND_PATCHED, show_so_far)
+    reports = [entry["report"] for entry in workers["patched"].entries if "report" in entry]
+    failures = [entry["failure"] for entry in workers["patched"].entries if "failure" in entry]
     if failures:
         raise OptimizerError(failures[0])
-    found = zip(every, found_by(stock, len(every)), found_by(patched, len(every)))
-    checks = tuple(ParamsCheck(*one) for one in found)
-    for check in checks:
-        refuse_unfit(name, check)
-    return OptimizerCheck(name, reports[-1], checks)
+    return check_of(reports[-1], *(found_by(written, len(every)) for written in workers.values()))
 
 
 def found_by(written: Written, count: int) -> list[Mapping[str, Any]]:

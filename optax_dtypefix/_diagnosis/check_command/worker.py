@@ -14,12 +14,10 @@ import jax.numpy as jnp
 from ..._api import status
 from ..._contract.dtypes import leaves, tree_map
 from ..._errors import summarize
-from ..check import check
+from ..check import check, line_of
 from ..import_optax import import_optax
 from ..processes import counts_so_far, lines_to, patches_at_work
-from ..run_check import line_of
-from ..shrink import shrunk_shapes
-from ..values import check_values
+from ..stalls import find_stalls
 from .optimizer import OptimizerError, OptimizerName, load
 from .params import Leaf, in_float32, parse_params
 
@@ -122,14 +120,12 @@ def _findings(
         is_leaf=lambda node: isinstance(node, Leaf),
     )
     extra_args, dtypes = checked(tx, params)
-    if dtypes.error is not None:  # The values have the same error.
-        return _problems("dtypes", dtypes), ()
-    if any(map(callable, extra_args.values())):  # Then ``check_values`` does not shrink them.
-        shapes = shrunk_shapes(tx, params, params)
-        params = tree_map(lambda p: jax.ShapeDtypeStruct(shapes[p.shape], p.dtype), params)
-        extra_args, _ = checked(tx, params)
-    values = check_values(tx, params, **extra_args)
-    return [*_problems("dtypes", dtypes), *_problems("values", values)], values.notes
+    problems = [_problem("dtypes", each.kind, each.where, str(each)) for each in dtypes]
+    notes: dict[str, None] = {}
+    if dtypes.error is None:  # Values would have the same error.
+        values = find_stalls(tx, params, extra_args, notes)
+        problems += [_problem("values", each.kind, each.where, each.message) for each in values]
+    return problems, tuple(notes)
 
 
 def checked(tx: Any, params: Any) -> tuple[dict[str, Any], Check]:
@@ -162,10 +158,6 @@ def loss(params: Any) -> Any:
     """Sum the squares in the dtype that the leaves promote to, also in strict promotion mode."""
     with jax.numpy_dtype_promotion("standard"):
         return sum(jnp.sum(jnp.square(jnp.abs(leaf))) for leaf in leaves(params))
-
-
-def _problems(of: str, found: Check) -> list[dict[str, str]]:
-    return [_problem(of, problem.kind, problem.where, str(problem)) for problem in found]
 
 
 def _problem(of: str, kind: str, where: str, text: str) -> dict[str, str]:

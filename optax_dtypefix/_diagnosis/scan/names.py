@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ...patches.functions import Given
+    from .functions import Given
 
 _MODULES = frozenset(
     f"optax{name}"

@@ -7,9 +7,9 @@ import gc
 from typing import TYPE_CHECKING, Any
 
 from ..._environment import CHECK_FAILED
-from ...patches.functions import KINDS, added_by, faults_of
 from ...patches.releases import TESTED
 from .files import files_in, parse
+from .functions import KINDS, added_by, faults_of
 from .names import names_in
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from evidence.audit.cases import public_transformations, takes_another
 from evidence.audit.known_exceptions import reason_for, reason_to_differ, reason_to_narrow
 from evidence.audit.regimes import REGIMES
 from evidence.audit.results import narrowed, worse
+from optax_dtypefix._diagnosis.scan.functions import faults_of
 from optax_dtypefix._engine.release import Release
-from optax_dtypefix.patches.functions import faults_of
 from support.processes import PATCHED, STOCK, finish, start, stdout_of
 
 SAME_DTYPES = {regime.name for regime in REGIMES if regime.same_dtypes}

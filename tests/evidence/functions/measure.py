@@ -29,8 +29,8 @@ from evidence.audit.regimes import REGIMES, Regime
 from evidence.functions.calls import available
 from evidence.functions.computed import computed
 from optax_dtypefix._diagnosis.processes import counts_so_far, patches_at_work
+from optax_dtypefix._diagnosis.scan.functions import KINDS
 from optax_dtypefix.patches import IDS
-from optax_dtypefix.patches.functions import KINDS
 from support.transformations import drifting
 from support.trees import tree_of
 

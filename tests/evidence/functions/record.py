@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 import optax
 
 from evidence.functions.measure import Measured, measured
-from optax_dtypefix._engine.release import Release
-from optax_dtypefix.patches import IDS
-from optax_dtypefix.patches.functions import (
+from optax_dtypefix._diagnosis.scan.functions import (
     FILE,
     KINDS,
     Table,
     measured as recorded,
 )
+from optax_dtypefix._engine.release import Release
+from optax_dtypefix.patches import IDS
 from optax_dtypefix.patches.releases import TESTED
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import optax
 
 from evidence.functions.record import updated
-from optax_dtypefix.patches.functions import measured as recorded
+from optax_dtypefix._diagnosis.scan.functions import measured as recorded
 from support.processes import json_of
 
 

@@ -1,7 +1,7 @@
 """The public functions of optax that the patches change: which, on which releases, in what.
 
-``functions.json`` is measured, by ``nox -s functions``: for each function and patch, the problems
-in which the patch changes something, and the releases. A row such as
+``patches/functions.json`` is measured, by ``nox -s functions``: for each function and patch, the
+problems in which the patch changes something, and the releases. A row such as
 ``sgd(learning_rate, momentum=)`` has what this argument adds to the row of the function: it turns a
 part on that is off by default. This module imports neither jax nor optax.
 """
@@ -11,15 +11,14 @@ from __future__ import annotations
 import functools
 import importlib.resources
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Union
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from .._engine.release import Release
+    from ..._engine.release import Release
 
-FILE = Path(__file__).with_name("functions.json")
+FILE = importlib.resources.files("optax_dtypefix.patches") / "functions.json"  # Or in an archive.
 
 KINDS = (
     "any dtype",
@@ -56,8 +55,7 @@ class _Argument(NamedTuple):
 @functools.cache
 def measured() -> Table:
     """Read all that was measured: the rows of functions, and those of calls."""
-    resource = importlib.resources.files("optax_dtypefix.patches") / FILE.name  # Or in an archive.
-    found: Table = json.loads(resource.read_text(encoding="utf-8"))
+    found: Table = json.loads(FILE.read_text(encoding="utf-8"))
     return found
 
 
