@@ -56,6 +56,7 @@ def states(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return pickle.loads((folder / "stock.pickle").read_bytes()), resumed
 
 
+@pytest.mark.rule("C6")
 @pytest.mark.parametrize("dtype", PARAMS)
 @pytest.mark.parametrize("name", CASES)
 def test_a_new_state_of_stock_becomes_a_new_state(name: str, dtype: str, states: Any) -> None:
@@ -70,6 +71,7 @@ def test_a_new_state_of_stock_becomes_a_new_state(name: str, dtype: str, states:
         assert {change.kind for change in changes} <= {"replaced", "cast"}
 
 
+@pytest.mark.rule("C6")
 @pytest.mark.parametrize("dtype", PARAMS)
 @pytest.mark.parametrize("name", CASES)
 def test_a_new_state_becomes_a_new_state_of_stock(name: str, dtype: str, states: Any) -> None:

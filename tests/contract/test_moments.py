@@ -189,6 +189,7 @@ def test_a_state_of_the_users_own_is_left_alone() -> None:
     assert round_moments(new, old).mu.dtype == jnp.float32
 
 
+@pytest.mark.rule("C4")
 def test_gradients_that_repeat_give_no_coherent_error() -> None:
     """Every element has the same bits in one step. 20 times larger gradients come periodically."""
     random = np.random.default_rng(0)

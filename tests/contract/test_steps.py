@@ -55,6 +55,7 @@ def collector_off() -> Any:
     gc.enable()
 
 
+@pytest.mark.rule("C0")
 @pytest.mark.usefixtures("collector_off")
 @pytest.mark.parametrize("name", WAYS)
 def test_nothing_noted_outlives_its_step(name: str) -> None:

@@ -28,6 +28,7 @@ FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+@pytest.mark.rule("C3")
 @pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
 def test_no_float64_is_computed(function: Any) -> None:
     expected = function(jnp.full(3, 2.0), jnp.asarray(3))

@@ -53,6 +53,7 @@ def more_in(patched: Any, stock: Any) -> dict[str, dict[str, int]]:
     return {name: dict(count) for name, count in more.items() if count}
 
 
+@pytest.mark.rule("C5")
 def test_no_collective_is_added(both: Any) -> None:
     stock, patched = both
     assert all("all-reduce" in stock[name]["moved"] for name in stock if "shard_map" in name)

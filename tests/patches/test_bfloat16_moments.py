@@ -73,12 +73,14 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return in_three_ways(folder, "evidence.stalls.measure", "bfloat16", *few)
 
 
+@pytest.mark.rule("C0")
 def test_1200_steps_are_never_worse_than_on_stock(measured: Any) -> None:
     found = [cell for cell in cells(measured) if not is_known(*cell[:2], "bfloat16")]
     worse = [cell for cell in found if cell[3] > 1.25 * cell[2] + bound_of(cell[0])]
     assert worse == []
 
 
+@pytest.mark.rule("C4")
 def test_updates_of_1200_steps_are_within_two_percent(measured: Any) -> None:
     found = list(cells(measured))
     assert len(found) > 100

@@ -28,6 +28,7 @@ def names(function: Any) -> list[str]:
     return list(inspect.signature(function).parameters)
 
 
+@pytest.mark.rule("C0")
 @pytest.mark.parametrize("subject", SUBJECTS, ids=[subject.name for subject in SUBJECTS])
 def test_update_can_be_called_by_keyword(subject: Case) -> None:
     params, grads = _trees(subject, BFLOAT16)

@@ -38,12 +38,14 @@ def patched(both: Any) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.rule("C1")
 def test_a_step_is_traced_once(patched: dict[str, Any]) -> None:
     assert {name: found.get("traces") for name, found in patched.items()} == dict.fromkeys(
         patched, 1
     )
 
 
+@pytest.mark.rule("C3")
 def test_no_array_is_computed_in_float64(patched: dict[str, Any]) -> None:
     assert [name for name, found in patched.items() if found["float64"]] == []
 

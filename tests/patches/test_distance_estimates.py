@@ -184,6 +184,7 @@ def mechanize(params: Any, grads: Any, *_: Any) -> Any:
 REFERENCES = {f.__name__: f for f in (dog, dowg, dadapt_adamw, momo, momo_adam, mechanize)}
 
 
+@pytest.mark.rule("C4")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
 def test_scalars_follow_the_paper_at_every_step(name: str, dtype: Any) -> None:

@@ -123,6 +123,7 @@ OPTIMIZERS = (
 OPTIMIZERS = tuple(name for name in OPTIMIZERS if by_name(name))
 
 
+@pytest.mark.rule("C4")
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_updates_of_optimizers_are_finite(name: str) -> None:
     tx = by_name(name)(**({} if name == "cocob" else {"learning_rate": 0.1}))

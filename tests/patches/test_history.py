@@ -17,6 +17,8 @@ from support.opt_ins import OPT_INS
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.rule("C0")
+
 
 @pytest.mark.parametrize("enabled", ["", OPT_INS], ids=["default", "opt-in"])
 def test_the_same_arguments_give_the_same_update_in_every_process(

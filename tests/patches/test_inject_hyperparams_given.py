@@ -14,7 +14,10 @@ from packaging.version import Version
 from support.trees import dtypes_of, tree_map, tree_of
 
 # optax 0.1.2 calls jax.tree_leaves in inject_hyperparams.
-pytestmark = pytest.mark.filterwarnings("ignore:jax.tree_leaves is deprecated:FutureWarning")
+pytestmark = [
+    pytest.mark.rule("C4"),
+    pytest.mark.filterwarnings("ignore:jax.tree_leaves is deprecated:FutureWarning"),
+]
 
 inject = optax.inject_hyperparams
 

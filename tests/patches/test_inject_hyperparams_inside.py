@@ -18,7 +18,10 @@ from support.contract import assert_keeps_the_contract
 from support.trees import dtypes_of, in_float64, leaves, tree_map, tree_of, types
 
 # optax 0.1.2 calls jax.tree_leaves in inject_hyperparams.
-pytestmark = pytest.mark.filterwarnings("ignore:jax.tree_leaves is deprecated:FutureWarning")
+pytestmark = [
+    pytest.mark.rule("C7"),
+    pytest.mark.filterwarnings("ignore:jax.tree_leaves is deprecated:FutureWarning"),
+]
 
 inject, RATE = optax.inject_hyperparams, 1e-2
 

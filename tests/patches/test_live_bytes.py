@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from support.live_bytes import compare
 from support.processes import stock_and_patched
+
+pytestmark = pytest.mark.rule("C0")
 
 WRAPPERS = ("MultiSteps", "apply_if_finite", "schedule_free", "inject_hyperparams", "adam")
 

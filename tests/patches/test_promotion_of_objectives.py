@@ -17,6 +17,8 @@ from support.builders import stock_of
 from support.contract import assert_keeps_the_contract
 from support.trees import dtypes_of, leaves, tree_map, tree_of
 
+pytestmark = pytest.mark.rule("C7")
+
 RELEASE = Version(optax.__version__)
 
 needs_sophia = pytest.mark.skipif(Version("0.2.5") > RELEASE, reason="sophia came with optax 0.2.5")

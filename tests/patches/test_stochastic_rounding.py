@@ -48,6 +48,7 @@ def normal(size: Any, dtype: Any = jnp.float32, seed: int = 0) -> Any:
     return jnp.asarray(np.random.default_rng(seed).normal(size=size), dtype)
 
 
+@pytest.mark.rule("C4")
 @HALVES
 def test_sums_are_right_on_average(dtype: Any) -> None:
     params = jnp.asarray(np.random.default_rng(1).uniform(1, 1.9, size=(40, 25)), dtype)
@@ -78,6 +79,7 @@ def test_averages_are_right_on_average(dtype: Any) -> None:
     assert abs(np.mean(errors)) < 0.01
 
 
+@pytest.mark.rule("C4")
 @pytest.mark.parametrize(
     ("tx", "steps"),
     [
@@ -159,6 +161,7 @@ def test_other_leaves_are_stock_s() -> None:
     assert found["half"].dtype == jnp.bfloat16
 
 
+@pytest.mark.rule("C5")
 def test_a_program_without_halves_is_stock_s() -> None:
     tree = {"w": jnp.ones((3, 4)), "n": jnp.arange(3)}
     for function, args in (

@@ -12,7 +12,10 @@ import pytest
 from support.trees import types
 from support.user_calls import tree, wrappers
 
-pytestmark = pytest.mark.filterwarnings("ignore:jax.tree_leaves is deprecated:FutureWarning")
+pytestmark = [
+    pytest.mark.rule("C1", "C7"),
+    pytest.mark.filterwarnings("ignore:jax.tree_leaves is deprecated:FutureWarning"),
+]
 
 _AFTER: dict[str, Callable[[Any], Any]] = {
     "weak": lambda leaf: jnp.where(leaf < 1, 1.0, 2.0),

@@ -2,16 +2,18 @@
 
 In a clone that may be changed, in ``tests/``, run ``python -m evidence.mutation.mutate COUNT
 [--seed SEED] [--record FILE] [FILE...]``. It takes ``COUNT`` mutants at random, of the engine and
-the patches or of the named files, and runs the tests of the file that each changes. Without a seed,
-the digest of the code is the seed: each version has its own draw, and anyone can repeat it. Exits
-with 1 if one survives: write a test, or delete what does nothing. A mutant in a function that the
-tests never call with the installed optax says nothing: such mutants are counted apart.
+the patches or of the named files, and runs the tests of the file that each changes, then all tests.
+Without a seed, the digest of the code is the seed: each version has its own draw, and anyone can
+repeat it. Exits with 1 if one survives: write a test, or delete what does nothing. A mutant in a
+function that the tests never call with the installed optax says nothing: such mutants are counted
+apart.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import copy
 import functools
 import os
@@ -30,8 +32,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[3]
-LIMIT = 600.0
-"""Seconds after which a test run counts as failed: a mutant may loop forever."""
+LIMIT, LIMIT_OF_ALL = 600.0, 3600.0
+"""Seconds after which a run of chosen tests, or of all, counts as failed: mutants may not end."""
+
+EVERYTHING = ["-m", ""]
+"""The arguments of pytest that run all tests, on all cores."""
 
 
 class Mutant(NamedTuple):
@@ -44,6 +49,12 @@ class Mutant(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.what}"
+
+
+def files() -> list[str]:
+    """List the files of the patches and the engine."""
+    folders = (ROOT / "patches", ROOT / "optax_dtypefix" / "_engine")
+    return sorted(str(path.relative_to(ROOT)) for f in folders for path in f.rglob("*.py"))
 
 
 def mutants(file: str) -> Iterator[Mutant]:
@@ -150,14 +161,34 @@ def _importers(module: str) -> list[str]:
 
 
 def survives(file: str, text: str) -> bool:
-    """Run the tests of a file with another text, and put the file back."""
-    path = ROOT / file
-    before = path.read_text("utf-8")
-    path.write_text(text, encoding="utf-8")
+    """Run the tests of a file with another text, then all tests, and put the file back."""
+    with _changed({file: text}):
+        chosen_pass = _all_pass(tests_of(file))
+    if not chosen_pass:
+        return False
+    _assert_that_all_pass_without_a_change()
+    with _changed({file: text}):
+        return _all_pass([EVERYTHING], LIMIT_OF_ALL)
+
+
+@functools.lru_cache(None)
+def _assert_that_all_pass_without_a_change() -> None:
+    """Run all tests on code without comments, as mutants have it: else each would be killed."""
+    with _changed({f: ast.unparse(ast.parse((ROOT / f).read_text("utf-8"))) for f in files()}):
+        assert _all_pass([EVERYTHING], LIMIT_OF_ALL), "a test fails without a change: see pytest"
+
+
+@contextlib.contextmanager
+def _changed(texts: dict[str, str]) -> Iterator[None]:
+    """Give files other texts, and put them back."""
+    before = {file: (ROOT / file).read_text("utf-8") for file in texts}
     try:
-        return _all_pass(tests_of(file))
+        for file, text in texts.items():
+            (ROOT / file).write_text(text, encoding="utf-8")
+        yield
     finally:
-        path.write_text(before, encoding="utf-8")
+        for file, text in before.items():
+            (ROOT / file).write_text(text, encoding="utf-8")
 
 
 def is_called(mutant: Mutant) -> bool:
@@ -182,7 +213,7 @@ def _survives_an_error(file: str, line: int) -> bool:
     return survives(file, ast.unparse(tree))
 
 
-def _all_pass(groups: list[list[str]]) -> bool:
+def _all_pass(groups: list[list[str]], limit: float = LIMIT) -> bool:
     """Run groups of tests, one on each core, until one fails."""
     pending, running, start = list(groups), list[subprocess.Popen[bytes]](), time.monotonic()
     try:
@@ -192,7 +223,7 @@ def _all_pass(groups: list[list[str]]) -> bool:
             time.sleep(0.1)
             codes = {process.poll() for process in running}
             # 0: passed. 5: this release has nothing to test.
-            if codes - {None, 0, 5} or time.monotonic() > start + LIMIT:
+            if codes - {None, 0, 5} or time.monotonic() > start + limit:
                 return False
             running = [process for process in running if process.poll() is None]
     finally:
@@ -203,7 +234,8 @@ def _all_pass(groups: list[list[str]]) -> bool:
 
 
 def _start(tests: list[str]) -> subprocess.Popen[bytes]:
-    options = ["-n", "0", "-x", "-q", "-p", "no:cacheprovider"]
+    options = ["-x", "-q", "-p", "no:cacheprovider"]
+    options += [] if tests == EVERYTHING else ["-n", "0", *EVERYTHING]
     return subprocess.Popen(
         [sys.executable, "-m", "pytest", *options, *tests],
         cwd=ROOT,
@@ -220,10 +252,7 @@ def main() -> int:
     parser.add_argument("--record", type=Path)
     parser.add_argument("files", nargs="*")
     asked = parser.parse_intermixed_args()
-    folders = (ROOT / "patches", ROOT / "optax_dtypefix" / "_engine")
-    files = (p for f in folders for p in f.rglob("*.py"))
-    every = sorted(str(p.relative_to(ROOT)) for p in files)
-    found = [mutant for file in asked.files or every for mutant in mutants(file)]
+    found = [mutant for file in asked.files or files() for mutant in mutants(file)]
     chosen = random.Random(asked.seed).sample(found, min(asked.count, len(found)))
     outcomes: dict[str, list[Mutant]] = {"killed": [], "not called": [], "SURVIVED": []}
     for number, mutant in enumerate(chosen, 1):
