@@ -25,15 +25,9 @@ def names(described: dict[str, Any]) -> dict[str, Any]:
 
 
 SOME = (
-    *(
-        "lookahead itself",
-        "wide link",
-        "adam float",
-        "sgd schedule",
-        "adam float MultiSteps",
-        "chain",
-    ),
-    *("inject_hyperparams", "contrib.prodigy float", "contrib.schedule_free float", "masked"),
+    *("lookahead itself", "wide link", "adam float", "sgd schedule", "adam float MultiSteps"),
+    *("chain", "masked", "inject_hyperparams", "contrib.prodigy float"),
+    "contrib.schedule_free float",
 )
 """Transformations of all kinds. The README's command pickles these only."""
 

@@ -1,8 +1,8 @@
 """Describe every transformation as a framework sees it: its signatures, its pickle, its program.
 
 ``python -m support.pickles pickle FOLDER [NAME...]`` pickles all transformations of the installed
-optax, or those named, into a folder with cloudpickle, as Ray, Dask and submitit do. With ``load`` in
-place of ``pickle`` it loads what it wrote in a new process. Both print JSON.
+optax, or those named, into a folder with cloudpickle, as Ray, Dask and submitit do. With ``load``
+in place of ``pickle`` it loads what it wrote in a new process. Both print JSON.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Count how often wrappers call a user's code, and print what it raises, for two processes.
 
-``python -m support.user_calls [NAME...]`` prints JSON of all cells, or of those named. One cell is a
-wrapper around a user's transformation, or a transformation with a user's function, in some dtypes;
-the user's code runs or fails.
+``python -m support.user_calls [NAME...]`` prints JSON of all cells, or of those named. One cell is
+a wrapper around a user's transformation, or a transformation with a user's function, in some
+dtypes; the user's code runs or fails.
 """
 
 from __future__ import annotations
