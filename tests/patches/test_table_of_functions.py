@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import random
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,9 @@ import jax.numpy as jnp
 import optax
 import pytest
 
+from evidence.functions import depends
 from evidence.functions.computed import computed
+from evidence.functions.record import updated
 from optax_dtypefix._commands.main import main
 from optax_dtypefix._engine.release import Release
 from optax_dtypefix.patches import IDS, load
@@ -24,6 +27,8 @@ from optax_dtypefix.patches.functions import (
 )
 from optax_dtypefix.patches.releases import TESTED
 from support.processes import json_of
+from support.recorded import this_code
+from support.thorough import thorough_but
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -210,9 +215,15 @@ def computed_by(function: Any) -> Any:
     return computed(jax.make_jaxpr(function)(jnp.ones(3), jnp.ones(3)))
 
 
-def test_some_functions_are_as_measured_here() -> None:
-    measured = json_of("evidence.functions.measure", *SOME)
-    assert "sgd(learning_rate, momentum=)" in measured
+def sample() -> list[str]:
+    """Draw a dozen functions, others for each version of the code."""
+    return sorted(random.Random(this_code()["code"]).sample([*table()], 12))
+
+
+@pytest.mark.parametrize("names", thorough_but([SOME], [SOME, ()]), ids=["some", "a sample"])
+def test_some_functions_are_as_measured_here(names: tuple[str, ...]) -> None:
+    measured = json_of("evidence.functions.measure", *(names or sample()))
+    assert names != SOME or "sgd(learning_rate, momentum=)" in measured
     for name, patches in measured.items():
         found = {
             patch: sorted(kind for kind, on in kinds.items() if any(map(INSTALLED.within, on)))
@@ -220,4 +231,31 @@ def test_some_functions_are_as_measured_here() -> None:
         }
         assert {patch: kinds for patch, kinds in found.items() if kinds} == {
             patch: sorted(kinds) for patch, kinds in patches.items() if kinds
-        }
+        }, name
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "same"),
+    [
+        ("adam", "bfloat16_moments", "zoom_linesearch"),
+        ("lbfgs", "zoom_linesearch", "schedule_free"),
+        ("clip_by_global_norm", "global_norm", "bfloat16_moments"),
+    ],
+)
+def test_a_function_is_measured_again_if_the_file_of_its_patch_changed(
+    name: str, changed: str, same: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def digest(of: str = "") -> str:
+        monkeypatch.setattr(depends, "_code", lambda file: f"{file.stem} {file.stem == of}")
+        return depends.digest_of(name, getattr(optax, name))
+
+    monkeypatch.setattr(depends, "_shared", str)
+    assert digest(same) == digest() != digest(changed)
+
+
+def test_what_is_not_measured_again_is_kept() -> None:
+    known: Any = {"adam": {"sums": {"float16": [">=0.1.2"]}}, "adam(b1=)": {}, "sgd": {}}
+    known["sgd"] = known["adam"]
+    new = updated(known, TESTED[-1], {"sgd": {}}, {"adam"})
+    assert new["adam"] == known["adam"]
+    assert new["sgd"] == {"sums": {"float16": [f">=0.1.2,<{TESTED[-1]}"]}}
