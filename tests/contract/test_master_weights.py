@@ -124,6 +124,7 @@ def test_a_wrapper_changes_no_bit() -> None:
     assert_wrappers_change_nothing(jnp.bfloat16)
 
 
+@pytest.mark.thorough
 def test_a_wrapper_changes_no_bit_with_the_opt_in_patch() -> None:
     module = "contract.test_master_weights"
     code = f"import {module} as own; own.assert_wrappers_change_nothing('float16')"

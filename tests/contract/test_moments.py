@@ -148,6 +148,7 @@ def test_moments_in_float64_are_rounded_as_float32_ones(dtype: Any) -> None:
             np.testing.assert_array_equal(np.asarray(wide, float), np.asarray(narrow, float))
 
 
+@pytest.mark.thorough
 def test_the_counter_may_be_on_another_device_than_a_moment() -> None:
     """As in a restored state of layers that are on two devices: lion does not mix them."""
     code = (
