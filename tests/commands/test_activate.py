@@ -140,6 +140,7 @@ def test_the_files_can_be_read_and_name_no_folder(made: Environment) -> None:
     assert str(made.site.parent) not in code
 
 
+@pytest.mark.thorough
 def test_a_copy_of_the_environment_has_its_own_shim(active: Environment, tmp_path: Path) -> None:
     (active.site / "zz_parent.pth").unlink()
     shutil.copytree(tmp_path / "environment", tmp_path / "copy", symlinks=True)
@@ -212,6 +213,7 @@ def test_who_else_may_write(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert activate._who_else_may_write(file) == f"uid {owner}"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("option", "there"), [("-I", True), ("-E", True), ("-S", False)])
 def test_options_of_python(active: Environment, option: str, there: bool) -> None:
     code = f"import sys; sys.path.append({str(active.site)!r}); import optax"
@@ -219,6 +221,7 @@ def test_options_of_python(active: Environment, option: str, there: bool) -> Non
     assert found == f"{there}\n"
 
 
+@pytest.mark.thorough
 def test_a_program_may_import_the_shim_itself(active: Environment) -> None:
     code = "import optax_dtypefix, optax; print(optax.__spec__.loader.__class__.__name__)"
     assert active.prints(code, **OFF) == "SourceFileLoader\n"
@@ -335,6 +338,7 @@ def test_a_strict_environment_does_not_claim_that_there_is_an_optax(
     assert done.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'optax'"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("folder", "file"), [(0o755, 0o644), (0o775, 0o664), (0o700, 0o600)])
 def test_the_file_has_the_mode_of_the_environment(
     made: Environment, folder: int, file: int
@@ -413,6 +417,7 @@ def test_a_required_record_also_refuses_the_switch(active: Environment) -> None:
     assert f"differ from the record {record}" in done.stderr
 
 
+@pytest.mark.thorough
 def test_another_import_hook_that_loads_optax_is_noticed(active: Environment) -> None:
     code = """if True:
         import importlib.machinery, sys
@@ -435,6 +440,7 @@ def test_it_refuses_the_file_of_others_and_folders_that_it_cannot_write(made: En
         assert file.read_text() == "import this\n"
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="POSIX permissions")
 def test_a_read_only_environment_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]

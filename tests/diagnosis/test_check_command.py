@@ -70,6 +70,7 @@ def test_it_finds_the_patch_that_an_optimizer_needs(affected: Any) -> None:
     assert found["text"].startswith("nan at step 1 (updates[")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["built", "cached"])
 def test_patches_that_act_while_it_is_built_are_needed(tmp_path: Path, name: str) -> None:
     """To follow the line, a user sets `OPTAX_DTYPEFIX_ONLY` to it."""
@@ -101,6 +102,7 @@ def test_patches_that_act_while_it_is_built_are_needed(tmp_path: Path, name: str
     assert "inject_hyperparams" in half.needs
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "needs", "first"),
     [
@@ -141,6 +143,7 @@ def test_a_dtype_that_changes_comes_before_values() -> None:
     assert of == sorted(of)
 
 
+@pytest.mark.thorough
 def test_an_optimizer_may_be_fine(script: Path) -> None:
     found = compare(parse_name("train:tx"), parse_dtypes("float32"), x64=False)
     assert script.exists()
@@ -149,6 +152,7 @@ def test_an_optimizer_may_be_fine(script: Path) -> None:
     assert found.as_text().endswith(": not affected.")
 
 
+@pytest.mark.thorough
 def test_what_the_settings_switch_off_stays(command: Python) -> None:
     write_script(command.folder, SCRIPT, "train.py")
     done = command(

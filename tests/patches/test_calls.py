@@ -13,6 +13,7 @@ from evidence.audit.cases import Case, cases
 from evidence.audit.measure import _trees, extra_args_of
 from evidence.audit.regimes import REGIMES
 from optax_dtypefix._diagnosis.import_optax import import_optax
+from support.thorough import of_each_kind
 
 # Stock warns of deprecated functions.
 pytestmark = pytest.mark.filterwarnings(
@@ -29,7 +30,7 @@ def names(function: Any) -> list[str]:
 
 
 @pytest.mark.rule("C0")
-@pytest.mark.parametrize("subject", SUBJECTS, ids=[subject.name for subject in SUBJECTS])
+@pytest.mark.parametrize("subject", of_each_kind(SUBJECTS), ids=[s.name for s in SUBJECTS])
 def test_update_can_be_called_by_keyword(subject: Case) -> None:
     params, grads = _trees(subject, BFLOAT16)
     extra_args = extra_args_of(subject, params, grads)

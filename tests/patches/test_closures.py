@@ -12,6 +12,7 @@ from evidence.audit.cases import Case, cases
 from evidence.audit.measure import traced_step
 from evidence.audit.regimes import REGIMES
 from optax_dtypefix._diagnosis.import_optax import import_optax
+from support.thorough import of_each_kind
 
 eqx = pytest.importorskip("equinox")
 
@@ -33,7 +34,7 @@ def rebuilt(tx: Any) -> Any:
     return eqx.combine(arrays, jax.tree_util.tree_unflatten(structure, leaves))
 
 
-@pytest.mark.parametrize("subject", SUBJECTS, ids=[subject.name for subject in SUBJECTS])
+@pytest.mark.parametrize("subject", of_each_kind(SUBJECTS), ids=[s.name for s in SUBJECTS])
 def test_a_rebuilt_transformation_works(subject: Case) -> None:
     if not hasattr(subject.build(), "_fields"):
         pytest.skip("a class with methods, which close over nothing")

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from optax_dtypefix.patches.wrapped import BUILDERS
+
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
+    from collections.abc import Container, Iterable, Sequence
 
 
 def thorough_but(kept: Container[Any], values: Iterable[Any]) -> list[Any]:
@@ -15,6 +17,12 @@ def thorough_but(kept: Container[Any], values: Iterable[Any]) -> list[Any]:
     return [
         pytest.param(value, marks=() if value in kept else pytest.mark.thorough) for value in values
     ]
+
+
+def of_each_kind(cases: Sequence[Any]) -> list[Any]:
+    """Mark all transformations as thorough but the first that a patch lifts first, of each."""
+    kinds = {BUILDERS.get(case.name.rpartition(".")[2], ("",))[0]: case for case in cases[::-1]}
+    return thorough_but([*kinds.values()], cases)
 
 
 def one_of(count: int, values: Iterable[Any], first: int = 0) -> list[Any]:
