@@ -141,7 +141,7 @@ def tests_of(file: str) -> list[list[str]]:
     if own and len(path.parts) == 2:  # A patch. What is in door/ serves all.
         table = ["tests/patches/test_transformations.py"]
         return [[faults, "-k", name], own, [*shared, "-k", name], table]
-    subjects = "transformations mixed_dtypes user_trees calls counts eager_steps"
+    subjects = "transformations mixed_dtypes user_trees counts eager_steps"
     more = (f"tests/patches/test_{of}.py" for of in subjects.split())
     door = sorted(of.stem for of in (ROOT / "patches" / "door").glob("*.py"))
     names = dict.fromkeys((name, *door, *_importers(path.stem)))
