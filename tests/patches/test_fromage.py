@@ -72,11 +72,6 @@ def test_float32_results_are_those_of_0_2_8() -> None:
     np.testing.assert_allclose(np.asarray(got), np.asarray(of_0_2_8, np.float32), rtol=2e-7)
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
-def test_keeps_the_contract(dtype: Any) -> None:
-    assert_keeps_the_contract(optax.fromage(warm_up), tree_of(dtype))
-
-
 def test_a_schedule_gives_no_float64_in_64_bit_mode() -> None:
     with x64():
         tx = optax.fromage(lambda count: jnp.asarray(0.1, jnp.float64) / (count + 1))

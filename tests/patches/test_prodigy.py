@@ -122,13 +122,6 @@ def test_bfloat16_params_have_the_arrays_of_stock_and_float32_scalars() -> None:
     assert state.estim_lr.dtype == state.numerator_weighted.dtype == jnp.float32
 
 
-def test_a_mixed_tree_keeps_its_dtypes() -> None:
-    params = tree_of(jnp.bfloat16, jnp.float32)
-    assert_keeps_the_contract(contrib.prodigy(), params)
-    state = contrib.prodigy().init(params)
-    assert state.params0["w"].dtype == jnp.bfloat16
-
-
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
 def test_training_starts_after_a_zero_gradient(dtype: Any) -> None:
     tx = contrib.prodigy(estim_lr0=D0)
