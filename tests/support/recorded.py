@@ -53,7 +53,7 @@ def steps() -> list[Step]:
         *each("audit", "record", "audit", 6),
         *each("mutants", "upstream", "upstream", 13),
         Step("record_long_runs", "long-runs.json", 16),
-        *each("mutants", "mutants", "mutants", 12),
+        *each("mutants", "mutants", "mutants", 20),
         Step("memory", "benchmarks/memory.json", 2),
         Step("accelerators", "benchmarks/accelerators.json", 4),
         Step("benchmarks", f"benchmarks/{[*rows][-1]}.json", 20),
