@@ -264,7 +264,7 @@ def downstream(session: nox.Session, optax: str) -> None:
     _install(session, optax, jax, *held_back, *pins, extras="test,downstream")
     # Old libraries use deprecated parts of JAX, some of them on import.
     tests = ("tests/evidence/downstream", "tests/patches/test_stochastic_rounding_jaxopt.py")
-    session.run("python", "-m", "pytest", "-W", "ignore", *tests)
+    session.run("python", "-m", "pytest", "-m", "", "-W", "ignore", *tests)
 
 
 @nox.session
