@@ -291,6 +291,7 @@ def test_a_path_that_is_too_long_is_named(
     assert "Argument list too long. PYTHONPATH has 10000" in error
 
 
+@pytest.mark.thorough
 def test_verbose_logs_what_is_applied(command: Python) -> None:
     script = "import sys\nimport optax\nprint(sys.argv)"
     (command.folder / "train.py").write_text(script, encoding="utf-8")

@@ -20,6 +20,7 @@ from support.scripts import (
     run,
     start as start_script,
 )
+from support.thorough import one_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -166,7 +167,9 @@ AS_IN_A_NOTEBOOK = """
     """
 
 
-@pytest.mark.parametrize("first", [IN_A_BLOCK, AS_IN_A_NOTEBOOK, AS_IN_A_NOTEBOOK + SHIM_TOO])
+@pytest.mark.parametrize(
+    "first", one_of(3, [IN_A_BLOCK, AS_IN_A_NOTEBOOK, AS_IN_A_NOTEBOOK + SHIM_TOO])
+)
 def test_a_second_import_of_the_real_optax_is_patched(tmp_path: Path, first: str) -> None:
     script = f"""
         import json, sys
@@ -204,6 +207,7 @@ def test_a_second_import_of_the_real_optax_is_patched(tmp_path: Path, first: str
     assert run(tmp_path, script, **variables) == "inf\n"
 
 
+@pytest.mark.thorough
 def test_the_report_of_a_second_import_that_was_missed_names_no_patches(tmp_path: Path) -> None:
     script = """
         import importlib.machinery, sys
