@@ -245,6 +245,7 @@ HANGS = """
     """
 
 
+@pytest.mark.thorough
 def test_a_factory_that_never_returns_ends(command: Python) -> None:
     write_script(command.folder, HANGS, "train.py")
     limit = """
@@ -259,6 +260,7 @@ def test_a_factory_that_never_returns_ends(command: Python) -> None:
     assert done.stderr == "optax-dtypefix: train.py:make cannot be built within 1 seconds\n"
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(os, "kill"), reason="signals of POSIX")
 def test_a_signal_ends_the_workers_and_removes_their_files(tmp_path: Path) -> None:
     write_script(tmp_path, HANGS, "train.py")

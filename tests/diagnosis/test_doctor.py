@@ -138,6 +138,7 @@ UNTESTED = """
 """
 
 
+@pytest.mark.thorough
 def test_on_an_untested_release_every_fault_is_tried(command: Python) -> None:
     run = command("doctor", "--json", PYTHONPATH=command.at_start(UNTESTED), OPTAX_DTYPEFIX="off")
     assert (run.returncode, run.stderr) == (0, "")
@@ -361,6 +362,7 @@ OTHERS = f"""
 """
 
 
+@pytest.mark.thorough
 def test_it_says_which_other_patch_fixes_a_fault(command: Python) -> None:
     run = command(
         *("doctor", "multi_steps", "--json"),
@@ -372,6 +374,7 @@ def test_it_says_which_other_patch_fixes_a_fault(command: Python) -> None:
     assert (by_none["verdict"], by_none["fixed_by"]) == ("disabled", [])
 
 
+@pytest.mark.thorough
 def test_one_patch_in_detail(command: Python) -> None:
     run = command("doctor", "fromage", PYTHONPATH=command.at_start(FEW))
     assert (run.returncode, run.stderr) == (0, "")

@@ -18,6 +18,7 @@ from support import moments
 from support.nodes import Bfloat16Only
 from support.patch_cases import FuzzCase, Program
 from support.processes import run, stdout_of
+from support.thorough import thorough_but
 from support.trees import leaves, tree_map, tree_of, types
 
 if TYPE_CHECKING:
@@ -65,11 +66,11 @@ PROGRAMS = {  # Other dtypes than bfloat16, and a momentum whose dtype the user 
 by_transform = moments.parametrize(moments.SIMPLE)
 
 
-@pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Any:
+@pytest.fixture(scope="module", params=thorough_but(["adam"], ["adam", "inject rmsprop,ema"]))
+def measured(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder: Path = tmp_path_factory.mktemp("stalls")
     # ``nox -s audit`` measures all.
-    few = ("adam", "inject rmsprop", "ema")
+    few = request.param.split(",")
     return in_three_ways(folder, "evidence.stalls.measure", "bfloat16", *few)
 
 
@@ -83,11 +84,11 @@ def test_1200_steps_are_never_worse_than_on_stock(measured: Any) -> None:
 @pytest.mark.rule("C4")
 def test_updates_of_1200_steps_are_within_two_percent(measured: Any) -> None:
     found = list(cells(measured))
-    assert len(found) > 100
+    assert len(found) > 30
     assert [cell for cell in found if cell[3] > 0.02] == []
-    assert sum(was > 0.03 for *_, was, _ in found) >= 40  # Where stock stalls.
-    stock = [was for case, _, was, _ in found if case == "adam|all|a"]
-    assert 0.105 < min(stock) < max(stock) < 0.375
+    assert sum(was > 0.03 for *_, was, _ in found) >= 12  # Where stock stalls.
+    if stock := [was for case, _, was, _ in found if case == "adam|all|a"]:
+        assert 0.105 < min(stock) < max(stock) < 0.375
 
 
 @by_transform
