@@ -76,6 +76,7 @@ def test_the_import_loads_tables_and_no_patch(tmp_path: Path) -> None:
     assert run(tmp_path, script).splitlines() == ["", " ".join(tables), ""]
 
 
+@pytest.mark.thorough
 def test_a_call_loads_the_patches_of_its_function(tmp_path: Path) -> None:
     script = """
         import optax_dtypefix, optax, jax.numpy as jnp

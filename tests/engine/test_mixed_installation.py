@@ -167,6 +167,7 @@ def test_a_required_record_stops_the_import(python: Python) -> None:
     assert (python.folder / "good.json").read_text() == before
 
 
+@pytest.mark.thorough
 def test_a_report_has_it_and_warns(python: Python) -> None:
     change(installed(python.folder))
     program = "import optax_dtypefix, optax"

@@ -20,7 +20,6 @@ from support.scripts import (
     run,
     start as start_script,
 )
-from support.thorough import one_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -167,9 +166,8 @@ AS_IN_A_NOTEBOOK = """
     """
 
 
-@pytest.mark.parametrize(
-    "first", one_of(3, [IN_A_BLOCK, AS_IN_A_NOTEBOOK, AS_IN_A_NOTEBOOK + SHIM_TOO])
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("first", [IN_A_BLOCK, AS_IN_A_NOTEBOOK, AS_IN_A_NOTEBOOK + SHIM_TOO])
 def test_a_second_import_of_the_real_optax_is_patched(tmp_path: Path, first: str) -> None:
     script = f"""
         import json, sys

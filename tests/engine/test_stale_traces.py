@@ -82,7 +82,7 @@ WAYS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("way", one_of(4, WAYS))
+@pytest.mark.parametrize("way", one_of(8, WAYS))
 def test_late_changes_reach_compiled_functions(engine: Engine, way: str) -> None:
     run = WAYS[way]
     expected = []
