@@ -12,6 +12,7 @@ import pytest
 import optax_dtypefix
 from optax_dtypefix._contract.x64 import is_x64, x64
 from support.patch_cases import FuzzCase, Program
+from support.thorough import one_of
 from support.transformations import with_value
 from support.trees import dtypes_of, in_float64, leaves, tree_map, tree_of
 
@@ -186,7 +187,7 @@ REFERENCES = {f.__name__: f for f in (dog, dowg, dadapt_adamw, momo, momo_adam, 
 
 @pytest.mark.rule("C4")
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("dtype", one_of(3, [jnp.bfloat16, jnp.float32, jnp.float16]))
 def test_scalars_follow_the_paper_at_every_step(name: str, dtype: Any) -> None:
     """The params walk at random, so the scalars only depend on the inputs."""
     random = np.random.default_rng(0)
@@ -220,7 +221,7 @@ def test_scalars_follow_the_paper_at_every_step(name: str, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("dtype", one_of(3, [jnp.float32, jnp.bfloat16, jnp.float16]))
 def test_training_starts_after_zero_gradients(name: str, dtype: Any) -> None:
     tx, params = build(name), tree_of(dtype)
     state, update = tx.init(params), jax.jit(tx.update)
@@ -391,7 +392,7 @@ def losses_of(name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.int8])
+@pytest.mark.parametrize("dtype", one_of(3, [jnp.bfloat16, jnp.float16, jnp.int8]))
 def test_narrow_gradients_of_float32_params_give_the_results_of_float32_gradients(
     name: str, dtype: Any
 ) -> None:

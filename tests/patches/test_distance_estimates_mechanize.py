@@ -144,6 +144,7 @@ def test_eager_steps_leave_no_float32_copies() -> None:
     assert copies == []
 
 
+@pytest.mark.thorough
 def test_eager_steps_have_derivatives() -> None:
     """The copies are deleted in steps without one."""
     params = tree_of(jnp.bfloat16)

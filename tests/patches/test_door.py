@@ -41,6 +41,7 @@ def lines(script: str, **environment: str) -> list[str]:
     return [*done.stdout.split(), *done.stderr.splitlines()]
 
 
+@pytest.mark.thorough
 def test_a_name_that_was_copied_before_the_import_is_patched() -> None:
     first = (
         "from optax import scale_by_adam\n    "
@@ -52,6 +53,7 @@ def test_a_name_that_was_copied_before_the_import_is_patched() -> None:
     assert lines(script, OPTAX_DTYPEFIX="off")[0] == "True", "the fault is not there"
 
 
+@pytest.mark.thorough
 def test_where_the_file_of_a_patch_is_broken_stock_stays_and_the_record_says_so() -> None:
     first = (
         "import sys, optax_dtypefix, optax\n    "
