@@ -426,6 +426,7 @@ def test_functions_of_float32_trees_have_the_program_of_stock() -> None:
         assert_stocks_program(f"projections.{name}", tree)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("first", ["optax", "optax_dtypefix"])
 @pytest.mark.skipif("tree_l2_norm" not in TWO_NORMS, reason="it came with optax 0.1.8")
 def test_deprecated_names_are_patched_in_any_order_of_import(first: str) -> None:
