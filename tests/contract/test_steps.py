@@ -14,6 +14,7 @@ import pytest
 import optax_dtypefix  # noqa: F401
 from optax_dtypefix._contract import steps
 from optax_dtypefix._contract.steps import counters_in, is_noted, take_bits
+from support.thorough import one_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 

@@ -12,6 +12,7 @@ from packaging.version import Version
 
 from support.processes import PATCHED, STOCK, finish, start, stdout_of
 
+pytestmark = pytest.mark.thorough
 RELEASE = Version(optax.__version__)
 SCALARS = 64
 """Bytes that float32 scalars may take in addition to half-precision scalars of stock."""

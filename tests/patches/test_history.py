@@ -13,6 +13,7 @@ import pytest
 
 from support.history import INSIDE, compare
 from support.opt_ins import OPT_INS
+from support.thorough import one_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.rule("C0")
 
 
-@pytest.mark.parametrize("enabled", ["", OPT_INS], ids=["default", "opt-in"])
+@pytest.mark.parametrize("enabled", one_of(2, ["", OPT_INS]), ids=["default", "opt-in"])
 def test_the_same_arguments_give_the_same_update_in_every_process(
     enabled: str, tmp_path: Path
 ) -> None:

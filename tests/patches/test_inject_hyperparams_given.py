@@ -11,6 +11,7 @@ import optax
 import pytest
 from packaging.version import Version
 
+from support.thorough import one_of
 from support.trees import dtypes_of, tree_map, tree_of
 
 # optax 0.1.2 calls jax.tree_leaves in inject_hyperparams.
@@ -37,7 +38,7 @@ def passed_on(value: Any, params: Any, *states: Any) -> float:
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast:RuntimeWarning")  # Of stock.
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 @pytest.mark.parametrize("value", [0.999, 1e-8, 1e5, 1 / 3, -0.3, 0.0, np.inf, -np.inf, np.nan])
-@pytest.mark.parametrize("kind", [float, np.asarray, jnp.float32])
+@pytest.mark.parametrize("kind", one_of(3, [float, np.asarray, jnp.float32]))
 def test_a_constant_is_used_as_it_was_given(kind: Any, value: float, dtype: Any) -> None:
     used = passed_on(kind(value), jnp.ones(1, dtype))
     np.testing.assert_array_equal(used, np.float32(value))
