@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import jax
+import pytest
 from packaging.version import Version
 
 from support.scripts import start
