@@ -311,6 +311,7 @@ def divided_by_root(grads: Any, decay: float | None) -> Any:
     return np.stack(rows, axis=1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("decay", "bursts", "most"),
     [(0.999, False, 0.025), (0.999, True, 0.05), (0.99, True, 0.05), (None, False, 0.03)],

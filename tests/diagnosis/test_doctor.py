@@ -385,6 +385,7 @@ def test_one_patch_in_detail(command: Python) -> None:
     assert "    https://github.com/google-deepmind/optax/issues/1323" in run.stdout.splitlines()
 
 
+@pytest.mark.thorough
 def test_one_fault_in_detail(command: Python) -> None:
     run = command("doctor", "--json", "multi_steps.inner_drift", "fromage.schedule")
     found = [(row["patch"], row["fault"]) for row in json.loads(run.stdout)["faults"]]
@@ -399,6 +400,7 @@ BROKEN = f"""
 """
 
 
+@pytest.mark.thorough
 def test_a_patch_whose_file_cannot_be_imported_is_a_failure(command: Python) -> None:
     run = command("doctor", "multi_steps", PYTHONPATH=command.at_start(BROKEN))
     assert (run.returncode, run.stderr) == (1, "")

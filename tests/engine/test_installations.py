@@ -51,6 +51,7 @@ def test_bytecode_without_sources(tmp_path: Path, copy: Path) -> None:
     assert run(tmp_path, SCRIPT.format(path=[str(copy)])) == PATCHED
 
 
+@pytest.mark.thorough
 @FROM_ARCHIVES
 def test_a_zip_archive(tmp_path: Path, copy: Path) -> None:
     archive = shutil.make_archive(str(tmp_path / "packages"), "zip", copy)

@@ -133,7 +133,7 @@ def test_each_run_gives_the_same_bits_eager_and_compiled() -> None:
             np.testing.assert_array_equal(np.asarray(got, float), np.asarray(expected, float))
 
 
-@pytest.mark.parametrize("wrap", [optax.MultiSteps, optax.apply_if_finite])
+@pytest.mark.parametrize("wrap", one_of(2, [optax.MultiSteps, optax.apply_if_finite]))
 @pytest.mark.parametrize("build", [lambda: optax.sgd(0.1, 0.9), lambda: optax.rmsprop(0.1)])
 def test_vmap_may_choose_the_branch_of_a_wrapper(wrap: Any, build: Any) -> None:
     """Each member steps as it does alone, with bits from the data of the step."""
@@ -331,6 +331,7 @@ def test_the_objective_of_sophia_runs_as_often_as_on_stock_with_wide_gradients()
     assert state[0].mu.dtype == jnp.bfloat16
 
 
+@pytest.mark.thorough
 def test_alone_this_patch_keeps_a_moment_that_an_array_would_make_wide() -> None:
     """Without ``promotion``, as with OPTAX_DTYPEFIX_ONLY=bfloat16_moments."""
     code = (

@@ -362,7 +362,7 @@ def test_a_first_moment_in_float32_gives_float32_updates_as_on_stock() -> None:
     assert {*dtypes_of(updates)} == {np.dtype(np.float32)}
 
 
-@by_transform
+@by_some_transforms
 def test_without_params_updates_are_as_wide_as_on_stock(transform: MomentTransform) -> None:
     for params in map(tree_of, (jnp.bfloat16, jnp.float32)):
         if transform.name not in NEED_PARAMS:

@@ -17,6 +17,7 @@ from optax_dtypefix._contract.x64 import x64
 from support.contract import assert_keeps_the_contract, float64_in
 from support.patch_cases import FuzzCase, Program
 from support.processes import run, stdout_of
+from support.thorough import one_of
 from support.trees import dtypes_of, in_float64, leaves, tree_map, tree_of
 
 if TYPE_CHECKING:
@@ -459,7 +460,9 @@ if hasattr(optax, "normalize_by_update_norm"):
     ZERO_LIMITS["eps"] = lambda: optax.normalize_by_update_norm(eps=0.0)
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16, jnp.complex64])
+@pytest.mark.parametrize(
+    "dtype", one_of(4, [jnp.float32, jnp.bfloat16, jnp.float16, jnp.complex64])
+)
 @pytest.mark.parametrize("name", ZERO_LIMITS)
 def test_gradients_of_zero_give_updates_of_zero(name: str, dtype: Any) -> None:
     grads = tree_map(jnp.zeros_like, tree_of(dtype))
@@ -489,6 +492,7 @@ def test_a_gradient_that_is_not_a_number_still_shows(name: str) -> None:
     np.testing.assert_array_equal(updates["b"], expected)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
 def test_a_schedule_of_the_limit_may_end_at_zero(dtype: Any) -> None:
     first = int(Version(optax.__version__) < Version("0.1.4"))  # The count of the first step.

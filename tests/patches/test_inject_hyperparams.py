@@ -19,6 +19,7 @@ from support.contract import assert_keeps_the_contract, float64_in
 from support.moments import adam_step
 from support.patch_cases import FuzzCase, Program
 from support.processes import PATCHED, STOCK, finish, start, stdout_of
+from support.thorough import one_of
 from support.training import train
 from support.transformations import warm_up
 from support.trees import REGIMES, dtypes_of, in_float64, leaves, tree_map, tree_of, types
@@ -292,7 +293,9 @@ SETTINGS: dict[str, Any] = {
 
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS.keys())
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-@pytest.mark.parametrize("jit", [jax.jit, lambda function: function], ids=["jit", "eager"])
+@pytest.mark.parametrize(
+    "jit", one_of(2, [jax.jit, lambda function: function]), ids=["jit", "eager"]
+)
 def test_the_user_may_set_a_hyperparameter(jit: Any, dtype: Any, setting: Any) -> None:
     tx, params = inject(optax.sgd)(0.1, momentum=0.9), tree_of(dtype)
     step = jit(tx.update)
@@ -350,7 +353,7 @@ OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("dtype", one_of(2, [jnp.bfloat16, jnp.float16]))
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_an_injected_optimizer_gives_the_updates_of_the_plain_one(name: str, dtype: Any) -> None:
     """Only the last places differ: ``1 - b1`` is computed in float32 here, in Python there.
@@ -376,7 +379,7 @@ def test_an_injected_optimizer_gives_the_updates_of_the_plain_one(name: str, dty
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("regime", ["float16", "mixed", "bfloat16 x64", "float64 x64"])
+@pytest.mark.parametrize("regime", one_of(4, ["float16", "mixed", "bfloat16 x64", "float64 x64"]))
 def test_every_optimizer_has_the_dtypes_of_the_plain_one(regime: str) -> None:
     wide, dtypes = REGIMES[regime]
     compared = set()
@@ -476,6 +479,7 @@ def test_an_update_is_as_wide_as_its_param(dtypes: Any, narrow: Any) -> None:
         np.testing.assert_allclose(update, -1e-9 * grad, rtol=2.0**-8)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(optax.__version__ != TESTED[-1], reason="one compiler to count with")
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_no_memory_is_added(dtype: Any) -> None:
@@ -529,6 +533,7 @@ def test_an_inner_init_may_need_numbers() -> None:
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(optax.__version__ != TESTED[-1], reason="one compiler to count with")
 def test_init_compiles_no_more_than_stock() -> None:
     source = """
@@ -547,6 +552,7 @@ def test_init_compiles_no_more_than_stock() -> None:
     assert patched == stock > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif("mu_dtype" not in inspect.signature(optax.adam).parameters, reason="0.1.2")
 def test_a_dtype_that_was_asked_for_holds_in_a_mixed_tree_without_other_patches() -> None:
     others = {patch.id for patch in optax_dtypefix.status()} - {"inject_hyperparams"}

@@ -299,6 +299,7 @@ def test_beside_an_array_as_decay_a_moment_stays_and_does_not_stall(build: Any) 
     np.testing.assert_allclose(moment, 1 - 0.999**1500, rtol=0.02)  # Stalled, it would be 0.25.
 
 
+@pytest.mark.thorough
 def test_the_derivative_by_a_decay_in_bfloat16_is_that_in_float32() -> None:
     """Weakly typed, the decay is rounded at each leaf: the derivative has the wrong sign."""
     start = jnp.asarray([0.2, -1.6, 0.7, 1.1, -0.4, 0.9, -0.1, 1.5, -0.8])

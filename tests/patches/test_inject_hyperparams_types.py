@@ -28,6 +28,7 @@ def two_steps(tx: Any, params: Any) -> Any:
     return updates, state
 
 
+@pytest.mark.thorough
 def test_stock_refuses_a_type() -> None:
     script = """if True:
         import optax, jax.numpy as jnp
@@ -79,6 +80,7 @@ def test_to_ask_whether_stock_runs_breaks_no_patch() -> None:
     assert [status.id for status in optax_dtypefix.status() if status.state == "failed"] == []
 
 
+@pytest.mark.thorough
 def test_pickles_load_without_the_patches(tmp_path: Any) -> None:
     tx = inject(optax.adamw)(1e-3, mu_dtype=jnp.bfloat16)
     (tmp_path / "tx").write_bytes(cloudpickle.dumps(tx))

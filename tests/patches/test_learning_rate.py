@@ -11,6 +11,7 @@ import pytest
 from optax_dtypefix._contract.x64 import x64
 from support.contract import assert_keeps_the_contract, float64_in
 from support.patch_cases import FuzzCase, Program
+from support.thorough import one_of
 from support.trees import leaves, tree_map, tree_of
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ BY_SCHEDULE = {name: build for name, build in BY_SCHEDULE.items() if hasattr(opt
 
 @pytest.mark.filterwarnings("ignore:`optimistic_adam`:DeprecationWarning")
 @pytest.mark.parametrize("build", BY_SCHEDULE.values(), ids=BY_SCHEDULE)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", one_of(3, ["float32", "bfloat16", "float16"]))
 def test_a_schedule_scales_each_step(build: Any, dtype: str) -> None:
     """Updates are linear in the learning rate, and no moment depends on the rate."""
     tolerance = {"float32": 1e-6, "bfloat16": 2**-7, "float16": 2**-10}[dtype]

@@ -6,14 +6,18 @@ import pytest
 
 from support.live_bytes import compare
 from support.processes import stock_and_patched
+from support.thorough import thorough_but
 
 pytestmark = pytest.mark.rule("C0")
 
-WRAPPERS = ("MultiSteps", "apply_if_finite", "schedule_free", "inject_hyperparams", "adam")
+MORE = ("apply_if_finite", "schedule_free", "inject_hyperparams", "adam")
 
 
-def test_eager_steps_leave_no_more_bytes_than_stock() -> None:
+@pytest.mark.parametrize(
+    "names", thorough_but([("MultiSteps",)], [("MultiSteps",), ("MultiSteps", *MORE)])
+)
+def test_eager_steps_leave_no_more_bytes_than_stock(names: tuple[str, ...]) -> None:
     """All transformations are in ``tests/evidence/eager``."""
-    stock, patched = stock_and_patched("support.live_bytes", *WRAPPERS)
+    stock, patched = stock_and_patched("support.live_bytes", *names)
     assert "MultiSteps of drifting, mixed" in stock
     compare(stock, patched)

@@ -15,6 +15,7 @@ from optax_dtypefix._contract.x64 import x64
 from optax_dtypefix._diagnosis.faults import _reproduce as reproduce
 from support.contract import assert_keeps_the_contract
 from support.patch_cases import FuzzCase, Program
+from support.thorough import one_of
 from support.transformations import drifting
 from support.trees import dtypes_of, in_float64, leaves, tree_map, tree_of
 
@@ -131,7 +132,7 @@ def test_gradients_are_accumulated(
     np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("mean", [True, False])
+@pytest.mark.parametrize("mean", one_of(2, [True, False]))
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 @pytest.mark.parametrize("count", [16, 512])
 def test_half_precision_is_accumulated_in_float32(dtype: Any, count: int, mean: bool) -> None:
@@ -328,7 +329,7 @@ def test_complex_gradients_are_accumulated_in_a_real_state_from_stock() -> None:
 
 
 @pytest.mark.parametrize("skip", [False, True] if HAS_SKIP else [False])
-@pytest.mark.parametrize("learning_rate", [1e-2, 1e-9])
+@pytest.mark.parametrize("learning_rate", one_of(2, [1e-2, 1e-9]))
 @pytest.mark.parametrize("half", [jnp.bfloat16, jnp.float16])
 def test_half_precision_gradients_do_not_narrow_the_updates(
     half: Any, learning_rate: float, skip: bool
@@ -358,8 +359,8 @@ def test_half_precision_gradients_do_not_narrow_the_updates(
 
 
 @pytest.mark.parametrize("wide", [jnp.float32, None])
-@pytest.mark.parametrize("params_dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
-@pytest.mark.parametrize("grads_dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
+@pytest.mark.parametrize("params_dtype", one_of(3, [jnp.bfloat16, jnp.float16, jnp.float32]))
+@pytest.mark.parametrize("grads_dtype", one_of(3, [jnp.bfloat16, jnp.float16, jnp.float32]))
 def test_updates_have_the_dtypes_of_the_inner_transformation(
     params_dtype: Any, grads_dtype: Any, wide: Any
 ) -> None:
