@@ -18,7 +18,7 @@ from support import moments
 from support.nodes import Bfloat16Only
 from support.patch_cases import FuzzCase, Program
 from support.processes import run, stdout_of
-from support.thorough import one_of, thorough_but
+from support.thorough import one_of
 from support.trees import leaves, tree_map, tree_of, types
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ by_transform = moments.parametrize(moments.SIMPLE)
 by_some_transforms = moments.parametrize(moments.SIMPLE, 4)
 
 
-@pytest.fixture(scope="module", params=thorough_but(["adam"], ["adam", "inject rmsprop,ema"]))
+@pytest.fixture(scope="module", params=["adam", "inject rmsprop,ema"])
 def measured(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder: Path = tmp_path_factory.mktemp("stalls")
     # ``nox -s audit`` measures all.
@@ -75,6 +75,7 @@ def measured(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return in_three_ways(folder, "evidence.stalls.measure", "bfloat16", *few)
 
 
+@pytest.mark.thorough
 @pytest.mark.rule("C0")
 def test_1200_steps_are_never_worse_than_on_stock(measured: Any) -> None:
     found = [cell for cell in cells(measured) if not is_known(*cell[:2], "bfloat16")]
@@ -82,6 +83,7 @@ def test_1200_steps_are_never_worse_than_on_stock(measured: Any) -> None:
     assert worse == []
 
 
+@pytest.mark.thorough
 @pytest.mark.rule("C4")
 def test_updates_of_1200_steps_are_within_two_percent(measured: Any) -> None:
     found = list(cells(measured))
@@ -169,6 +171,7 @@ def test_vmap_gives_each_row_the_steps_that_it_has_alone() -> None:
     np.testing.assert_array_equal(np.asarray(together, float), np.asarray(alone, float))
 
 
+@pytest.mark.thorough
 def test_a_derivative_through_steps_follows_float32() -> None:
     """Rounding is differentiated as a cast, because a step has the derivative 0."""
 
@@ -243,6 +246,7 @@ def test_without_params_updates_have_the_dtypes_of_stock(name: str) -> None:
     assert [leaf.dtype for leaf in leaves(updates)] == [jnp.bfloat16] * len(leaves(grads))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shape", [(3,), (3, 3), (3, 4)])
 def test_states_that_are_stacked_run_without_vmap(shape: tuple[int, ...]) -> None:
     """Each row has its own counter. A leaf without rows is rounded to nearest."""
@@ -315,6 +319,7 @@ def test_the_opt_in_patch_alone_keeps_a_float32_moment() -> None:
     assert types(state) == types(after)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(contrib, "sophia"), reason="optax has no sophia")
 def test_the_objective_of_sophia_runs_as_often_as_on_stock_with_wide_gradients() -> None:
     calls: list[Any] = []

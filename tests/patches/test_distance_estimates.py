@@ -283,6 +283,7 @@ def test_the_loss_may_have_any_type(name: str) -> None:
             assert {*dtypes_of(updates)} == {jnp.dtype(jnp.float32)}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("momo")])
 def test_a_python_loss_is_as_exact_as_a_float64_array(name: str) -> None:
     with x64():
@@ -326,6 +327,7 @@ def test_a_schedule_runs_in_the_users_64_bit_mode() -> None:
 WEIGHT_DECAY = inspect.signature(optax.add_decayed_weights).parameters["weight_decay"]
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(
     "Callable" not in str(WEIGHT_DECAY.annotation), reason="this release takes a number"
 )

@@ -86,6 +86,7 @@ def test_where_a_patch_cannot_lift_stock_stays_and_the_record_says_so() -> None:
     assert "conditional (failed): ZeroDivisionError: in the patch" in warning
 
 
+@pytest.mark.thorough
 def test_in_strict_mode_a_patch_that_cannot_lift_raises() -> None:
     done = run("-c", textwrap.dedent(BROKEN), OPTAX_DTYPEFIX_STRICT="1")
     assert "OptaxDtypeFixError" in done.stderr
@@ -121,6 +122,7 @@ WRAPPED = """
 """
 
 
+@pytest.mark.thorough
 def test_a_wrapper_of_other_code_is_called_for_each_transformation() -> None:
     assert lines(WRAPPED, OPTAX_DTYPEFIX_ONLY="promotion")[0] == "2"
 

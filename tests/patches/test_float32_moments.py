@@ -222,7 +222,7 @@ def test_it_wraps_what_has_moments() -> None:
     assert {*WRAPPED} == {*builders("bfloat16_moments")}
 
 
-@by_transform
+@by_some_transforms
 def test_keeps_the_contract_with_moments_in_float32(transform: MomentTransform) -> None:
     tx, params = moments.build(transform), tree_of(jnp.bfloat16, jnp.float16)
     assert_keeps_the_contract(tx, params)

@@ -174,6 +174,7 @@ def test_a_norm_has_the_dtype_of_stock(norm: Any) -> None:
         assert norm(tree_of(jnp.bfloat16, jnp.float64)).dtype == jnp.float64
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not ONE_NORMS, reason="tree_l1_norm came with optax 0.2.3")
 @pytest.mark.parametrize("dtype", HALVES)
 def test_a_1_norm_is_right_to_the_last_place(dtype: Any) -> None:
@@ -366,6 +367,7 @@ BY_PARAMS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("build", BY_PARAMS.values(), ids=BY_PARAMS)
 @pytest.mark.parametrize("narrow", [*HALVES, jnp.int8])
 def test_scaling_by_norms_of_float32_params_gives_float32_updates(build: Any, narrow: Any) -> None:

@@ -40,6 +40,7 @@ def test_stock_refuses_a_type() -> None:
     assert "unhashable type" in stdout_of(run("-c", script, **STOCK))
 
 
+@pytest.mark.thorough
 @TWICE
 @pytest.mark.parametrize("rate", [1e-3, optax.linear_schedule(1e-3, 0.0, 10)])
 def test_a_type_does_what_its_name_does(rate: Any, dtype: Any) -> None:

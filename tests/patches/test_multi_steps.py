@@ -158,6 +158,7 @@ INNER: dict[str, Any] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:jax.tree_leaves is deprecated:FutureWarning")  # In 0.1.2.
 @pytest.mark.parametrize("inner", INNER.values(), ids=INNER)
 def test_without_params_updates_are_as_wide_as_on_stock(inner: Any) -> None:

@@ -68,6 +68,7 @@ def load(folder: Path, path: str, **variables: str) -> subprocess.CompletedProce
     return run(folder / "load.py", path, folder=folder, **{**CACHE, **QUICKLY, **variables})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_a_warning_and_check_say_that_it_is_stock(folder: Path, name: str) -> None:
     done = load(folder, f"stock/{name}")

@@ -1,14 +1,13 @@
 """Print the dtypes that functions other than transformations return, as JSON.
 
-``python -m support.functions [TREE...]`` calls each function abstractly, with trees and numbers of
-several dtypes. It prints the dtypes of the results, or None where the function raises.
+``python -m support.functions`` calls each function abstractly, with trees and numbers of several
+dtypes. It prints the dtypes of the results, or None where the function raises.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-import sys
 import warnings
 from typing import Any, Callable
 
@@ -117,8 +116,7 @@ def available() -> dict[str, Any]:
 def main() -> None:
     warnings.simplefilter("ignore")
     dtypes: dict[str, list[str] | None] = {}
-    trees = sys.argv[1:] or TREES
-    for (path, function), tree, number in itertools.product(available().items(), trees, NUMBERS):
+    for (path, function), tree, number in itertools.product(available().items(), TREES, NUMBERS):
         given = tree_of(*TREES[tree]), NUMBERS[number](0.7)
         try:
             result = jax.eval_shape(lambda *_: CALLS[path](function, *given))  # noqa: B023
