@@ -25,9 +25,12 @@ from optax_dtypefix._contract.x64 import x64
 from support.builders import stock_of
 from support.moments import adam_step
 from support.processes import run, stdout_of
+from support.thorough import one_of
 from support.trees import tree_map
 
-HALVES = pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16], ids=["bf16", "f16"])
+HALVES = pytest.mark.parametrize(
+    "dtype", one_of(2, [jnp.bfloat16, jnp.float16]), ids=["bf16", "f16"]
+)
 TINY = 2.0**-24  # The smallest number above zero in float16.
 SIZES = np.exp(np.linspace(np.log(1e-12), np.log(6e4), 5000)).astype(np.float32)
 
@@ -135,7 +138,7 @@ def test_the_table_names_fields_of_optax() -> None:
         assert {*ROUNDINGS[name]} <= {*state._fields}, name
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("dtype", one_of(2, [jnp.bfloat16, jnp.float16]))
 def test_moments_in_float64_are_rounded_as_float32_ones(dtype: Any) -> None:
     """As in a step of float64 params whose state was restored in half precision."""
     with x64():

@@ -60,7 +60,7 @@ def test_no_float64_is_computed(function: Any) -> None:
         assert gradient.dtype == jnp.float32
 
 
-@pytest.mark.parametrize("dtype", [jnp.float64, jnp.int64, jnp.complex128])
+@pytest.mark.parametrize("dtype", one_of(3, [jnp.float64, jnp.int64, jnp.complex128]))
 def test_64_bit_arguments_are_left_alone(dtype: Any) -> None:
     with x64():
         assert without_x64(lambda x: (x, is_x64()), jnp.ones(3, dtype))[1]

@@ -15,7 +15,7 @@ from packaging.version import Version
 
 from support.chains import RATE, SIZE, STEPS, gradient, wide
 from support.processes import stock_and_patched
-from support.thorough import thorough_but
+from support.thorough import one_of, thorough_but
 
 # optax 0.1.2 calls functions of jax by their deprecated names.
 pytestmark = pytest.mark.filterwarnings("ignore:jax.tree_:FutureWarning")
@@ -221,7 +221,7 @@ def test_a_link_that_the_users_code_compiles_keeps_its_own_bounds() -> None:
     assert compiled(params, link.init(params), params)[0]["a"].dtype == jnp.bfloat16
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("dtype", one_of(2, [jnp.float32, jnp.bfloat16], 1))
 def test_a_link_may_be_an_object_that_is_no_transformation(dtype: Any) -> None:
     inside = optax.adam(0.1)
     link = types.SimpleNamespace(init=inside.init, update=inside.update)

@@ -106,7 +106,7 @@ MIXES = [
 
 @pytest.mark.parametrize("wrap", one_of(5, WRAPPERS.values()), ids=WRAPPERS)
 @pytest.mark.parametrize(("params_dtype", "grads_dtype"), MIXES)
-@pytest.mark.parametrize("rate", [1e-2, 1e-9])
+@pytest.mark.parametrize("rate", one_of(2, [1e-2, 1e-9]))
 def test_updates_are_those_of_the_inner_transformation(
     wrap: Any, params_dtype: Any, grads_dtype: Any, rate: float
 ) -> None:

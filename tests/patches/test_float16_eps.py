@@ -229,7 +229,7 @@ def test_float16_gradients_of_float32_params_give_float32_updates() -> None:
 
 
 @pytest.mark.parametrize("with_params", [True, False])
-@pytest.mark.parametrize("asked", [None, jnp.float16])
+@pytest.mark.parametrize("asked", one_of(2, [None, jnp.float16]))
 def test_float32_gradients_of_float16_params_give_the_dtypes_of_stock(
     asked: Any, with_params: bool
 ) -> None:

@@ -224,7 +224,7 @@ def test_safe_norms_have_the_dtype_of_stock() -> None:
     assert got == smallest
 
 
-@pytest.mark.parametrize("dtype", [*HALVES, jnp.float32])
+@pytest.mark.parametrize("dtype", one_of(2, [*HALVES, jnp.float32]))
 def test_a_safe_norm_of_zero_has_a_gradient(dtype: Any) -> None:
     slope = jax.grad(lambda x: optax.safe_norm(x, 1e-3))(jnp.zeros((3,), dtype))
     assert slope.dtype == dtype
@@ -369,7 +369,7 @@ BY_PARAMS = {
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("build", BY_PARAMS.values(), ids=BY_PARAMS)
-@pytest.mark.parametrize("narrow", [*HALVES, jnp.int8])
+@pytest.mark.parametrize("narrow", one_of(2, [*HALVES, jnp.int8]))
 def test_scaling_by_norms_of_float32_params_gives_float32_updates(build: Any, narrow: Any) -> None:
     params = tree_of(jnp.float32)
     grads = tree_map(lambda leaf: (5 * leaf).astype(narrow), tree_of(jnp.float32, seed=1))
@@ -495,7 +495,7 @@ def test_a_gradient_that_is_not_a_number_still_shows(name: str) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("dtype", one_of(3, [jnp.float32, jnp.bfloat16, jnp.float16], 1))
 def test_a_schedule_of_the_limit_may_end_at_zero(dtype: Any) -> None:
     first = int(Version(optax.__version__) < Version("0.1.4"))  # The count of the first step.
 

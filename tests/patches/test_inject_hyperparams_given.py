@@ -36,7 +36,7 @@ def passed_on(value: Any, params: Any, *states: Any) -> float:
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast:RuntimeWarning")  # Of stock.
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("dtype", one_of(2, [jnp.bfloat16, jnp.float16]))
 @pytest.mark.parametrize("value", [0.999, 1e-8, 1e5, 1 / 3, -0.3, 0.0, np.inf, -np.inf, np.nan])
 @pytest.mark.parametrize("kind", one_of(3, [float, np.asarray, jnp.float32]))
 def test_a_constant_is_used_as_it_was_given(kind: Any, value: float, dtype: Any) -> None:
@@ -44,7 +44,7 @@ def test_a_constant_is_used_as_it_was_given(kind: Any, value: float, dtype: Any)
     np.testing.assert_array_equal(used, np.float32(value))
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("dtype", one_of(2, [jnp.bfloat16, jnp.float16]))
 def test_another_value_in_the_state_is_the_users(dtype: Any) -> None:
     params = jnp.ones(1, dtype)
     for mine in (0.5, 0.0, 2.0, np.inf, np.nan):

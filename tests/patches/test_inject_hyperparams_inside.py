@@ -15,6 +15,7 @@ import pytest
 from packaging.version import Version
 
 from support.contract import assert_keeps_the_contract
+from support.thorough import one_of
 from support.trees import dtypes_of, in_float64, leaves, tree_map, tree_of, types
 
 # optax 0.1.2 calls jax.tree_leaves in inject_hyperparams.
@@ -317,7 +318,7 @@ def test_the_derivative_by_a_decay_in_bfloat16_is_that_in_float32() -> None:
 
 
 @pytest.mark.parametrize("asked", [False, True] if HAS_DTYPE else [False])
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
+@pytest.mark.parametrize("dtype", one_of(3, [jnp.bfloat16, jnp.float16, jnp.float32]))
 def test_functions_without_promotion_accept_a_hyperparameter(dtype: Any, asked: bool) -> None:
     """In stock a hyperparameter has the dtype of the params, so ``jax.lax.mul`` accepts both."""
 

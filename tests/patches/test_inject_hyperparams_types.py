@@ -14,11 +14,12 @@ import pytest
 
 import optax_dtypefix
 from support.processes import STOCK, run, stdout_of
+from support.thorough import one_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:jax.tree_leaves is deprecated:FutureWarning")
 
 inject = optax.inject_hyperparams
-TWICE = pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+TWICE = pytest.mark.parametrize("dtype", one_of(2, [jnp.float32, jnp.bfloat16], 1))
 
 
 def two_steps(tx: Any, params: Any) -> Any:
@@ -42,7 +43,7 @@ def test_stock_refuses_a_type() -> None:
 
 @pytest.mark.thorough
 @TWICE
-@pytest.mark.parametrize("rate", [1e-3, optax.linear_schedule(1e-3, 0.0, 10)])
+@pytest.mark.parametrize("rate", one_of(2, [1e-3, optax.linear_schedule(1e-3, 0.0, 10)]))
 def test_a_type_does_what_its_name_does(rate: Any, dtype: Any) -> None:
     params = jnp.linspace(0.5, 2.0, 8, dtype=dtype)
     by_type, by_name = (

@@ -81,6 +81,7 @@ def test_a_warning_and_check_say_that_it_is_stock(folder: Path, name: str) -> No
     assert "# The line of the warning." in lines[number + 1]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_strict_mode_refuses_to_load_it(folder: Path, name: str) -> None:
     done = load(folder, f"stock/{name}", OPTAX_DTYPEFIX_STRICT="1")

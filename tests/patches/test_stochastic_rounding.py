@@ -18,6 +18,7 @@ from support.nodes import Converting
 from support.patch_cases import FuzzCase, Program
 from support.processes import run, stdout_of
 from support.python_calls import calls_into_the_shim
+from support.thorough import one_of
 from support.trees import in_float64
 
 if TYPE_CHECKING:
@@ -35,7 +36,9 @@ def fuzzed(draw: Draw) -> Any:
 FUZZ = FuzzCase(fuzzed)
 PROGRAMS = {"sgd": Program(lambda: optax.sgd(0.1), jnp.bfloat16)}
 
-HALVES = pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16], ids=["bf16", "f16"])
+HALVES = pytest.mark.parametrize(
+    "dtype", one_of(2, [jnp.bfloat16, jnp.float16]), ids=["bf16", "f16"]
+)
 STEPS = 8000
 
 
