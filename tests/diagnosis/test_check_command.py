@@ -56,6 +56,7 @@ def affected(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.thorough
 def test_it_finds_the_patch_that_an_optimizer_needs(affected: Any) -> None:
     needed = {"bfloat16_moments", "inject_hyperparams"}
     assert affected["verdict"] == "fixed"
@@ -121,6 +122,7 @@ def test_what_stalls_in_half_precision_is_affected(
     assert first in check.stock["problems"][0]["text"]
 
 
+@pytest.mark.thorough
 def test_the_record_says_which_optax_it_is_about(affected: Any) -> None:
     assert affected["target"] == "train.py:inject"
     assert affected["optax_version"] == optax.__version__

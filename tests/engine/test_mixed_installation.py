@@ -75,6 +75,7 @@ def status_of(command: Python, code: int) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("said", one_of(4, MIXED))
 def test_status_says_it_in_one_line_and_the_digest_differs(command: Python, said: str) -> None:
     patches = installed(command.folder)

@@ -106,7 +106,7 @@ GRADIENTS = {
 }
 
 
-@by_transform
+@by_some_transforms
 def test_updates_and_states_are_finite(transform: MomentTransform) -> None:
     signs = np.asarray([1.0, -1.0, 1.0, 0.5])
     step = runner(moments.build(transform))

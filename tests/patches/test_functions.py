@@ -30,6 +30,7 @@ def bits(dtype: Any) -> int:
     return jnp.finfo(dtype).bits if jnp.issubdtype(dtype, jnp.inexact) else 0
 
 
+@pytest.mark.thorough
 def test_a_result_is_as_wide_as_on_stock_where_an_argument_asks_for_it() -> None:
     stock, patched = stock_and_patched("support.functions")
     narrower = []

@@ -422,6 +422,7 @@ def in_complex(leaf: Any) -> Any:
     return np.asarray(leaf).astype(np.complex128)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(optax, "skip_not_finite"), reason="it came with optax 0.1.3")
 @pytest.mark.parametrize("dtypes", one_of(2, [("bfloat16",), ("float32", "bfloat16")]), ids=str)
 def test_without_jit_a_skipped_step_gives_zeros_in_the_dtypes_of_the_params(dtypes: Any) -> None:

@@ -92,6 +92,7 @@ def test_strict_mode_refuses_to_load_it(folder: Path, name: str) -> None:
         assert STAYS not in stdout_of(load(folder, f"stock/{name}", **off))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", ["stock/adam", "patched/inject", "patched/chain", "patched/adam"])
 def test_what_is_patched_when_loaded_is_not_said(folder: Path, path: str) -> None:
     done = load(folder, path, OPTAX_DTYPEFIX_STRICT="1")
