@@ -130,9 +130,18 @@ def lint(session: nox.Session) -> None:
 
 @nox.session(tags=["quick", "full"])
 def tests(session: nox.Session) -> None:
-    """Run all tests on the newest optax and jax."""
+    """Run the README's tests on the newest optax and jax: all that are not marked as thorough."""
     session.install("-e", ".[test]")
-    _test(session)
+    session.run("python", "-m", "pytest", *session.posargs)
+    if not session.posargs:  # The output for users, of what ``test_faults.py`` tests.
+        session.run("python", "-m", "optax_dtypefix", "doctor")
+
+
+@nox.session(tags=["ci", "full"])
+def thorough(session: nox.Session) -> None:
+    """Run the tests that the README's command leaves out, on the newest optax and jax."""
+    session.install("-e", ".[test]")
+    session.run("python", "-m", "pytest", *(session.posargs or ("-m", "thorough")))
 
 
 @nox.session(tags=["full"])
@@ -201,8 +210,8 @@ def all_patches(session: nox.Session, optax: str) -> None:
 def newest_jax(session: nox.Session, optax: str) -> None:
     """Test one release of optax with the newest jax, for users who pin only optax."""
     _install(session, optax, NEWEST_JAX)
-    # ``release`` runs each patch alone on this release, and ``tests`` on this jax.
-    _test(session, *FAULTS, "-m", "not alone")
+    # ``release`` runs each patch alone on this release, and ``thorough`` on this jax.
+    session.run("python", "-m", "pytest", *(session.posargs or FAULTS))
 
 
 @nox.session(python=[python for python, _ in _OLD_ON_PYTHON], tags=["full"])
@@ -221,7 +230,7 @@ def python(session: nox.Session) -> None:
 def engine(session: nox.Session) -> None:
     """Test the engine and the commands on the oldest and on the newest Python."""
     session.install("-e", ".[test]")
-    session.run("python", "-m", "pytest", *(session.posargs or ENGINE))
+    _test(session, *ENGINE)
 
 
 @nox.session
@@ -234,7 +243,7 @@ def next_optax(session: nox.Session) -> None:
     session.run("python", "-m", "optax_dtypefix", "doctor", "-v")
     # The other tests of faults hold the tables against the release: they know tested releases only.
     files = ("tests/patches/test_faults.py", "tests/engine/test_untested_release.py")
-    session.run("python", "-m", "pytest", *files, "-k", "fix or untested")
+    session.run("python", "-m", "pytest", "-m", "", *files, "-k", "fix or untested")
 
 
 @nox.session(tags=["full"])
@@ -255,7 +264,7 @@ def downstream(session: nox.Session, optax: str) -> None:
     _install(session, optax, jax, *held_back, *pins, extras="test,downstream")
     # Old libraries use deprecated parts of JAX, some of them on import.
     tests = ("tests/evidence/downstream", "tests/patches/test_stochastic_rounding_jaxopt.py")
-    session.run("python", "-m", "pytest", "-W", "ignore", *tests)
+    session.run("python", "-m", "pytest", "-m", "", "-W", "ignore", *tests)
 
 
 @nox.session
@@ -473,6 +482,5 @@ def _install(session: nox.Session, optax: str, jax: str, *more: str, extras: str
 
 
 def _test(session: nox.Session, *paths: str) -> None:
-    session.run("python", "-m", "pytest", *(session.posargs or paths))
-    if not (session.posargs or paths):  # The output for users, of what ``test_faults.py`` tests.
-        session.run("python", "-m", "optax_dtypefix", "doctor")
+    """Run all tests in some files or in all, those marked as thorough too."""
+    session.run("python", "-m", "pytest", "-m", "", *(session.posargs or paths))

@@ -140,6 +140,7 @@ def test_if_the_package_goes_the_line_does_nothing(active: Environment) -> None:
     assert "ModuleNotFoundError: No module named 'optax_dtypefix'" in done.stderr
 
 
+@pytest.mark.thorough
 def test_a_copy_of_the_environment_has_its_own_shim(active: Environment, tmp_path: Path) -> None:
     active.parent.unlink()
     shutil.copytree(tmp_path / "environment", tmp_path / "copy", symlinks=True)
@@ -175,6 +176,7 @@ def test_it_refuses_what_is_not_installed(made: Environment) -> None:
         assert not made.file.exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("option", "there"), [("-I", True), ("-E", True), ("-S", False)])
 def test_options_of_python(active: Environment, option: str, there: bool) -> None:
     code = f"import sys; sys.path.append({str(active.site)!r}); import optax"
@@ -182,6 +184,7 @@ def test_options_of_python(active: Environment, option: str, there: bool) -> Non
     assert found == f"{there}\n"
 
 
+@pytest.mark.thorough
 def test_a_program_may_import_the_shim_itself(active: Environment) -> None:
     code = "import optax_dtypefix, optax; print(optax.__spec__.loader.__class__.__name__)"
     assert active.prints(code, **OFF) == "SourceFileLoader\n"
@@ -239,6 +242,7 @@ def test_python_names_a_damaged_shim_and_goes_on(active: Environment, file: str)
     assert "ImportError: a stray file" in done.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("folder", "file"), [(0o755, 0o644), (0o775, 0o664), (0o700, 0o600)])
 def test_the_file_has_the_mode_of_the_environment(
     made: Environment, folder: int, file: int
@@ -260,6 +264,7 @@ def test_a_required_record_also_refuses_the_switch(active: Environment) -> None:
     assert f"differ from the record {record}" in done.stderr
 
 
+@pytest.mark.thorough
 def test_another_import_hook_that_loads_optax_is_noticed(active: Environment) -> None:
     code = """if True:
         import importlib.machinery, sys
@@ -290,6 +295,7 @@ def test_it_refuses_the_file_of_others_and_folders_that_it_cannot_write(made: En
     assert made.file.read_text() == "/a/folder/of/mine\n"
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="POSIX permissions")
 def test_a_read_only_environment_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -262,6 +262,7 @@ sys.exit(main())
 """
 
 
+@pytest.mark.thorough
 def test_closed_streams(python: Python) -> None:
     """``>&-`` and ``2>&-``: Python then has no stream at all."""
     closed = (
@@ -278,6 +279,7 @@ def test_closed_streams(python: Python) -> None:
     assert (run.returncode, run.stdout) == (2, "")  # Whoever reads stdout expects no errors there.
 
 
+@pytest.mark.thorough
 def test_the_id_of_an_older_version_is_no_error(
     command: Python, python: Python, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -63,6 +63,7 @@ def test_each_process_that_imports_optax_leaves_a_report(records: list[Path]) ->
 REPORT, REQUIRE = "OPTAX_DTYPEFIX_REPORT", "OPTAX_DTYPEFIX_REQUIRE"
 
 
+@pytest.mark.thorough
 def test_status_makes_a_record_and_replaces_none(command: Python, records: list[Path]) -> None:
     only = {"OPTAX_DTYPEFIX_ONLY": "fromage"}
     before = records[0].read_text()
@@ -75,6 +76,7 @@ def test_status_makes_a_record_and_replaces_none(command: Python, records: list[
     assert (same.returncode, same.stdout, same.stderr) == (0, "on\n", "")
 
 
+@pytest.mark.thorough
 def test_status_shows_the_difference(command: Python, records: list[Path]) -> None:
     run = command("status", OPTAX_DTYPEFIX="off", **{REQUIRE: str(records[0])})
     assert run.returncode == 1

@@ -13,6 +13,7 @@ import pytest
 import optax_dtypefix
 from optax_dtypefix._commands.run import run
 from support.processes import Python
+from support.thorough import one_of
 
 PROGRAMS = {
     "surroundings": """
@@ -84,7 +85,7 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", one_of(4, PROGRAMS))
 def test_a_script_runs_as_python_runs_it(python: Python, tmp_path: Path, name: str) -> None:
     (tmp_path / "scripts").mkdir()
     (tmp_path / "scripts" / "neighbour.py").touch()
@@ -107,7 +108,9 @@ print(sys.modules["__main__"].__dict__ is globals(), sys.flags, sys.stdout.write
 """
 
 
-@pytest.mark.parametrize("what", ["app", "app/", "app.pyz", "app/program.pyc", "-", "empty", "no"])
+@pytest.mark.parametrize(
+    "what", one_of(7, ["app", "app/", "app.pyz", "app/program.pyc", "-", "empty", "no"])
+)
 def test_what_python_runs_besides_sources(python: Python, tmp_path: Path, what: str) -> None:
     main = tmp_path / "app" / "__main__.py"
     main.parent.mkdir()
@@ -127,7 +130,7 @@ def test_what_python_runs_besides_sources(python: Python, tmp_path: Path, what: 
     assert shimmed.stderr == plain.stderr
 
 
-@pytest.mark.parametrize("name", ["package.module", "package", "single"])
+@pytest.mark.parametrize("name", one_of(3, ["package.module", "package", "single"]))
 def test_a_module_runs_as_python_runs_it(python: Python, tmp_path: Path, name: str) -> None:
     program = textwrap.dedent(
         """
@@ -150,14 +153,16 @@ def test_a_module_runs_as_python_runs_it(python: Python, tmp_path: Path, name: s
     assert (shimmed.stderr, shimmed.returncode) == (plain.stderr, plain.returncode) == ("", 5)
 
 
-@pytest.mark.parametrize("call", [["none.py"], ["--", "-none.py"], ["-m", "none"], ["-m", "json"]])
+@pytest.mark.parametrize(
+    "call", one_of(4, [["none.py"], ["--", "-none.py"], ["-m", "none"], ["-m", "json"]])
+)
 def test_unrunnable_programs(python: Python, call: list[str]) -> None:
     plain, shimmed = python(*call), python("-m", "optax_dtypefix", "run", *call)
     assert shimmed.returncode == plain.returncode > 0
     assert (shimmed.stdout, shimmed.stderr) == (plain.stdout, plain.stderr)
 
 
-@pytest.mark.parametrize("option", ["-I", "-E", "-S"])
+@pytest.mark.parametrize("option", one_of(3, ["-I", "-E", "-S"]))
 def test_options_that_would_leave_the_program_on_stock_are_refused(
     python: Python, tmp_path: Path, option: str
 ) -> None:
@@ -178,6 +183,7 @@ print({name!r}, "optax_dtypefix" in sys.modules, __name__, vars(sys.modules[__na
 """
 
 
+@pytest.mark.thorough
 def test_a_sitecustomize_of_the_user_runs_too(python: Python, tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()
@@ -228,6 +234,7 @@ def test_subprocesses_are_patched(command: Python, tmp_path: Path) -> None:
     assert (run.stdout, run.stderr, run.returncode) == ("True\nTrue\nFalse\n", "", 0)
 
 
+@pytest.mark.thorough
 def test_a_shim_that_cannot_be_imported_stops_what_imports_optax(
     command: Python, tmp_path: Path
 ) -> None:
@@ -246,7 +253,7 @@ def test_a_shim_that_cannot_be_imported_stops_what_imports_optax(
     assert "OptaxDtypeFixError: OPTAX_DTYPEFIX='of' is not valid" in run.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", one_of(2, ["spawn", "forkserver"]))
 def test_child_processes_are_patched(command: Python, tmp_path: Path, method: str) -> None:
     (tmp_path / "train.py").write_text(
         textwrap.dedent(
@@ -273,6 +280,7 @@ def test_child_processes_are_patched(command: Python, tmp_path: Path, method: st
     assert (run.stdout, run.stderr, run.returncode) == ("[True, True]\n", "", 0)
 
 
+@pytest.mark.thorough
 def test_a_path_that_is_too_long_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -283,6 +291,7 @@ def test_a_path_that_is_too_long_is_named(
     assert "Argument list too long. PYTHONPATH has 10000" in error
 
 
+@pytest.mark.thorough
 def test_verbose_logs_what_is_applied(command: Python) -> None:
     script = "import sys\nimport optax\nprint(sys.argv)"
     (command.folder / "train.py").write_text(script, encoding="utf-8")

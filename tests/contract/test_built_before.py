@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import jax
+import pytest
 from packaging.version import Version
 
 from support.scripts import start
@@ -59,6 +60,7 @@ SCRIPT = """
     """
 
 
+@pytest.mark.thorough
 def test_check_and_the_import_name_what_stays_stock(tmp_path: Path) -> None:
     done = start(tmp_path, SCRIPT)
     assert done.returncode == 0, done.stderr

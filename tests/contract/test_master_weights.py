@@ -15,12 +15,15 @@ from optax_dtypefix._contract.x64 import x64
 from support.moments import adam_step
 from support.nodes import Converting
 from support.processes import CACHE, QUICKLY, run, stdout_of
+from support.thorough import one_of
 from support.trees import dtypes_of, in_float64, leaves, tree_map, tree_of, types
 
 # optax 0.1.2 calls jax.tree_leaves.
 pytestmark = pytest.mark.filterwarnings("ignore:jax.tree_leaves is deprecated:FutureWarning")
 
-HALVES = pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16], ids=["bf16", "f16"])
+HALVES = pytest.mark.parametrize(
+    "dtype", one_of(2, [jnp.bfloat16, jnp.float16]), ids=["bf16", "f16"]
+)
 
 
 def train(tx: Any, params: Any, steps: int, grads_of: Any = lambda p: tree_map(jnp.ones_like, p)):
@@ -124,6 +127,7 @@ def test_a_wrapper_changes_no_bit() -> None:
     assert_wrappers_change_nothing(jnp.bfloat16)
 
 
+@pytest.mark.thorough
 def test_a_wrapper_changes_no_bit_with_the_opt_in_patch() -> None:
     module = "contract.test_master_weights"
     code = f"import {module} as own; own.assert_wrappers_change_nothing('float16')"
@@ -185,7 +189,7 @@ def test_adam_follows_float64(dtype: Any) -> None:
 
 
 @HALVES
-@pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
+@pytest.mark.parametrize("jit", one_of(2, [False, True]), ids=["eager", "jit"])
 def test_apply_updates_gives_the_rounded_copy(dtype: Any, jit: bool) -> None:
     """Also across 60 orders of magnitude, where one float32 update cannot reach every number."""
     random = np.random.default_rng(0)

@@ -16,6 +16,7 @@ from optax_dtypefix import migrate_state
 from support.checkpoints import CASES, PARAMS, new_states
 from support.nodes import Node
 from support.processes import STOCK, json_of
+from support.thorough import one_of
 from support.trees import leaves, tree_map
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def states(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return pickle.loads((folder / "stock.pickle").read_bytes()), resumed
 
 
+@pytest.mark.rule("C6")
 @pytest.mark.parametrize("dtype", PARAMS)
 @pytest.mark.parametrize("name", CASES)
 def test_a_new_state_of_stock_becomes_a_new_state(name: str, dtype: str, states: Any) -> None:
@@ -70,6 +72,7 @@ def test_a_new_state_of_stock_becomes_a_new_state(name: str, dtype: str, states:
         assert {change.kind for change in changes} <= {"replaced", "cast"}
 
 
+@pytest.mark.rule("C6")
 @pytest.mark.parametrize("dtype", PARAMS)
 @pytest.mark.parametrize("name", CASES)
 def test_a_new_state_becomes_a_new_state_of_stock(name: str, dtype: str, states: Any) -> None:
@@ -80,7 +83,7 @@ def test_a_new_state_becomes_a_new_state_of_stock(name: str, dtype: str, states:
         assert set(found["kinds"]) <= {"cast"}
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("dtype", one_of(3, ["bfloat16", "float16", "float32"]))
 @pytest.mark.parametrize("name", ["inject", "nested", "labelled", "MultiSteps", "scheduled"])
 def test_hyperparameters_of_stock_need_no_migration(name: str, dtype: str, states: Any) -> None:
     """A new state has the bits of a new state of stock, and the first update is right."""
@@ -131,7 +134,7 @@ def test_a_state_that_fits_is_returned_as_it_is() -> None:
         assert all(x is y for x, y in zip(leaves(migrated), leaves(state)))
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32], ids=["as saved", "cast"])
+@pytest.mark.parametrize("dtype", one_of(2, [jnp.bfloat16, jnp.float32]), ids=["as saved", "cast"])
 def test_a_rate_that_was_lowered_by_hand_is_kept(dtype: Any) -> None:
     tx = injected()
     new = tx.init(HALF).hyperparams

@@ -25,9 +25,12 @@ from optax_dtypefix._contract.x64 import x64
 from support.builders import stock_of
 from support.moments import adam_step
 from support.processes import run, stdout_of
+from support.thorough import one_of
 from support.trees import tree_map
 
-HALVES = pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16], ids=["bf16", "f16"])
+HALVES = pytest.mark.parametrize(
+    "dtype", one_of(2, [jnp.bfloat16, jnp.float16]), ids=["bf16", "f16"]
+)
 TINY = 2.0**-24  # The smallest number above zero in float16.
 SIZES = np.exp(np.linspace(np.log(1e-12), np.log(6e4), 5000)).astype(np.float32)
 
@@ -135,7 +138,7 @@ def test_the_table_names_fields_of_optax() -> None:
         assert {*ROUNDINGS[name]} <= {*state._fields}, name
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("dtype", one_of(2, [jnp.bfloat16, jnp.float16]))
 def test_moments_in_float64_are_rounded_as_float32_ones(dtype: Any) -> None:
     """As in a step of float64 params whose state was restored in half precision."""
     with x64():
@@ -148,6 +151,7 @@ def test_moments_in_float64_are_rounded_as_float32_ones(dtype: Any) -> None:
             np.testing.assert_array_equal(np.asarray(wide, float), np.asarray(narrow, float))
 
 
+@pytest.mark.thorough
 def test_the_counter_may_be_on_another_device_than_a_moment() -> None:
     """As in a restored state of layers that are on two devices: lion does not mix them."""
     code = (
@@ -189,6 +193,7 @@ def test_a_state_of_the_users_own_is_left_alone() -> None:
     assert round_moments(new, old).mu.dtype == jnp.float32
 
 
+@pytest.mark.rule("C4")
 def test_gradients_that_repeat_give_no_coherent_error() -> None:
     """Every element has the same bits in one step. 20 times larger gradients come periodically."""
     random = np.random.default_rng(0)
@@ -309,6 +314,7 @@ def divided_by_root(grads: Any, decay: float | None) -> Any:
     return np.stack(rows, axis=1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("decay", "bursts", "most"),
     [(0.999, False, 0.025), (0.999, True, 0.05), (0.99, True, 0.05), (None, False, 0.03)],

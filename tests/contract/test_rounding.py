@@ -9,8 +9,13 @@ import pytest
 
 from optax_dtypefix._contract.bits import bits_of_elements, bits_of_step
 from optax_dtypefix._contract.rounding import round_stochastically
+from support.thorough import one_of
 
-HALVES = pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16], ids=["bf16", "f16"])
+pytestmark = pytest.mark.rule("C4")
+
+HALVES = pytest.mark.parametrize(
+    "dtype", one_of(2, [jnp.bfloat16, jnp.float16]), ids=["bf16", "f16"]
+)
 KEY = jax.random.PRNGKey(0)
 
 

@@ -14,6 +14,7 @@ import pytest
 import optax_dtypefix  # noqa: F401
 from optax_dtypefix._contract import steps
 from optax_dtypefix._contract.steps import counters_in, is_noted, take_bits
+from support.thorough import one_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 
@@ -55,8 +56,9 @@ def collector_off() -> Any:
     gc.enable()
 
 
+@pytest.mark.rule("C0")
 @pytest.mark.usefixtures("collector_off")
-@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize("name", one_of(4, WAYS))
 def test_nothing_noted_outlives_its_step(name: str) -> None:
     WAYS[name]()  # What is compiled once may keep what it was traced with.
     before = len(steps._NOTES.by_id)

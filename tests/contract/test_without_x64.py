@@ -11,6 +11,7 @@ import pytest
 
 from optax_dtypefix._contract.x64 import is_x64, without_x64, x64
 from support.contract import float64_in
+from support.thorough import one_of
 from support.trees import leaves, tree_map
 
 FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
@@ -28,7 +29,8 @@ FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
+@pytest.mark.rule("C3")
+@pytest.mark.parametrize("function", one_of(3, FUNCTIONS.values()), ids=FUNCTIONS)
 def test_no_float64_is_computed(function: Any) -> None:
     expected = function(jnp.full(3, 2.0), jnp.asarray(3))
     with x64():
@@ -58,7 +60,7 @@ def test_no_float64_is_computed(function: Any) -> None:
         assert gradient.dtype == jnp.float32
 
 
-@pytest.mark.parametrize("dtype", [jnp.float64, jnp.int64, jnp.complex128])
+@pytest.mark.parametrize("dtype", one_of(3, [jnp.float64, jnp.int64, jnp.complex128]))
 def test_64_bit_arguments_are_left_alone(dtype: Any) -> None:
     with x64():
         assert without_x64(lambda x: (x, is_x64()), jnp.ones(3, dtype))[1]

@@ -133,6 +133,7 @@ def test_wider_gradients_are_checked() -> None:
     assert optax_dtypefix.check(optax_dtypefix.preserve_dtypes(own), *given).ok
 
 
+@pytest.mark.thorough
 def test_70_billion_parameters_are_checked_as_shapes() -> None:
     layer = {
         "attention": jax.ShapeDtypeStruct((4, 8192, 8192), jnp.bfloat16),

@@ -56,6 +56,7 @@ def affected(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.thorough
 def test_it_finds_the_patch_that_an_optimizer_needs(affected: Any) -> None:
     needed = {"bfloat16_moments", "inject_hyperparams"}
     assert affected["verdict"] == "fixed"
@@ -70,6 +71,7 @@ def test_it_finds_the_patch_that_an_optimizer_needs(affected: Any) -> None:
     assert found["text"].startswith("nan at step 100 (updates[")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["built", "cached"])
 def test_patches_that_act_while_it_is_built_are_needed(tmp_path: Path, name: str) -> None:
     """To follow the line, a user sets `OPTAX_DTYPEFIX_ONLY` to it."""
@@ -101,6 +103,7 @@ def test_patches_that_act_while_it_is_built_are_needed(tmp_path: Path, name: str
     assert "inject_hyperparams" in half.needs
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "needs", "first"),
     [
@@ -119,6 +122,7 @@ def test_what_stalls_in_half_precision_is_affected(
     assert first in check.stock["problems"][0]["text"]
 
 
+@pytest.mark.thorough
 def test_the_record_says_which_optax_it_is_about(affected: Any) -> None:
     assert affected["target"] == "train.py:inject"
     assert affected["optax_version"] == optax.__version__
@@ -139,6 +143,7 @@ def test_a_dtype_that_changes_comes_before_values() -> None:
     assert of == sorted(of)
 
 
+@pytest.mark.thorough
 def test_an_optimizer_may_be_fine(script: Path) -> None:
     found = compare(parse_name("train:tx"), parse_dtypes("float32"), x64=False)
     assert script.exists()
@@ -147,6 +152,7 @@ def test_an_optimizer_may_be_fine(script: Path) -> None:
     assert found.conclusion.endswith(": not affected.")
 
 
+@pytest.mark.thorough
 def test_what_the_settings_switch_off_stays(command: Python) -> None:
     write_script(command.folder, SCRIPT, "train.py")
     done = command(
@@ -239,6 +245,7 @@ HANGS = """
     """
 
 
+@pytest.mark.thorough
 def test_a_factory_that_never_returns_ends(command: Python) -> None:
     write_script(command.folder, HANGS, "train.py")
     limit = """
@@ -253,6 +260,7 @@ def test_a_factory_that_never_returns_ends(command: Python) -> None:
     assert done.stderr == "optax-dtypefix: train.py:make cannot be built within 1 seconds\n"
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(os, "kill"), reason="signals of POSIX")
 def test_a_signal_ends_the_workers_and_removes_their_files(tmp_path: Path) -> None:
     write_script(tmp_path, HANGS, "train.py")

@@ -139,6 +139,7 @@ UNTESTED = """
 """
 
 
+@pytest.mark.thorough
 def test_on_an_untested_release_every_fault_is_tried(command: Python) -> None:
     run = command("doctor", "--json", PYTHONPATH=command.at_start(UNTESTED), OPTAX_DTYPEFIX="off")
     assert (run.returncode, run.stderr) == (0, "")
@@ -366,6 +367,7 @@ OTHERS = f"""
 """
 
 
+@pytest.mark.thorough
 def test_it_says_which_other_patch_fixes_a_fault(command: Python) -> None:
     run = command(
         *("doctor", "multi_steps", "--json"),
@@ -377,6 +379,7 @@ def test_it_says_which_other_patch_fixes_a_fault(command: Python) -> None:
     assert (by_none["verdict"], by_none["fixed_by"]) == ("disabled", [])
 
 
+@pytest.mark.thorough
 def test_one_patch_in_detail(command: Python) -> None:
     run = command("doctor", "fromage", PYTHONPATH=command.at_start(FEW))
     assert (run.returncode, run.stderr) == (0, "")
@@ -387,6 +390,7 @@ def test_one_patch_in_detail(command: Python) -> None:
     assert "    https://github.com/google-deepmind/optax/issues/1323" in run.stdout.splitlines()
 
 
+@pytest.mark.thorough
 def test_one_fault_in_detail(command: Python) -> None:
     run = command("doctor", "--json", "multi_steps.inner_drift", "fromage.schedule")
     found = [(row["patch"], row["fault"]) for row in json.loads(run.stdout)["faults"]]
@@ -401,6 +405,7 @@ BROKEN = f"""
 """
 
 
+@pytest.mark.thorough
 def test_a_patch_whose_file_cannot_be_imported_is_a_failure(command: Python) -> None:
     run = command("doctor", "multi_steps", PYTHONPATH=command.at_start(BROKEN))
     assert (run.returncode, run.stderr) == (1, "")

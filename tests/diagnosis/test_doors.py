@@ -61,6 +61,7 @@ def test_the_shim_knows_the_wing_by_these_doors() -> None:
     assert used == set(DOORS)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(optax.__version__ not in TESTED, reason="probes need the reproducers")
 def test_a_training_program_never_enters(tmp_path: Path) -> None:
     script = f"""

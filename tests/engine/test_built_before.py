@@ -199,6 +199,7 @@ def test_a_shim_that_comes_first_finds_nothing(package: FakePackage, *, strict: 
     assert built_before(found, built) == built_before(found, stock) == []
 
 
+@pytest.mark.thorough
 def test_other_threads_may_build_tuples_meanwhile(core: Any) -> None:
     """Who holds a tuple that grows makes CPython raise SystemError in the thread that builds it."""
     held, done = core.build(2), threading.Event()

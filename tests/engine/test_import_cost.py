@@ -76,6 +76,7 @@ def test_the_import_loads_tables_and_no_patch(tmp_path: Path) -> None:
     assert run(tmp_path, script).splitlines() == ["", " ".join(tables), ""]
 
 
+@pytest.mark.thorough
 def test_a_call_loads_the_patches_of_its_function(tmp_path: Path) -> None:
     script = """
         import optax_dtypefix, optax, jax.numpy as jnp
@@ -137,6 +138,7 @@ def test_an_unknown_id_stops_the_import_in_strict_mode_only(tmp_path: Path) -> N
     assert "Did you mean 'prodigy'?" in strict.stderr
 
 
+@pytest.mark.thorough
 def test_the_source_tree_works_without_an_installation(tmp_path: Path) -> None:
     """A clone comes first on the path of a process that starts there."""
     package = Path(optax_dtypefix.__file__).parent

@@ -120,6 +120,7 @@ def test_shim_last(tmp_path: Path) -> None:
     assert run(tmp_path, script) == "[]\n"
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(
     optax.__version__ == "0.1.7" and not hasattr(jax, "tree_map"),
     reason="stock mechanize of optax 0.1.7 does not run with this jax: there is nothing to probe",

@@ -37,11 +37,13 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path / "site"
 
 
+@pytest.mark.thorough
 def test_interpreter_options(tmp_path: Path) -> None:
     """-I is -E and -s, and more."""
     assert run(tmp_path, SCRIPT.format(path=[]), "-O", "-I") == PATCHED
 
 
+@pytest.mark.thorough
 def test_bytecode_without_sources(tmp_path: Path, copy: Path) -> None:
     compileall.compile_dir(copy, quiet=1, legacy=True)
     for source in copy.rglob("*.py"):
@@ -49,12 +51,14 @@ def test_bytecode_without_sources(tmp_path: Path, copy: Path) -> None:
     assert run(tmp_path, SCRIPT.format(path=[str(copy)])) == PATCHED
 
 
+@pytest.mark.thorough
 @FROM_ARCHIVES
 def test_a_zip_archive(tmp_path: Path, copy: Path) -> None:
     archive = shutil.make_archive(str(tmp_path / "packages"), "zip", copy)
     assert run(tmp_path, SCRIPT.format(path=[archive])) == PATCHED
 
 
+@pytest.mark.thorough
 def test_a_second_copy_earlier_on_the_path_which_is_read_only(tmp_path: Path, copy: Path) -> None:
     for folder in (copy, *(path for path in copy.rglob("*") if path.is_dir())):
         folder.chmod(0o555)

@@ -15,6 +15,7 @@ import optax_dtypefix
 from support.pages import ROOT
 from support.processes import Python
 from support.scripts import FROM_ARCHIVES
+from support.thorough import one_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,7 +75,8 @@ def status_of(command: Python, code: int) -> Any:
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("said", MIXED)
+@pytest.mark.thorough
+@pytest.mark.parametrize("said", one_of(4, MIXED))
 def test_status_says_it_in_one_line_and_the_digest_differs(command: Python, said: str) -> None:
     patches = installed(command.folder)
     good = status_of(command, 0)
@@ -89,6 +91,7 @@ def test_status_says_it_in_one_line_and_the_digest_differs(command: Python, said
     assert mixed["installation"] in command("status").stdout.splitlines()
 
 
+@pytest.mark.thorough
 def test_many_files_are_counted(command: Python) -> None:
     patches = installed(command.folder)
     for name in "abcdef":
@@ -100,6 +103,7 @@ def test_many_files_are_counted(command: Python) -> None:
     assert f": {added} and 3 more. " in said
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("said", MIXED_CLONE)
 def test_a_clone_says_what_no_version_has(command: Python, said: str) -> None:
     patches = cloned(command.folder)
@@ -127,6 +131,7 @@ def in_an_archive(folder: Path) -> Python:
     return Python(folder, (archive,))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", [as_bytecode, pytest.param(in_an_archive, marks=FROM_ARCHIVES)])
 def test_other_forms_of_an_installation(tmp_path: Path, form: Callable[[Path], Python]) -> None:
     add_module(installed(tmp_path))
@@ -134,6 +139,7 @@ def test_other_forms_of_an_installation(tmp_path: Path, form: Callable[[Path], P
     assert "every_transform.py" in status_of(command, 1)["installation"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("first", ["optax", "optax_dtypefix"])
 def test_strict_mode_stops_the_import(python: Python, first: str) -> None:
     change(installed(python.folder))
@@ -147,6 +153,7 @@ def test_strict_mode_stops_the_import(python: Python, first: str) -> None:
     assert python("-c", "import optax_dtypefix, optax", **off).returncode == 0
 
 
+@pytest.mark.thorough
 def test_a_required_record_stops_the_import(python: Python) -> None:
     patches = installed(python.folder)
     program = ("-c", "import optax_dtypefix, optax")
@@ -161,6 +168,7 @@ def test_a_required_record_stops_the_import(python: Python) -> None:
     assert (python.folder / "good.json").read_text() == before
 
 
+@pytest.mark.thorough
 def test_a_report_has_it_and_warns(python: Python) -> None:
     change(installed(python.folder))
     program = "import optax_dtypefix, optax"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import pytest
+
 from support.notebooks import own_folders, start_notebook
 from support.processes import finish, start, write_script
 
@@ -25,6 +27,7 @@ WARNED = (
 )
 
 
+@pytest.mark.thorough
 def test_what_was_built_before_is_named(tmp_path: Path) -> None:
     write_script(tmp_path, BUILD + IMPORT, "script.py")
     write_script(tmp_path, IMPORT + BUILD + IMPORT + CHECK, "prompt.py")

@@ -166,6 +166,7 @@ AS_IN_A_NOTEBOOK = """
     """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("first", [IN_A_BLOCK, AS_IN_A_NOTEBOOK, AS_IN_A_NOTEBOOK + SHIM_TOO])
 def test_a_second_import_of_the_real_optax_is_patched(tmp_path: Path, first: str) -> None:
     script = f"""
@@ -204,6 +205,7 @@ def test_a_second_import_of_the_real_optax_is_patched(tmp_path: Path, first: str
     assert run(tmp_path, script, **variables) == "inf\n"
 
 
+@pytest.mark.thorough
 def test_the_report_of_a_second_import_that_was_missed_names_no_patches(tmp_path: Path) -> None:
     script = """
         import importlib.machinery, sys

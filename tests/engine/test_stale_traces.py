@@ -16,6 +16,7 @@ from optax_dtypefix._engine.patch import Target
 from optax_dtypefix._settings import Settings
 from optax_dtypefix.patches.releases import TESTED
 from support.fakepackage import Engine, fault, patch
+from support.thorough import one_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,7 +81,7 @@ WAYS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", one_of(8, WAYS))
 def test_late_changes_reach_compiled_functions(engine: Engine, way: str) -> None:
     run = WAYS[way]
     expected = []

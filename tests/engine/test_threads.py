@@ -26,6 +26,7 @@ from support.fakepackage import (
 )
 
 
+@pytest.mark.thorough
 def test_apply_revert_and_calls_race(package: FakePackage) -> None:
     pkg = package.load()
     stock = pkg.scale

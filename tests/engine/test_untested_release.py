@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import pytest
+
 from support.scripts import run
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ SCRIPT = """
     """
 
 
+@pytest.mark.thorough
 def test_the_modes_of_the_user_do_not_decide(tmp_path: Path) -> None:
     printed = run(tmp_path, SCRIPT).splitlines()
     first, *others = json.loads(printed[0])

@@ -1,9 +1,13 @@
-"""Compile and run train steps on eight devices; print programs, shardings, values as JSON."""
+"""Compile and run train steps on eight devices; print programs, shardings, values as JSON.
+
+``python -m multihost.sharded [NAME...]`` runs all transformations, or those named.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+import sys
 from typing import Any
 
 import optax_dtypefix  # isort: skip  # First, as in a training script.
@@ -131,14 +135,17 @@ def in_pmap(step: Any) -> Any:
 
 def main() -> None:
     mesh = Mesh(np.asarray(jax.devices()).reshape(4, 2), ("data", "model"))
+    names = sys.argv[1:] or [*BUILDS, *FROM_SHAPES]
     found = {
         f"{name} {dtype}": measure(build, dtype, mesh)
         for name, build in BUILDS.items()
+        if name in names
         for dtype in ("float32", "bfloat16")
     }
     found.update(
         (f"{name} {dtype} {mapped.__name__}", per_device(build, dtype, mapped))
         for name, build in BUILDS.items()
+        if name in names
         for mapped, dtype in (
             (in_shard_map, "float32"),
             (in_shard_map, "bfloat16"),
@@ -150,6 +157,7 @@ def main() -> None:
     from_shapes = {
         f"{name} {dtype}": moved_from_shapes(build, dtype, mesh)
         for name, build in FROM_SHAPES.items()
+        if name in names
         for dtype in ("float32", "bfloat16", "float16")
     }
     print(json.dumps({"steps": found, "from shapes": from_shapes}))

@@ -61,6 +61,7 @@ ASSERT = """
 """
 
 
+@pytest.mark.thorough
 @needs_collectives
 def test_what_will_be_applied_is_compared(tmp_path: Path) -> None:
     """The program has not imported optax yet. A patch that is off anyway is no difference."""
@@ -78,6 +79,7 @@ def test_what_will_be_applied_is_compared(tmp_path: Path) -> None:
         ]
 
 
+@pytest.mark.thorough
 @needs_collectives
 def test_no_process_waits_for_one_in_which_optax_cannot_be_imported(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text('{"applied": ["optax 0.0"]}')

@@ -10,17 +10,21 @@ import pytest
 from packaging.version import Version
 
 from support.processes import QUICKLY, json_of, stock_and_patched
+from support.thorough import thorough_but
 
 pytestmark = pytest.mark.skipif(
     Version(jax.__version__) < Version("0.6"), reason="jit of older jax replicates what init makes"
 )
 
 
-@pytest.fixture(scope="module")
-def printed() -> Any:
+@pytest.fixture(
+    scope="module", params=thorough_but(["adamw cocob"], ["adamw cocob", ""]), ids=["some", "all"]
+)
+def printed(request: Any) -> Any:
     """Run ``sharded.py`` on stock and on patched optax."""
     flags = ("--xla_force_host_platform_device_count=8", *QUICKLY.values())
-    return stock_and_patched("multihost.sharded", XLA_FLAGS=" ".join(flags))
+    names = request.param.split()
+    return stock_and_patched("multihost.sharded", *names, XLA_FLAGS=" ".join(flags))
 
 
 @pytest.fixture
@@ -53,6 +57,7 @@ def more_in(patched: Any, stock: Any) -> dict[str, dict[str, int]]:
     return {name: dict(count) for name, count in more.items() if count}
 
 
+@pytest.mark.rule("C5")
 def test_no_collective_is_added(both: Any) -> None:
     stock, patched = both
     assert all("all-reduce" in stock[name]["moved"] for name in stock if "shard_map" in name)
@@ -78,12 +83,14 @@ def rounded() -> Any:
     return [json_of("multihost.rounded", XLA_FLAGS=flag + count) for count in "18"]
 
 
+@pytest.mark.thorough
 def test_one_device_and_eight_round_to_the_same_bits(rounded: Any) -> None:
     one, eight = (each["runs"] for each in rounded)
     for name, found in one.items():
         assert {**found, "collectives": []} == {**eight[name], "collectives": []}, name
 
 
+@pytest.mark.thorough
 def test_bits_need_no_more_than_a_number_from_other_devices(rounded: Any) -> None:
     one, eight = (each["runs"] for each in rounded)
     for name in one:
@@ -91,6 +98,7 @@ def test_bits_need_no_more_than_a_number_from_other_devices(rounded: Any) -> Non
         assert eight[name]["collectives"] == ["all-reduce"], name
 
 
+@pytest.mark.thorough
 def test_replicas_agree_and_shards_and_devices_have_their_own_bits(rounded: Any) -> None:
     for found in (each["mapped"] for each in rounded):
         assert len(found["replicas"]) == 1
@@ -98,6 +106,7 @@ def test_replicas_agree_and_shards_and_devices_have_their_own_bits(rounded: Any)
         assert found["leaves stay on their devices"]
 
 
+@pytest.mark.thorough
 def test_moments_of_replicas_agree_beside_shards(rounded: Any) -> None:
     """These states do not count: data of the shards would give each replica other bits."""
     _, eight = rounded

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from support import processes
 from support.processes import stdout_of, write_script
 
@@ -42,11 +44,13 @@ def test_a_worker_with_the_shim_gets_patched_functions(tmp_path: Path) -> None:
     assert run(tmp_path, script) == "fork (True, True)\nspawn (True, True)\n"
 
 
+@pytest.mark.thorough
 def test_a_spawned_worker_without_the_shim_gets_stock_functions(tmp_path: Path) -> None:
     script = POOL.format(everywhere="", main=IMPORT, methods=["spawn"])
     assert run(tmp_path, script) == "spawn (False, False)\n"
 
 
+@pytest.mark.thorough
 def test_a_pickled_transformation_stays_patched(tmp_path: Path) -> None:
     """cloudpickle pickles closures by value, and loading them imports the shim."""
     script = """

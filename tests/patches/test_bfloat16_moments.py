@@ -18,6 +18,7 @@ from support import moments
 from support.nodes import Bfloat16Only
 from support.patch_cases import FuzzCase, Program
 from support.processes import run, stdout_of
+from support.thorough import one_of
 from support.trees import leaves, tree_map, tree_of, types
 
 if TYPE_CHECKING:
@@ -63,29 +64,34 @@ PROGRAMS = {  # Other dtypes than bfloat16, and a momentum whose dtype the user 
 }
 
 by_transform = moments.parametrize(moments.SIMPLE)
+by_some_transforms = moments.parametrize(moments.SIMPLE, 4)
 
 
-@pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Any:
+@pytest.fixture(scope="module", params=["adam", "inject rmsprop,ema"])
+def measured(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder: Path = tmp_path_factory.mktemp("stalls")
     # ``nox -s audit`` measures all.
-    few = ("adam", "inject rmsprop", "ema")
+    few = request.param.split(",")
     return in_three_ways(folder, "evidence.stalls.measure", "bfloat16", *few)
 
 
+@pytest.mark.thorough
+@pytest.mark.rule("C0")
 def test_1200_steps_are_never_worse_than_on_stock(measured: Any) -> None:
     found = [cell for cell in cells(measured) if not is_known(*cell[:2], "bfloat16")]
     worse = [cell for cell in found if cell[3] > 1.25 * cell[2] + bound_of(cell[0])]
     assert worse == []
 
 
+@pytest.mark.thorough
+@pytest.mark.rule("C4")
 def test_updates_of_1200_steps_are_within_two_percent(measured: Any) -> None:
     found = list(cells(measured))
-    assert len(found) > 100
+    assert len(found) > 30
     assert [cell for cell in found if cell[3] > 0.02] == []
-    assert sum(was > 0.03 for *_, was, _ in found) >= 40  # Where stock stalls.
-    stock = [was for case, _, was, _ in found if case == "adam|all|a"]
-    assert 0.105 < min(stock) < max(stock) < 0.375
+    assert sum(was > 0.03 for *_, was, _ in found) >= 12  # Where stock stalls.
+    if stock := [was for case, _, was, _ in found if case == "adam|all|a"]:
+        assert 0.105 < min(stock) < max(stock) < 0.375
 
 
 @by_transform
@@ -101,7 +107,7 @@ def test_init_runs_the_program_of_stock(transform: MomentTransform) -> None:
         assert wide[0] == wide[1]
 
 
-@by_transform
+@by_some_transforms
 def test_what_starts_at_zero_is_known(transform: MomentTransform) -> None:
     stock, _ = moments.stock_and_patched(transform)
     state = stock.init(tree_of(jnp.float32))
@@ -129,7 +135,7 @@ def test_each_run_gives_the_same_bits_eager_and_compiled() -> None:
             np.testing.assert_array_equal(np.asarray(got, float), np.asarray(expected, float))
 
 
-@pytest.mark.parametrize("wrap", [optax.MultiSteps, optax.apply_if_finite])
+@pytest.mark.parametrize("wrap", one_of(2, [optax.MultiSteps, optax.apply_if_finite]))
 @pytest.mark.parametrize("build", [lambda: optax.sgd(0.1, 0.9), lambda: optax.rmsprop(0.1)])
 def test_vmap_may_choose_the_branch_of_a_wrapper(wrap: Any, build: Any) -> None:
     """Each member steps as it does alone, with bits from the data of the step."""
@@ -165,6 +171,7 @@ def test_vmap_gives_each_row_the_steps_that_it_has_alone() -> None:
     np.testing.assert_array_equal(np.asarray(together, float), np.asarray(alone, float))
 
 
+@pytest.mark.thorough
 def test_a_derivative_through_steps_follows_float32() -> None:
     """Rounding is differentiated as a cast, because a step has the derivative 0."""
 
@@ -195,7 +202,7 @@ DECAYS = {"trace": {"decay": 0.99}, "ema": {"decay": 0.99}}
 
 
 @pytest.mark.parametrize("name", ASKED)
-@pytest.mark.parametrize("asked", [jnp.bfloat16, "float16"])
+@pytest.mark.parametrize("asked", one_of(2, [jnp.bfloat16, "float16"]))
 def test_a_moment_in_a_dtype_that_the_user_asked_for_does_not_stall(name: str, asked: Any) -> None:
     """On stock those in bfloat16 stop at half of what they should be, in float32 problems too."""
     function = getattr(optax, name, getattr(contrib, name, None))
@@ -239,6 +246,7 @@ def test_without_params_updates_have_the_dtypes_of_stock(name: str) -> None:
     assert [leaf.dtype for leaf in leaves(updates)] == [jnp.bfloat16] * len(leaves(grads))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shape", [(3,), (3, 3), (3, 4)])
 def test_states_that_are_stacked_run_without_vmap(shape: tuple[int, ...]) -> None:
     """Each row has its own counter. A leaf without rows is rounded to nearest."""
@@ -311,6 +319,7 @@ def test_the_opt_in_patch_alone_keeps_a_float32_moment() -> None:
     assert types(state) == types(after)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(contrib, "sophia"), reason="optax has no sophia")
 def test_the_objective_of_sophia_runs_as_often_as_on_stock_with_wide_gradients() -> None:
     calls: list[Any] = []
@@ -327,6 +336,7 @@ def test_the_objective_of_sophia_runs_as_often_as_on_stock_with_wide_gradients()
     assert state[0].mu.dtype == jnp.bfloat16
 
 
+@pytest.mark.thorough
 def test_alone_this_patch_keeps_a_moment_that_an_array_would_make_wide() -> None:
     """Without ``promotion``, as with OPTAX_DTYPEFIX_ONLY=bfloat16_moments."""
     code = (

@@ -11,6 +11,7 @@ import pytest
 
 from support.contract import assert_keeps_the_contract
 from support.patch_cases import FuzzCase, Program
+from support.thorough import one_of
 from support.transformations import averaging, drifting
 from support.trees import leaves, tree_map, tree_of
 
@@ -103,9 +104,9 @@ MIXES = [
 ]
 
 
-@pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
+@pytest.mark.parametrize("wrap", one_of(5, WRAPPERS.values()), ids=WRAPPERS)
 @pytest.mark.parametrize(("params_dtype", "grads_dtype"), MIXES)
-@pytest.mark.parametrize("rate", [1e-2, 1e-9])
+@pytest.mark.parametrize("rate", one_of(2, [1e-2, 1e-9]))
 def test_updates_are_those_of_the_inner_transformation(
     wrap: Any, params_dtype: Any, grads_dtype: Any, rate: float
 ) -> None:

@@ -12,6 +12,7 @@ from packaging.version import Version
 
 from support.processes import PATCHED, STOCK, finish, start, stdout_of
 
+pytestmark = pytest.mark.thorough
 RELEASE = Version(optax.__version__)
 SCALARS = 64
 """Bytes that float32 scalars may take in addition to half-precision scalars of stock."""
@@ -38,12 +39,14 @@ def patched(both: Any) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.rule("C1")
 def test_a_step_is_traced_once(patched: dict[str, Any]) -> None:
     assert {name: found.get("traces") for name, found in patched.items()} == dict.fromkeys(
         patched, 1
     )
 
 
+@pytest.mark.rule("C3")
 def test_no_array_is_computed_in_float64(patched: dict[str, Any]) -> None:
     assert [name for name, found in patched.items() if found["float64"]] == []
 

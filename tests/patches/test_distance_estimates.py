@@ -12,6 +12,7 @@ import pytest
 import optax_dtypefix
 from optax_dtypefix._contract.x64 import is_x64, x64
 from support.patch_cases import FuzzCase, Program
+from support.thorough import one_of
 from support.transformations import with_value
 from support.trees import dtypes_of, in_float64, leaves, tree_map, tree_of
 
@@ -184,8 +185,9 @@ def mechanize(params: Any, grads: Any, *_: Any) -> Any:
 REFERENCES = {f.__name__: f for f in (dog, dowg, dadapt_adamw, momo, momo_adam, mechanize)}
 
 
+@pytest.mark.rule("C4")
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("dtype", one_of(3, [jnp.bfloat16, jnp.float32, jnp.float16]))
 def test_scalars_follow_the_paper_at_every_step(name: str, dtype: Any) -> None:
     """The params walk at random, so the scalars only depend on the inputs."""
     random = np.random.default_rng(0)
@@ -219,7 +221,7 @@ def test_scalars_follow_the_paper_at_every_step(name: str, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("dtype", one_of(3, [jnp.float32, jnp.bfloat16, jnp.float16]))
 def test_training_starts_after_zero_gradients(name: str, dtype: Any) -> None:
     tx, params = build(name), tree_of(dtype)
     state, update = tx.init(params), jax.jit(tx.update)
@@ -281,6 +283,7 @@ def test_the_loss_may_have_any_type(name: str) -> None:
             assert {*dtypes_of(updates)} == {jnp.dtype(jnp.float32)}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("momo")])
 def test_a_python_loss_is_as_exact_as_a_float64_array(name: str) -> None:
     with x64():
@@ -324,11 +327,14 @@ def test_a_schedule_runs_in_the_users_64_bit_mode() -> None:
 WEIGHT_DECAY = inspect.signature(optax.add_decayed_weights).parameters["weight_decay"]
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(
     "Callable" not in str(WEIGHT_DECAY.annotation), reason="this release takes a number"
 )
 @pytest.mark.parametrize("name", ["dog", "dowg"])
-@pytest.mark.parametrize("rate", [1.0, optax.linear_schedule(1.0, 0.5, 2)], ids=["1", "schedule"])
+@pytest.mark.parametrize(
+    "rate", one_of(2, [1.0, optax.linear_schedule(1.0, 0.5, 2)]), ids=["1", "schedule"]
+)
 def test_weight_decay_may_follow_a_schedule(name: str, rate: Any) -> None:
     """Compare with two steps of a constant weight decay; a step with a zero gradient shows it."""
     params = {"w": jnp.ones(2)}
@@ -390,7 +396,7 @@ def losses_of(name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.int8])
+@pytest.mark.parametrize("dtype", one_of(3, [jnp.bfloat16, jnp.float16, jnp.int8]))
 def test_narrow_gradients_of_float32_params_give_the_results_of_float32_gradients(
     name: str, dtype: Any
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from optax_dtypefix._contract.x64 import is_x64, x64
 from support.contract import assert_keeps_the_contract
+from support.thorough import one_of
 from support.transformations import drifting
 from support.trees import dtypes_of, tree_map, tree_of
 
@@ -108,7 +109,7 @@ def test_updates_of_a_base_optimizer_under_other_keys_raise() -> None:
         tx.update(params, tx.init(params), params)
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("dtype", one_of(2, [jnp.float32, jnp.bfloat16], 1))
 def test_complex_updates_of_real_params_keep_their_imaginary_part(dtype: Any) -> None:
     def base(factor: complex) -> Any:
         def update(grads: Any, state: Any, params: Any = None) -> Any:
@@ -144,6 +145,7 @@ def test_eager_steps_leave_no_float32_copies() -> None:
     assert copies == []
 
 
+@pytest.mark.thorough
 def test_eager_steps_have_derivatives() -> None:
     """The copies are deleted in steps without one."""
     params = tree_of(jnp.bfloat16)

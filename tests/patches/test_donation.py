@@ -21,6 +21,7 @@ def found() -> Any:
     return stock_and_patched("support.donation")
 
 
+@pytest.mark.rule("C1")
 def test_params_and_a_new_state_may_be_donated(found: Any) -> None:
     stock, patched = ({name: error for name, (error, _) in half.items()} for half in found)
     assert "donate the same buffer twice" in str(next(filter(None, stock.values()), None))

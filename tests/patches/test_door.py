@@ -41,6 +41,7 @@ def lines(script: str, **environment: str) -> list[str]:
     return [*done.stdout.split(), *done.stderr.splitlines()]
 
 
+@pytest.mark.thorough
 def test_a_name_that_was_copied_before_the_import_is_patched() -> None:
     first = (
         "from optax import scale_by_adam\n    "
@@ -52,6 +53,7 @@ def test_a_name_that_was_copied_before_the_import_is_patched() -> None:
     assert lines(script, OPTAX_DTYPEFIX="off")[0] == "True", "the fault is not there"
 
 
+@pytest.mark.thorough
 def test_where_the_file_of_a_patch_is_broken_stock_stays_and_the_record_says_so() -> None:
     first = (
         "import sys, optax_dtypefix, optax\n    "
@@ -84,6 +86,7 @@ def test_where_a_patch_cannot_lift_stock_stays_and_the_record_says_so() -> None:
     assert "conditional (failed): ZeroDivisionError: in the patch" in warning
 
 
+@pytest.mark.thorough
 def test_in_strict_mode_a_patch_that_cannot_lift_raises() -> None:
     done = run("-c", textwrap.dedent(BROKEN), OPTAX_DTYPEFIX_STRICT="1")
     assert "OptaxDtypeFixError" in done.stderr
@@ -119,6 +122,7 @@ WRAPPED = """
 """
 
 
+@pytest.mark.thorough
 def test_a_wrapper_of_other_code_is_called_for_each_transformation() -> None:
     assert lines(WRAPPED, OPTAX_DTYPEFIX_ONLY="promotion")[0] == "2"
 

@@ -25,6 +25,7 @@ NAMES = tuple(
 )
 
 
+@pytest.mark.rule("C0", "C5")
 @pytest.mark.skipif(not NAMES, reason="they came with optax 0.1.8")
 def test_eager_steps_have_stocks_bits_and_compile_no_more() -> None:
     assert compare(*stock_and_patched("support.eager_steps", *NAMES)) == ([], [])

@@ -1,7 +1,7 @@
 """Run the reproducer of each fault: stock fails on the releases in the table, patched optax never.
 
-``-k ID`` runs the reproducers of one patch, and no others, and ``-m "not alone"`` none of them
-with one patch alone.
+``-k ID`` runs the reproducers of one patch, and no others, and ``-m ""`` also each of them with its
+patch alone.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def stock(outcome_of: Any, selected: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def patched(request: pytest.FixtureRequest, outcome_of: Any, selected: Any) -> Any:
-    alone = any(item.get_closest_marker("alone") for item in request.session.items)
+    here = [item for item in request.session.items if item.path == request.path]
+    alone = any(item.get_closest_marker("thorough") for item in here)
     ways = "all,alone" if alone else "all"
     return outcome_of("support.outcomes", ways, *selected("name"), OPTAX_DTYPEFIX_ENABLE=OPT_INS)
 
@@ -48,18 +49,20 @@ def test_stock_has_the_fault_on_exactly_the_releases_in_the_table(name: str, sto
         assert outcome is None, f"stock optax {RELEASE} has it too: the table is too narrow"
 
 
-@pytest.mark.alone
+@pytest.mark.rule("C4")
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", FAULTS)
 def test_the_patch_alone_fixes_the_fault(name: str, patched: Any) -> None:
     assert patched["alone"][name][0] is None
 
 
+@pytest.mark.rule("C1", "C2", "C3", "C4")
 @pytest.mark.parametrize("name", FAULTS)
 def test_all_patches_together_fix_the_fault(name: str, patched: Any) -> None:
     assert patched["all"][name][0] is None
 
 
-@pytest.mark.alone
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [n for n, f in FAULTS.items() if RELEASE.within(f.releases)])
 def test_the_patch_says_that_it_was_reached(name: str, patched: Any) -> None:
     assert patched["alone"][name][1] > 0

@@ -16,6 +16,7 @@ from optax_dtypefix._contract.x64 import x64
 from support import moments
 from support.contract import assert_keeps_the_contract
 from support.patch_cases import FuzzCase, Program
+from support.thorough import one_of
 from support.trees import dtypes_of, in_float64, leaves, tree_map, tree_of
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ PROGRAMS = {  # Other dtypes than float16.
 
 TINY, HUGE = 2.0**-24, 65504.0  # The smallest number above zero in float16, and the largest.
 by_transform = moments.parametrize(moments.SIMPLE)
+by_some_transforms = moments.parametrize(moments.SIMPLE, 4)
 
 
 def by_name(name: str) -> Any:
@@ -104,7 +106,7 @@ GRADIENTS = {
 }
 
 
-@by_transform
+@by_some_transforms
 def test_updates_and_states_are_finite(transform: MomentTransform) -> None:
     signs = np.asarray([1.0, -1.0, 1.0, 0.5])
     step = runner(moments.build(transform))
@@ -123,7 +125,8 @@ OPTIMIZERS = (
 OPTIMIZERS = tuple(name for name in OPTIMIZERS if by_name(name))
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.rule("C4")
+@pytest.mark.parametrize("name", one_of(4, OPTIMIZERS))
 def test_updates_of_optimizers_are_finite(name: str) -> None:
     tx = by_name(name)(**({} if name == "cocob" else {"learning_rate": 0.1}))
     updates, _ = run(tx, [0.0, 0.0, 1e-4, 1e-4])
@@ -226,7 +229,7 @@ def test_float16_gradients_of_float32_params_give_float32_updates() -> None:
 
 
 @pytest.mark.parametrize("with_params", [True, False])
-@pytest.mark.parametrize("asked", [None, jnp.float16])
+@pytest.mark.parametrize("asked", one_of(2, [None, jnp.float16]))
 def test_float32_gradients_of_float16_params_give_the_dtypes_of_stock(
     asked: Any, with_params: bool
 ) -> None:
@@ -292,7 +295,7 @@ WORST = {
 }
 
 
-@by_transform
+@by_some_transforms
 def test_moments_do_not_drift_over_300_steps(transform: MomentTransform) -> None:
     """Rounding up gave errors of 0.02 to 0.4."""
     exponent, most = WORST.get(transform.name[len("scale_by_") :], (-7, 0.05))
@@ -342,6 +345,7 @@ def test_init_accepts_shapes() -> None:
     assert (adam.mu["w"].shape, adam.mu["w"].dtype) == ((2,), jnp.dtype(jnp.float16))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("gradient", [0.01, 0.02, -0.05])
 def test_a_derivative_through_steps_follows_float32_or_overflows(gradient: float) -> None:
     """Rounding is differentiated as the identity, because a step has the derivative 0."""

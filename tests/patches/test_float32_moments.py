@@ -58,6 +58,7 @@ NEED_PARAMS = ("scale_by_cocob", "scale_by_factored_rms", "scale_by_madgrad", "s
 
 WRAPPED = builders("float32_moments")
 by_transform = moments.parametrize([t for t in moments.SIMPLE if t.name in WRAPPED])
+by_some_transforms = moments.parametrize([t for t in moments.SIMPLE if t.name in WRAPPED], 4)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -221,7 +222,7 @@ def test_it_wraps_what_has_moments() -> None:
     assert {*WRAPPED} == {*builders("bfloat16_moments")}
 
 
-@by_transform
+@by_some_transforms
 def test_keeps_the_contract_with_moments_in_float32(transform: MomentTransform) -> None:
     tx, params = moments.build(transform), tree_of(jnp.bfloat16, jnp.float16)
     assert_keeps_the_contract(tx, params)
@@ -232,7 +233,7 @@ def test_keeps_the_contract_with_moments_in_float32(transform: MomentTransform) 
     assert moments_of(type(state))
 
 
-@by_transform
+@by_some_transforms
 def test_an_update_is_as_wide_as_gradient_and_param(transform: MomentTransform) -> None:
     for params, grads in (
         (tree_of(jnp.bfloat16), tree_of(jnp.float32)),
@@ -361,7 +362,7 @@ def test_a_first_moment_in_float32_gives_float32_updates_as_on_stock() -> None:
     assert {*dtypes_of(updates)} == {np.dtype(np.float32)}
 
 
-@by_transform
+@by_some_transforms
 def test_without_params_updates_are_as_wide_as_on_stock(transform: MomentTransform) -> None:
     for params in map(tree_of, (jnp.bfloat16, jnp.float32)):
         if transform.name not in NEED_PARAMS:

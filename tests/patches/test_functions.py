@@ -11,6 +11,7 @@ import pytest
 from optax_dtypefix import patches
 from support.functions import CALLS, STRONG, TREES, available
 from support.processes import stock_and_patched
+from support.thorough import one_of
 from support.trees import in_float64, leaves, tree_of
 
 # Stock warns of deprecated names.
@@ -29,6 +30,7 @@ def bits(dtype: Any) -> int:
     return jnp.finfo(dtype).bits if jnp.issubdtype(dtype, jnp.inexact) else 0
 
 
+@pytest.mark.thorough
 def test_a_result_is_as_wide_as_on_stock_where_an_argument_asks_for_it() -> None:
     stock, patched = stock_and_patched("support.functions")
     narrower = []
@@ -73,7 +75,7 @@ def expected(name: str, x: Any, number: float) -> Any:
     return None
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("dtype", one_of(2, [jnp.bfloat16, jnp.float16]))
 def test_float32_results_have_float32_values(dtype: Any) -> None:
     number = np.float32(0.7)
     tree = tree_of(dtype)
@@ -89,8 +91,10 @@ def test_float32_results_have_float32_values(dtype: Any) -> None:
         np.testing.assert_allclose(found, exact, atol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
-@pytest.mark.parametrize("limit", [np.float32(1), np.float32(1e4)], ids=["clipped", "as is"])
+@pytest.mark.parametrize("dtype", one_of(2, [jnp.bfloat16, jnp.float16]))
+@pytest.mark.parametrize(
+    "limit", one_of(2, [np.float32(1), np.float32(1e4)]), ids=["clipped", "as is"]
+)
 def test_sums_of_examples_have_float32_values(dtype: Any, limit: Any) -> None:
     batch = [jnp.asarray(np.random.default_rng(0).normal(size=(8, n)), dtype) for n in (3, 5)]
     exact = in_float64(batch)

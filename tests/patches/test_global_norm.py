@@ -17,6 +17,7 @@ from optax_dtypefix._contract.x64 import x64
 from support.contract import assert_keeps_the_contract, float64_in
 from support.patch_cases import FuzzCase, Program
 from support.processes import run, stdout_of
+from support.thorough import one_of
 from support.trees import dtypes_of, in_float64, leaves, tree_map, tree_of
 
 if TYPE_CHECKING:
@@ -173,6 +174,7 @@ def test_a_norm_has_the_dtype_of_stock(norm: Any) -> None:
         assert norm(tree_of(jnp.bfloat16, jnp.float64)).dtype == jnp.float64
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not ONE_NORMS, reason="tree_l1_norm came with optax 0.2.3")
 @pytest.mark.parametrize("dtype", HALVES)
 def test_a_1_norm_is_right_to_the_last_place(dtype: Any) -> None:
@@ -222,7 +224,7 @@ def test_safe_norms_have_the_dtype_of_stock() -> None:
     assert got == smallest
 
 
-@pytest.mark.parametrize("dtype", [*HALVES, jnp.float32])
+@pytest.mark.parametrize("dtype", one_of(2, [*HALVES, jnp.float32]))
 def test_a_safe_norm_of_zero_has_a_gradient(dtype: Any) -> None:
     slope = jax.grad(lambda x: optax.safe_norm(x, 1e-3))(jnp.zeros((3,), dtype))
     assert slope.dtype == dtype
@@ -365,8 +367,9 @@ BY_PARAMS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("build", BY_PARAMS.values(), ids=BY_PARAMS)
-@pytest.mark.parametrize("narrow", [*HALVES, jnp.int8])
+@pytest.mark.parametrize("narrow", one_of(2, [*HALVES, jnp.int8]))
 def test_scaling_by_norms_of_float32_params_gives_float32_updates(build: Any, narrow: Any) -> None:
     params = tree_of(jnp.float32)
     grads = tree_map(lambda leaf: (5 * leaf).astype(narrow), tree_of(jnp.float32, seed=1))
@@ -426,6 +429,7 @@ def test_functions_of_float32_trees_have_the_program_of_stock() -> None:
         assert_stocks_program(f"projections.{name}", tree)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("first", ["optax", "optax_dtypefix"])
 @pytest.mark.skipif("tree_l2_norm" not in TWO_NORMS, reason="it came with optax 0.1.8")
 def test_deprecated_names_are_patched_in_any_order_of_import(first: str) -> None:
@@ -458,7 +462,9 @@ if hasattr(optax, "normalize_by_update_norm"):
     ZERO_LIMITS["eps"] = lambda: optax.normalize_by_update_norm(eps=0.0)
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16, jnp.complex64])
+@pytest.mark.parametrize(
+    "dtype", one_of(4, [jnp.float32, jnp.bfloat16, jnp.float16, jnp.complex64])
+)
 @pytest.mark.parametrize("name", ZERO_LIMITS)
 def test_gradients_of_zero_give_updates_of_zero(name: str, dtype: Any) -> None:
     grads = tree_map(jnp.zeros_like, tree_of(dtype))
@@ -488,7 +494,8 @@ def test_a_gradient_that_is_not_a_number_still_shows(name: str) -> None:
     np.testing.assert_array_equal(updates["b"], expected)
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+@pytest.mark.thorough
+@pytest.mark.parametrize("dtype", one_of(3, [jnp.float32, jnp.bfloat16, jnp.float16], 1))
 def test_a_schedule_of_the_limit_may_end_at_zero(dtype: Any) -> None:
     first = int(Version(optax.__version__) < Version("0.1.4"))  # The count of the first step.
 

@@ -17,12 +17,25 @@ from support.opt_ins import OPT_INS
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.rule("C0")
 
-@pytest.mark.parametrize("enabled", ["", OPT_INS], ids=["default", "opt-in"])
+
+FEW = ("ema", "scale_by_adam")
+MORE = (*INSIDE, "scale_by_rss", "scale_by_stddev")
+"""``tests/evidence/eager`` runs all transformations in both ways."""
+
+
+@pytest.mark.parametrize(
+    ("enabled", "names"),
+    [
+        ("", FEW),
+        pytest.param("", MORE, marks=pytest.mark.thorough),
+        pytest.param(OPT_INS, FEW, marks=pytest.mark.thorough),
+    ],
+    ids=["default", "default, more", "opt-in"],
+)
 def test_the_same_arguments_give_the_same_update_in_every_process(
-    enabled: str, tmp_path: Path
+    enabled: str, names: tuple[str, ...], tmp_path: Path
 ) -> None:
     variables = {"OPTAX_DTYPEFIX_ENABLE": enabled} if enabled else {}
-    # ``tests/evidence/eager`` runs all transformations in both ways.
-    names = ("ema", "scale_by_adam") if enabled else (*INSIDE, "scale_by_rss", "scale_by_stddev")
     assert compare(tmp_path / "states.pickle", *names, **variables) >= 2 * len(names)

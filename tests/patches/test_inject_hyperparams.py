@@ -19,6 +19,7 @@ from support.contract import assert_keeps_the_contract, float64_in
 from support.moments import adam_step
 from support.patch_cases import FuzzCase, Program
 from support.processes import PATCHED, STOCK, finish, start, stdout_of
+from support.thorough import one_of
 from support.training import train
 from support.transformations import warm_up
 from support.trees import REGIMES, dtypes_of, in_float64, leaves, tree_map, tree_of, types
@@ -136,7 +137,7 @@ def test_keeps_the_contract(build: Any) -> None:
     assert_keeps_the_contract(build(), tree_of(jnp.bfloat16, jnp.float32))
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
+@pytest.mark.parametrize("dtype", one_of(3, [jnp.bfloat16, jnp.float16, jnp.float32]))
 def test_hyperparameters_have_the_users_dtype(dtype: Any) -> None:
     state = inject(optax.adam)(RATE).init(tree_of(dtype))
     assert {*dtypes_of((state.hyperparams, state.inner_state[0].mu))} == {jnp.dtype(dtype)}
@@ -153,8 +154,10 @@ def test_hyperparameters_are_floats_beside_other_kinds_of_number(first: Any) -> 
         assert float(leaf) == float(jnp.asarray(value, leaf.dtype))
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
-@pytest.mark.parametrize("rate", [RATE, np.float64(RATE), np.asarray(RATE), jnp.float32(RATE)])
+@pytest.mark.parametrize("dtype", one_of(2, [jnp.bfloat16, jnp.float32]))
+@pytest.mark.parametrize(
+    "rate", one_of(4, [RATE, np.float64(RATE), np.asarray(RATE), jnp.float32(RATE)])
+)
 def test_64_bit_mode_adds_no_float64(rate: Any, dtype: Any) -> None:
     with x64():
         tx, params = inject(optax.adamw)(rate), tree_of(dtype)
@@ -219,7 +222,7 @@ def test_hyperparam_dtype_is_kept() -> None:
         np.testing.assert_array_equal(updates["w"], -rounded * params["w"])
 
 
-@pytest.mark.parametrize("rate", [0.5, warm_up], ids=["number", "schedule"])
+@pytest.mark.parametrize("rate", one_of(2, [0.5, warm_up]), ids=["number", "schedule"])
 @pytest.mark.parametrize("first", [jnp.int32, jnp.complex64])
 def test_an_integer_or_complex_state_restored_from_stock_keeps_its_dtypes(
     first: Any, rate: Any
@@ -268,7 +271,7 @@ def test_a_hyperparameter_in_half_precision_is_used_in_float32() -> None:
     np.testing.assert_allclose(updates, float(jnp.bfloat16(0.9)) ** 8, rtol=1e-5)
 
 
-@pytest.mark.parametrize("rate", [jnp.float32(0.5), lambda _: jnp.float32(0.5)])
+@pytest.mark.parametrize("rate", one_of(2, [jnp.float32(0.5), lambda _: jnp.float32(0.5)]))
 def test_an_array_or_a_schedule_meets_half_precision_in_lax(rate: Any) -> None:
     """Functions of ``jax.lax`` do not promote."""
 
@@ -291,8 +294,10 @@ SETTINGS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS.keys())
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-@pytest.mark.parametrize("jit", [jax.jit, lambda function: function], ids=["jit", "eager"])
+@pytest.mark.parametrize("dtype", one_of(2, [jnp.float32, jnp.bfloat16], 1))
+@pytest.mark.parametrize(
+    "jit", one_of(2, [jax.jit, lambda function: function]), ids=["jit", "eager"]
+)
 def test_the_user_may_set_a_hyperparameter(jit: Any, dtype: Any, setting: Any) -> None:
     tx, params = inject(optax.sgd)(0.1, momentum=0.9), tree_of(dtype)
     step = jit(tx.update)
@@ -350,7 +355,7 @@ OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("dtype", one_of(2, [jnp.bfloat16, jnp.float16]))
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_an_injected_optimizer_gives_the_updates_of_the_plain_one(name: str, dtype: Any) -> None:
     """Only the last places differ: ``1 - b1`` is computed in float32 here, in Python there.
@@ -376,7 +381,7 @@ def test_an_injected_optimizer_gives_the_updates_of_the_plain_one(name: str, dty
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("regime", ["float16", "mixed", "bfloat16 x64", "float64 x64"])
+@pytest.mark.parametrize("regime", one_of(4, ["float16", "mixed", "bfloat16 x64", "float64 x64"]))
 def test_every_optimizer_has_the_dtypes_of_the_plain_one(regime: str) -> None:
     wide, dtypes = REGIMES[regime]
     compared = set()
@@ -441,7 +446,9 @@ def after_two_steps(tx: Any, params: Any) -> Any:
     return jax.eval_shape(steps, params)
 
 
-@pytest.mark.parametrize("dtypes", [(jnp.float32,), (jnp.bfloat16, jnp.float32)], ids=str)
+@pytest.mark.parametrize(
+    "dtypes", one_of(2, [(jnp.float32,), (jnp.bfloat16, jnp.float32)], 1), ids=str
+)
 def test_float32_params_with_bfloat16_gradients_follow_adam_in_float64(dtypes: Any) -> None:
     params = tree_of(*dtypes)
     tx = inject(optax.adam)(RATE)
@@ -476,8 +483,9 @@ def test_an_update_is_as_wide_as_its_param(dtypes: Any, narrow: Any) -> None:
         np.testing.assert_allclose(update, -1e-9 * grad, rtol=2.0**-8)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(optax.__version__ != TESTED[-1], reason="one compiler to count with")
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("dtype", one_of(2, [jnp.bfloat16, jnp.float16]))
 def test_no_memory_is_added(dtype: Any) -> None:
     params = {"w": jnp.ones((256, 256), dtype), "b": jnp.ones((256,), dtype)}
     sizes = []
@@ -529,6 +537,7 @@ def test_an_inner_init_may_need_numbers() -> None:
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(optax.__version__ != TESTED[-1], reason="one compiler to count with")
 def test_init_compiles_no_more_than_stock() -> None:
     source = """
@@ -547,6 +556,7 @@ def test_init_compiles_no_more_than_stock() -> None:
     assert patched == stock > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif("mu_dtype" not in inspect.signature(optax.adam).parameters, reason="0.1.2")
 def test_a_dtype_that_was_asked_for_holds_in_a_mixed_tree_without_other_patches() -> None:
     others = {patch.id for patch in optax_dtypefix.status()} - {"inject_hyperparams"}

@@ -11,10 +11,14 @@ import optax
 import pytest
 from packaging.version import Version
 
+from support.thorough import one_of
 from support.trees import dtypes_of, tree_map, tree_of
 
 # optax 0.1.2 calls jax.tree_leaves in inject_hyperparams.
-pytestmark = pytest.mark.filterwarnings("ignore:jax.tree_leaves is deprecated:FutureWarning")
+pytestmark = [
+    pytest.mark.rule("C4"),
+    pytest.mark.filterwarnings("ignore:jax.tree_leaves is deprecated:FutureWarning"),
+]
 
 inject = optax.inject_hyperparams
 
@@ -32,15 +36,15 @@ def passed_on(value: Any, params: Any, *states: Any) -> float:
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast:RuntimeWarning")  # Of stock.
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("dtype", one_of(2, [jnp.bfloat16, jnp.float16]))
 @pytest.mark.parametrize("value", [0.999, 1e-8, 1e5, 1 / 3, -0.3, 0.0, np.inf, -np.inf, np.nan])
-@pytest.mark.parametrize("kind", [float, np.asarray, jnp.float32])
+@pytest.mark.parametrize("kind", one_of(3, [float, np.asarray, jnp.float32]))
 def test_a_constant_is_used_as_it_was_given(kind: Any, value: float, dtype: Any) -> None:
     used = passed_on(kind(value), jnp.ones(1, dtype))
     np.testing.assert_array_equal(used, np.float32(value))
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("dtype", one_of(2, [jnp.bfloat16, jnp.float16]))
 def test_another_value_in_the_state_is_the_users(dtype: Any) -> None:
     params = jnp.ones(1, dtype)
     for mine in (0.5, 0.0, 2.0, np.inf, np.nan):

@@ -15,10 +15,14 @@ import pytest
 from packaging.version import Version
 
 from support.contract import assert_keeps_the_contract
+from support.thorough import one_of
 from support.trees import dtypes_of, in_float64, leaves, tree_map, tree_of, types
 
 # optax 0.1.2 calls jax.tree_leaves in inject_hyperparams.
-pytestmark = pytest.mark.filterwarnings("ignore:jax.tree_leaves is deprecated:FutureWarning")
+pytestmark = [
+    pytest.mark.rule("C7"),
+    pytest.mark.filterwarnings("ignore:jax.tree_leaves is deprecated:FutureWarning"),
+]
 
 inject, RATE = optax.inject_hyperparams, 1e-2
 
@@ -296,6 +300,7 @@ def test_beside_an_array_as_decay_a_moment_stays_and_does_not_stall(build: Any) 
     np.testing.assert_allclose(moment, 1 - 0.999**1500, rtol=0.02)  # Stalled, it would be 0.25.
 
 
+@pytest.mark.thorough
 def test_the_derivative_by_a_decay_in_bfloat16_is_that_in_float32() -> None:
     """Weakly typed, the decay is rounded at each leaf: the derivative has the wrong sign."""
     start = jnp.asarray([0.2, -1.6, 0.7, 1.1, -0.4, 0.9, -0.1, 1.5, -0.8])
@@ -313,7 +318,7 @@ def test_the_derivative_by_a_decay_in_bfloat16_is_that_in_float32() -> None:
 
 
 @pytest.mark.parametrize("asked", [False, True] if HAS_DTYPE else [False])
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
+@pytest.mark.parametrize("dtype", one_of(3, [jnp.bfloat16, jnp.float16, jnp.float32]))
 def test_functions_without_promotion_accept_a_hyperparameter(dtype: Any, asked: bool) -> None:
     """In stock a hyperparameter has the dtype of the params, so ``jax.lax.mul`` accepts both."""
 

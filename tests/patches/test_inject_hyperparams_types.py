@@ -14,11 +14,12 @@ import pytest
 
 import optax_dtypefix
 from support.processes import STOCK, run, stdout_of
+from support.thorough import one_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:jax.tree_leaves is deprecated:FutureWarning")
 
 inject = optax.inject_hyperparams
-TWICE = pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+TWICE = pytest.mark.parametrize("dtype", one_of(2, [jnp.float32, jnp.bfloat16], 1))
 
 
 def two_steps(tx: Any, params: Any) -> Any:
@@ -28,6 +29,7 @@ def two_steps(tx: Any, params: Any) -> Any:
     return updates, state
 
 
+@pytest.mark.thorough
 def test_stock_refuses_a_type() -> None:
     script = """if True:
         import optax, jax.numpy as jnp
@@ -39,8 +41,9 @@ def test_stock_refuses_a_type() -> None:
     assert "unhashable type" in stdout_of(run("-c", script, **STOCK))
 
 
+@pytest.mark.thorough
 @TWICE
-@pytest.mark.parametrize("rate", [1e-3, optax.linear_schedule(1e-3, 0.0, 10)])
+@pytest.mark.parametrize("rate", one_of(2, [1e-3, optax.linear_schedule(1e-3, 0.0, 10)]))
 def test_a_type_does_what_its_name_does(rate: Any, dtype: Any) -> None:
     params = jnp.linspace(0.5, 2.0, 8, dtype=dtype)
     by_type, by_name = (
@@ -79,6 +82,7 @@ def test_to_ask_whether_stock_runs_breaks_no_patch() -> None:
     assert [status.id for status in optax_dtypefix.status() if status.state == "failed"] == []
 
 
+@pytest.mark.thorough
 def test_pickles_load_without_the_patches(tmp_path: Any) -> None:
     tx = inject(optax.adamw)(1e-3, mu_dtype=jnp.bfloat16)
     (tmp_path / "tx").write_bytes(cloudpickle.dumps(tx))

@@ -11,6 +11,7 @@ import pytest
 from optax_dtypefix._contract.x64 import x64
 from support.contract import assert_keeps_the_contract, float64_in
 from support.patch_cases import FuzzCase, Program
+from support.thorough import one_of
 from support.trees import leaves, tree_map, tree_of
 
 if TYPE_CHECKING:
@@ -47,7 +48,9 @@ RATES = {
 
 
 @pytest.mark.parametrize("rate", RATES.values(), ids=RATES)
-@pytest.mark.parametrize("dtypes", [("bfloat16",), ("float16",), ("bfloat16", "float32")], ids=str)
+@pytest.mark.parametrize(
+    "dtypes", one_of(3, [("bfloat16",), ("float16",), ("bfloat16", "float32")]), ids=str
+)
 def test_updates_have_the_dtypes_of_the_gradients(rate: Any, dtypes: Any) -> None:
     assert_keeps_the_contract(optax.sgd(rate(), momentum=0.9), tree_of(*dtypes))
     assert_keeps_the_contract(optax.adamw(rate(), weight_decay=rate()), tree_of(*dtypes))
@@ -123,7 +126,7 @@ BY_SCHEDULE = {name: build for name, build in BY_SCHEDULE.items() if hasattr(opt
 
 @pytest.mark.filterwarnings("ignore:`optimistic_adam`:DeprecationWarning")
 @pytest.mark.parametrize("build", BY_SCHEDULE.values(), ids=BY_SCHEDULE)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", one_of(3, ["float32", "bfloat16", "float16"]))
 def test_a_schedule_scales_each_step(build: Any, dtype: str) -> None:
     """Updates are linear in the learning rate, and no moment depends on the rate."""
     tolerance = {"float32": 1e-6, "bfloat16": 2**-7, "float16": 2**-10}[dtype]
@@ -166,7 +169,7 @@ def test_a_schedule_gives_no_float64(build: Any) -> None:
         assert {*float64_in(tx.update, params, tx.init(params), params)} <= {()}
 
 
-@pytest.mark.parametrize("grads", ["bfloat16", "float16", "int8"])
+@pytest.mark.parametrize("grads", one_of(3, ["bfloat16", "float16", "int8"]))
 def test_float32_params_with_narrow_gradients_get_float32_updates(grads: str) -> None:
     tx = optax.sgd(jnp.asarray(0.1, jnp.float32))
     params = {"w": jnp.ones(2)}
@@ -195,7 +198,7 @@ def test_a_float32_weight_decay_beside_float64_keeps_the_bits_of_float32_params(
             np.testing.assert_array_equal(got, expected)
 
 
-@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("wide", one_of(2, [False, True]))
 def test_an_integer_array_as_learning_rate_scales_the_gradients(wide: bool) -> None:
     with x64(wide):
         tx, params = optax.sgd(jnp.asarray(2, jnp.int32)), tree_of(jnp.float32)

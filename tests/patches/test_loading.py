@@ -92,6 +92,7 @@ TRACES = """
     """
 
 
+@pytest.mark.thorough
 def test_an_import_inside_a_trace_changes_nothing_there(tmp_path: Path) -> None:
     assert run(tmp_path, TRACES) == "[]\nset()\n"
 
@@ -127,6 +128,7 @@ BROKEN = """
     """
 
 
+@pytest.mark.thorough
 def test_a_patch_that_is_lost_at_the_first_call_is_said_to_have_failed(tmp_path: Path) -> None:
     script = textwrap.dedent(BROKEN).replace("{broken}", repr((*patches.IDS, "door.lifts")))
     lines = run(tmp_path, script, OPTAX_DTYPEFIX_ENABLE="float32_moments").splitlines()
@@ -149,12 +151,14 @@ BUILD = """
     """
 
 
+@pytest.mark.thorough
 def test_without_docstrings(tmp_path: Path) -> None:
     if start(tmp_path, "import optax", "-OO").returncode:
         pytest.skip("this jax cannot be imported without docstrings")
     assert run(tmp_path, BUILD, "-OO") == "bfloat16 set()\n"
 
 
+@pytest.mark.thorough
 @FROM_ARCHIVES
 def test_from_a_zip_archive(tmp_path: Path) -> None:
     package, ignored = Path(optax_dtypefix.__file__).parent, shutil.ignore_patterns("__pycache__")

@@ -10,13 +10,14 @@ import numpy as np
 import optax
 import pytest
 
+from support.thorough import one_of
 from support.trees import dtypes_of
 
 if TYPE_CHECKING:
     pass
 
 
-@pytest.mark.parametrize("scale", [1e-6, 1e-3, 1.0])
+@pytest.mark.parametrize("scale", one_of(3, [1e-6, 1e-3, 1.0]))
 def test_small_wide_gradients_of_float16_params_give_the_updates_of_float32(scale: float) -> None:
     """In float16 their squares are 0, or 6e-8: stock makes the moment float32, and so do we."""
     random = np.random.default_rng(0)
@@ -43,7 +44,7 @@ def test_a_float16_moment_stays_beside_a_wider_gradient_of_another_param() -> No
 
 @pytest.mark.parametrize(
     "build",
-    [lambda: optax.trace(0.9), optax.scale_by_rms, optax.scale_by_adam],
+    one_of(3, [lambda: optax.trace(0.9), optax.scale_by_rms, optax.scale_by_adam]),
     ids=["trace", "rms", "adam"],
 )
 def test_narrow_moments_of_wide_gradients_follow_float32(build: Any) -> None:

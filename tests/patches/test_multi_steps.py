@@ -15,6 +15,7 @@ from optax_dtypefix._contract.x64 import x64
 from optax_dtypefix._diagnosis.faults import _reproduce as reproduce
 from support.contract import assert_keeps_the_contract
 from support.patch_cases import FuzzCase, Program
+from support.thorough import one_of
 from support.transformations import drifting
 from support.trees import dtypes_of, in_float64, leaves, tree_map, tree_of
 
@@ -103,7 +104,7 @@ def test_params_may_be_none() -> None:
     np.testing.assert_allclose(updates["w"], -grads["w"], rtol=1e-6)
 
 
-@pytest.mark.parametrize("mean", [True, False])
+@pytest.mark.parametrize("mean", one_of(2, [True, False]))
 @pytest.mark.parametrize(
     ("params_dtype", "grads_dtype", "tolerance"),
     [
@@ -131,8 +132,8 @@ def test_gradients_are_accumulated(
     np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("mean", [True, False])
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("mean", one_of(2, [True, False]))
+@pytest.mark.parametrize("dtype", one_of(2, [jnp.bfloat16, jnp.float16]))
 @pytest.mark.parametrize("count", [16, 512])
 def test_half_precision_is_accumulated_in_float32(dtype: Any, count: int, mean: bool) -> None:
     random = np.random.default_rng(0)
@@ -157,6 +158,7 @@ INNER: dict[str, Any] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:jax.tree_leaves is deprecated:FutureWarning")  # In 0.1.2.
 @pytest.mark.parametrize("inner", INNER.values(), ids=INNER)
 def test_without_params_updates_are_as_wide_as_on_stock(inner: Any) -> None:
@@ -223,7 +225,7 @@ def test_accumulators_have_the_dtype_that_was_asked_for() -> None:
     assert state.acc_grads["z"].dtype == jnp.complex64
 
 
-@pytest.mark.parametrize("mean", [True, False])
+@pytest.mark.parametrize("mean", one_of(2, [True, False]))
 @pytest.mark.parametrize(
     ("params_dtype", "grads_dtype"),
     [(jnp.float32, jnp.int8), (jnp.int32, jnp.int32), (jnp.int32, jnp.float32)],
@@ -328,8 +330,8 @@ def test_complex_gradients_are_accumulated_in_a_real_state_from_stock() -> None:
 
 
 @pytest.mark.parametrize("skip", [False, True] if HAS_SKIP else [False])
-@pytest.mark.parametrize("learning_rate", [1e-2, 1e-9])
-@pytest.mark.parametrize("half", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("learning_rate", one_of(2, [1e-2, 1e-9]))
+@pytest.mark.parametrize("half", one_of(2, [jnp.bfloat16, jnp.float16]))
 def test_half_precision_gradients_do_not_narrow_the_updates(
     half: Any, learning_rate: float, skip: bool
 ) -> None:
@@ -357,9 +359,9 @@ def test_half_precision_gradients_do_not_narrow_the_updates(
         assert np.abs(error).max() < tolerance
 
 
-@pytest.mark.parametrize("wide", [jnp.float32, None])
-@pytest.mark.parametrize("params_dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
-@pytest.mark.parametrize("grads_dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
+@pytest.mark.parametrize("wide", one_of(2, [jnp.float32, None]))
+@pytest.mark.parametrize("params_dtype", one_of(3, [jnp.bfloat16, jnp.float16, jnp.float32]))
+@pytest.mark.parametrize("grads_dtype", one_of(3, [jnp.bfloat16, jnp.float16, jnp.float32]))
 def test_updates_have_the_dtypes_of_the_inner_transformation(
     params_dtype: Any, grads_dtype: Any, wide: Any
 ) -> None:
@@ -373,8 +375,8 @@ def test_updates_have_the_dtypes_of_the_inner_transformation(
         assert [u.dtype for u in leaves(updates)] == [u.dtype for u in leaves(expected)]
 
 
-@pytest.mark.parametrize("grads_dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
-@pytest.mark.parametrize("params_dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("grads_dtype", one_of(3, [jnp.float32, jnp.bfloat16, jnp.float16], 1))
+@pytest.mark.parametrize("params_dtype", one_of(2, [jnp.float32, jnp.bfloat16], 1))
 def test_the_inner_transformation_gets_the_dtypes_of_stock(
     params_dtype: Any, grads_dtype: Any
 ) -> None:
@@ -400,7 +402,9 @@ def test_gradients_under_other_keys_raise() -> None:
 
 
 @pytest.mark.parametrize(
-    "dtypes", [("bfloat16",), ("float16",), ("bfloat16", "float32"), ("complex64",)], ids=str
+    "dtypes",
+    one_of(4, [("bfloat16",), ("float16",), ("bfloat16", "float32"), ("complex64",)]),
+    ids=str,
 )
 def test_strict_promotion_accepts_any_dtype(dtypes: Any) -> None:
     params = tree_of(*dtypes)
@@ -418,8 +422,9 @@ def in_complex(leaf: Any) -> Any:
     return np.asarray(leaf).astype(np.complex128)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(optax, "skip_not_finite"), reason="it came with optax 0.1.3")
-@pytest.mark.parametrize("dtypes", [("bfloat16",), ("float32", "bfloat16")], ids=str)
+@pytest.mark.parametrize("dtypes", one_of(2, [("bfloat16",), ("float32", "bfloat16")]), ids=str)
 def test_without_jit_a_skipped_step_gives_zeros_in_the_dtypes_of_the_params(dtypes: Any) -> None:
     params = tree_of(*dtypes)
     tx = optax.MultiSteps(optax.sgd(0.5), 2, should_skip_update_fn=optax.skip_not_finite)

@@ -68,6 +68,7 @@ def load(folder: Path, path: str, **variables: str) -> subprocess.CompletedProce
     return run(folder / "load.py", path, folder=folder, **{**CACHE, **QUICKLY, **variables})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_a_warning_and_check_say_that_it_is_stock(folder: Path, name: str) -> None:
     done = load(folder, f"stock/{name}")
@@ -80,6 +81,7 @@ def test_a_warning_and_check_say_that_it_is_stock(folder: Path, name: str) -> No
     assert "# The line of the warning." in lines[number + 1]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_strict_mode_refuses_to_load_it(folder: Path, name: str) -> None:
     done = load(folder, f"stock/{name}", OPTAX_DTYPEFIX_STRICT="1")
@@ -90,6 +92,7 @@ def test_strict_mode_refuses_to_load_it(folder: Path, name: str) -> None:
         assert STAYS not in stdout_of(load(folder, f"stock/{name}", **off))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", ["stock/adam", "patched/inject", "patched/chain", "patched/adam"])
 def test_what_is_patched_when_loaded_is_not_said(folder: Path, path: str) -> None:
     done = load(folder, path, OPTAX_DTYPEFIX_STRICT="1")

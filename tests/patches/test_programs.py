@@ -39,12 +39,14 @@ def patched(outcome_of: Any, selected: Any) -> Any:
     return outcome_of("support.programs", *selected("patch_id"), **variables)
 
 
+@pytest.mark.rule("C5")
 @having("program", "compiled")
 def test_programs_are_identical(patch_id: str, cases: list[str], stock: Any, patched: Any) -> None:
     for case in cases:
         assert patched[patch_id][case]["program"] == stock[patch_id][case]["program"], case
 
 
+@pytest.mark.rule("C5")
 @having("compiled", "bits")
 def test_results_have_identical_bits(
     patch_id: str, cases: list[str], stock: Any, patched: Any
@@ -53,6 +55,7 @@ def test_results_have_identical_bits(
         assert patched[patch_id][case]["bits"] == stock[patch_id][case]["bits"], case
 
 
+@pytest.mark.rule("C6")
 @having("program", "compiled", "bits", "state")
 def test_states_have_the_same_classes_fields_and_shapes(
     patch_id: str, cases: list[str], stock: Any, patched: Any

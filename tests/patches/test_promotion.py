@@ -16,6 +16,7 @@ from optax_dtypefix._contract.x64 import x64
 from support.contract import assert_keeps_the_contract
 from support.moments import adam
 from support.patch_cases import FuzzCase, Program
+from support.thorough import one_of
 from support.trees import dtypes_of, leaves, tree_map, tree_of, types
 
 if TYPE_CHECKING:
@@ -145,7 +146,9 @@ DECAYS: dict[str, tuple[Any, float]] = {
 
 
 @pytest.mark.parametrize("decay", [jnp.float32, np.float32], ids=["JAX", "NumPy"])
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16], ids=["bfloat16", "float16"])
+@pytest.mark.parametrize(
+    "dtype", one_of(2, [jnp.bfloat16, jnp.float16]), ids=["bfloat16", "float16"]
+)
 @pytest.mark.parametrize(("build", "exact"), DECAYS.values(), ids=DECAYS)
 def test_beside_an_array_as_decay_moments_stay_and_do_not_stall(
     build: Any, exact: float, dtype: Any, decay: Any
@@ -190,7 +193,9 @@ def test_novograd_sums_the_squares_of_narrow_gradients_in_float32(dtype: str) ->
     np.testing.assert_allclose(np.asarray(updates, float), g / np.sqrt(np.sum(g**2)), rtol=0.07)
 
 
-@pytest.mark.parametrize("asked", [np.float32, np.float16, np.dtype("float32"), "float32"], ids=str)
+@pytest.mark.parametrize(
+    "asked", one_of(4, [np.float32, np.float16, np.dtype("float32"), "float32"]), ids=str
+)
 def test_a_dtype_may_be_given_as_numpy_type(asked: Any) -> None:
     params = {"w": jnp.ones(3, jnp.bfloat16)}
     for build in (
@@ -223,7 +228,7 @@ def test_a_schedule_may_have_an_attribute_that_is_called_dtype(attribute: Any) -
 
 
 @pytest.mark.skipif(Version("0.1.8") > RELEASE, reason="it came with optax 0.1.8")
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", one_of(2, ["bfloat16", "float16"]))
 def test_scalars_of_distance_over_gradients_are_float32(dtype: Any) -> None:
     tx = optax.scale_by_distance_over_gradients()
     params = tree_of(dtype)
@@ -279,7 +284,7 @@ def test_a_gradient_that_is_none_does_not_shift_the_others(frozen: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in AVAILABLE if name != "centralize"])
-@pytest.mark.parametrize("grads", ["bfloat16", "float16", "int8"])
+@pytest.mark.parametrize("grads", one_of(3, ["bfloat16", "float16", "int8"]))
 def test_narrow_gradients_of_float32_params_get_float32_updates(name: str, grads: str) -> None:
     """Compare with the same step with the same gradients in float32."""
     tx, params = getattr(optax, name)(), tree_of("float32")
@@ -308,7 +313,7 @@ def test_a_small_weight_decay_survives_a_float32_momentum() -> None:
         assert np.any(np.asarray(leaf) != np.asarray(plain[name]))
 
 
-@pytest.mark.parametrize("dtype", ["int32", "int8"])
+@pytest.mark.parametrize("dtype", one_of(2, ["int32", "int8"]))
 def test_the_mean_of_integers_is_a_float(dtype: str) -> None:
     tx, metric = optax.ema(0.9), {"a": jnp.asarray(7, dtype)}
     state = tx.init(metric)
@@ -364,7 +369,7 @@ def test_a_state_that_starts_real_keeps_an_imaginary_part() -> None:
 
 
 @pytest.mark.skipif(Version("0.1.8") > RELEASE, reason="it came with optax 0.1.8")
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("dtype", one_of(2, [jnp.float32, jnp.bfloat16], 1))
 def test_an_update_is_as_wide_as_the_moment_of_the_wrapped_optimizer(dtype: Any) -> None:
     params = tree_of(jnp.bfloat16)
     tx = optax.contrib.split_real_and_imaginary(optax.adam(0.1, mu_dtype=dtype))
@@ -372,7 +377,7 @@ def test_an_update_is_as_wide_as_the_moment_of_the_wrapped_optimizer(dtype: Any)
     assert {*dtypes_of(updates)} == {jnp.dtype(dtype)}
 
 
-@pytest.mark.parametrize("asked", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("asked", one_of(2, [jnp.float32, jnp.bfloat16], 1))
 def test_the_momentum_of_adafactor_widens_updates_only_where_its_dtype_is_asked_for(
     asked: Any,
 ) -> None:
@@ -385,7 +390,7 @@ def test_the_momentum_of_adafactor_widens_updates_only_where_its_dtype_is_asked_
     assert jnp.float32 in dtypes_of(by_default.init(params))  # Stock's default for the state.
 
 
-@pytest.mark.parametrize("asked", [None, jnp.float32])
+@pytest.mark.parametrize("asked", one_of(2, [None, jnp.float32]))
 def test_inject_hyperparams_does_not_ask_for_the_default_dtype(asked: Any) -> None:
     params, request = tree_of(jnp.bfloat16), {} if asked is None else {"dtype_momentum": asked}
     static = ("min_dim_size_to_factor", "dtype_momentum")
@@ -394,7 +399,7 @@ def test_inject_hyperparams_does_not_ask_for_the_default_dtype(asked: Any) -> No
     assert {*dtypes_of(updates)} == {jnp.dtype(asked or jnp.bfloat16)}
 
 
-@pytest.mark.parametrize("grads", ["bfloat16", "float32"])
+@pytest.mark.parametrize("grads", one_of(2, ["bfloat16", "float32"]))
 def test_flatten_without_params_gives_the_dtypes_of_stock(grads: str) -> None:
     """float32 params with half-precision gradients, and the other way round: stock's float32."""
     other = "float32" if grads == "bfloat16" else "bfloat16"

@@ -15,7 +15,10 @@ from packaging.version import Version
 from optax_dtypefix._contract.x64 import x64
 from support.builders import stock_of
 from support.contract import assert_keeps_the_contract
+from support.thorough import one_of
 from support.trees import dtypes_of, leaves, tree_map, tree_of
+
+pytestmark = pytest.mark.rule("C7")
 
 RELEASE = Version(optax.__version__)
 
@@ -128,7 +131,7 @@ def test_sophia_accepts_an_integer_leaf_inside_multi_steps() -> None:
 
 
 @needs_sophia
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", one_of(3, ["float32", "bfloat16", "float16"], 1))
 def test_sophia_accepts_a_user_defined_estimator(dtype: str) -> None:
     def update(grads: Any, state: Any, params: Any = None, *, obj_fn: Any) -> Any:
         del grads

@@ -53,6 +53,7 @@ def step_of(patch_id: str, tx: Any, problem: Problem) -> Step:
     return one_step(tx, problem.params, problem.grads, extra)
 
 
+@pytest.mark.rule("C0", "C1", "C2", "C3")
 @given(data=st.data())
 def test_any_tree_keeps_the_contract(patch_id: str, data: Any) -> None:
     problem = data.draw(problems())

@@ -14,6 +14,7 @@ from optax_dtypefix._contract.x64 import x64
 from support import trees
 from support.contract import assert_keeps_the_contract, float64_in
 from support.patch_cases import FuzzCase, Program
+from support.thorough import one_of
 from support.transformations import with_value
 from support.trees import dtypes_of, tree_map, tree_of
 
@@ -138,7 +139,7 @@ STEPWISE = 2 * 0.99 ** (np.arange(STEPS) // 30)  # A plateau of 30 steps, then a
 
 
 @pytest.mark.parametrize("losses", [SLOW, STEPWISE], ids=["slow", "stepwise"])
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("dtype", one_of(3, [jnp.float32, jnp.bfloat16, jnp.float16], 1))
 @pytest.mark.parametrize("cooldown", [0, 7])
 def test_the_scale_follows_float64_at_every_step(losses: Any, dtype: Any, cooldown: int) -> None:
     tx = reduce_on_plateau(patience=20, cooldown=cooldown)
@@ -149,7 +150,7 @@ def test_the_scale_follows_float64_at_every_step(losses: Any, dtype: Any, cooldo
 
 
 @needs_accumulation
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("dtype", one_of(3, [jnp.float32, jnp.bfloat16, jnp.float16], 1))
 def test_a_mean_over_300_losses_is_right(dtype: Any) -> None:
     losses = np.random.default_rng(0).uniform(1, 2, 599)
     tx = reduce_on_plateau(accumulation_size=300)
@@ -172,8 +173,8 @@ def test_float64_params_have_a_float64_mean() -> None:
 
 
 @needs_min_scale
-@pytest.mark.parametrize("wide", [False, True])
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("wide", one_of(2, [False, True]))
+@pytest.mark.parametrize("dtype", one_of(3, [jnp.float32, jnp.bfloat16, jnp.float16], 1))
 def test_arguments_may_be_arrays(dtype: Any, wide: bool) -> None:
     with x64(wide):
         numbers = (np.float32(0.05), np.float64(0.05), jnp.asarray(0.05))
@@ -196,7 +197,7 @@ def test_a_tolerance_in_float16_is_used_in_float32() -> None:
     assert_rounded(scale_of(states), [1, 1, 0.1])
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("dtype", one_of(3, [jnp.float32, jnp.bfloat16, jnp.float16], 1))
 @pytest.mark.parametrize(("options", "last"), [({}, 1.0), ({"rtol": 0.0, "atol": 1e-3}, 0.1)])
 def test_a_negative_loss_needs_an_absolute_tolerance(dtype: Any, options: Any, last: float) -> None:
     """optax compares with (1 - rtol) * best, which is above a negative best loss."""
@@ -216,7 +217,7 @@ def test_updates_are_rounded_once() -> None:
         np.testing.assert_array_equal(updates[name], expected)
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("dtype", one_of(2, [jnp.bfloat16, jnp.float16]))
 @pytest.mark.parametrize("factor", [0.1, 0.9, 0.995, 0.9999])
 def test_updates_follow_the_powers_of_the_factor(factor: float, dtype: Any) -> None:
     """On stock from 0.2.4 on, the scale is a product of roundings, and may stay 1."""
@@ -243,7 +244,7 @@ def test_a_scale_that_is_no_power_of_the_factor_is_the_users() -> None:
 
 
 @pytest.mark.skipif(not FOLLOWS, reason="up to 0.2.3 stock's scale is float32")
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("dtype", one_of(2, [jnp.bfloat16, jnp.float16]))
 def test_a_loop_may_multiply_by_the_scale(dtype: Any) -> None:
     """As in optax's own example: other updates are multiplied by the scale of the state."""
     tx = reduce_on_plateau(factor=0.5, patience=1)
@@ -288,7 +289,7 @@ def test_the_loss_is_required() -> None:
         tx.update(params, tx.init(params), params)
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.int8])
+@pytest.mark.parametrize("dtype", one_of(3, [jnp.bfloat16, jnp.float16, jnp.int8]))
 def test_narrow_gradients_of_float32_params_give_float32_updates(dtype: Any) -> None:
     """0.1 times a gradient is rounded to float32, as on stock."""
     tx, params = reduce_on_plateau(patience=1), tree_of(jnp.float32)
@@ -302,7 +303,7 @@ def test_narrow_gradients_of_float32_params_give_float32_updates(dtype: Any) -> 
         np.testing.assert_allclose(updates[name], exact, rtol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
+@pytest.mark.parametrize("dtype", one_of(3, [jnp.bfloat16, jnp.float16, jnp.float32]))
 def test_without_params_updates_are_as_wide_as_the_gradients(dtype: Any) -> None:
     tx, params = reduce_on_plateau(), tree_of(dtype)
     updates, _ = tx.update(params, tx.init(params), **{LOSS: 1.0})

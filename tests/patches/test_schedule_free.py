@@ -11,6 +11,7 @@ import pytest
 from optax_dtypefix._contract.x64 import x64
 from support.contract import assert_keeps_the_contract
 from support.patch_cases import FuzzCase, Program
+from support.thorough import one_of
 from support.training import train
 from support.trees import dtypes_of, in_float64, leaves, tree_map, tree_of
 
@@ -148,7 +149,7 @@ def test_state_dtype_is_kept() -> None:
 
 
 @pytest.mark.parametrize("build", ["schedule_free", "schedule_free_sgd"])
-@pytest.mark.parametrize("asked", [False, True])
+@pytest.mark.parametrize("asked", one_of(2, [False, True]))
 def test_updates_are_as_wide_as_a_state_dtype_that_was_asked_for(build: str, asked: bool) -> None:
     options = {"state_dtype": jnp.float32} if asked else {}
     if build == "schedule_free":
@@ -198,7 +199,7 @@ def test_a_float64_rate_makes_updates_of_float64_gradients_float64(as_schedule: 
     assert updates["w"].dtype == (jnp.float32 if narrow else jnp.float64)
 
 
-@pytest.mark.parametrize("grads_dtype", [jnp.bfloat16, jnp.float16, jnp.int8])
+@pytest.mark.parametrize("grads_dtype", one_of(3, [jnp.bfloat16, jnp.float16, jnp.int8]))
 def test_float32_params_get_float32_updates(grads_dtype: Any) -> None:
     """Compare two steps with the paper. The rate is exact in half precision."""
     rate = 2**-13
@@ -249,7 +250,7 @@ def test_the_state_of_another_optimizer_raises_as_on_stock() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:In a future release of JAX, flatten-up-to")
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("dtype", one_of(2, [jnp.bfloat16, jnp.float16]))
 def test_without_params_half_precision_fails_as_float32_does(dtype: Any) -> None:
     """Stock returns no updates, or raises in newer releases."""
 

@@ -10,6 +10,8 @@ import pytest
 from support.processes import stock_and_patched
 from support.state_programs import PROGRAMS
 
+pytestmark = pytest.mark.rule("C6")
+
 
 @pytest.fixture(scope="module")
 def results() -> tuple[dict[str, Any], dict[str, Any]]:

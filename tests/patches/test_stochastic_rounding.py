@@ -18,6 +18,7 @@ from support.nodes import Converting
 from support.patch_cases import FuzzCase, Program
 from support.processes import run, stdout_of
 from support.python_calls import calls_into_the_shim
+from support.thorough import one_of
 from support.trees import in_float64
 
 if TYPE_CHECKING:
@@ -35,7 +36,9 @@ def fuzzed(draw: Draw) -> Any:
 FUZZ = FuzzCase(fuzzed)
 PROGRAMS = {"sgd": Program(lambda: optax.sgd(0.1), jnp.bfloat16)}
 
-HALVES = pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16], ids=["bf16", "f16"])
+HALVES = pytest.mark.parametrize(
+    "dtype", one_of(2, [jnp.bfloat16, jnp.float16]), ids=["bf16", "f16"]
+)
 STEPS = 8000
 
 
@@ -48,6 +51,7 @@ def normal(size: Any, dtype: Any = jnp.float32, seed: int = 0) -> Any:
     return jnp.asarray(np.random.default_rng(seed).normal(size=size), dtype)
 
 
+@pytest.mark.rule("C4")
 @HALVES
 def test_sums_are_right_on_average(dtype: Any) -> None:
     params = jnp.asarray(np.random.default_rng(1).uniform(1, 1.9, size=(40, 25)), dtype)
@@ -78,6 +82,7 @@ def test_averages_are_right_on_average(dtype: Any) -> None:
     assert abs(np.mean(errors)) < 0.01
 
 
+@pytest.mark.rule("C4")
 @pytest.mark.parametrize(
     ("tx", "steps"),
     [
@@ -159,6 +164,7 @@ def test_other_leaves_are_stock_s() -> None:
     assert found["half"].dtype == jnp.bfloat16
 
 
+@pytest.mark.rule("C5")
 def test_a_program_without_halves_is_stock_s() -> None:
     tree = {"w": jnp.ones((3, 4)), "n": jnp.arange(3)}
     for function, args in (

@@ -15,6 +15,7 @@ from optax_dtypefix._contract.x64 import x64
 from optax_dtypefix.patches.sums import in_float32
 from support.nodes import Bfloat16Only, Converting
 from support.patch_cases import FuzzCase, Program
+from support.thorough import one_of
 from support.trees import in_float64, leaves, tree_map, tree_of
 
 if TYPE_CHECKING:
@@ -295,7 +296,7 @@ def hessian_diag(*args: Any) -> Any:
 
 
 @pytest.mark.parametrize("in_x64", [False, True], ids=["32 bits", "64 bits"])
-@pytest.mark.parametrize("dtype", [*HALVES, jnp.float32])
+@pytest.mark.parametrize("dtype", one_of(2, [*HALVES, jnp.float32]))
 def test_hessian_diag_takes_any_float(dtype: Any, in_x64: bool) -> None:
     seen = []
 
@@ -320,7 +321,7 @@ def test_hessian_diag_is_as_wide_as_the_params() -> None:
 
 
 @since("projections.projection_hyperplane")
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("dtype", one_of(2, [jnp.float32, jnp.bfloat16], 1))
 def test_a_normal_under_other_keys_raises(dtype: Any) -> None:
     ones = jnp.ones(3, dtype)
     with pytest.raises((KeyError, TypeError, ValueError)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import random
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,9 @@ import jax.numpy as jnp
 import optax
 import pytest
 
+from evidence.functions import depends
 from evidence.functions.computed import computed
+from evidence.functions.record import updated
 from optax_dtypefix._commands.main import main
 from optax_dtypefix._diagnosis.scan.functions import (
     KINDS,
@@ -24,6 +27,8 @@ from optax_dtypefix._engine.release import Release
 from optax_dtypefix.patches import IDS, load
 from optax_dtypefix.patches.releases import TESTED
 from support.processes import json_of
+from support.recorded import this_code
+from support.thorough import one_of, thorough_but
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +44,7 @@ def named_on(release: Release) -> set[str]:
     return {patch for name in table() for patch in faults_of(f"optax.{name}", release)}
 
 
-@pytest.mark.parametrize("version", TESTED)
+@pytest.mark.parametrize("version", thorough_but(TESTED[-1:], TESTED))
 def test_a_patch_is_named_where_it_has_faults(version: str) -> None:
     release = Release(version, tested=True)
     assert named_on(release) == {i for i in DEFAULT if load(i).faults_on(release)}
@@ -147,22 +152,23 @@ def mentioned(function: Any, seen: set[Any]) -> Iterator[str]:
                 yield from re.findall(r"\w+", repr(value))
 
 
-FAULTS = [(i, fault) for i in DEFAULT for fault in load(i).faults]
+FAULTS = {f"{i}.{fault.id}": (i, fault) for i in DEFAULT for fault in load(i).faults}
 
 
-@pytest.mark.parametrize(("patch_id", "fault"), FAULTS, ids=lambda x: getattr(x, "id", x))
-def test_each_fault_is_found_by_a_function_of_its_reproducer(patch_id: str, fault: Any) -> None:
+@pytest.mark.parametrize("name", one_of(40, FAULTS))
+def test_each_fault_is_found_by_a_function_of_its_reproducer(name: str) -> None:
+    patch_id, fault = FAULTS[name]
     words = set(mentioned(fault.reproducer().run, set()))
-    functions = [name for name in table() if name.rpartition(".")[2] in words]
+    functions = [path for path in table() if path.rpartition(".")[2] in words]
     for version in TESTED:
         release = Release(version, tested=True)
         if release.within(fault.releases):
-            assert any(patch_id in faults_of(f"optax.{name}", release) for name in functions), (
+            assert any(patch_id in faults_of(f"optax.{path}", release) for path in functions), (
                 version
             )
 
 
-@pytest.mark.parametrize("version", ["0.1.9", "0.2.3", "0.2.8"])
+@pytest.mark.parametrize("version", thorough_but(["0.2.8"], ["0.1.9", "0.2.3", "0.2.8"]))
 def test_a_script_is_named_for_each_patch(
     version: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -210,9 +216,15 @@ def computed_by(function: Any) -> Any:
     return computed(jax.make_jaxpr(function)(jnp.ones(3), jnp.ones(3)))
 
 
-def test_some_functions_are_as_measured_here() -> None:
-    measured = json_of("evidence.functions.measure", *SOME)
-    assert "sgd(learning_rate, momentum=)" in measured
+def sample() -> list[str]:
+    """Draw a dozen functions, others for each version of the code."""
+    return sorted(random.Random(this_code()["code"]).sample([*table()], 12))
+
+
+@pytest.mark.parametrize("names", thorough_but([SOME], [SOME, ()]), ids=["some", "a sample"])
+def test_some_functions_are_as_measured_here(names: tuple[str, ...]) -> None:
+    measured = json_of("evidence.functions.measure", *(names or sample()))
+    assert names != SOME or "sgd(learning_rate, momentum=)" in measured
     for name, patches in measured.items():
         found = {
             patch: sorted(kind for kind, on in kinds.items() if any(map(INSTALLED.within, on)))
@@ -220,4 +232,31 @@ def test_some_functions_are_as_measured_here() -> None:
         }
         assert {patch: kinds for patch, kinds in found.items() if kinds} == {
             patch: sorted(kinds) for patch, kinds in patches.items() if kinds
-        }
+        }, name
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "same"),
+    [
+        ("adam", "bfloat16_moments", "zoom_linesearch"),
+        ("lbfgs", "zoom_linesearch", "schedule_free"),
+        ("clip_by_global_norm", "global_norm", "bfloat16_moments"),
+    ],
+)
+def test_a_function_is_measured_again_if_the_file_of_its_patch_changed(
+    name: str, changed: str, same: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def digest(of: str = "") -> str:
+        monkeypatch.setattr(depends, "_code", lambda file: f"{file.stem} {file.stem == of}")
+        return depends.digest_of(name, getattr(optax, name))
+
+    monkeypatch.setattr(depends, "_shared", str)
+    assert digest(same) == digest() != digest(changed)
+
+
+def test_what_is_not_measured_again_is_kept() -> None:
+    known: Any = {"adam": {"sums": {"float16": [">=0.1.2"]}}, "adam(b1=)": {}, "sgd": {}}
+    known["sgd"] = known["adam"]
+    new = updated(known, TESTED[-1], {"sgd": {}}, {"adam"})
+    assert new["adam"] == known["adam"]
+    assert new["sgd"] == {"sums": {"float16": [f">=0.1.2,<{TESTED[-1]}"]}}

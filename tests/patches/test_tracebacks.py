@@ -19,6 +19,7 @@ import pytest
 import optax_dtypefix
 import optax_dtypefix.patches
 import optax_dtypefix.patches.door.lift
+from support.thorough import one_of
 
 # Old releases call deprecated functions of JAX.
 pytestmark = pytest.mark.filterwarnings("ignore:jax.tree_:FutureWarning")
@@ -54,7 +55,7 @@ def _fails(*_: Any) -> Any:
 
 
 @pytest.mark.parametrize("jitted", [False, True])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", one_of(3, ["float32", "bfloat16", "float16"], 1))
 @pytest.mark.parametrize("name", BUILD)
 def test_an_error_of_stock_has_two_frames_of_ours_at_most(
     name: str, dtype: str, jitted: bool
@@ -67,7 +68,7 @@ def test_an_error_of_stock_has_two_frames_of_ours_at_most(
     assert max(_ours(frames)) < last  # Stock's line stands last but for those of JAX.
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", one_of(2, ["float32", "bfloat16"], 1))
 def test_an_error_of_a_schedule_ends_at_its_line(dtype: str) -> None:
     params = {"w": jnp.ones(3, dtype)}
     tx = optax.chain(optax.trace(0.9), optax.scale_by_schedule(_fails))

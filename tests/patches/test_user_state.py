@@ -9,10 +9,14 @@ import jax.numpy as jnp
 import optax
 import pytest
 
+from support.thorough import one_of
 from support.trees import types
 from support.user_calls import tree, wrappers
 
-pytestmark = pytest.mark.filterwarnings("ignore:jax.tree_leaves is deprecated:FutureWarning")
+pytestmark = [
+    pytest.mark.rule("C1", "C7"),
+    pytest.mark.filterwarnings("ignore:jax.tree_leaves is deprecated:FutureWarning"),
+]
 
 _AFTER: dict[str, Callable[[Any], Any]] = {
     "weak": lambda leaf: jnp.where(leaf < 1, 1.0, 2.0),
@@ -45,6 +49,6 @@ def test_state_of_a_user_defined_transformation_is_stable(name: str, after: str)
     _assert_stable(wrappers()[name](kind(lambda _: jnp.asarray(0.0), update)))
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("dtype", one_of(2, [jnp.bfloat16, jnp.float16]))
 def test_hyperparameter_of_a_half_precision_schedule_is_stable(dtype: Any) -> None:
     _assert_stable(optax.inject_hyperparams(optax.sgd)(lambda _: jnp.asarray(0.1, dtype)))

@@ -14,7 +14,10 @@ import optax
 import pytest
 
 # Old releases call deprecated functions of JAX.
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+pytestmark = [
+    pytest.mark.rule("C0"),
+    pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning"),
+]
 
 OPTIMIZERS = {
     "sgd": lambda: optax.sgd(0.1),

@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from support.processes import stock_and_patched
+
+pytestmark = pytest.mark.rule("C4", "C6")
 
 CONTRACT = Path(__file__).parents[2] / "docs" / "contract.md"
 

@@ -10,6 +10,7 @@ import pytest
 
 from support.nodes import Converting
 from support.patch_cases import FuzzCase, Program, programs
+from support.thorough import one_of
 from support.trees import leaves, tree_map, tree_of
 
 
@@ -54,7 +55,7 @@ def run(tx: Any, gradients: list[float]) -> tuple[list[Any], Any]:
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
 @pytest.mark.parametrize("when", [0, 1])
-@pytest.mark.parametrize("mean", [True, False])
+@pytest.mark.parametrize("mean", one_of(2, [True, False]))
 def test_a_bad_gradient_does_not_reach_the_next_window(bad: float, when: int, mean: bool) -> None:
     inner = optax.chain(optax.zero_nans(), optax.sgd(1.0))
     tx = optax.MultiSteps(inner, 2, use_grad_mean=mean)
@@ -117,7 +118,7 @@ def test_without_zero_nans_a_nan_still_shows() -> None:
     assert np.isnan(emitted[1]["w"]).all()
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.complex64])
+@pytest.mark.parametrize("dtype", one_of(3, [jnp.bfloat16, jnp.float16, jnp.complex64]))
 def test_other_dtypes_recover_from_a_nan(dtype: Any) -> None:
     tx = optax.MultiSteps(optax.sgd(1.0), 2)
     params = tree_of(dtype)

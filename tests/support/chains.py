@@ -1,8 +1,12 @@
-"""Print, as JSON, what chains give whose links promote: dtypes, updates, what links see."""
+"""Print, as JSON, what chains give whose links promote: dtypes, updates, what links see.
+
+``python -m support.chains [NAME...]`` runs all chains, or those named, in all regimes.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 import warnings
 from typing import Any
 
@@ -105,6 +109,8 @@ def main() -> None:
     }.items():
         seen: list[list[str]] = [[]]
         for name, tx in chains(seen).items():
+            if sys.argv[1:] and name not in sys.argv[1:]:
+                continue
             found[f"{name}, {way}"] = steps(tx, dict(zip("ab", dtypes)), seen)
             seen[:] = [[]]
     print(json.dumps(found))

@@ -13,6 +13,7 @@ import optax_dtypefix
 from optax_dtypefix._contract.moments import second_moments
 from optax_dtypefix.patches.door.start import STARTS_ABOVE_ZERO
 from support.builders import builders, stock_of
+from support.thorough import one_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,10 +59,10 @@ def _transforms() -> Iterator[MomentTransform]:
 SIMPLE = [t for t in _transforms() if t.name not in _LEFT_OUT + _BROKEN]
 
 
-def parametrize(transforms: list[MomentTransform]) -> Any:
-    """Run a test with each transformation."""
+def parametrize(transforms: list[MomentTransform], count: int = 1) -> Any:
+    """Run a test with each transformation; in the README's command with each ``count``-th."""
     names = [transform.name for transform in transforms]
-    return pytest.mark.parametrize("transform", transforms, ids=names)
+    return pytest.mark.parametrize("transform", one_of(count, transforms), ids=names)
 
 
 def build(transform: MomentTransform) -> Any:

@@ -1,8 +1,8 @@
 """Describe every transformation as a framework sees it: its signatures, its pickle, its program.
 
-``python -m support.pickles FOLDER`` pickles all transformations of the installed optax into a
-folder with cloudpickle, as Ray, Dask and submitit do. ``python -m support.pickles FOLDER load``
-loads what it wrote in a new process. Both print JSON.
+``python -m support.pickles pickle FOLDER [NAME...]`` pickles all transformations of the installed
+optax, or those named, into a folder with cloudpickle, as Ray, Dask and submitit do. With ``load``
+in place of ``pickle`` it loads what it wrote in a new process. Both print JSON.
 """
 
 from __future__ import annotations
@@ -33,17 +33,20 @@ from optax_dtypefix._engine.locate import defining_module, find
 from optax_dtypefix.patches import IDS, load
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
 BFLOAT16 = REGIMES[1]
 LOOKAHEAD = "lookahead itself"  # The case named lookahead is wrapped in functions of its own.
 
 
-def subjects() -> Iterator[Case]:
-    """Yield all transformations, and wrapped ones.
+def subjects(only: Collection[str]) -> dict[str, Case]:
+    """Return all transformations, and wrapped ones, or those with these names."""
+    found = {name_of(case): case for case in _every()}
+    return {name: case for name, case in found.items() if not only or name in only}
 
-    adam stands for what may be inside a wrapper; fromage and sgd for what follows a schedule.
-    """
+
+def _every() -> Iterator[Case]:
+    """adam stands for what may be inside a wrapper; fromage and sgd for what follows a schedule."""
     yield Case(LOOKAHEAD, lambda: optax.lookahead(optax.sgd(0.1), 2, 0.5))
     yield Case("wide link", lambda: optax.chain(optax.scale(np.float32(0.01)), optax.adam(0.1)))
     for case in cases():
@@ -121,9 +124,9 @@ def resolve_hints() -> None:
             typing.get_type_hints(function)
 
 
-def pickle_all(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def pickle_all(folder: Path, only: Collection[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Pickle all transformations, twice, and describe them."""
-    built = {name_of(case): (case, case.build()) for case in subjects()}
+    built = {name: (case, case.build()) for name, case in subjects(only).items()}
     before = {name: len(pickled(tx)) for name, (_, tx) in built.items()}
     resolve_hints()
     for name, (case, tx) in built.items():
@@ -133,10 +136,9 @@ def pickle_all(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield name, {"sizes": sizes, **described(name, case, tx)}
 
 
-def load_all(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def load_all(folder: Path, only: Collection[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Load all pickles that stock could load, and describe what they give."""
-    for case in subjects():
-        name = name_of(case)
+    for name, case in subjects(only).items():
         data = (folder / f"{name}.pickle").read_bytes()
         if data:
             yield name, described(name, case, cloudpickle.loads(data))
@@ -146,6 +148,6 @@ if __name__ == "__main__":
     warnings.simplefilter("ignore")
     import_optax()
     jax.devices()  # Before there is a backend, the number of devices is not known.
-    work = load_all if "load" in sys.argv else pickle_all
-    found = dict(work(Path(sys.argv[1])))
+    way, folder, *only = sys.argv[1:]
+    found = dict((load_all if way == "load" else pickle_all)(Path(folder), only))
     print(json.dumps({"transformations": found, "functions": patched_functions()}))

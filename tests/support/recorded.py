@@ -53,7 +53,7 @@ def steps() -> list[Step]:
         *each("audit", "record", "audit", 6),
         *each("mutants", "upstream", "upstream", 13),
         Step("record_long_runs", "long-runs.json", 16),
-        *each("mutants", "mutants", "mutants", 12),
+        *each("mutants", "mutants", "mutants", 20),
         Step("memory", "benchmarks/memory.json", 2),
         Step("accelerators", "benchmarks/accelerators.json", 4),
         Step("benchmarks", f"benchmarks/{[*rows][-1]}.json", 20),
@@ -84,18 +84,18 @@ def this_code(root: Path = ROOT) -> dict[str, str]:
         versions += re.findall(r'^__version__ = "(.*)"$', text, re.MULTILINE)
         if file.name != "releases.py":
             text = re.sub(r"^__version__ = .*$", "", text, flags=re.MULTILINE)
-            digest.update(f"{file.relative_to(root)} {_structure(ast.parse(text))}\n".encode())
+            digest.update(f"{file.relative_to(root)} {structure(ast.parse(text))}\n".encode())
     return {"version": versions[0], "code": digest.hexdigest()[:12]}
 
 
-def _structure(node: Any) -> Any:
+def structure(node: Any) -> Any:
     """Return what the dump of a tree shows, but the same on every Python."""
     if isinstance(node, list):
-        return [_structure(item) for item in node if not _is_text(item)]
+        return [structure(item) for item in node if not _is_text(item)]
     if not isinstance(node, ast.AST):
         return node
     fields = [item for item in ast.iter_fields(node) if item[1] not in (None, [])]
-    return [type(node).__name__, *((name, _structure(value)) for name, value in fields)]
+    return [type(node).__name__, *((name, structure(value)) for name, value in fields)]
 
 
 def _is_text(node: Any) -> bool:

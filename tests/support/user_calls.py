@@ -1,13 +1,15 @@
 """Count how often wrappers call a user's code, and print what it raises, for two processes.
 
-``python -m support.user_calls`` prints JSON. One cell is a wrapper around a user's transformation,
-or a transformation with a user's function, in some dtypes; the user's code runs or fails.
+``python -m support.user_calls [NAME...]`` prints JSON of all cells, or of those named. One cell is
+a wrapper around a user's transformation, or a transformation with a user's function, in some
+dtypes; the user's code runs or fails.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
+import sys
 import warnings
 from typing import Any, Callable
 
@@ -222,6 +224,7 @@ def main() -> None:
     found = {
         f"{name}, {dtypes}, {'fails' if fails else 'runs'}": one(build, given, fails=fails)
         for name, build in cells.items()
+        if not sys.argv[1:] or name in sys.argv[1:]
         for dtypes, given in DTYPES.items()
         for fails in (False, True)
     }

@@ -31,6 +31,7 @@ from evidence.functions.computed import computed
 from optax_dtypefix._diagnosis.processes import counts_so_far, patches_at_work
 from optax_dtypefix._diagnosis.scan.functions import KINDS
 from optax_dtypefix.patches import IDS
+from support.functions import find
 from support.transformations import drifting
 from support.trees import tree_of
 
@@ -109,6 +110,11 @@ def measured(*only: str) -> Measured:
         program = jax.make_jaxpr(call)
         found[path] = _kinds(of_params, lambda regime, of=program: (of(tree_of(*regime.params)),))
     return {name: _without_implied(kinds) for name, kinds in found.items()}
+
+
+def functions() -> dict[str, Callable[..., Any]]:
+    """Return all functions that are measured, by name."""
+    return {**public_transformations(), **{path: find(path) for path in available()}}
 
 
 def _add(kinds: Kinds, more: Kinds, without: Kinds | None = None, call_it: str = "") -> None:

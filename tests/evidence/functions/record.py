@@ -1,7 +1,8 @@
 """Measure the installed optax, and write the result into ``patches/functions.json``.
 
-``python -m evidence.functions.record``, in ``tests/``. The other releases in the table stay as they
-are; ``nox -s functions`` measures all.
+``python -m evidence.functions.record``, in ``tests/``, measures the functions whose code or rows
+changed since they were measured on this release, as ``digests.json`` tells. The other releases in
+the table stay as they are; ``nox -s functions`` measures all.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import optax
 
-from evidence.functions.measure import Measured, measured
+from evidence.functions import depends
+from evidence.functions.measure import Measured, functions, measured
 from optax_dtypefix._diagnosis.scan.functions import (
     FILE,
     KINDS,
@@ -26,10 +28,15 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
 
-def updated(known: Table, release: str, found: Measured) -> Table:
-    """Return the table with what was found on one release."""
+def updated(
+    known: Table, release: str, found: Measured, kept: Collection[str] = frozenset()
+) -> Table:
+    """Return the table with what was found on one release. The functions kept are as they were."""
     new: Table = {}
     for name in sorted({*known, *found}):
+        if name.partition("(")[0] in kept:
+            new.update({name: known[name]} if name in known else {})
+            continue
         for patch in IDS:
             before, now = known.get(name, {}).get(patch, {}), found.get(name, {}).get(patch, ())
             for kind in KINDS:
@@ -64,5 +71,18 @@ def write(new: Table) -> None:
     FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
+def main() -> None:
+    """Measure what changed."""
+    now = {name: depends.digest_of(name, function) for name, function in functions().items()}
+    digests, release = depends.recorded(), optax.__version__
+    kept = {name for name, digest in now.items() if digests.get(name, {}).get(release) == digest}
+    print(f"{len(now) - len(kept)} of {len(now)} functions to measure on optax {release}")
+    if found := measured(*sorted(now.keys() - kept)) if kept != now.keys() else {}:
+        write(updated(recorded(), release, found, kept))
+    for name, digest in now.items():
+        digests.setdefault(name, {})[release] = digest
+    depends.write(digests)
+
+
 if __name__ == "__main__":
-    write(updated(recorded(), optax.__version__, measured()))
+    main()

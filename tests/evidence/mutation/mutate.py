@@ -2,16 +2,18 @@
 
 In a clone that may be changed, in ``tests/``, run ``python -m evidence.mutation.mutate COUNT
 [--seed SEED] [--record FILE] [FILE...]``. It takes ``COUNT`` mutants at random, of the engine and
-the patches or of the named files, and runs the tests of the file that each changes. Without a seed,
-the digest of the code is the seed: each version has its own draw, and anyone can repeat it. Exits
-with 1 if one survives: write a test, or delete what does nothing. A mutant in a function that the
-tests never call with the installed optax says nothing: such mutants are counted apart.
+the patches or of the named files, and runs the tests of the file that each changes, then all tests.
+Without a seed, the digest of the code is the seed: each version has its own draw, and anyone can
+repeat it. Exits with 1 if one survives: write a test, or delete what does nothing. A mutant in a
+function that the tests never call with the installed optax says nothing: such mutants are counted
+apart.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import copy
 import functools
 import os
@@ -30,8 +32,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[3]
-LIMIT = 600.0
-"""Seconds after which a test run counts as failed: a mutant may loop forever."""
+LIMIT, LIMIT_OF_ALL = 600.0, 3600.0
+"""Seconds after which a run of chosen tests, or of all, counts as failed: mutants may not end."""
+
+EVERYTHING = ["-m", ""]
+"""The arguments of pytest that run all tests, on all cores."""
 
 
 class Mutant(NamedTuple):
@@ -44,6 +49,12 @@ class Mutant(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.what}"
+
+
+def files() -> list[str]:
+    """List the files of the patches and the engine."""
+    folders = (ROOT / "patches", ROOT / "optax_dtypefix" / "_engine")
+    return sorted(str(path.relative_to(ROOT)) for f in folders for path in f.rglob("*.py"))
 
 
 def mutants(file: str) -> Iterator[Mutant]:
@@ -130,7 +141,7 @@ def tests_of(file: str) -> list[list[str]]:
     if own and len(path.parts) == 2:  # A patch. What is in door/ serves all.
         table = ["tests/patches/test_transformations.py"]
         return [[faults, "-k", name], own, [*shared, "-k", name], table]
-    subjects = "transformations mixed_dtypes user_trees calls counts eager_steps"
+    subjects = "transformations mixed_dtypes user_trees counts eager_steps"
     more = (f"tests/patches/test_{of}.py" for of in subjects.split())
     door = sorted(of.stem for of in (ROOT / "patches" / "door").glob("*.py"))
     names = dict.fromkeys((name, *door, *_importers(path.stem)))
@@ -149,15 +160,44 @@ def _importers(module: str) -> list[str]:
     return sorted(name for name in names if _own_tests(name))
 
 
-def survives(file: str, text: str) -> bool:
-    """Run the tests of a file with another text, and put the file back."""
-    path = ROOT / file
-    before = path.read_text("utf-8")
-    path.write_text(text, encoding="utf-8")
+def outcome_of(mutant: Mutant) -> str:
+    """Run the tests of the file that a mutant changes, and all tests before it is said to survive.
+
+    Tests that fail without a change, as some may on an old release, kill nothing.
+    """
+    changed = {mutant.file: mutant.text}
+    if not _pass_with(changed, tests_of(mutant.file)):
+        return "killed"
+    if not is_called(mutant):
+        return "not called"
+    if _pass_with(changed, [EVERYTHING]) or not _all_pass_without_a_change():
+        return "SURVIVED"
+    return "killed"
+
+
+@functools.lru_cache(None)
+def _all_pass_without_a_change() -> bool:
+    """Run all tests on code without comments, as mutants have it."""
+    texts = {file: ast.unparse(ast.parse((ROOT / file).read_text("utf-8"))) for file in files()}
+    return _pass_with(texts, [EVERYTHING])
+
+
+def _pass_with(texts: dict[str, str], tests: list[list[str]]) -> bool:
+    with _changed(texts):
+        return _all_pass(tests, LIMIT_OF_ALL if tests == [EVERYTHING] else LIMIT)
+
+
+@contextlib.contextmanager
+def _changed(texts: dict[str, str]) -> Iterator[None]:
+    """Give files other texts, and put them back."""
+    before = {file: (ROOT / file).read_text("utf-8") for file in texts}
     try:
-        return _all_pass(tests_of(file))
+        for file, text in texts.items():
+            (ROOT / file).write_text(text, encoding="utf-8")
+        yield
     finally:
-        path.write_text(before, encoding="utf-8")
+        for file, text in before.items():
+            (ROOT / file).write_text(text, encoding="utf-8")
 
 
 def is_called(mutant: Mutant) -> bool:
@@ -179,10 +219,11 @@ def _survives_an_error(file: str, line: int) -> bool:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and node.lineno == line:
             node.body = ast.parse("raise AssertionError").body
-    return survives(file, ast.unparse(tree))
+    changed = {file: ast.unparse(tree)}
+    return _pass_with(changed, tests_of(file)) and _pass_with(changed, [EVERYTHING])
 
 
-def _all_pass(groups: list[list[str]]) -> bool:
+def _all_pass(groups: list[list[str]], limit: float) -> bool:
     """Run groups of tests, one on each core, until one fails."""
     pending, running, start = list(groups), list[subprocess.Popen[bytes]](), time.monotonic()
     try:
@@ -192,7 +233,7 @@ def _all_pass(groups: list[list[str]]) -> bool:
             time.sleep(0.1)
             codes = {process.poll() for process in running}
             # 0: passed. 5: this release has nothing to test.
-            if codes - {None, 0, 5} or time.monotonic() > start + LIMIT:
+            if codes - {None, 0, 5} or time.monotonic() > start + limit:
                 return False
             running = [process for process in running if process.poll() is None]
     finally:
@@ -203,7 +244,8 @@ def _all_pass(groups: list[list[str]]) -> bool:
 
 
 def _start(tests: list[str]) -> subprocess.Popen[bytes]:
-    options = ["-n", "0", "-x", "-q", "-p", "no:cacheprovider"]
+    options = ["-x", "-q", "-p", "no:cacheprovider"]
+    options += [] if tests == EVERYTHING else ["-n", "0", *EVERYTHING]
     return subprocess.Popen(
         [sys.executable, "-m", "pytest", *options, *tests],
         cwd=ROOT,
@@ -220,16 +262,12 @@ def main() -> int:
     parser.add_argument("--record", type=Path)
     parser.add_argument("files", nargs="*")
     asked = parser.parse_intermixed_args()
-    folders = (ROOT / "patches", ROOT / "optax_dtypefix" / "_engine")
-    files = (p for f in folders for p in f.rglob("*.py"))
-    every = sorted(str(p.relative_to(ROOT)) for p in files)
-    found = [mutant for file in asked.files or every for mutant in mutants(file)]
+    found = [mutant for file in asked.files or files() for mutant in mutants(file)]
     chosen = random.Random(asked.seed).sample(found, min(asked.count, len(found)))
     outcomes: dict[str, list[Mutant]] = {"killed": [], "not called": [], "SURVIVED": []}
     for number, mutant in enumerate(chosen, 1):
         start = time.monotonic()
-        survived = survives(mutant.file, mutant.text)
-        outcome = "killed" if not survived else "SURVIVED" if is_called(mutant) else "not called"
+        outcome = outcome_of(mutant)
         outcomes[outcome].append(mutant)
         seconds = time.monotonic() - start
         print(f"{number}/{len(chosen)} {outcome} after {seconds:.0f} s: {mutant}", flush=True)
