@@ -71,7 +71,7 @@ LOADS = re.compile(
 That script asks api.github.com about the repository, and unpkg.com for mermaid.
 """
 
-LOWEST = ("wrapt==1.14.0",)
+LOWEST = ("wrapt==1.14.0", "packaging==20.0", "pytest<9")  # pytest 9 wants a newer packaging.
 
 
 def _with(key: str) -> list[nox.param]:

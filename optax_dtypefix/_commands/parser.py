@@ -13,7 +13,7 @@ from .. import __version__
 from .._diagnosis.check_command.optimizer import parse_name
 from .._diagnosis.check_command.params import USUAL, parse_dtypes, parse_own
 from .._diagnosis.scan.functions import faults_of
-from .._engine.release import VERSION, Release, version_of
+from .._engine.release import Release, version_of
 from .._environment import CHECK_FAILED
 from .._text import closest
 from ..patches import IDS, load
@@ -22,6 +22,9 @@ from ..patches.releases import TESTED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+_VERSION = r"\d+(\.\d+)*((a|b|rc|\.?dev|\.?post)\d*)*(\+\w+([.-]\w+)*)?"
+"""A release, as in 0.2.3, 0.2.8.dev0 or 0.2.8+fork."""
 
 _DESCRIPTION = """\
 Make the installed optax dtype-preserving. In a program, `import optax_dtypefix` is enough. This
@@ -288,7 +291,7 @@ def _releases(text: str) -> list[Release]:
     # Also as pip and git write them: optax==0.2.3, v0.2.3.
     versions = [re.sub(r"^(optax)?(==|v)", "", "".join(word.split())) for word in text.split(",")]
     for version in versions:
-        if not VERSION.fullmatch(version):
+        if not re.fullmatch(_VERSION, version):
             raise argparse.ArgumentTypeError(
                 f"{version!r} is no release of optax. Write each in full, as in 0.2.3,{TESTED[-1]}"
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import jax
 import pytest
@@ -24,6 +24,9 @@ from support.fakepackage import (
     start,
     traced,
 )
+
+if TYPE_CHECKING:
+    pass
 
 UNTESTED = [
     "0.2.9.dev1",
