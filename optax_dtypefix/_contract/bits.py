@@ -16,7 +16,6 @@ stays so. No bits wait for a sum over an array: on an accelerator, that would be
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any
 
 import jax
