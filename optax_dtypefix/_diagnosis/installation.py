@@ -16,7 +16,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from .. import __version__
-from ..patches.catalogue import PATCHES
+from ..patches.catalogue import ABOUT, PATCHES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -95,7 +95,8 @@ def _impossible() -> Iterator[str]:
                     inside = os.path.join(path, name, "__init__.py")
                     if f"{name}.py" in files and os.path.exists(inside):
                         yield f"{os.path.relpath(inside, os.path.dirname(top))} (added)"
-    yield from (f"patches/{name}.py (missing)" for name in PATCHES if not _is_there(name))
+    files = (name for name in PATCHES if name not in ABOUT)
+    yield from (f"patches/{name}.py (missing)" for name in files if not _is_there(name))
 
 
 def _is_there(patch_id: str) -> bool:
