@@ -49,4 +49,4 @@ def test_the_page_shows_the_file_of_activate() -> None:
 
     page = (TESTS.parent / "SECURITY.md").read_text(encoding="utf-8")
     assert f"`{FILE}`" in page
-    assert f"```python\n{LINE}```" in page
+    assert f"```text\n{LINE}```" in page
