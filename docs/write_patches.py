@@ -79,7 +79,7 @@ def example_of(patch_id: str) -> Example:
 def about(patch_id: str) -> str:
     """Return what the docstring of the file of a patch says, or the catalogue."""
     if patch_id in ABOUT:
-        return ABOUT[patch_id]
+        return ABOUT[patch_id].strip()
     return inspect.getdoc(importlib.import_module(f"optax_dtypefix.patches.{patch_id}")) or ""
 
 

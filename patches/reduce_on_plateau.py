@@ -51,6 +51,7 @@ def change(tx: Any, arguments: dict[str, Any], tally: Tally) -> Any:
 
     @functools.wraps(tx.init)
     def init_fn(params: PyTree) -> Any:
+        tally.reach()
         # Stock looks only at the dtypes of the params.
         dtype = statistics_dtype(params)
         # NumPy: a probe must not create JAX arrays.

@@ -77,7 +77,6 @@ def has_16_bits(leaf: Any) -> bool:
 
 
 HALVES = (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16))
-FLOATS = frozenset((*HALVES, jnp.dtype(jnp.float32), jnp.dtype(jnp.float64)))
 
 
 def cast(leaf: Any, dtype: Any) -> Any:

@@ -36,7 +36,7 @@ from .lifting import Lifting
 from .lifts import FLOAT16, NOTHING, Asking
 from .rebuild import Call, accept_by_name, copy_shared_arrays, in_place_of
 from .start import start
-from .users import STEP, Step, as_the_user_sees, in_step
+from .users import STEP, Step, in_step
 
 _FLOAT32 = np.dtype(np.float32)
 
@@ -106,7 +106,7 @@ def _take(lifting: Lifting, given: _Trees, extra_args: dict[str, Any]) -> tuple[
         wide = wide_updates, state, wide_params
     except Exception:  # A pytree node of the user's takes no other dtype.
         step, wide = Step(updates, params, NOTHING, None, False, mode), given
-    users = {n: as_the_user_sees(v) if callable(v) else v for n, v in extra_args.items()}
+    users = {n: step.lend(v) if callable(v) else v for n, v in extra_args.items()}
     with standard_promotion(mode), counted(state, given) as is_outermost:
         new_updates, new_state = in_step(step, lifting.step, *wide, **users)
         result = _finish(lifting, step, (new_updates, new_state), (updates, state, params))
@@ -135,7 +135,7 @@ def _bound(lifting: Lifting, step: Step, new_updates: PyTree, given: _Trees) -> 
         params = updates  # What is wide by a patch alone tells nothing of the params.
     elif params is None:  # What the state keeps for the params tells their dtypes.
         kept = state
-        if step.lent and not subtrees_like(state, updates):
+        if step.copies and not subtrees_like(state, updates):
             moments_of_state = dtypes_in(moments_in(state))
             step.ask(new_updates, tuple(d for d in moments_of_state if not is_half_dtype(d)))
             params, kept = updates, None

@@ -45,7 +45,7 @@ class Step:
       integers: whether stock is given integers as float32.
       mode: the user's mode of promotion.
       copies: of the user's leaves. As long as they live, no other object has their ids.
-      lent: the user's leaves, by the id of a copy.
+      lent: the user's leaves, by the id of a copy; and functions, by the id of what stock calls.
       asked: the dtypes that links ask for, by the path of an update.
     """
 
@@ -110,6 +110,12 @@ class Step:
             for copy in self.copies:
                 if isinstance(copy, jax.Array) and id(copy) not in ids:
                     copy.delete()
+
+    def lend(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what stock calls in place of a function of the user's, which gets it back."""
+        seen = as_the_user_sees(function)
+        self.lent[id(seen)] = function  # It may be an object with methods.
+        return seen
 
     def ask(self, updates: PyTree, dtypes: tuple[Any, ...]) -> None:
         """Note which dtypes a link asks for in its updates."""
