@@ -11,6 +11,7 @@ from packaging.version import Version
 
 from support.processes import STOCK
 from support.scripts import run
+from support.thorough import one_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,7 +99,7 @@ def outcome(folder: Path, start: str, script: str, **variables: str) -> str:
     Version(jax.__version__) < Version("0.4.31"),
     reason="jax.clear_caches() ends the process, after a filter_jit whose function is gone",
 )
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", one_of(4, ORDERS))
 def test_it_is_patched_in_any_order_of_imports(order: str, tmp_path: Path) -> None:
     script = """
         path = "equinox._update:apply_updates"
@@ -117,6 +118,7 @@ def test_it_is_patched_in_any_order_of_imports(order: str, tmp_path: Path) -> No
     assert outcome(tmp_path, ORDERS[order], script) == "1 []\n"
 
 
+@pytest.mark.thorough
 def test_eager_steps_are_rounded_unless_the_patch_is_off(tmp_path: Path) -> None:
     script = """
         with shim.disabled():
