@@ -668,6 +668,7 @@ assert all_equal(beside["b"])
 """
 
 
+@pytest.mark.thorough
 def test_processes_devices_and_replicas_agree() -> None:
     """Also those of an array that is replicated beside one that is not."""
     flag = "--xla_force_host_platform_device_count="

@@ -135,6 +135,7 @@ def test_eager_steps_are_rounded_unless_the_patch_is_off(tmp_path: Path) -> None
     assert outcome(tmp_path, ORDERS["shim first"], script) == "True []\n"
 
 
+@pytest.mark.thorough
 def test_without_equinox_the_patch_is_applied(tmp_path: Path) -> None:
     script = """
         import optax_dtypefix as shim
@@ -217,6 +218,7 @@ def test_a_model_with_other_leaves(tmp_path: Path) -> None:
     assert outcomes[0] == outcomes[1]
 
 
+@pytest.mark.thorough
 def test_other_dtypes_prefixes_and_errors_are_stock_s(tmp_path: Path) -> None:
     script = """
         models = [trained(jnp.float32), trained(jnp.float32, jit=eqx.filter_jit)]
@@ -258,6 +260,7 @@ def test_other_dtypes_prefixes_and_errors_are_stock_s(tmp_path: Path) -> None:
     assert "float32" in found[0].splitlines()[0]
 
 
+@pytest.mark.thorough
 def test_a_sum_that_the_program_writes_itself_is_named(tmp_path: Path) -> None:
     script = """
         import json
