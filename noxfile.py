@@ -211,7 +211,10 @@ def newest_jax(session: nox.Session, optax: str) -> None:
     """Test one release of optax with the newest jax, for users who pin only optax."""
     _install(session, optax, NEWEST_JAX)
     # ``release`` runs each patch alone on this release, and ``thorough`` on this jax.
-    session.run("python", "-m", "pytest", *(session.posargs or FAULTS))
+    faults, programs = FAULTS
+    session.run("python", "-m", "pytest", *(session.posargs or (faults,)))
+    if not session.posargs:
+        _test(session, programs)
 
 
 @nox.session(python=[python for python, _ in _OLD_ON_PYTHON], tags=["full"])

@@ -347,13 +347,16 @@ def add_by_random_bits(key: Any, params: Any, updates: Any) -> Any:
 
 @pytest.mark.parametrize(
     "build",
-    [
-        lambda: optax.sgd(2e-3),
-        lambda: optax.adam(2e-3),
-        lambda: optax.sgd(2e-4, momentum=0.9),
-        lambda: optax.rmsprop(1e-3),
-        lambda: optax.sgd(optax.linear_schedule(2e-3, 1e-3, 2000)),
-    ],
+    one_of(
+        5,
+        [
+            lambda: optax.sgd(2e-3),
+            lambda: optax.adam(2e-3),
+            lambda: optax.sgd(2e-4, momentum=0.9),
+            lambda: optax.rmsprop(1e-3),
+            lambda: optax.sgd(optax.linear_schedule(2e-3, 1e-3, 2000)),
+        ],
+    ),
     ids=["sgd", "adam", "momentum", "rmsprop", "schedule"],
 )
 def test_one_row_of_a_table_ends_where_float32_does(build: Any) -> None:
@@ -667,6 +670,7 @@ assert all_equal(beside["b"])
 """
 
 
+@pytest.mark.thorough
 def test_processes_devices_and_replicas_agree() -> None:
     """Also those of an array that is replicated beside one that is not."""
     flag = "--xla_force_host_platform_device_count="

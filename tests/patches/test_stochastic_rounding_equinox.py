@@ -11,6 +11,7 @@ from packaging.version import Version
 
 from support.processes import STOCK
 from support.scripts import run
+from support.thorough import one_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,7 +99,7 @@ def outcome(folder: Path, start: str, script: str, **variables: str) -> str:
     Version(jax.__version__) < Version("0.4.31"),
     reason="jax.clear_caches() ends the process, after a filter_jit whose function is gone",
 )
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", one_of(4, ORDERS))
 def test_it_is_patched_in_any_order_of_imports(order: str, tmp_path: Path) -> None:
     script = """
         path = "equinox._update:apply_updates"
@@ -117,6 +118,7 @@ def test_it_is_patched_in_any_order_of_imports(order: str, tmp_path: Path) -> No
     assert outcome(tmp_path, ORDERS[order], script) == "1 []\n"
 
 
+@pytest.mark.thorough
 def test_eager_steps_are_rounded_unless_the_patch_is_off(tmp_path: Path) -> None:
     script = """
         with shim.disabled():
@@ -133,6 +135,7 @@ def test_eager_steps_are_rounded_unless_the_patch_is_off(tmp_path: Path) -> None
     assert outcome(tmp_path, ORDERS["shim first"], script) == "True []\n"
 
 
+@pytest.mark.thorough
 def test_without_equinox_the_patch_is_applied(tmp_path: Path) -> None:
     script = """
         import optax_dtypefix as shim
@@ -215,6 +218,7 @@ def test_a_model_with_other_leaves(tmp_path: Path) -> None:
     assert outcomes[0] == outcomes[1]
 
 
+@pytest.mark.thorough
 def test_other_dtypes_prefixes_and_errors_are_stock_s(tmp_path: Path) -> None:
     script = """
         models = [trained(jnp.float32), trained(jnp.float32, jit=eqx.filter_jit)]
@@ -256,6 +260,7 @@ def test_other_dtypes_prefixes_and_errors_are_stock_s(tmp_path: Path) -> None:
     assert "float32" in found[0].splitlines()[0]
 
 
+@pytest.mark.thorough
 def test_a_sum_that_the_program_writes_itself_is_named(tmp_path: Path) -> None:
     script = """
         import json

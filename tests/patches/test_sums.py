@@ -295,6 +295,7 @@ def hessian_diag(*args: Any) -> Any:
         return (optax.second_order if has("second_order") else optax).hessian_diag(*args)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("in_x64", [False, True], ids=["32 bits", "64 bits"])
 @pytest.mark.parametrize("dtype", one_of(2, [*HALVES, jnp.float32]))
 def test_hessian_diag_takes_any_float(dtype: Any, in_x64: bool) -> None:
