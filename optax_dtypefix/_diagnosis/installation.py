@@ -95,8 +95,8 @@ def _impossible() -> Iterator[str]:
                     inside = os.path.join(path, name, "__init__.py")
                     if f"{name}.py" in files and os.path.exists(inside):
                         yield f"{os.path.relpath(inside, os.path.dirname(top))} (added)"
-    files = (name for name in PATCHES if name not in ABOUT)
-    yield from (f"patches/{name}.py (missing)" for name in files if not _is_there(name))
+    with_file = (patch_id for patch_id in PATCHES if patch_id not in ABOUT)
+    yield from (f"patches/{name}.py (missing)" for name in with_file if not _is_there(name))
 
 
 def _is_there(patch_id: str) -> bool:
