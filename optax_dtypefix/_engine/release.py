@@ -47,19 +47,17 @@ class Release(NamedTuple):
 
 @functools.cache  # Hundreds of faults and targets share a few specifiers.
 def _admits(specifiers: str, version: str) -> bool:
-    is_plain = all(map(str.isdecimal, version.split(".")))  # int() accepts signs and underscores.
-    # To import packaging takes 2 % of the time of optax.
-    parse: Callable[[str], Any] = _numbers if is_plain else _version
-    return all(_holds(clause, parse(version), parse) for clause in specifiers.split(","))
-
-
-def _holds(clause: str, found: Any, parse: Callable[[str], Any]) -> bool:
-    """Compare a version with a clause such as ``>=0.2.3``, in the order of PEP 440.
+    """Compare a version with clauses such as ``>=0.2.3``, in the order of PEP 440.
 
     That admits 0.2.5.dev1 to ``<0.2.5``, and a ``SpecifierSet`` of packaging does not.
     """
-    sign = clause.rstrip("0123456789.")
-    return _COMPARE[sign](found, parse(clause[len(sign) :]))
+    is_plain = all(map(str.isdecimal, version.split(".")))  # int() accepts signs and underscores.
+    # To import packaging takes 2 % of the time of optax.
+    parse: Callable[[str], Any] = _numbers if is_plain else _version
+    return all(
+        _COMPARE[sign := clause.rstrip("0123456789.")](parse(version), parse(clause[len(sign) :]))
+        for clause in specifiers.split(",")
+    )
 
 
 def _version(text: str) -> Version:
