@@ -49,7 +49,7 @@ class Lifts:
       change: replaces stock, where stock is wrong in any dtype. It is given a transformation, its
         arguments, and the tally of the patch.
 
-    In ``LIFTS`` the last two are ``file:name``: the file is imported when it is needed.
+    In ``LIFTS``, ``wide`` and ``change`` are ``file:name``: the file is imported when it is needed.
     """
 
     narrow: frozenset[Any] = NOTHING
