@@ -32,7 +32,6 @@ RELEASES: dict[str, dict[str, tuple[str, ...]]] = {
     "0.1.8": {"jax": ("0.4.25", *_NUMPY_1), "ci": ()},
     "0.1.9": {
         "jax": ("0.4.25", *_NUMPY_1),
-        "ci": (),
         "all_patches": (),
         "python": ("3.9", "3.10"),
         "audit": (),

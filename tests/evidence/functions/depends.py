@@ -54,15 +54,21 @@ def digest_of(name: str, function: Any) -> str:
         words |= words_of(optax.adam)
     rows = dict(_rows(words | {name.rpartition(".")[2]}))
     patches = {layer.partition(":")[0].split()[0] for of in rows.values() for layer in of}
-    patches |= {other for patch in patches & {*IDS} for other in _imported(patch)}
+    with_file = [patch for patch in IDS if _file_of(patch).exists()]
+    patches |= {other for patch in with_file if patch in patches for other in _imported(patch)}
     # Of a function without code of its own, such as an old name, nothing is known.
-    files = [_code(ROOT / "patches" / f"{p}.py") for p in IDS if p in patches or not words]
+    files = [_code(_file_of(patch)) for patch in with_file if patch in patches or not words]
     return hashlib.sha256(json.dumps([rows, files, _shared()]).encode()).hexdigest()[:8]
+
+
+def _file_of(patch: str) -> Path:
+    """Return where a patch has its code, if it is more than a row of ``LIFTS``."""
+    return ROOT / "patches" / f"{patch}.py"
 
 
 def _imported(patch: str) -> list[str]:
     """Name the modules that the file of a patch imports from beside it."""
-    text = (ROOT / "patches" / f"{patch}.py").read_text("utf-8")
+    text = _file_of(patch).read_text("utf-8")
     return re.findall(r"^from \.(\w+) import", text, re.MULTILINE)
 
 
