@@ -55,7 +55,7 @@ def _admits(specifiers: str, version: str) -> bool:
     # To import packaging takes 2 % of the time of optax.
     parse: Callable[[str], Any] = _numbers if is_plain else _version
     return all(
-        _COMPARE[sign := clause.rstrip("0123456789.")](parse(version), parse(clause[len(sign) :]))
+        _COMPARE[(sign := clause.rstrip("0123456789."))](parse(version), parse(clause[len(sign) :]))
         for clause in specifiers.split(",")
     )
 
