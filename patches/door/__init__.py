@@ -128,7 +128,9 @@ def _load(layer: str, patch: WhenCalled) -> Any:
     given = {
         name: function(getattr(ask, name)) for name in ("wide", "change") if getattr(ask, name)
     }
-    return None if None in given.values() else dataclasses.replace(ask, **given)
+    if None in given.values():
+        return None
+    return dataclasses.replace(ask, **given) if given else ask
 
 
 @functools.lru_cache(maxsize=8)  # Few sets of patches are applied in a program.

@@ -85,7 +85,7 @@ class Asking(NamedTuple):
     requested: tuple[Any, ...] | None = None
 
 
-@functools.cache
+@functools.lru_cache(maxsize=128)  # More than one set of patches needs; others come and go.
 def merged(asked: tuple[tuple[Lifts, Tally], ...]) -> Lifts:
     """Return one record of what several patches ask for, the innermost first."""
     asks = [ask for ask, _ in asked]

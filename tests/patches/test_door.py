@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 import textwrap
+import weakref
 from typing import Any
 
 import jax.numpy as jnp
@@ -13,7 +15,9 @@ import pytest
 
 import optax_dtypefix
 from optax_dtypefix._contract.x64 import x64
+from optax_dtypefix._tally import Tally
 from optax_dtypefix.patches.door.arguments import array_in
+from optax_dtypefix.patches.door.lifts import Lifts, merged
 from optax_dtypefix.patches.door.rebuild import lifting_of
 from optax_dtypefix.patches.wrapped import BUILDERS
 from support.builders import builders
@@ -202,3 +206,10 @@ def test_an_integer_argument_stays_an_integer() -> None:
     with x64():
         assert array_in(jnp.asarray(3, jnp.int64), jnp.dtype(jnp.float32)).dtype == jnp.int32
         assert array_in(jnp.asarray(3, jnp.float64), jnp.dtype(jnp.float32)).dtype == jnp.float32
+
+
+def test_what_patches_asked_for_is_not_kept_for_ever() -> None:
+    """Each ``disabled()`` and ``apply()`` may make another set of patches."""
+    found = [weakref.ref(merged(((Lifts(), Tally()),))) for _ in range(1000)]
+    gc.collect()
+    assert sum(each() is not None for each in found) < 200

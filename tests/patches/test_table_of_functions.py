@@ -217,13 +217,26 @@ def computed_by(function: Any) -> Any:
 
 
 def sample() -> list[str]:
-    """Draw a dozen functions, others for each version of the code."""
-    return sorted(random.Random(this_code()["code"]).sample([*table()], 12))
+    """Draw a dozen functions, others for each version of the code, of those that it did not change.
+
+    What it changed waits for ``nox -s functions``.
+    """
+    from evidence.functions.measure import functions
+
+    digests, release = depends.recorded(), optax.__version__
+    known = [
+        name
+        for name, function in functions().items()
+        if digests.get(name, {}).get(release) == depends.digest_of(name, function)
+    ]
+    return random.Random(this_code()["code"]).sample(sorted(known), min(12, len(known)))
 
 
 @pytest.mark.parametrize("names", thorough_but([SOME], [SOME, ()]), ids=["some", "a sample"])
 def test_some_functions_are_as_measured_here(names: tuple[str, ...]) -> None:
-    measured = json_of("evidence.functions.measure", *(names or sample()))
+    if not (names := names or tuple(sample())):
+        pytest.skip("no function was measured on this code: run nox -s functions")
+    measured = json_of("evidence.functions.measure", *names)
     assert names != SOME or "sgd(learning_rate, momentum=)" in measured
     for name, patches in measured.items():
         found = {
