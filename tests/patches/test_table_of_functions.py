@@ -232,6 +232,7 @@ def sample() -> list[str]:
     return random.Random(this_code()["code"]).sample(sorted(known), min(12, len(known)))
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Old names are measured too.
 @pytest.mark.parametrize("names", thorough_but([SOME], [SOME, ()]), ids=["some", "a sample"])
 def test_some_functions_are_as_measured_here(names: tuple[str, ...]) -> None:
     if not (names := names or tuple(sample())):
