@@ -1,4 +1,4 @@
-"""Tell what a function was measured on, so that only what changed is measured again.
+"""Measure only those functions again whose code or rows changed since the last time.
 
 What is measured depends on rows of the tables, on the files of the patches in these rows, and on
 the code that all share. ``digests.json`` keeps a digest of these, by function and release, from the
