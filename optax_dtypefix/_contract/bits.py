@@ -5,9 +5,9 @@ With a counter, an element is rounded by a hash of its index plus the bits of th
 is as right as many. The same counts give the same bits: in each run and process, eager or compiled,
 and on any number of devices.
 
-Without one, the bits come from the element's own data, its index, and the corner of its array: the
-first few elements (:func:`bits_of_data`). Nothing then tells two steps apart that have the same
-data.
+Without one, the bits come from the element's own data, its index, and the corner of its array: all
+of a small one, else the first row (:func:`bits_of_data`). Nothing then tells two steps apart that
+have the same data.
 
 No array has bits of another array. So what is equal on all replicas, or is not mapped by ``vmap``,
 stays so. No bits wait for a sum over an array: on an accelerator, that would be a second pass.
