@@ -79,6 +79,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (OptaxDtypeFixError, NoOptaxError, OptimizerError, OSError) as error:
         print(f"optax-dtypefix: {error}", file=sys.stderr)
         return CHECK_FAILED if options.command in ("check", "scan") else 1
+    except ImportError as error:
+        from .._diagnosis.installation import mixed_installation
+
+        if not (why := mixed_installation()):
+            raise
+        raise SystemExit(f"optax-dtypefix: {error}. {why}") from error
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -92,6 +92,17 @@ def test_status_says_it_in_one_line_and_the_digest_differs(command: Python, said
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("name", ["_engine/engine.py", "_diagnosis/report.py"])
+def test_a_missing_file_of_the_command_is_said_in_one_line(command: Python, name: str) -> None:
+    (installed(command.folder).parent / name).unlink()
+    done = command("status")
+    assert done.returncode == 1
+    (said,) = done.stderr.splitlines()
+    assert f": {name} (missing). " in said
+    assert "-m pip uninstall optax-dtypefix`, delete " in said
+
+
+@pytest.mark.thorough
 def test_many_files_are_counted(command: Python) -> None:
     patches = installed(command.folder)
     for name in "abcdef":
