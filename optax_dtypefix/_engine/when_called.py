@@ -60,8 +60,7 @@ def build(layers: Sequence[Any], stock: Callable[..., Any], /, *args: Any, **kwa
     It is called with the layers, and counts for each patch the objects that it changes.
     """
     for layer in layers:
-        replacement = layer._replacement or layer.load()
-        if replacement:
+        if replacement := layer.load():
             return replacement(layers, stock, *args, **kwargs)
     return stock(*args, **kwargs)
 

@@ -46,12 +46,17 @@ def replace(
     """
     tx = stock(cls, *args, **kwargs)
     update = args[1] if len(args) > 1 else kwargs.get("update")
+    lifted = _lifted(tx, layers, update, Call(cls, *args, **kwargs))
     scope = getattr(update, "__globals__", {})
     module = sys.modules.get(scope.get("__name__", ""))
     if module is not None and module.__dict__ is not scope:  # Cloudpickle loads it.
         from ..._loaded_stock import report_stock
 
-        report_stock(tx)
+        report_stock(lifted)
+    return lifted
+
+
+def _lifted(tx: Any, layers: tuple[WhenCalled, ...], update: Any, call: Call) -> Any:
     # Not by ``builder_of``: this runs for each transformation.
     builder = str(getattr(update, "__qualname__", "")).partition(".")[0]
     patches = _patches_by_builder(layers).get(builder)
@@ -61,7 +66,7 @@ def replace(
         asking = patches.asking or patches.load()
         if not asking.asked:
             return tx
-        (ask, tally), call = asking.asked[0], Call(cls, *args, **kwargs)
+        ask, tally = asking.asked[0]
         if callable(ask):  # It has the builder for itself.
             return ask(tx, call, tally)
         from .lift import lift  # Not at the top: it imports JAX.

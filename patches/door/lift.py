@@ -75,8 +75,8 @@ def lift(tx: Any, call: Call, asking: Asking) -> Any:
 
     named = accept_by_name(positional_names(tx.update), update_fn)
     update = in_place_of(tx.update, named, call, operator.attrgetter("update"))
-    update.__wrapped__.lifting = lifting
     init = in_place_of(tx.init, init_fn, call, operator.attrgetter("init"))
+    update.__wrapped__.lifting = init.__wrapped__.lifting = lifting
     return tx._replace(init=init, update=update)
 
 

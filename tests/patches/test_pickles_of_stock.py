@@ -25,6 +25,8 @@ WRITE = """
     }
     if hasattr(optax, "contrib") and hasattr(optax.contrib, "schedule_free_adamw"):
         transformations["free"] = optax.contrib.schedule_free_adamw(1e-3)
+    if hasattr(optax, "lbfgs"):
+        transformations["lbfgs"] = optax.lbfgs()
     for name, tx in transformations.items():
         open(name, "wb").write(cloudpickle.dumps(tx))
     """
@@ -99,3 +101,25 @@ def test_what_is_patched_when_loaded_is_not_said(folder: Path, path: str) -> Non
     said, is_nan = stdout_of(done).splitlines()
     assert STAYS not in said
     assert is_nan == "False"
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(not hasattr(optax, "lbfgs"), reason="this release has no lbfgs")
+def test_a_line_search_of_a_patched_process_is_not_said(folder: Path) -> None:
+    """Stock built the default search of ``lbfgs`` when optax was imported."""
+    load_it = """
+        import pickle, sys
+        import optax_dtypefix, optax, jax, jax.numpy as jnp
+        params = jnp.ones(3)
+        tx = pickle.load(open(sys.argv[1], "rb"))
+        given = dict(value=jnp.sum(params**2), grad=2 * params, value_fn=lambda p: jnp.sum(p**2))
+        print(optax_dtypefix.check(tx, params, **given).built_before)
+        print(any(leaf.weak_type for leaf in jax.tree_util.tree_leaves(tx.init(params))))
+        """
+    script = write_script(folder, load_it, "load_lbfgs.py")
+    strict = {"OPTAX_DTYPEFIX_STRICT": "1", **CACHE, **QUICKLY}
+    done = run(script, "patched/lbfgs", folder=folder, **strict)
+    assert stdout_of(done).splitlines() == ["()", "False"]
+    done = run(script, "stock/lbfgs", folder=folder, **CACHE, **QUICKLY)
+    assert "that stays stock: zoom_linesearch. Build it again" in done.stderr
+    assert stdout_of(done).splitlines() == ["('zoom_linesearch',)", "True"]
