@@ -14,8 +14,9 @@ do not depend on data, so they cost no second pass, no message between devices, 
 each run, eager or compiled, on any number of devices.
 
 If nothing counts, the bits are a hash of each element's own param and update, its index, and the
-first elements of its gradient. That is so for ``sgd``, ``rmsprop`` and others with a constant rate,
-if ``update`` and ``apply_updates`` are jitted apart, and for updates that you change in between.
+first elements of the param and the gradient. That is so for ``sgd``, ``rmsprop`` and others with a
+constant rate, if ``update`` and ``apply_updates`` are jitted apart, and for updates that you change
+in between.
 Noisy steps are right on average there, too. But where a step repeats exactly, a param that did not
 move stays for ever. Use ``master_weights(tx)``, or a schedule as the rate, which counts.
 
@@ -48,6 +49,7 @@ from .._contract.dtypes import (
     cast,
     has_16_bits,
     is_array,
+    is_inexact,
     is_number,
     kind_of,
 )
@@ -162,16 +164,11 @@ def _by_leaf(stock: Stock, how: _Rounded, first: PyTree, second: PyTree, *args: 
     for place in places:
         pair = pairs[place]
         bits = take_bits(how.of_step(pair))
-        if bits is None:
-            bits = _bits_of_corners(*pair)
+        if bits is None or is_inexact(bits):  # Nothing counts.
+            bits = bits_of_corner(pair[0], pair[1] if bits is None else bits)
         results[place] = _rounded(how.exact, free_from_device(bits, pair[0]), *pair, *args)
         note_bits([results[place]], bits)
     return structure.unflatten(results[place] for place in range(len(pairs)))
-
-
-@jax.jit
-def _bits_of_corners(first: Any, second: Any) -> Any:
-    return bits_of_corner(first) + bits_of_corner(second)
 
 
 # Compiled once for arrays of one shape.

@@ -92,18 +92,26 @@ def bits_of_data(corner: Any, *own: Any) -> Any:
     return upper_bits(_mix(lax.add(bits, _places(shape)) + corner))
 
 
-@jax.jit
-def bits_of_corner(array: Any) -> Any:
-    """Return 32 bits of the first elements of an array: all of a small one, else the first row.
+@functools.partial(jax.jit, inline=True)
+def bits_of_corner(*arrays: Any) -> Any:
+    """Return 32 bits of the corners of arrays: of one, or of two in one pass if they are alike."""
+    corners = [_own(corner_of(array)) for array in arrays]
+    if len({corner.shape for corner in corners}) > 1:
+        return functools.reduce(_both, map(bits_of_corner, arrays))
+    corner = functools.reduce(_both, corners)
+    # Each place has a factor of its own: else few sums are possible where elements move by a unit.
+    return jnp.sum(corner * (_places(corner.shape) | 1), dtype=jnp.int32)
+
+
+def corner_of(array: Any) -> Any:
+    """Return the first elements of an array: all of a small one, else the first row.
 
     A row stays whole: where columns are sharded, XLA would move a part of it for all rows.
     """
-    corner = array
-    if array.size > _SMALL:
-        row = array.shape[-1] if array.ndim > 1 else 1024
-        corner = _first(array, (1,) * (array.ndim - 1) + (min(row, _SMALL),))
-    # Each place has a factor of its own: else few sums are possible where elements move by a unit.
-    return jnp.sum(_own(corner) * (_places(corner.shape) | 1), dtype=jnp.int32)
+    if array.size <= _SMALL:
+        return array
+    row = array.shape[-1] if array.ndim > 1 else 1024
+    return _first(array, (1,) * (array.ndim - 1) + (min(row, _SMALL),))
 
 
 _SMALL = 2**16

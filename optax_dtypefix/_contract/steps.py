@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .bits import bits_of_corner, bits_of_step
+from .bits import bits_of_step, corner_of
 from .dtypes import HALVES, PyTree, all_dtypes, is_real, leaves
 
 if TYPE_CHECKING:
@@ -95,8 +95,8 @@ def traces_of(tree: PyTree) -> set[int]:
 def note(updates: PyTree, grads: PyTree, state: PyTree, params: PyTree) -> None:
     """Note the bits of the step that updates are of.
 
-    Where nothing counts, they are those of the corner of each gradient. An update's own corner
-    would do as well, but XLA would store the update to read it twice.
+    Where nothing counts, note the corner of each gradient, from which they come. An update's own
+    corner would do as well, but XLA would store the update to read it twice.
 
     Args:
       updates: of any dtypes.
@@ -114,11 +114,11 @@ def note(updates: PyTree, grads: PyTree, state: PyTree, params: PyTree) -> None:
     given = leaves(grads)
     for update, grad in zip(flat, given if len(given) == len(flat) else ()):
         if isinstance(grad, jax.Array) and is_real(grad):
-            note_bits([update], bits_of_corner(grad))
+            note_bits([update], corner_of(grad))
 
 
 def note_bits(arrays: list[Any], bits: Any) -> None:
-    """Note the bits of the step that arrays are of: 16 bits of counters, or 32 of a corner."""
+    """Note what tells the step of arrays: 16 bits of counters, 32 of corners, or a corner."""
     notes = _NOTES.by_id
     if isinstance(bits, jax.core.Tracer):
         # Not one that the step was given, or that a map around the step does not map.
