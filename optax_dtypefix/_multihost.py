@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import pkgutil
 from typing import TYPE_CHECKING
 
-from . import __version__
+from . import __version__, _contract, patches
 from ._api import status
 from ._diagnosis.import_optax import import_optax
 from ._engine.release import version_of
@@ -23,8 +25,9 @@ def assert_same_on_all_processes() -> None:
     """Compare optax, jax and the patches of all processes; every process must call this.
 
     Call it once at the start, after ``jax.distributed.initialize()``. It imports optax: only then
-    is known which patches are applied. It sends one or two kilobytes to each process. With one
-    process it does nothing.
+    is known which patches are applied. It also imports the files of the patches, which else wait
+    until a function is called: one that fails later would change one process alone. It sends one
+    or two kilobytes to each process. With one process it does nothing.
 
     Raises:
       OptaxDtypeFixError: on every process, if any process differs from the first. The message lists
@@ -65,11 +68,24 @@ def _own(failure: Exception | None) -> dict[str, tuple[str, str]]:
     found = {name: (text, text) for name, text in same.items()}
     mixed = report.installation
     found["files"] = str(bool(mixed)), mixed or "of one version"
+    broken = _import_files()
+    found["import of files"] = broken, broken or "works"
     applied = report.applied
     for patch in report:
         reason = "" if patch.state is State.APPLIED else f" ({patch.reason})"
         found[f"patch {patch.id}"] = str(patch.id in applied), f"{patch.state}{reason}"
     return found
+
+
+def _import_files() -> str:
+    """Import all files that a step may need. Say which fails, and why."""
+    for package in (_contract, patches):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            try:
+                importlib.import_module(module.name)
+            except Exception as error:
+                return f"{module.name}: {summarize(error)}"
+    return ""
 
 
 def differences_of(everyone: Sequence[Found]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import pytest
 from packaging.version import Version
 
 import optax_dtypefix
-from optax_dtypefix._multihost import differences_of
+from optax_dtypefix._multihost import _own, differences_of
 from support.processes import QUICKLY, finish, start, write_script
 
 if TYPE_CHECKING:
@@ -151,3 +152,14 @@ def test_a_patch_that_is_off_for_another_reason_is_no_difference() -> None:
     assert list(differences_of([{"patch prodigy": found} for found in off])) == []
     waits = ("True", "pending (optax.contrib is not imported yet)"), ("True", "applied")
     assert list(differences_of([{"patch prodigy": found} for found in waits])) == []
+
+
+def test_a_file_that_fails_when_it_is_needed_is_a_difference(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else one process runs stock from its first step on, and waits for the others forever."""
+    good = _own(None)
+    name = "optax_dtypefix.patches.door.range"
+    monkeypatch.setitem(sys.modules, name, None)
+    (line,) = differences_of([good, _own(None)])
+    assert line.startswith("  import of files: process 0: works; process 1: " + name)
