@@ -23,7 +23,8 @@ _PACKAGE = sys.modules[__name__.partition(".")[0]]
 class WhenCalled:
     """Stand for the replacement of a target, and import it at the first call.
 
-    If that fails, stock or the next layer runs, and the next call tries again.
+    If that fails, stock or the next layer runs, and the patch is reverted. In strict mode each call
+    tries again.
 
     Args:
       patch_id: the patch that replaces it.

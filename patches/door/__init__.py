@@ -69,9 +69,7 @@ def _lifted(tx: Any, layers: tuple[WhenCalled, ...], update: Any, call: Call) ->
         ask, tally = asking.asked[0]
         if callable(ask):  # It has the builder for itself.
             return ask(tx, call, tally)
-        from .lift import lift  # Not at the top: it imports JAX.
-
-        return lift(tx, call, asking)
+        return patches.lift(tx, call, asking) if patches.lift else tx
     except OptaxDtypeFixError:  # In strict mode the file of a patch cannot be imported.
         raise
     except Exception as error:  # Stock has built it: the fault is ours.
@@ -88,6 +86,7 @@ class _Patches:
       places: what those that are applied ask for, the innermost first.
       acting: the same patches.
       asking: what they ask for; None until all files are imported.
+      lift: lifts a transformation.
     """
 
     def __init__(self, builder: str, applied: dict[str, WhenCalled], release: Release) -> None:
@@ -95,6 +94,7 @@ class _Patches:
         self.places: list[str] = []
         self.acting: list[WhenCalled] = []
         self.asking: Asking | None = None
+        self.lift: Any = None
         for row in reversed(BUILDERS[builder]):
             where, _, releases = row.partition(" ")
             patch_id = where.partition(":")[0]
@@ -105,6 +105,7 @@ class _Patches:
 
     def load(self) -> Asking:
         """Import what the patches ask for. Where that fails, stock stays, or other patches."""
+        self.lift = load(f"{__name__}.lift:lift", self._fail)
         found = [_load(*row) for row in zip(self.places, self.acting)]
         asked = tuple((ask, p.tally) for ask, p in zip(found, self.acting) if ask is not None)
         from .lifts import LIFTS, NOTHING, Asking
@@ -114,6 +115,11 @@ class _Patches:
         asking = Asking(self.builder, asked, NOTHING.union(*opted_out))
         self.asking = asking if len(asked) == len(found) else None
         return asking
+
+    def _fail(self, error: Exception) -> None:
+        """Say that no patch acts: what all of them need cannot be imported."""
+        for patch in self.acting:
+            patch.failed(error)
 
 
 _MOMENTS = ("bfloat16_moments", "float16_eps")

@@ -152,6 +152,31 @@ BUILD = """
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("strict", [False, True])
+def test_all_patches_of_a_builder_fail_if_what_lifts_cannot_be_imported(
+    tmp_path: Path, strict: bool
+) -> None:
+    script = """
+        import warnings
+        import optax_dtypefix, optax
+        sys.modules["optax_dtypefix.patches.door.lift"] = None
+        warnings.simplefilter("ignore")
+        for _ in range(3):
+            try:
+                tx = optax.scale_by_adam()
+            except optax_dtypefix.OptaxDtypeFixError:
+                tx = None
+            print(tx and tx.update.__code__.co_name)
+        print(*[s.id for s in optax_dtypefix.status() if s.state == "failed"])
+        """
+    patches_of_adam = {"bfloat16_moments", "float16_eps", "promotion"}
+    *built, failed = run(tmp_path, script, OPTAX_DTYPEFIX_STRICT=str(int(strict))).splitlines()
+    assert built == ["None" if strict else "update_fn"] * 3
+    assert set(failed.split()) <= patches_of_adam
+    assert strict or set(failed.split()) == patches_of_adam
+
+
+@pytest.mark.thorough
 def test_without_docstrings(tmp_path: Path) -> None:
     if start(tmp_path, "import optax", "-OO").returncode:
         pytest.skip("this jax cannot be imported without docstrings")
