@@ -1,13 +1,13 @@
 """Bits for rounding: from the counters of a state, or else from an element's own data.
 
-With a counter, an element is rounded by a hash of its index plus the bits of the step
-(:func:`bits_of_step`). Over the steps it goes through all bits as evenly as it can, so one number
-is as right as many. The same counts give the same bits: in each run and process, eager or compiled,
-and on any number of devices.
+With a counter, the elements of a moment have the bits of the step (:func:`bits_of_step`), and
+those of a param have these plus a hash of their index (:func:`bits_of_elements`). Over the steps
+each goes through all bits as evenly as it can, so one number is as right as many. The same counts
+give the same bits: in each run and process, eager or compiled, and on any number of devices.
 
-Without one, the bits come from the element's own data, its index, and the corner of its array: all
-of a small one, else the first row (:func:`bits_of_data`). Nothing then tells two steps apart that
-have the same data.
+Without one, the bits come from the element's own data, its index, and the corners of its arrays:
+all of a small one, else the first row (:func:`bits_of_data`). Nothing then tells two steps apart
+that have the same data.
 
 No array has bits of another array. So what is equal on all replicas, or is not mapped by ``vmap``,
 stays so. No bits wait for a sum over an array: on an accelerator, that would be a second pass.
