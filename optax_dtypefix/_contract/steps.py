@@ -1,7 +1,8 @@
 """Remember which step updates are of: what rounds params has no state that counts.
 
 An update notes the bits of its step with each array that it returns, by identity and weakly. No
-array lives longer for that, and nothing is in the arrays: they may be tracers.
+update lives longer for that, and nothing is in the arrays: they may be tracers. Where nothing
+counts, a small gradient lives as long as its update.
 """
 
 from __future__ import annotations
@@ -112,8 +113,9 @@ def note(updates: PyTree, grads: PyTree, state: PyTree, params: PyTree) -> None:
         note_bits(flat, bits_of_counters(counters))
         return
     given = leaves(grads)
+    own = set(map(id, given))  # A note of a gradient on itself would never go.
     for update, grad in zip(flat, given if len(given) == len(flat) else ()):
-        if isinstance(grad, jax.Array) and is_real(grad):
+        if isinstance(grad, jax.Array) and is_real(grad) and id(update) not in own:
             note_bits([update], corner_of(grad))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from typing import Any
 
 import jax
@@ -58,8 +59,12 @@ def collector_off() -> Any:
 
 @pytest.mark.rule("C0")
 @pytest.mark.usefixtures("collector_off")
+@pytest.mark.parametrize("counts", [True, False])
 @pytest.mark.parametrize("name", one_of(4, WAYS))
-def test_nothing_noted_outlives_its_step(name: str) -> None:
+def test_nothing_noted_outlives_its_step(
+    name: str, counts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "TX", TX if counts else optax.sgd(1e-3))
     WAYS[name]()  # What is compiled once may keep what it was traced with.
     before = len(steps._NOTES.by_id)
     found = WAYS[name]()
@@ -84,9 +89,26 @@ def test_nothing_noted_outlives_a_trace_that_failed() -> None:
     assert len(steps._NOTES.by_id) <= before
 
 
-def test_no_tracer_leaks() -> None:
+@pytest.mark.parametrize("counts", [True, False])
+def test_no_tracer_leaks(counts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "TX", TX if counts else optax.sgd(1e-3))
     with jax.checking_leaks():
         jax.jit(step)(params())
+
+
+@pytest.mark.usefixtures("collector_off")
+def test_updates_that_are_the_gradients_do_not_keep_themselves() -> None:
+    tx, given = optax.masked(optax.sgd(1e-3), mask=False), params()
+    state, before = tx.init(given), len(steps._NOTES.by_id)
+    grads = params()
+    updates, _ = tx.update(grads, state, given)
+    assert updates["w"] is grads["w"]
+    of_grad = weakref.ref(grads["w"])
+    del grads, updates
+    assert of_grad() is None
+    assert len(steps._NOTES.by_id) <= before
+    with jax.checking_leaks():
+        jax.jit(lambda grads: tx.update(grads, state, given)[0])(given)
 
 
 def test_a_note_is_of_an_array_and_not_of_its_id() -> None:
