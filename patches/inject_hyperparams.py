@@ -24,6 +24,7 @@ import functools
 import inspect
 from typing import Any, Callable
 
+import jax
 import numpy as np
 
 from .._contract.dtypes import (
@@ -90,17 +91,32 @@ def _refused_types(factory: Callable[..., Any], bound: inspect.BoundArguments) -
 
     A type can be called. Stock takes it for a schedule, and passes an array in its place.
     """
+    bound.apply_defaults()  # Such as the dtype of adafactor's momentum.
     types = frozenset(name for name, value in bound.arguments.items() if isinstance(value, type))
+
+    def build(number: Any) -> Any:
+        bound.arguments.update(dict.fromkeys(types, number))
+        with paused(stock_only=True):
+            return factory(*bound.args, **bound.kwargs)
+
     if types:
-        bound.arguments.update(dict.fromkeys(types, np.zeros((), np.float32)))
+        number = np.zeros((), np.float32)
         try:
-            with paused(stock_only=True):
-                factory(*bound.args, **bound.kwargs)
+            build(number)
         except TypeError:
             return types
         except Exception:  # Stock raises it, too.
-            pass
-    return frozenset()
+            return _NONE
+        try:
+            jax.eval_shape(lambda number: build(number).init(number), number)
+        except Exception as error:
+            return types if _REFUSED in str(error) else _NONE
+    return _NONE
+
+
+_NONE = frozenset[str]()
+_REFUSED = "Passing an array as a dtype"
+"""What JAX says where ``init`` reads a dtype. Old versions take the dtype of the array."""
 
 
 @dataclasses.dataclass(eq=False, repr=False)  # By identity: equinox hashes what a closure holds.

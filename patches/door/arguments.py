@@ -23,9 +23,13 @@ def arguments_of(stock: Stock, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 def requested_dtypes(
     stock: Stock, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, ...]:
-    """List the dtypes that a call asks for, as in ``mu_dtype=jnp.float32``; defaults do not ask."""
+    """List the dtypes that a call asks for, as in ``mu_dtype=jnp.float32``; defaults do not ask.
+
+    ``inject_hyperparams`` calls a dtype as a schedule, and may give an array in its place.
+    """
     given = {**dict(zip(positional_names(stock), args)), **kwargs}
-    requested = (value for name, value in given.items() if value is not None and is_of_dtype(name))
+    dtypes = {name: value for name, value in given.items() if is_of_dtype(name)}
+    requested = (value for value in dtypes.values() if value is not None and not is_array(value))
     return tuple(map(jax.dtypes.canonicalize_dtype, requested))
 
 

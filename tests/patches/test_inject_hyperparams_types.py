@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from packaging.version import Version
 
 import optax_dtypefix
 from support.processes import STOCK, run, stdout_of
@@ -71,6 +72,33 @@ def test_where_stock_runs_the_state_is_stocks() -> None:
     params = jnp.ones(3)
     _, state = two_steps(inject(optax.adafactor)(1e-3, dtype_momentum=jnp.bfloat16), params)
     assert "dtype_momentum" in state.hyperparams
+
+
+@TWICE
+def test_a_default_that_is_a_type(dtype: Any) -> None:
+    """Stock calls it too, and raises: adafactor takes no array for a dtype."""
+    params = jnp.linspace(0.5, 2.0, 8, dtype=dtype)
+    injected = two_steps(inject(optax.adafactor)(1e-3, momentum=0.9), params)
+    plain = two_steps(optax.adafactor(1e-3, momentum=0.9), params)
+    np.testing.assert_allclose(*(np.asarray(u, float) for u in (injected[0], plain[0])), rtol=0.01)
+    assert injected[0].dtype == plain[0].dtype
+
+
+@pytest.mark.filterwarnings("ignore:Passing an array as a dtype:DeprecationWarning")
+@pytest.mark.parametrize("name", ["schedule_free_sgd", "schedule_free_adamw"])
+def test_a_type_that_only_init_reads(name: str) -> None:
+    make = getattr(getattr(optax, "contrib", None), name, None)
+    if make is None:
+        pytest.skip("this release has no schedule_free")
+    params = jnp.ones(3, jnp.bfloat16)
+    if Version(optax.__version__) < Version("0.2.5"):
+        # Nothing reads it: stock runs, with a number in its place.
+        assert "state_dtype" in inject(make)(0.1, state_dtype=jnp.float32).init(params).hyperparams
+        return
+    by_type, by_name = (
+        two_steps(inject(make)(0.1, state_dtype=of), params) for of in (jnp.float32, "float32")
+    )
+    jax.tree_util.tree_map(np.testing.assert_array_equal, by_type, by_name)
 
 
 def test_to_ask_whether_stock_runs_breaks_no_patch() -> None:
