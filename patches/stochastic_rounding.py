@@ -24,7 +24,7 @@ flax (``TrainState``, ``nnx.Optimizer``) calls ``optax.apply_updates``. ``equino
 and ``jaxopt.OptaxSolver`` do not, so both are patched too, if the program imports them.
 ``periodic_update`` copies, and ``tree.add_scale`` is arithmetic on any trees: both are stock's.
 
-No upstream issue was found.
+Upstream issue: https://github.com/google-deepmind/optax/issues/1444 (closed).
 """
 
 from __future__ import annotations
