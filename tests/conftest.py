@@ -9,12 +9,14 @@ import pytest
 
 pytest.register_assert_rewrite("support")
 
+from support import share_context  # noqa: E402
 from support.processes import CACHE, QUICKLY, Python  # noqa: E402
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 os.environ.update({**CACHE, **QUICKLY})
+share_context()
 # Traces make many small objects that live on. Python would look at them all too often.
 gc.set_threshold(100_000, 50, 100)
 
