@@ -16,14 +16,19 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 os.environ.update({**CACHE, **QUICKLY})
-share_context()
 # Traces make many small objects that live on. Python would look at them all too often.
 gc.set_threshold(100_000, 50, 100)
 
-with warnings.catch_warnings():
-    # Old releases of optax and of chex use what the jax of their time deprecates, when imported.
-    warnings.simplefilter("ignore", DeprecationWarning)
-    import optax  # noqa: F401
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Import optax, but not in the process that only starts those that run the tests."""
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        return
+    share_context()
+    with warnings.catch_warnings():
+        # Old releases of optax and of chex use what the jax of their time deprecates.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        import optax  # noqa: F401
 
 
 @pytest.fixture
