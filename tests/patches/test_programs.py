@@ -20,7 +20,6 @@ FEW = ("prodigy", "fromage", "reduce_on_plateau", "sums")
 
 def having(*same: str) -> Any:
     """Run a test for the cases of this sort, with the patches that have one on this release."""
-    more = pytest.mark.thorough
     cases = {
         patch_id: [n for n, case in programs(patch_id).items() if case.same in same]
         for patch_id in IDS
