@@ -356,7 +356,7 @@ OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("dtype", one_of(2, [jnp.bfloat16, jnp.float16]))
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", one_of(2, OPTIMIZERS, 1))
 def test_an_injected_optimizer_gives_the_updates_of_the_plain_one(name: str, dtype: Any) -> None:
     """Only the last places differ: ``1 - b1`` is computed in float32 here, in Python there.
 

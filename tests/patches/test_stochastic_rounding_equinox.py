@@ -184,10 +184,11 @@ MODEL = """
     """
 
 
+@pytest.mark.thorough
 def test_a_model_with_other_leaves(tmp_path: Path) -> None:
     script = """
         found = []
-        for dtype in (jnp.bfloat16, jnp.float32):
+        for dtype in (jnp.bfloat16, jnp.float16, jnp.float32):
             model = tree(dtype)
             updates = updates_of(model)
             for function in (eqx.apply_updates, eqx.filter_jit(eqx.apply_updates)):
