@@ -31,6 +31,11 @@ def pytest_configure(config: pytest.Config) -> None:
         import optax  # noqa: F401
 
 
+def pytest_collection_finish() -> None:
+    """Leave out what was imported where the engine, or Python, looks through all objects."""
+    gc.freeze()
+
+
 @pytest.fixture
 def python(tmp_path: Path) -> Python:
     """Run Python in an empty folder."""
