@@ -15,6 +15,7 @@ import pytest
 import optax_dtypefix
 from optax_dtypefix._commands.activate import FILE, LINE
 from support.processes import environment, write_script
+from support.thorough import one_of
 
 REAL = Path(optax_dtypefix.__file__).parent
 
@@ -124,7 +125,7 @@ def test_it_imports_the_shim_alone_before_optax_and_says_nothing(active: Environ
     assert len(ours) <= 10
 
 
-@pytest.mark.parametrize("variables", [OFF, {"OPTAX_DTYPEFIX_DISABLE": "all"}])
+@pytest.mark.parametrize("variables", one_of(2, [OFF, {"OPTAX_DTYPEFIX_DISABLE": "all"}]))
 def test_off_is_stock_optax_without_a_word(made: Environment, variables: dict[str, str]) -> None:
     made.command("activate")
     code = "import optax, sys; print('jax' in sys.modules, type(optax.adam).__name__)"

@@ -193,6 +193,7 @@ def test_a_state_of_the_users_own_is_left_alone() -> None:
     assert round_moments(new, old).mu.dtype == jnp.float32
 
 
+@pytest.mark.thorough
 @pytest.mark.rule("C4")
 def test_gradients_that_repeat_give_no_coherent_error() -> None:
     """Every element has the same bits in one step. 20 times larger gradients come periodically."""
@@ -251,6 +252,7 @@ def adam_with_a_period(
     return got, np.stack(expected[-21:], axis=1)
 
 
+@pytest.mark.rule("C4")
 def test_gradients_with_a_short_period_do_not_lock_to_the_bits() -> None:
     """Stock is up to 63 % off, and multiples of the golden ratio are 8 % off."""
     cells = ([3, 4], [5, 3], [1, 1.735])

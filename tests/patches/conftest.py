@@ -10,7 +10,7 @@ import pytest
 from support.processes import json_of
 
 _ANY = {"deadline": None, "suppress_health_check": list(hypothesis.HealthCheck)}
-hypothesis.settings.register_profile("few", max_examples=20, derandomize=True, **_ANY)
+hypothesis.settings.register_profile("few", max_examples=10, derandomize=True, **_ANY)
 hypothesis.settings.register_profile("many", max_examples=2000, **_ANY)
 hypothesis.settings.load_profile("few")
 

@@ -63,7 +63,6 @@ PROGRAMS = {  # Other dtypes than bfloat16, and a momentum whose dtype the user 
     "rmsprop bfloat16": Program(lambda: optax.rmsprop(1e-3), jnp.bfloat16, same="state"),
 }
 
-by_transform = moments.parametrize(moments.SIMPLE)
 by_some_transforms = moments.parametrize(moments.SIMPLE, 4)
 
 
@@ -94,7 +93,7 @@ def test_updates_of_1200_steps_are_within_two_percent(measured: Any) -> None:
         assert 0.105 < min(stock) < max(stock) < 0.375
 
 
-@by_transform
+@by_some_transforms
 def test_init_runs_the_program_of_stock(transform: MomentTransform) -> None:
     """A float32 copy of the params would need more memory than training."""
     stock, patched = moments.stock_and_patched(transform)

@@ -15,12 +15,14 @@ import pytest
 
 import optax_dtypefix
 from optax_dtypefix._contract.x64 import x64
+from optax_dtypefix._diagnosis.scan.functions import table
 from optax_dtypefix._tally import Tally
 from optax_dtypefix.patches.door.arguments import array_in
 from optax_dtypefix.patches.door.lifts import Lifts, merged
 from optax_dtypefix.patches.door.rebuild import lifting_of
+from optax_dtypefix.patches.releases import TESTED
 from optax_dtypefix.patches.wrapped import BUILDERS
-from support.builders import builders
+from support.builders import builders, function_named
 from support.processes import run
 
 STALLED = """
@@ -183,8 +185,12 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", BUILDERS)
 def test_each_row_names_a_function_that_builds_what_is_lifted(name: str) -> None:
     """The name of the update says which function built it, on this release too."""
+    if function_named(name) is None:
+        gone = any(known.rpartition(".")[2] == name for known in table())
+        assert gone or optax.__version__ != TESTED[-1], f"{name} is misspelt"
+        pytest.skip("this release does not have it")
     if name not in builders("promotion"):
-        pytest.skip("this release does not have it, or is not at fault")
+        pytest.skip("stock is not at fault on this release, or another patch lifts it")
     build: Any = builders("promotion")[name]
     if "chain" in name:
         build = functools.partial(

@@ -58,7 +58,6 @@ PROGRAMS = {  # Other dtypes than float16.
 }
 
 TINY, HUGE = 2.0**-24, 65504.0  # The smallest number above zero in float16, and the largest.
-by_transform = moments.parametrize(moments.SIMPLE)
 by_some_transforms = moments.parametrize(moments.SIMPLE, 4)
 
 
@@ -173,7 +172,7 @@ def test_adam_follows_the_paper_to_the_rounding_of_its_state(size: float) -> Non
 
 
 @pytest.mark.parametrize("size", [1e-6, 1e-5, 1e-4, 1e-3, 5e-3, 1e-2])
-@pytest.mark.parametrize("b2", [0.9, 0.999])
+@pytest.mark.parametrize("b2", one_of(2, [0.9, 0.999], 1))
 def test_a_tiny_second_moment_does_not_enlarge_an_update(size: float, b2: float) -> None:
     """5e-3 squared, times 0.001, is less than half the smallest float16 number.
 

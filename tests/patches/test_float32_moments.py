@@ -57,7 +57,6 @@ PROGRAMS = {
 NEED_PARAMS = ("scale_by_cocob", "scale_by_factored_rms", "scale_by_madgrad", "scale_by_novograd")
 
 WRAPPED = builders("float32_moments")
-by_transform = moments.parametrize([t for t in moments.SIMPLE if t.name in WRAPPED])
 by_some_transforms = moments.parametrize([t for t in moments.SIMPLE if t.name in WRAPPED], 4)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.rule("C0")
 
 
-FEW = ("ema", "scale_by_adam")
+FEW = ("scale_by_adam",)
 MORE = (*INSIDE, "scale_by_rss", "scale_by_stddev")
 """``tests/evidence/eager`` runs all transformations in both ways."""
 

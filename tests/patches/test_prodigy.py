@@ -79,7 +79,7 @@ def distances_of(tx: Any, params: Any, goal: Any) -> Any:
     return train(tx, params, goal, STEPS, lambda state: state.estim_lr)
 
 
-@pytest.mark.parametrize("decay", [0.0, 0.01])
+@pytest.mark.parametrize("decay", one_of(2, [0.0, 0.01], 1))
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(jnp.float32, 1e-3), (jnp.float16, 0.05), (jnp.bfloat16, 0.15)]
 )

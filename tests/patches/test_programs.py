@@ -14,13 +14,12 @@ import optax_dtypefix
 from optax_dtypefix.patches import IDS, load
 from support.patch_cases import programs
 
+FEW = ("prodigy", "fromage", "reduce_on_plateau", "sums")
+"""In the README's command: one of each sort. test_transformations.py compares all functions."""
+
 
 def having(*same: str) -> Any:
-    """Run a test for the cases of this sort, with the patches that have one on this release.
-
-    In the README's command, with each fourth patch: test_transformations.py compares all functions.
-    """
-    more = pytest.mark.thorough
+    """Run a test for the cases of this sort, with the patches that have one on this release."""
     cases = {
         patch_id: [n for n, case in programs(patch_id).items() if case.same in same]
         for patch_id in IDS
@@ -28,8 +27,10 @@ def having(*same: str) -> Any:
     return pytest.mark.parametrize(
         ("patch_id", "cases"),
         [
-            pytest.param(patch_id, names, id=patch_id, marks=() if i % 4 == 0 else more)
-            for i, (patch_id, names) in enumerate(cases.items())
+            pytest.param(
+                patch_id, names, id=patch_id, marks=[pytest.mark.thorough] * (patch_id not in FEW)
+            )
+            for patch_id, names in cases.items()
             if names
         ],
     )

@@ -58,7 +58,7 @@ def test_the_objective_of_sophia_gets_params_of_several_dtypes() -> None:
 
 
 @needs_sophia
-@pytest.mark.parametrize("enabled", [False, True])
+@pytest.mark.parametrize("enabled", one_of(2, [False, True]))
 def test_the_estimator_draws_the_directions_of_stock(enabled: bool) -> None:
     """The estimate for a Hessian without a diagonal is a sum of products of the directions."""
     sophia = sys.modules["optax.contrib._sophia"]

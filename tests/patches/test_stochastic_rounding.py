@@ -296,6 +296,7 @@ def test_few_numbers_move_as_right_as_many(count: int) -> None:
     np.testing.assert_allclose(found.mean(), 0.7, atol=0.05 * 0.3)
 
 
+@pytest.mark.thorough
 def test_a_number_alone_follows_noisy_gradients() -> None:
     """Random bits would be .12 off, the root of a sum over 3,000 steps."""
     tx, runs = optax.adam(3e-4), 1 + normal((16, 3000))

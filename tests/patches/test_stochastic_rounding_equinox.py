@@ -184,6 +184,7 @@ MODEL = """
     """
 
 
+@pytest.mark.thorough
 def test_a_model_with_other_leaves(tmp_path: Path) -> None:
     script = """
         found = []

@@ -33,10 +33,11 @@ def builders(patch_id: str) -> dict[str, Any]:
         for name in BUILDERS
         if any(patch == patch_id and release.within(r) for patch, r in layers(name))
     ]
-    return {name: function for name in acting if (function := _function(name))}
+    return {name: function for name in acting if (function := function_named(name))}
 
 
-def _function(name: str) -> Any:
+def function_named(name: str) -> Any:
+    """Return the public or private function of optax with this name, or None."""
     with contextlib.suppress(ImportError):
         importlib.import_module("optax.contrib")
     modules = sorted(module for module in sys.modules if module.partition(".")[0] == "optax")

@@ -48,16 +48,6 @@ class Matrix(Converting):
 
 
 @jax.tree_util.register_pytree_node_class
-class NoScalars(Node):
-    """A node that refuses scalars."""
-
-    def __init__(self, *children: Any) -> None:
-        super().__init__(*children)
-        if any(len(child.shape) < 1 for child in children):
-            raise ValueError("a child has no axis")
-
-
-@jax.tree_util.register_pytree_node_class
 class Bfloat16Only(Node):
     """A node that refuses arrays of any other dtype."""
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 TESTS = Path(__file__).parents[1]
 STOCK, PATCHED = {"OPTAX_DTYPEFIX": "off"}, dict[str, str]()
 
-_OWN = ("OPTAX_DTYPEFIX", "JAX_", "XLA_", "COLUMNS")
+_OWN = ("OPTAX_DTYPEFIX", "JAX_", "XLA_", "COLUMNS", "ONE_MLIR_CONTEXT")
 
 
 _JAX = Version(version("jax"))
@@ -57,7 +57,10 @@ What is read from the cache has the program, the traffic and the memory of what 
 
 # XLA ends a process with a flag that it does not know, so this is for versions that were tried.
 QUICKLY = (
-    {"XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"}
+    {
+        "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false",
+        "ONE_MLIR_CONTEXT": "1",  # As `support` says.
+    }
     if Version("0.10") <= _JAX < Version("0.11")
     else {}
 )

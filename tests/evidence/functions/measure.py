@@ -84,14 +84,12 @@ def measured(*only: str) -> Measured:
     """Measure all public functions, or those named."""
     warnings.simplefilter("ignore")  # Deprecated functions warn.
     found: dict[str, Kinds] = {}
-    inner = _of_case(Case("adam", lambda: optax.adam(0.1)))
-    _add(inner, _of_case(Case("sgd", lambda: optax.sgd(0.1))))
     for case in cases(only):
         if case.inside:
             continue
         kinds = found.setdefault(case.name, {})
         other = takes_another(public_transformations()[case.name])
-        without = inner if other else {}
+        without = _of_inner() if other else {}
         if case.rate in ("array", "numpy"):
             _add(kinds, _of_case(case, _FOR_ARRAYS), without, call_it=_ARRAY)
         else:
@@ -115,6 +113,14 @@ def measured(*only: str) -> Measured:
 def functions() -> dict[str, Callable[..., Any]]:
     """Return all functions that are measured, by name."""
     return {**public_transformations(), **{path: find(path) for path in available()}}
+
+
+@functools.cache
+def _of_inner() -> Kinds:
+    """Measure what is given to a function that takes another transformation."""
+    kinds = _of_case(Case("adam", lambda: optax.adam(0.1)))
+    _add(kinds, _of_case(Case("sgd", lambda: optax.sgd(0.1))))
+    return kinds
 
 
 def _add(kinds: Kinds, more: Kinds, without: Kinds | None = None, call_it: str = "") -> None:
