@@ -62,6 +62,17 @@ KNOWN_EXCEPTIONS = (
         releases="<0.2.5",
     ),
     KnownException(
+        ("dadapt_adamw", "prodigy", "momo", "momo_adam", "dog", "dowg"),
+        "compares or divides by real numbers: for complex params it is as on stock",
+        _COMPLEX,
+    ),
+    KnownException(
+        ("lbfgs", "scale_by_backtracking_linesearch", "scale_by_zoom_linesearch"),
+        "compares or divides by real numbers: for complex params it is as on stock",
+        _COMPLEX,
+        releases="<0.2.5",
+    ),
+    KnownException(
         ("madgrad", "scale_by_madgrad"),
         "takes the real cube root",
         _COMPLEX,
