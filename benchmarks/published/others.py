@@ -1,0 +1,77 @@
+"""Programs that model neither text nor images."""
+
+from __future__ import annotations
+
+from published.program import CAST, NUMBER, Program
+
+OTHERS = (
+    Program(
+        "purejaxrl-ppo",
+        "purejaxrl",
+        "purejaxrl/ppo.py",
+        {
+            "purejaxrl/ppo.py": {
+                "network_params = network.init(_rng, init_x)": (
+                    f"network_params = {CAST}(network.init(_rng, init_x))"
+                ),
+                '"TOTAL_TIMESTEPS": 5e5': '"TOTAL_TIMESTEPS": 1e5',
+            },
+            "purejaxrl/wrappers.py": {
+                "from brax import envs\nfrom brax…AutoResetWrapper\nimport navix as nx\n": "",
+            },
+        },
+        "PRNGKey(30)",
+        rf"episodic return={NUMBER}",
+        100,
+        seeds=4,
+        best=-1,
+    ),
+    Program(
+        "numpyro-cvae",
+        "numpyro",
+        "examples/cvae-flax/main.py",
+        {
+            "examples/cvae-flax/main.py": {
+                'assert numpyro.__version__.startswith("0.21.0")': "pass",
+            },
+            "examples/cvae-flax/data.py": {
+                "from numpyro.examples.datasets import _load": "from digits import mnist as _load",
+            },
+            "examples/cvae-flax/train_baseline.py": {
+                "params = model.init(random.key(0), x)": (
+                    f"params = {CAST}(model.init(random.key(0), x))"
+                ),
+            },
+            "examples/cvae-flax/train_cvae.py": {
+                '= baseline_params.unfreeze()["params"]\n': '= baseline_params["params"]\n',
+                'p1 = baseline_params.unfreeze()["params"]': 'p1 = baseline_params["params"]',
+                "    svi_params = state.optim_state[1][0]\n": (
+                    f"    initial = {CAST}(svi.get_params(state))\n"
+                    "    state = state._replace(optim_state=svi.optim.init(initial))\n"
+                    "    svi_params = state.optim_state[1][0]\n"
+                ),
+            },
+        },
+        "random.key(23)",
+        rf"validation loss: {NUMBER}",
+        3,
+        ("--num-epochs=6",),
+    ),
+    Program(
+        "diffrax-ode",
+        "diffrax",
+        "docs/examples/neural_ode.ipynb",
+        {
+            "docs/examples/neural_ode.ipynb": {
+                "    optim = optax.adabelief(lr)": (
+                    f"    model = {CAST}(model)\n    optim = optax.adabelief(lr)"
+                ),
+                "print_every=100,": "print_every=1,",
+                "plot=True": "plot=False",
+            },
+        },
+        "seed=5678",
+        rf"Loss: {NUMBER}",
+        100,
+    ),
+)
