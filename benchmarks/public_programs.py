@@ -2,7 +2,7 @@
 
 - ``python benchmarks/public_programs.py --list`` prints the programs, and commands that clone them.
 - ``python benchmarks/public_programs.py [NAME...] --clones FOLDER [--record FILE]`` trains these
-  programs, or all, and prints their rows of the table. A record keeps its other programs if they
+  programs, or all, and prints each loss. A record keeps its other programs if they
   are of the same code and versions.
 
 The programs run in copies, with the changes that ``published/`` lists, on the data of
@@ -53,10 +53,9 @@ def main() -> None:
 
 
 def train_all(record: dict[str, Any], asked: argparse.Namespace) -> None:
-    """Train, print what was found, and write the record after each program."""
+    """Train, and write the record after each program."""
     for name in asked.names or PROGRAMS:
         record["programs"][name] = trained(PROGRAMS[name], asked.clones)
-        print(name, json.dumps(record["programs"][name]), flush=True)
         if asked.record:
             order = [name for name in PROGRAMS if name in record["programs"]]
             record["programs"] = {name: record["programs"][name] for name in order}
@@ -101,15 +100,15 @@ def started(file: Path | None) -> dict[str, Any]:
 
 
 def trained(program: Program, clones: Path) -> dict[str, Any]:
-    """Return the loss of each run by way, and the median of their seconds."""
+    """Return the loss of each run by way, and print each as it is done."""
     losses: dict[str, Any] = {way: [] for way in program.ways}
-    seconds = []
     for index in range(program.seeds):
         for way in program.ways:
             before = time.monotonic()
             losses[way].append(loss_of(program, clones / program.clone, way, index))
-            seconds.append(time.monotonic() - before)
-    return {"seconds": round(statistics.median(seconds)), **losses}
+            took = f"{time.monotonic() - before:.0f} s"
+            print(program.name, f"seed {index}", way, losses[way][-1], took, flush=True)
+    return losses
 
 
 def loss_of(program: Program, clone: Path, way: str, index: int) -> float | None:

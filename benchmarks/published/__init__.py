@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from published.images import IMAGES
 from published.others import OTHERS
 from published.program import WAYS, Program, code_of
@@ -21,20 +23,10 @@ CLONES = {
 }
 """For each clone: its repository on GitHub, and the revision."""
 
-LIBRARIES = (
-    *(
-        "distrax",
-        "diffrax",
-        "dm-haiku",
-        "einops",
-        "equinox",
-        "flax",
-        "grain",
-        "gymnax",
-        "matplotlib",
-    ),
-    *("ml-collections", "numpyro", "scikit-learn"),
-)
+LIBRARIES = [
+    line.partition("<")[0]
+    for line in Path(__file__).with_name("requirements.txt").read_text("utf-8").split()
+]
 """What the programs import, beside the installed package."""
 
 PROGRAMS = {program.name: program for program in (*TEXT, *IMAGES, *OTHERS)}

@@ -7,6 +7,7 @@ from published.program import CAST, COMPUTE, NUMBER, Program
 IMAGES = (
     Program(
         "haiku-vae",
+        "VAE: adam",
         "dm-haiku",
         "examples/vae.py",
         {
@@ -25,6 +26,7 @@ IMAGES = (
     ),
     Program(
         "flax-vae",
+        "VAE of nnx: adam",
         "flax",
         "examples/nnx_toy_examples/05_vae.py",
         {
@@ -43,6 +45,7 @@ IMAGES = (
     ),
     Program(
         "haiku-gan",
+        "GAN: adam twice",
         "dm-haiku",
         "examples/mnist_gan.ipynb",
         {
@@ -79,6 +82,7 @@ IMAGES = (
     ),
     Program(
         "distrax-flow",
+        "normalizing flow: adam",
         "distrax",
         "examples/flow.py",
         {
@@ -103,6 +107,7 @@ IMAGES = (
     ),
     Program(
         "equinox-diffusion",
+        "score-based diffusion: adabelief",
         "equinox",
         "docs/examples/score_based_diffusion.ipynb",
         {
@@ -132,6 +137,7 @@ IMAGES = (
     ),
     Program(
         "equinox-vit",
+        "vision transformer: adamw; float32 params, `mu_dtype`",
         "equinox",
         "docs/examples/vision_transformer.ipynb",
         {

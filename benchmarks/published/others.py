@@ -7,6 +7,7 @@ from published.program import CAST, NUMBER, Program
 OTHERS = (
     Program(
         "purejaxrl-ppo",
+        "PPO on CartPole: clip, linear schedule, adam",
         "purejaxrl",
         "purejaxrl/ppo.py",
         {
@@ -28,6 +29,7 @@ OTHERS = (
     ),
     Program(
         "numpyro-cvae",
+        "SVI of a VAE: adam and `multi_transform`",
         "numpyro",
         "examples/cvae-flax/main.py",
         {
@@ -43,7 +45,9 @@ OTHERS = (
                 ),
             },
             "examples/cvae-flax/train_cvae.py": {
-                '= baseline_params.unfreeze()["params"]\n': '= baseline_params["params"]\n',
+                '"baseline$params"] = baseline_params.unfreeze()': (
+                    '"baseline$params"] = baseline_params'
+                ),
                 'p1 = baseline_params.unfreeze()["params"]': 'p1 = baseline_params["params"]',
                 "    svi_params = state.optim_state[1][0]\n": (
                     f"    initial = {CAST}(svi.get_params(state))\n"
@@ -59,6 +63,7 @@ OTHERS = (
     ),
     Program(
         "diffrax-ode",
+        "neural ODE: adabelief",
         "diffrax",
         "docs/examples/neural_ode.ipynb",
         {

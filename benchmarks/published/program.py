@@ -36,7 +36,8 @@ class Program:
     """A public program.
 
     Attributes:
-      name: in the table.
+      name: for the command and the record.
+      about: the model and the optimizer.
       clone: the folder of its clone, and the name in ``CLONES``.
       file: what runs.
       changes: for each file, texts, and what stands there in the copy.
@@ -50,6 +51,7 @@ class Program:
     """
 
     name: str
+    about: str
     clone: str
     file: str
     changes: Mapping[str, Mapping[str, str]]

@@ -7,6 +7,7 @@ from published.program import CAST, COMPUTE, NUMBER, Program
 TEXT = (
     Program(
         "haiku-transformer",
+        "transformer: clip and adam",
         "dm-haiku",
         "examples/transformer/train.py",
         {
@@ -27,6 +28,7 @@ TEXT = (
     ),
     Program(
         "haiku-rnn",
+        "LSTM: adam",
         "dm-haiku",
         "examples/rnn/train.py",
         {
@@ -52,6 +54,7 @@ TEXT = (
     ),
     Program(
         "nanodo",
+        "GPT: clip, warm-up and cosine, adamw, `MultiSteps`",
         "nanodo",
         "nanodo/main.py",
         {
