@@ -7,7 +7,7 @@ from published.program import CAST, NUMBER, Program
 OTHERS = (
     Program(
         "purejaxrl-ppo",
-        "PPO on CartPole: clip, linear schedule, adam",
+        "PPO on CartPole, 8 agents: clip, linear schedule, adam",
         "purejaxrl",
         "purejaxrl/ppo.py",
         {
@@ -15,7 +15,15 @@ OTHERS = (
                 "network_params = network.init(_rng, init_x)": (
                     f"network_params = {CAST}(network.init(_rng, init_x))"
                 ),
-                '"TOTAL_TIMESTEPS": 5e5': '"TOTAL_TIMESTEPS": 1e5',
+                '"TOTAL_TIMESTEPS": 5e5': '"TOTAL_TIMESTEPS": 1.5e5',
+                '"DEBUG": True': '"DEBUG": False',
+                "jax.jit(make_train(config))": "jax.jit(jax.vmap(make_train(config)))",
+                "out = train_jit(rng)": (
+                    "out = train_jit(jax.random.split(rng, 8))\n"
+                    '    every = out["metrics"]["returned_episode_returns"]\n'
+                    "    for update in every[:, -50:].mean((0, 2, 3)):\n"
+                    '        print(f"episodic return={update}")'
+                ),
             },
             "purejaxrl/wrappers.py": {
                 "from brax import envs\nfrom brax…AutoResetWrapper\nimport navix as nx\n": "",
@@ -23,8 +31,7 @@ OTHERS = (
         },
         "PRNGKey(30)",
         rf"episodic return={NUMBER}",
-        100,
-        seeds=4,
+        50,
         best=-1,
     ),
     Program(
@@ -58,8 +65,8 @@ OTHERS = (
         },
         "random.key(23)",
         rf"validation loss: {NUMBER}",
-        3,
-        ("--num-epochs=6",),
+        2,
+        ("--num-epochs=4",),
     ),
     Program(
         "diffrax-ode",
@@ -78,5 +85,28 @@ OTHERS = (
         "seed=5678",
         rf"Loss: {NUMBER}",
         100,
+    ),
+    Program(
+        "flax-lora",
+        "low-rank adaptation: adam",
+        "flax",
+        "docs_nnx/guides/optimization_cookbook.ipynb",
+        {
+            "docs_nnx/guides/optimization_cookbook.ipynb": {
+                "jax.config.update('jax_num_cpu_devices', 8)": "",
+                'model = make_model(rngs)\n…final eval loss: {loss}")': "",
+                "nnx.display(model)": "",
+                "optimizer = nnx.Optimizer(model, optax.adam(1e-3), wrt=nnx.LoRAParam)": (
+                    f"nnx.update(model, {CAST}(nnx.state(model, nnx.Param)))\n"
+                    "optimizer = nnx.Optimizer(model, optax.adam(1e-3), wrt=nnx.LoRAParam)"
+                ),
+                "for _ in range(50):\n  loss = train_step…typeof(model.layers[0].kernel[...])": (
+                    'for _ in range(3000):\n  print("loss", train_step(model, optimizer, x, y))'
+                ),
+            },
+        },
+        "nnx.Rngs(0)",
+        rf"loss {NUMBER}",
+        200,
     ),
 )

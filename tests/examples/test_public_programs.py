@@ -30,6 +30,7 @@ PRINTED = {
     "purejaxrl-ppo": ("global step=99, episodic return=21.0", 21.0),
     "numpyro-cvae": ("Epoch loss - train loss: 9.5, validation loss: 20.5", 20.5),
     "diffrax-ode": ("Step: 9, Loss: 2.5e-05, Computation time: 0.125", 2.5e-5),
+    "flax-lora": ("loss 0.875", 0.875),
 }
 """For each program: a line that it prints, and the loss in it."""
 
