@@ -61,6 +61,9 @@ TEXT = (
             "nanodo/train.py": {
                 'params=params["params"],': f'params={CAST}(params["params"]),',
             },
+            "nanodo/evaluate.py": {
+                "mask=weights_BxL": "mask=weights_BxL > 0",  # Newer versions of jax want bools.
+            },
             "nanodo/configs/default.py": {
                 "clip_by_global_norm=None": "clip_by_global_norm=1.0",
                 'dtype="bfloat16"': 'dtype=__import__("param_dtype").COMPUTE',
