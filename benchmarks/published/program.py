@@ -16,7 +16,7 @@ CAST = '__import__("param_dtype").cast'
 COMPUTE = '__import__("param_dtype").compute'
 """What casts params and inputs for the forward pass, where the program has no setting for it."""
 
-NUMBER = r"(-?[\d.]+(?:e[-+]\d+)?|nan)"
+NUMBER = r"(-?[\d.]+(?:e[-+]\d+)?|nan|inf)"
 """What matches a printed loss."""
 
 ANY = "…"
