@@ -406,6 +406,18 @@ def benchmarks(session: nox.Session) -> None:
     session.run("python", "docs/write_benchmarks.py")
 
 
+@nox.session
+def public_programs(session: nox.Session) -> None:
+    """Train programs of other people, for docs/public-programs.md; ``-- FOLDER`` has the clones."""
+    _skip_if_recorded(session)
+    libraries = ("-r", "benchmarks/published/requirements.txt")
+    _install(session, NEWEST, *MATCHING_JAX[NEWEST], *libraries)
+    record = ("--record", "docs/public-programs.json")
+    script = ("python", "benchmarks/public_programs.py")
+    session.run(*script, *record, "--clones", *session.posargs)
+    session.run("python", "docs/write_public_programs.py")
+
+
 @nox.session(python=False)
 def figures(session: nox.Session) -> None:
     """Fail if figures are of other code; name what records them again, and how long it takes."""

@@ -1,12 +1,20 @@
-"""Train programs of dm-haiku and flax: the table of docs/public-programs.md.
+"""Train public programs: the record of docs/public-programs.md.
 
-Run as ``python benchmarks/public_programs.py DM_HAIKU FLAX``, with the folders of clones. Prints
-the table in Markdown. The programs run in copies, with the changes below, on text of Python's own
-documentation and on scikit-learn's digits. All nine runs take about ten minutes on two cores.
+- ``python benchmarks/public_programs.py --list`` prints the programs, and commands that clone them.
+- ``python benchmarks/public_programs.py [NAME...] --clones FOLDER [--record FILE]`` trains these
+  programs, or all, and prints each loss. A record keeps its other programs if they
+  are of the same code and versions.
+
+The programs run in copies, with the changes that ``published/`` lists, on the data of
+``stand_ins/``. Nothing is downloaded.
 """
 
 from __future__ import annotations
 
+import argparse
+import importlib.metadata
+import json
+import math
 import os
 import re
 import shutil
@@ -14,104 +22,116 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
-from pydoc_data.topics import topics
-from typing import NamedTuple
+from typing import Any
 
-STAND_INS = Path(__file__).with_name("stand_ins")
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parent / "stand_ins"))
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
-WAYS = {
-    "float32": ("float32", "off"),
-    "stock": ("bfloat16", "off"),
-    "with the import": ("bfloat16", "on"),
-}
-"""The dtype of the params, and whether optax is patched."""
+import characters
+from published import CLONES, LIBRARIES, PROGRAMS, WAYS, Program, code_of
 
-CAST = '__import__("param_dtype").cast'
+from support.recorded import this_code, write
 
+STAND_INS = Path(__file__).parent / "stand_ins"
+AS_WRITTEN = "--xla_allow_excess_precision=false"
+"""Round where a program computes in bfloat16. Else XLA computes in float32 on a CPU."""
 
-class Program(NamedTuple):
-    """A public program.
-
-    Attributes:
-      name: for the table.
-      file: in its clone.
-      changes: texts of the program, and what stands there in the copy.
-      loss: matches each loss that the program prints.
-      last: how many of them count.
-      arguments: of its command line.
-    """
-
-    name: str
-    file: str
-    changes: dict[str, str]
-    loss: str
-    last: int
-    arguments: tuple[str, ...] = ()
+COUNTED = 6
+"""Digits of a loss in the record."""
 
 
-PROGRAMS = (
-    Program(
-        "dm-haiku, transformer: clip and adam",
-        "examples/transformer/train.py",
-        {
-            "loss_fn.init(init_rng, data)": f"{CAST}(loss_fn.init(init_rng, data))",
-            "MAX_STEPS = 10**6": "MAX_STEPS = 1000",
-            "LOG_EVERY = 50": "LOG_EVERY = 5",
-        },
-        r"'loss': ([\d.]+)",
-        40,
-        ("--dataset_path=text", "--alsologtostderr"),
-    ),
-    Program(
-        "dm-haiku, VAE: adam",
-        "examples/vae.py",
-        {
-            "initial_params = model.init(initial_rng_key, next(train_dataset).image)": (
-                "initial_params = model.init(initial_rng_key, next(train_dataset).image)\n"
-                f"  initial_params = {CAST}(initial_params)"
-            ),
-            "eval_every: int = 100": "eval_every: int = 5",
-        },
-        r"'train', 'elbo': -([\d.]+)",
-        100,
-    ),
-    Program(
-        "flax nnx, VAE: adam",
-        "examples/nnx_toy_examples/05_vae.py",
-        {
-            "import matplotlib.pyplot as plt": "",
-            "optimizer = nnx.Optimizer(": (
-                f"nnx.update(model, {CAST}(nnx.state(model, nnx.Param)))\n"
-                "optimizer = nnx.Optimizer("
-            ),
-            "# exit()": "raise SystemExit",
-        },
-        r"Epoch \d+ loss: ([\d.]+)",
-        1,
-    ),
-)
+def main() -> None:
+    """List the programs, or train them."""
+    asked = parsed()
+    if asked.list:
+        print("\n".join(listed()))
+        return
+    record = started(asked.record)
+    with tempfile.TemporaryDirectory() as compiled:
+        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", compiled)  # For the other seeds.
+        train_all(record, asked)
 
 
-def train(program: Program, clone: Path, dtype: str, patched: str) -> float:
-    """Return the mean of the last losses of a program."""
+def train_all(record: dict[str, Any], asked: argparse.Namespace) -> None:
+    """Train, and write the record after each program."""
+    for name in asked.names or PROGRAMS:
+        record["programs"][name] = trained(PROGRAMS[name], asked.clones)
+        if asked.record:
+            order = [name for name in PROGRAMS if name in record["programs"]]
+            record["programs"] = {name: record["programs"][name] for name in order}
+            write(record, asked.record)
+
+
+def parsed() -> argparse.Namespace:
+    """Return what the command asks for."""
+    parser = argparse.ArgumentParser(description="Train public programs.")
+    parser.add_argument("names", nargs="*", choices=[[], *PROGRAMS], metavar="NAME")
+    parser.add_argument("--clones", type=Path, help="the folder in which the clones are")
+    parser.add_argument("--record", type=Path, help="a JSON file to write, or to add to")
+    parser.add_argument("--list", action="store_true", help="print programs and how to clone them")
+    asked = parser.parse_args()
+    if not asked.list and not asked.clones:
+        parser.error("name the folder of the clones with --clones; --list says how to make it")
+    return asked
+
+
+def listed() -> list[str]:
+    """Return a line for each program and for each command."""
+    lines = [f"# {name}: {of.clone}/{of.file}" for name, of in PROGRAMS.items()]
+    for folder, (repository, revision) in CLONES.items():
+        lines += [
+            f"git clone https://github.com/{repository} {folder}",
+            f"git -C {folder} checkout {revision}",
+        ]
+    return lines
+
+
+def started(file: Path | None) -> dict[str, Any]:
+    """Return the record so far, without programs if it is of other code or versions."""
+    about = {
+        "optax": importlib.metadata.version("optax"),
+        "jax": importlib.metadata.version("jax"),
+        "recorded_on": this_code(),
+        "libraries": {name: importlib.metadata.version(name) for name in LIBRARIES},
+    }
+    before = json.loads(file.read_text("utf-8")) if file and file.exists() else {}
+    same = all(before.get(key) == value for key, value in about.items())
+    return {**about, "programs": before["programs"] if same else {}}
+
+
+def trained(program: Program, clones: Path) -> dict[str, Any]:
+    """Return the loss of each run by way, and print each as it is done."""
+    losses: dict[str, Any] = {way: [] for way in program.ways}
+    for index in range(program.seeds):
+        for way in program.ways:
+            before = time.monotonic()
+            losses[way].append(loss_of(program, clones / program.clone, way, index))
+            took = f"{time.monotonic() - before:.0f} s"
+            print(program.name, f"seed {index}", way, losses[way][-1], took, flush=True)
+    return losses
+
+
+def loss_of(program: Program, clone: Path, way: str, index: int) -> float | None:
+    """Run a program once, and return the mean of its last losses; None if that is not finite."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, "copy")
-        shutil.copytree(clone / "examples", copy / "examples")
-        text = (copy / program.file).read_text("utf-8")
-        for before, after in program.changes.items():
-            if text.count(before) != 1:
-                raise SystemExit(
-                    f"{program.file} has not one {before!r}: see the page for the commit"
-                )
-            text = text.replace(before, after)
-        (copy / program.file).write_text(text, "utf-8")
-        (copy / "text").write_bytes("".join(topics.values()).encode("ascii", "replace"))
-        command = (sys.executable, "-m", "optax_dtypefix", "run", program.file, *program.arguments)
-        path = os.pathsep.join(map(str, (copy, STAND_INS)))
-        settings = {"PYTHONPATH": path, "PARAM_DTYPE": dtype, "OPTAX_DTYPEFIX": patched}
+        file = copied(program, clone, copy, index)
+        dtype, compute, patched = WAYS[way]
+        settings = {
+            "PYTHONPATH": os.pathsep.join(map(str, (copy, STAND_INS))),
+            "PARAM_DTYPE": dtype,
+            "COMPUTE_DTYPE": compute,
+            "OPTAX_DTYPEFIX": patched,
+            "JAX_PLATFORMS": "cpu",
+            "MPLBACKEND": "agg",
+            "XLA_FLAGS": AS_WRITTEN if program.computes else "",
+        }
+        arguments = [program.reseeded(argument, index) for argument in program.arguments]
         done = subprocess.run(
-            command,
+            (sys.executable, "-m", "optax_dtypefix", "run", file, *arguments),
             cwd=copy,
             env={**os.environ, **settings},
             stdout=subprocess.PIPE,
@@ -119,21 +139,27 @@ def train(program: Program, clone: Path, dtype: str, patched: str) -> float:
             text=True,
             check=False,
         )
-    losses = re.findall(program.loss, done.stdout)
+    losses = [float(loss) for loss in re.findall(program.loss, done.stdout)]
     if done.returncode or len(losses) < program.last:
-        raise SystemExit(f"{program.file} failed:\n{done.stdout[-5000:]}")
-    return statistics.mean(map(float, losses[-program.last :]))
+        sys.exit(
+            f"{program.name} failed ({way}, seed {index}) with {len(losses)} losses:\n"
+            f"{done.stdout[-5000:]}"
+        )
+    loss = statistics.mean(losses[-program.last :])
+    return float(f"{loss:.{COUNTED}g}") if math.isfinite(loss) else None
 
 
-def main(dm_haiku: str, flax: str) -> None:
-    """Train each program in each way, and print a row as it is done."""
-    print("|", " | ".join(("program", *WAYS)), "|")
-    print("|---" * (1 + len(WAYS)) + "|", flush=True)
-    for program in PROGRAMS:
-        clone = Path(dm_haiku if program.name.startswith("dm-haiku") else flax)
-        losses = [train(program, clone, *way) for way in WAYS.values()]
-        print("|", " | ".join((program.name, *(f"{loss:.4g}" for loss in losses))), "|", flush=True)
+def copied(program: Program, clone: Path, copy: Path, index: int) -> str:
+    """Copy a program with its changes and the seed of a run, and return the file that runs."""
+    top = Path(program.file).parts[0]
+    shutil.copytree(clone / top, copy / top)
+    originals = {name: code_of(name, (copy / name).read_text("utf-8")) for name in program.changes}
+    for name, text in program.copies(originals, index):
+        (copy / name).with_suffix(".py").write_text(text, "utf-8")
+    every = [text for split in ("train", "test") for text in characters.texts(split)]
+    (copy / "text").write_text("".join(every), "utf-8")
+    return str(Path(program.file).with_suffix(".py"))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

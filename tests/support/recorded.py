@@ -27,21 +27,26 @@ PAGES = {
     "audit.md": "audit/*.json",
     "benchmarks.md": "benchmarks/*.json",
     "long-runs.md": "long-runs.json",
+    "public-programs.md": "public-programs.json",
     "upstream.md": "upstream/*.json",
 }
 """For each page: its records."""
 
 
 class Step(NamedTuple):
-    """A session of ``noxfile.py`` that records one file in ``docs/``, in about so many minutes."""
+    """A session of ``noxfile.py`` that records one file in ``docs/``, in about so many minutes.
+
+    Where ``nox -t figures`` cannot run it, ``arguments`` says what it needs.
+    """
 
     session: str
     record: str
     minutes: int
+    arguments: str = ""
 
 
 def steps() -> list[Step]:
-    """List what ``nox -t figures`` records, in this order. The minutes are those of two cores."""
+    """List what is recorded, in the order of ``nox -t figures``, and the minutes on two cores."""
     rows = runpy.run_path(str(ROOT / "patches" / "releases.py"))["RELEASES"]
 
     def each(key: str, session: str, folder: str, minutes: int) -> Iterator[Step]:
@@ -57,6 +62,7 @@ def steps() -> list[Step]:
         Step("memory", "benchmarks/memory.json", 2),
         Step("accelerators", "benchmarks/accelerators.json", 4),
         Step("benchmarks", f"benchmarks/{[*rows][-1]}.json", 20),
+        Step("public_programs", "public-programs.json", 60, " -- FOLDER_OF_CLONES"),
     ]
 
 
@@ -139,7 +145,7 @@ def main() -> int:
     """Name the sessions whose records are of other code, and say how long they take."""
     found = left()
     for step in found:
-        print(f'docs/{step.record} is of other code: nox -s "{step.session}"')
+        print(f'docs/{step.record} is of other code: nox -s "{step.session}"{step.arguments}')
     if found:
         minutes = sum(step.minutes for step in found)
         print(f"{len(found)} left, about {minutes} minutes on two idle cores: nox -t figures")
