@@ -315,7 +315,7 @@ PATCHES: dict[str, dict[str, Any]] = {
             "`incremental_update` round to nearest, which loses what is below half a unit"
         ),
         "faults": {
-            "small_updates": ">=0.1.2",
+            "small_updates": ">=0.1.2 #1444",
             "slow_average": ">=0.1.2",
         },
     },

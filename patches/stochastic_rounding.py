@@ -23,8 +23,6 @@ move stays for ever. Use ``master_weights(tx)``, or a schedule as the rate, whic
 flax (``TrainState``, ``nnx.Optimizer``) calls ``optax.apply_updates``. ``equinox.apply_updates``
 and ``jaxopt.OptaxSolver`` do not, so both are patched too, if the program imports them.
 ``periodic_update`` copies, and ``tree.add_scale`` is arithmetic on any trees: both are stock's.
-
-Upstream issue: https://github.com/google-deepmind/optax/issues/1444 (closed).
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def parts_of(tx: Any, package: str) -> list[Any]:
             pending += gc.get_referents(*(value.__closure__ or ()))
             pending += value.__defaults__ or ()
             pending += (value.__kwdefaults__ or {}).values()
-        elif getattr(value, "lifting", None) and _is_of(_OURS, kind):
+        elif _is_of(_OURS, kind) and getattr(value, "lifting", None):
             pending += value.lifting.users  # The rest of it runs as if it were built here.
         elif issubclass(kind, _CONTAINERS) or _is_of(package, kind) or _is_of(_OURS, kind):
             pending += gc.get_referents(value)
