@@ -215,7 +215,7 @@ BUILDERS: dict[str, tuple[str, ...]] = {
         "float32_moments", "float16_eps", "bfloat16_moments",
         "promotion:one_dtype_in_32_bits <0.2.4", "promotion >=0.2.4",
     ),
-    "scale_by_galore": ("promotion:one_dtype",),
+    "scale_by_galore": ("promotion:like_grads",),
     "scale_by_lbfgs": ("zoom_linesearch:scale_by_lbfgs",),
     "scale_by_lion": ("float32_moments", "float16_eps", "bfloat16_moments", "promotion"),
     "scale_by_madgrad": (

@@ -36,7 +36,7 @@ class Lifting:
       asked, builder, opted_out: see :class:`Asking`.
       links: the updates of the transformations inside.
       inside: those of them that are lifted.
-      hides: whether what the links ask for is no more than a default of optax.
+      hides: whether what is inside asks for nothing: stock casts it back, or it is optax's default.
       requested: dtypes that the user asked for by arguments.
       narrow: the dtypes of which stock is given float32 copies, with those of the links.
       after: the dtypes of the state after a step of stock, as far as they were looked at.
@@ -62,7 +62,7 @@ class Lifting:
         else:
             self.arguments = dict(arguments_in(builder, *map(inspect.unwrap, tx)))
         self.plain, self.tx = tx, self._changed(tx) if asks.change else tx
-        self.hides = requested is not None
+        self.hides = asks.like_grads or requested is not None
         found = list(map(lifting_of, self.links))
         self.inside: list[Lifting] = list(filter(None, found))
         self.users = [link for link, lifting in zip(self.links, found) if not lifting]
@@ -177,14 +177,12 @@ class Lifting:
         """Take a step inside of one that an update around this one has lifted."""
         step = STEP.get()
         assert step is not None
+        before = dict(step.asked) if self.hides else None
         if self.all.inner:
             result = self._step_after_inner(step, (updates, state, params), extra_args)
         elif self.links:
-            before = dict(step.asked)
             update = self.tx.update if self.is_once and "exact" not in vars(self) else self.exact
             result = update(updates, state, params, **extra_args)
-            if self.hides:
-                step.asked = before
         else:
             update = self._fitted(step) if self.fits and is_x64() else self.exact
             update = functools.partial(update, **extra_args)
@@ -192,6 +190,8 @@ class Lifting:
             run = functools.partial(without_x64, update) if self.all.in_32_bits else update
             result = run(*given)
         new_updates, new_state, *_ = result
+        if before is not None:
+            step.asked = before
         if self.requested:
             step.ask(new_updates, self.requested)
         return new_updates, new_state

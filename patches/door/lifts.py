@@ -140,6 +140,7 @@ LIFTS: dict[str, Lifts] = {
     "promotion:count_in_int32": dataclasses.replace(_KEEPING, change="promotion:count_in_int32"),
     "promotion:in_32_bits": dataclasses.replace(_KEEPING, in_32_bits=True),
     "promotion:keeping_integers": Lifts(keeps=True),
+    "promotion:like_grads": dataclasses.replace(_ONE_DTYPE, like_grads=True),
     "promotion:one_dtype": _ONE_DTYPE,
     "promotion:one_dtype_in_32_bits": dataclasses.replace(_ONE_DTYPE, in_32_bits=True),
     "reduce_on_plateau": Lifts(NARROW, keeps=True, change="reduce_on_plateau:change"),
