@@ -3,7 +3,8 @@
 - ``python benchmarks/public_programs.py --list`` prints the programs, and commands that clone them.
 - ``python benchmarks/public_programs.py [NAME...] --clones FOLDER [--record FILE]`` trains these
   programs, or all, and prints each loss. A record keeps its other programs if they
-  are of the same code and versions.
+  are of the same code and versions. Where only our code changed, it keeps the losses without the
+  import. Delete a program in it to train that in all ways, on another computer for example.
 
 The programs run in copies, with the changes that ``published/`` lists, on the data of
 ``stand_ins/``. Nothing is downloaded.
@@ -58,7 +59,8 @@ def main() -> None:
 def train_all(record: dict[str, Any], asked: argparse.Namespace) -> None:
     """Train, and write the record after each program."""
     for name in asked.names or PROGRAMS:
-        record["programs"][name] = trained(PROGRAMS[name], asked.clones)
+        known = without_import(record["programs"].get(name, {}))
+        record["programs"][name] = trained(PROGRAMS[name], asked.clones, known)
         if asked.record:
             order = [name for name in PROGRAMS if name in record["programs"]]
             record["programs"] = {name: record["programs"][name] for name in order}
@@ -90,23 +92,32 @@ def listed() -> list[str]:
 
 
 def started(file: Path | None) -> dict[str, Any]:
-    """Return the record so far, without programs if it is of other code or versions."""
-    about = {
+    """Return the record so far: nothing of other versions, of other code what did not run it."""
+    versions = {
         "optax": importlib.metadata.version("optax"),
         "jax": importlib.metadata.version("jax"),
-        "recorded_on": this_code(),
         "libraries": {name: importlib.metadata.version(name) for name in LIBRARIES},
     }
+    code = this_code()
     before = json.loads(file.read_text("utf-8")) if file and file.exists() else {}
-    same = all(before.get(key) == value for key, value in about.items())
-    return {**about, "programs": before["programs"] if same else {}}
+    programs = before["programs"] if versions.items() <= before.items() else {}
+    if before.get("recorded_on", {}).get("code") != code["code"]:
+        programs = {name: without_import(runs) for name, runs in programs.items()}
+    return {**versions, "recorded_on": code, "programs": programs}
 
 
-def trained(program: Program, clones: Path) -> dict[str, Any]:
-    """Return the loss of each run by way, and print each as it is done."""
-    losses: dict[str, Any] = {way: [] for way in program.ways}
+def without_import(runs: dict[str, Any]) -> dict[str, Any]:
+    """Return the losses of a program that do not depend on our code."""
+    return {way: losses for way, losses in runs.items() if WAYS[way][2] == "off"}
+
+
+def trained(program: Program, clones: Path, known: dict[str, Any]) -> dict[str, Any]:
+    """Return the loss of each run by way, and print each that was not known as it is done."""
+    losses: dict[str, Any] = {way: known.get(way, [])[: program.seeds] for way in program.ways}
     for index in range(program.seeds):
         for way in program.ways:
+            if index < len(losses[way]):
+                continue
             before = time.monotonic()
             losses[way].append(loss_of(program, clones / program.clone, way, index))
             took = f"{time.monotonic() - before:.0f} s"

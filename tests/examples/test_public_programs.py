@@ -6,6 +6,7 @@ import json
 import re
 import runpy
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,7 @@ from support.recorded import ROOT
 
 sys.path.append(str(ROOT / "benchmarks"))
 from published import CLONES, PROGRAMS, WAYS
-from published.program import ANY, code_of
+from published.program import ANY, Program, code_of
 
 RECORD = json.loads((ROOT / "docs" / "public-programs.json").read_text("utf-8"))
 
@@ -132,3 +133,23 @@ def test_the_page_says_how_far_a_program_ends_above_float32() -> None:
         written["percent"](written["excess"](PROGRAMS["nanodo"], {**lower, last: [None, 1]}, last))
         == "NaN"
     )
+
+
+def test_of_other_code_only_runs_with_the_import_are_trained_again(tmp_path: Path) -> None:
+    script = runpy.run_path(str(ROOT / "benchmarks" / "public_programs.py"))
+    program = PROGRAMS["haiku-rnn"]
+    before = {"float32": [1.0], "stock": [2.0, 3.0], "with the import": [4.0, 5.0]}
+    known = script["without_import"](before)
+    trained = script["trained"]
+    ran = []
+
+    def loss_of(program: Program, clone: Path, way: str, index: int) -> float:
+        del program, clone
+        ran.append((index, way))
+        return 6.0
+
+    trained.__globals__["loss_of"] = loss_of
+    now = trained(program, tmp_path, known)
+    assert now == {"float32": [1.0, 6.0], "stock": [2.0, 3.0], "with the import": [6.0, 6.0]}
+    assert ran == [(0, "with the import"), (1, "float32"), (1, "with the import")]
+    assert known == {"float32": [1.0], "stock": [2.0, 3.0]}
