@@ -73,7 +73,7 @@ class Lifting:
         self.is_once = asks.calls_links
         self.narrow, self.integers, self.one_dtype = asks.narrow, asks.integers, asks.one_dtype
         self.every = asked
-        if not all(map(_is_stocks, self.users)):
+        if not all(map(_runs_in_step, self.users)):
             self.is_once = False
         for link in self.inside:
             self.narrow |= link.narrow
@@ -145,7 +145,7 @@ class Lifting:
     def link_in_step(self, link: Any) -> Callable[..., Any]:
         """Return what runs of a link in a step of this transformation."""
         found: Lifting | None = lifting_of(link)
-        if found is None and _is_stocks(link):
+        if found is None and _runs_in_step(link):
             return link  # type: ignore[no-any-return]
         if found is None or found.opted_out & self.narrow:  # It runs on the user's leaves.
             return as_the_user_sees(link, is_link=True)
@@ -240,8 +240,14 @@ def _no_wider_than(widest: Any, value: Any) -> Any:
     return cast(value, widest) if value.dtype.itemsize > widest.itemsize else value
 
 
-def _is_stocks(link: Any) -> bool:
-    """Check for an update of optax without a function of the user's, such as that of identity."""
+def _runs_in_step(link: Any) -> bool:
+    """Check for an update without a function of the user's, such as that of identity.
+
+    A method is of a ``MultiSteps``, which has such functions, or the step of a link: ``partition``
+    builds a transformation around it in each step.
+    """
+    if not inspect.isfunction(link):
+        return getattr(link, "__func__", None) is Lifting.step
     values = [value for _, value in arguments_in(builder_of(link), link)]
     return is_of_optax(link) and not any(map(is_users_function, values))
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import operator
 from collections.abc import Mapping
 from typing import Any, Callable
+
+import jax
 
 from .closures import arguments_in, builder_of, is_of_optax, with_arguments
 
@@ -15,16 +16,13 @@ _ACCEPTING = "with_extra_args_support"
 
 
 def links_of(builder: str, update: Any) -> list[Any]:
-    """List the updates of the transformations that a combining function of optax closes over.
-
-    A function that is no part of a transformation is a mask of the user's.
-    """
+    """List the updates of the transformations that a combining function of optax closes over."""
     import optax
 
     # Without a call a link: a chain is built in each step of some programs.
     found: list[Any] = []
-    values = list(map(_VALUE, arguments_in(builder, update)))
-    todo = list(itertools.filterfalse(inspect.isfunction, values))
+    values = map(_VALUE, arguments_in(builder, update))
+    todo = list(itertools.filterfalse(_is_mask, values))
     for item in todo:
         if isinstance(item, optax.GradientTransformation):  # Other objects lift for themselves.
             todo.append(item.update)
@@ -32,9 +30,8 @@ def links_of(builder: str, update: Any) -> list[Any]:
             todo += item
         elif isinstance(item, Mapping):
             todo += item.values()
-        elif inspect.isfunction(item):
-            is_around = item.__qualname__.startswith(_ACCEPTING)
-            inside = arguments_in(_ACCEPTING, item) if is_around else []
+        elif callable(item) and not isinstance(item, type):
+            inside = arguments_in(_ACCEPTING, item) if builder_of(item) == _ACCEPTING else []
             todo += map(_VALUE, inside)
             found += [] if inside else [item]
     return found
@@ -56,27 +53,43 @@ def with_links(
     """
 
     def argument(_: str, value: Any) -> Any:
-        return other(value) if inspect.isfunction(value) else _map_links(change, value)
+        if not _is_mask(value):
+            return _map_links(change, value)
+        # A mask may be a model with a call of its own: optax calls no tree.
+        return other(value) if jax.tree_util.all_leaves([value]) else value
 
     return with_arguments(builder, update, argument)
+
+
+def _is_mask(value: Any) -> bool:
+    """Check for what stock calls that is no transformation: a mask, labels, a condition.
+
+    It may be a function, or any object that can be called.
+    """
+    return callable(value) and not isinstance(value, type) and not _is_transformation(value)
+
+
+def _is_transformation(value: Any) -> bool:
+    return callable(getattr(value, "init", None)) and callable(getattr(value, "update", None))
 
 
 def _map_links(change: Callable[[Any], Any], value: Any) -> Any:
     import optax
 
-    if inspect.isfunction(value):
-        if not _accepts(value):
-            return change(value)
-        return with_arguments(_ACCEPTING, value, lambda _, inside: _map_links(change, inside))
     if isinstance(value, optax.GradientTransformation):
-        return value._replace(update=_map_links(change, value.update))
+        return value._replace(update=_map_update(change, value.update))
     if isinstance(value, Mapping):
         return {name: _map_links(change, item) for name, item in value.items()}
-    if callable(getattr(value, "init", None)) and callable(getattr(value, "update", None)):
+    if type(value) in (tuple, list):  # Of transformations, or of their updates.
+        return type(value)(
+            (_map_update if callable(item) else _map_links)(change, item) for item in value
+        )
+    if _is_transformation(value):
         return optax.GradientTransformation(value.init, change(value.update))
-    is_container = type(value) in (tuple, list)
-    return type(value)(_map_links(change, item) for item in value) if is_container else value
+    return value
 
 
-def _accepts(function: Any) -> bool:
-    return builder_of(function) == _ACCEPTING and is_of_optax(function)
+def _map_update(change: Callable[[Any], Any], update: Any) -> Any:
+    if builder_of(update) != _ACCEPTING or not is_of_optax(update):
+        return change(update)
+    return with_arguments(_ACCEPTING, update, lambda _, inside: _map_links(change, inside))

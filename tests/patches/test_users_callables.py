@@ -1,0 +1,180 @@
+"""What stock calls of the user's sees the user's leaves, whatever kind of callable it is."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+HALF = jnp.bfloat16
+
+pytestmark = pytest.mark.rule("C7")
+
+
+class Average:
+    """A transformation of the user's, which works in one dtype alone."""
+
+    def __init__(self) -> None:
+        self.seen: set[Any] = set()
+
+    def init(self, params: Any) -> Any:
+        return jax.tree_util.tree_map(jnp.zeros_like, params)
+
+    def update(self, updates: Any, state: Any, params: Any = None) -> Any:
+        self.seen |= {updates["a"].dtype, params["a"].dtype}
+        new = jax.tree_util.tree_map(lambda s, u: (s + u) / 2, state, updates)
+        finite = jnp.all(jnp.isfinite(updates["a"]))
+        state = jax.lax.cond(finite, lambda: new, lambda: state)
+        return jax.tree_util.tree_map(lambda u: jax.lax.add(u, jnp.zeros(3, HALF)), updates), state
+
+
+class Called(Average):
+    """The same as an object that can be called."""
+
+    def __call__(self, *args: Any) -> Any:
+        return self.update(*args)
+
+
+def function_of(user: Called) -> Callable[..., Any]:
+    return lambda updates, state, params=None: user.update(updates, state, params)
+
+
+KINDS: dict[str, Callable[[Called], Callable[..., Any]]] = {
+    "function": function_of,
+    "method": lambda user: user.update,
+    "partial": lambda user: functools.partial(user.update),
+    "jitted": lambda user: jax.jit(function_of(user)),
+    "object": lambda user: user,
+}
+"""How a user may write an update."""
+
+partition = getattr(optax, "partition", optax.multi_transform)
+
+PLACES: dict[str, Callable[[Any], Any]] = {
+    "chain": lambda tx: tx,
+    "masked": lambda tx: optax.masked(tx, {"a": True}),
+    "partition": lambda tx: partition({"x": tx}, {"a": "x"}),
+    "apply_if_finite": lambda tx: optax.apply_if_finite(tx, 3),
+    "MultiSteps": lambda tx: optax.MultiSteps(tx, 1).gradient_transformation(),
+}
+if hasattr(optax, "conditionally_transform"):
+    PLACES["conditionally_transform"] = lambda tx: optax.conditionally_transform(
+        tx, lambda step: step >= 0
+    )
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_update_in_a_chain(kind: str, place: str) -> None:
+    user = Called()
+    link = PLACES[place](optax.GradientTransformation(user.init, KINDS[kind](user)))
+    tx = optax.chain(optax.scale_by_adam(), link, optax.clip_by_global_norm(1.0))
+    params, grads = {"a": jnp.ones(3, HALF)}, {"a": jnp.full(3, 0.01, HALF)}
+    state = tx.init(params)
+    for _ in range(2):
+        updates, state = tx.update(grads, state, params)
+    assert user.seen == {jnp.dtype(HALF)}
+    assert updates["a"].dtype == HALF
+    norm = np.linalg.norm(np.asarray(updates["a"], np.float64))
+    np.testing.assert_allclose(norm, 1.0, rtol=0.01)
+
+
+def in_half(tree: Any) -> Any:
+    return jax.tree_util.tree_map(lambda leaf: leaf.dtype == HALF, tree)
+
+
+class Mask:
+    """A mask of the user's, which looks at dtypes."""
+
+    def of(self, tree: Any) -> Any:
+        return in_half(tree)
+
+    def __call__(self, tree: Any) -> Any:
+        return in_half(tree)
+
+
+MASKS = {
+    "function": in_half,
+    "method": Mask().of,
+    "partial": functools.partial(in_half),
+    "object": Mask(),
+}
+
+
+@pytest.mark.parametrize("kind", MASKS)
+def test_a_mask_that_looks_at_dtypes(kind: str) -> None:
+    params = {"a": jnp.ones(3, HALF), "b": jnp.ones(2, jnp.float32)}
+    grads = {"a": jnp.full(3, 0.01, HALF), "b": jnp.full(2, 0.01, jnp.float32)}
+    tx = optax.adamw(0.01, weight_decay=0.5, mask=MASKS[kind])
+    updates, _ = tx.update(grads, tx.init(params), params)
+    # Adam's first step has length 1; only params in half precision decay.
+    np.testing.assert_allclose(np.asarray(updates["a"], np.float64), -0.01 * 1.5, rtol=0.01)
+    np.testing.assert_allclose(np.asarray(updates["b"], np.float64), -0.01, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["method", "partial"])
+def test_labels_that_look_at_dtypes(kind: str) -> None:
+    def labels(tree: Any) -> Any:
+        return jax.tree_util.tree_map(lambda leaf: "half" if leaf.dtype == HALF else "wide", tree)
+
+    class Labels:
+        def of(self, tree: Any) -> Any:
+            return labels(tree)
+
+    given = Labels().of if kind == "method" else functools.partial(labels)
+    tx = partition({"half": optax.adam(0.01), "wide": optax.sgd(0.1)}, given)
+    params = {"a": jnp.ones(3, HALF), "b": jnp.ones(2, jnp.float32)}
+    updates, _ = tx.update(params, tx.init(params), params)
+    np.testing.assert_allclose(np.asarray(updates["a"], np.float64), -0.01, rtol=0.01)
+    np.testing.assert_allclose(np.asarray(updates["b"], np.float64), -0.1, rtol=1e-6)
+
+
+def test_a_mask_that_is_a_tree_with_a_call_is_no_function() -> None:
+    @jax.tree_util.register_pytree_node_class
+    class Model:
+        def __init__(self, leaf: Any) -> None:
+            self.leaf = leaf
+
+        def __call__(self, *_: Any) -> Any:
+            raise AssertionError("a model is no mask function")
+
+        def tree_flatten(self) -> Any:
+            return (self.leaf,), None
+
+        @classmethod
+        def tree_unflatten(cls, _: None, leaves: Any) -> Any:
+            return cls(*leaves)
+
+    masking = getattr(getattr(optax, "transforms", None), "_masking", None)
+    if not hasattr(masking, "_mask_callable"):
+        pytest.skip("this release calls a mask that is a tree")
+    params = Model(jnp.ones(3, HALF))
+    tx = optax.chain(optax.scale_by_adam(), optax.masked(optax.scale(-2.0), Model(True)))
+    updates, _ = tx.update(params, tx.init(params), params)
+    np.testing.assert_allclose(np.asarray(updates.leaf, np.float64), -2.0, rtol=0.01)
+
+
+@pytest.mark.skipif(not hasattr(optax.contrib, "mechanize"), reason="since 0.1.7")
+@pytest.mark.parametrize("kind", ["MultiSteps", "partial", "jitted"])
+def test_what_mechanize_is_around(kind: str) -> None:
+    adam = optax.adam(0.01)
+    other = {
+        "MultiSteps": optax.MultiSteps(adam, 1).gradient_transformation(),
+        "partial": optax.GradientTransformation(adam.init, functools.partial(adam.update)),
+        "jitted": optax.GradientTransformation(adam.init, jax.jit(adam.update)),
+    }[kind]
+    params = {"a": jnp.ones(3, HALF)}
+    results = []
+    for base in (adam, other):
+        tx = optax.contrib.mechanize(base)
+        state, moved = tx.init(params), params
+        for _ in range(30):
+            updates, state = tx.update(moved, state, moved)
+            moved = optax.apply_updates(moved, updates)
+        results.append(np.asarray(moved["a"], np.float64))
+    np.testing.assert_allclose(*results, rtol=0.02)
