@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -44,7 +44,7 @@ def master_weights(
     tx: optax.GradientTransformation,
     *,
     dtype: DTypeLike = jnp.float32,
-    **removed: NoReturn,
+    **removed: Any,
 ) -> optax.GradientTransformationExtraArgs:
     """Keep a float32 copy of half-precision params, so that small updates are not rounded away.
 
