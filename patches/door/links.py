@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import itertools
 import operator
+import sys
 from collections.abc import Mapping
 from typing import Any, Callable
-
-import jax
 
 from .closures import arguments_in, builder_of, is_of_optax, with_arguments
 
@@ -24,12 +23,14 @@ def links_of(builder: str, update: Any) -> list[Any]:
     values = map(_VALUE, arguments_in(builder, update))
     todo = list(itertools.filterfalse(_is_mask, values))
     for item in todo:
-        if isinstance(item, optax.GradientTransformation):  # Other objects lift for themselves.
+        if isinstance(item, optax.GradientTransformation):
             todo.append(item.update)
         elif type(item) in (tuple, list):
             todo += item
         elif isinstance(item, Mapping):
             todo += item.values()
+        elif _is_transformation(item):
+            todo.append(item.update)
         elif callable(item) and not isinstance(item, type):
             inside = arguments_in(_ACCEPTING, item) if builder_of(item) == _ACCEPTING else []
             todo += map(_VALUE, inside)
@@ -52,13 +53,18 @@ def with_links(
       other: is given a function that is no part of a transformation, and returns another.
     """
 
-    def argument(_: str, value: Any) -> Any:
+    def argument(name: str, value: Any) -> Any:
         if not _is_mask(value):
             return _map_links(change, value)
-        # A mask may be a model with a call of its own: optax calls no tree.
-        return other(value) if jax.tree_util.all_leaves([value]) else value
+        # A mask may be a tree with a call of its own, such as a model: newer releases call no tree.
+        is_called = getattr(_masking(), "_mask_callable", callable) if name == "mask" else callable
+        return other(value) if is_called(value) else value
 
     return with_arguments(builder, update, argument)
+
+
+def _masking() -> Any:
+    return sys.modules.get("optax.transforms._masking")
 
 
 def _is_mask(value: Any) -> bool:
@@ -78,12 +84,13 @@ def _map_links(change: Callable[[Any], Any], value: Any) -> Any:
 
     if isinstance(value, optax.GradientTransformation):
         return value._replace(update=_map_update(change, value.update))
+    # A container without a transformation is a mask of the user's, of any class.
     if isinstance(value, Mapping):
-        return {name: _map_links(change, item) for name, item in value.items()}
+        new = {name: _map_links(change, item) for name, item in value.items()}
+        return new if any(new[name] is not value[name] for name in new) else value
     if type(value) in (tuple, list):  # Of transformations, or of their updates.
-        return type(value)(
-            (_map_update if callable(item) else _map_links)(change, item) for item in value
-        )
+        every = [(_map_update if callable(item) else _map_links)(change, item) for item in value]
+        return type(value)(every) if any(map(operator.is_not, every, value)) else value
     if _is_transformation(value):
         return optax.GradientTransformation(value.init, change(value.update))
     return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 from typing import Any, Callable
 
@@ -117,7 +118,50 @@ def test_a_mask_that_looks_at_dtypes(kind: str) -> None:
     np.testing.assert_allclose(np.asarray(updates["b"], np.float64), -0.01, rtol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["method", "partial"])
+@pytest.mark.parametrize("dtype", [jnp.float32, HALF])
+def test_a_mask_of_any_mapping(dtype: Any) -> None:
+    mask = collections.OrderedDict([("b", True), ("a", False)])
+    params = collections.OrderedDict([("b", jnp.ones(3, dtype)), ("a", jnp.ones(2, dtype))])
+    for tx in (
+        optax.adamw(0.01, weight_decay=0.5, mask=mask),
+        optax.chain(
+            optax.scale_by_adam(), optax.masked(optax.scale(1.5), mask), optax.scale(-0.01)
+        ),
+    ):
+        updates, _ = tx.update(params, tx.init(params), params)
+        assert type(updates) is collections.OrderedDict
+        np.testing.assert_allclose(np.asarray(updates["b"], np.float64), -0.015, rtol=0.01)
+        np.testing.assert_allclose(np.asarray(updates["a"], np.float64), -0.01, rtol=0.01)
+
+
+@pytest.mark.parametrize("place", ["chain", "flatten"])
+def test_an_object_that_is_no_tuple_of_optax(place: str) -> None:
+    user = Average()
+    inner: Any = user if place == "chain" else optax.flatten(Flat(user))
+
+    def built() -> Any:
+        return optax.chain(optax.scale_by_adam(), inner)
+
+    params = {"a": jnp.ones(3, HALF)}
+    built().update(params, built().init(params), params)  # Another one, as if built in each step.
+    assert user.seen == {jnp.dtype(HALF)}
+
+
+class Flat:
+    """A transformation of vectors."""
+
+    def __init__(self, user: Average) -> None:
+        self.user = user
+
+    def init(self, params: Any) -> Any:
+        return self.user.init({"a": params})
+
+    def update(self, updates: Any, state: Any, params: Any = None) -> Any:
+        updates, state = self.user.update({"a": updates}, state, {"a": params})
+        return updates["a"], state
+
+
+@pytest.mark.parametrize("kind", ["method", "partial", "tree"])
 def test_labels_that_look_at_dtypes(kind: str) -> None:
     def labels(tree: Any) -> Any:
         return jax.tree_util.tree_map(lambda leaf: "half" if leaf.dtype == HALF else "wide", tree)
@@ -126,7 +170,11 @@ def test_labels_that_look_at_dtypes(kind: str) -> None:
         def of(self, tree: Any) -> Any:
             return labels(tree)
 
-    given = Labels().of if kind == "method" else functools.partial(labels)
+    given = {
+        "method": Labels().of,
+        "partial": functools.partial(labels),
+        "tree": jax.tree_util.Partial(labels),
+    }[kind]
     tx = partition({"half": optax.adam(0.01), "wide": optax.sgd(0.1)}, given)
     params = {"a": jnp.ones(3, HALF), "b": jnp.ones(2, jnp.float32)}
     updates, _ = tx.update(params, tx.init(params), params)
