@@ -41,7 +41,7 @@ def bits_of_step(count: Any) -> Any:
 
     hashed = block * jnp.uint32(_GOLDEN)  # That of the first 41 steps is 0.
     for _ in range(3):
-        hashed = _hash(hashed)
+        hashed = hash32(hashed)
     part = ((hashed >> 8) % (_PARTS - 1) + 1) * cube + (hashed >> 20)
     return (part % _PARTS * (2**16 // _PARTS) + within + 2**15).astype(jnp.uint16)
 
@@ -66,7 +66,7 @@ def bits_of_elements(of_step: Any, first: Any, second: Any, shape: tuple[int, ..
     """Return 16 bits for each element of an array: a hash of its index, plus the bits of a step.
 
     Args:
-      of_step: 16 bits, and above them 1 if the element's own data count as well.
+      of_step: 16 bits, and above them what the element's own data are multiplied by, or 0.
       first: data of each element, which broadcast to the shape.
       second: likewise.
       shape: of the array.
@@ -162,7 +162,7 @@ def _int32(number: int) -> Any:
     return np.uint32(number % 2**32).astype(np.int32)
 
 
-def _hash(number: Any) -> Any:
+def hash32(number: Any) -> Any:
     """Hash uint32 (the constants: https://github.com/skeeto/hash-prospector)."""
     number = (number ^ (number >> 16)) * jnp.uint32(0x7FEB352D)
     number = (number ^ (number >> 15)) * jnp.uint32(0x846CA68B)

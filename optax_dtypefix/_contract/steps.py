@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .bits import bits_of_step, corner_of
+from .bits import bits_of_step, corner_of, hash32
 from .dtypes import HALVES, PyTree, all_dtypes, is_real, leaves
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def note(updates: PyTree, grads: PyTree, state: PyTree, params: PyTree) -> None:
     _forget_failed_traces()
     flat, counters = leaves(updates), counters_in(state)
     if counters:
-        note_bits(flat, bits_of_counters(counters))
+        note_bits(flat, bits_for_params(counters))
         return
     given = leaves(grads)
     own = set(map(id, given))  # A note of a gradient on itself would never go.
@@ -210,6 +210,18 @@ def bits_of_counters(counters: list[Any]) -> Any:
     bits = bits_of_step(most) + (behind * np.uint32(40503)).astype(jnp.uint16)
     is_new = (most < _NEW).astype(jnp.uint32)
     return bits.astype(jnp.uint32) | (is_new << 16)
+
+
+@jax.jit
+def bits_for_params(counters: list[Any]) -> Any:
+    """Return the bits of a step for params: those of :func:`bits_of_counters`, but for new states.
+
+    There an element's own data count, which are others after each move. Beside even bits, it would
+    then wait half as long as it should for the next one. So each step has random bits, and above
+    them an odd number, by which the data are multiplied.
+    """
+    bits = bits_of_counters(counters)
+    return jnp.where(bits < 2**16, bits, hash32(bits) | 2**16)
 
 
 _NEW = 164
