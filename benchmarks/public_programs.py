@@ -4,7 +4,8 @@
 - ``python benchmarks/public_programs.py [NAME...] --clones FOLDER [--record FILE]`` trains these
   programs, or all, and prints each loss. A record keeps its other programs if they
   are of the same code and versions. Where only our code changed, it keeps the losses without the
-  import. Delete a program in it to train that in all ways, on another computer for example.
+  import. Delete a program in it to train that in all ways: on another computer, or if its row
+  changed.
 
 The programs run in copies, with the changes that ``published/`` lists, on the data of
 ``stand_ins/``. Nothing is downloaded.
@@ -92,7 +93,7 @@ def listed() -> list[str]:
 
 
 def started(file: Path | None) -> dict[str, Any]:
-    """Return the record so far: nothing of other versions, of other code what did not run it."""
+    """Return the record so far: of other code, the losses without the import; no other versions."""
     versions = {
         "optax": importlib.metadata.version("optax"),
         "jax": importlib.metadata.version("jax"),

@@ -9,9 +9,11 @@ params, integers and complex numbers are stock's, and so is the derivative.
 
 There is no key and no state. If the state of the optimizer counts its steps, ``update`` notes that
 count for the arrays that it returns, by identity. ``apply_updates`` rounds each element by the
-count and the element's index: over the steps, evenly. A number alone is as right as many. The bits
-do not depend on data, so they cost no second pass, no message between devices, and are the same in
-each run, eager or compiled, on any number of devices.
+count and the element's index: over the steps, evenly. A number alone is as right as many. In the
+first 164 steps of a state the bits are random, from the element's own param and update as well:
+else a new state for each task would round in the same way each time. The bits cost no second pass
+and no message between devices. They are the same in each run, eager or compiled, on any number of
+devices.
 
 If nothing counts, the bits are a hash of each element's own param and update, its index, and the
 first elements of the param and the gradient. That is so for ``sgd``, ``rmsprop`` and others with a

@@ -2,8 +2,9 @@
 
 With a counter, the elements of a moment have the bits of the step (:func:`bits_of_step`), and
 those of a param have these plus a hash of their index (:func:`bits_of_elements`). Over the steps
-each goes through all bits as evenly as it can, so one number is as right as many. The same counts
-give the same bits: in each run and process, eager or compiled, and on any number of devices.
+each goes through all bits as evenly as it can, so one number is as right as many. In the first
+steps of a state, params have random bits, and their own data are hashed too. The same counts give
+the same bits: in each run and process, eager or compiled, and on any number of devices.
 
 Without one, the bits come from the element's own data, its index, and the corners of its arrays:
 all of a small one, else the first row (:func:`bits_of_data`). Nothing then tells two steps apart

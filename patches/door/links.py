@@ -16,21 +16,17 @@ _ACCEPTING = "with_extra_args_support"
 
 def links_of(builder: str, update: Any) -> list[Any]:
     """List the updates of the transformations that a combining function of optax closes over."""
-    import optax
-
     # Without a call a link: a chain is built in each step of some programs.
     found: list[Any] = []
     values = map(_VALUE, arguments_in(builder, update))
     todo = list(itertools.filterfalse(_is_mask, values))
     for item in todo:
-        if isinstance(item, optax.GradientTransformation):
+        if _is_transformation(item):
             todo.append(item.update)
         elif type(item) in (tuple, list):
             todo += item
         elif isinstance(item, Mapping):
             todo += item.values()
-        elif _is_transformation(item):
-            todo.append(item.update)
         elif callable(item) and not isinstance(item, type):
             inside = arguments_in(_ACCEPTING, item) if builder_of(item) == _ACCEPTING else []
             todo += map(_VALUE, inside)
@@ -52,19 +48,16 @@ def with_links(
       change: is given the update of a link, and returns another.
       other: is given a function that is no part of a transformation, and returns another.
     """
+    masking = sys.modules.get("optax.transforms._masking")
 
     def argument(name: str, value: Any) -> Any:
         if not _is_mask(value):
             return _map_links(change, value)
         # A mask may be a tree with a call of its own, such as a model: newer releases call no tree.
-        is_called = getattr(_masking(), "_mask_callable", callable) if name == "mask" else callable
+        is_called = getattr(masking, "_mask_callable", callable) if name == "mask" else callable
         return other(value) if is_called(value) else value
 
     return with_arguments(builder, update, argument)
-
-
-def _masking() -> Any:
-    return sys.modules.get("optax.transforms._masking")
 
 
 def _is_mask(value: Any) -> bool:

@@ -314,9 +314,8 @@ def test_the_derivative_by_a_decay_in_bfloat16_is_that_in_float32() -> None:
         return (params.astype(jnp.float32) ** 2).sum()
 
     grad, decay = jax.jit(jax.grad(loss), static_argnums=2), jnp.float32(0.9)
-    shifts = (
-        np.arange(8, dtype=np.float32) / 64
-    )  # Moments and params are rounded: in each by chance.
+    # Moments and params are rounded, in each of these by chance.
+    shifts = np.arange(8, dtype=np.float32) / 64
     got, exact = (
         np.mean([grad(decay, shift, dtype) for shift in shifts])
         for dtype in (jnp.bfloat16, jnp.float32)

@@ -12,7 +12,10 @@ import numpy as np
 import optax
 import pytest
 
+from optax_dtypefix.patches.releases import TESTED
+
 HALF = jnp.bfloat16
+IS_NEWEST = optax.__version__ == TESTED[-1]
 
 pytestmark = [
     pytest.mark.rule("C7"),
@@ -138,7 +141,10 @@ def test_a_mask_of_any_mapping(dtype: Any) -> None:
         np.testing.assert_allclose(np.asarray(updates["a"], np.float64), -0.01, rtol=0.01)
 
 
-@pytest.mark.skipif(not hasattr(optax, "with_extra_args_support"), reason="chain takes tuples")
+@pytest.mark.skipif(
+    not IS_NEWEST and not hasattr(optax, "with_extra_args_support"),
+    reason="the chain of this release takes tuples",
+)
 @pytest.mark.parametrize("place", ["chain", "flatten"])
 def test_an_object_that_is_no_tuple_of_optax(place: str) -> None:
     user = Average()
@@ -205,6 +211,7 @@ def test_a_mask_that_is_a_tree_with_a_call_is_no_function() -> None:
 
     masking = getattr(getattr(optax, "transforms", None), "_masking", None)
     if not hasattr(masking, "_mask_callable"):
+        assert not IS_NEWEST, "_mask_callable has another name: door/links.py asks for it"
         pytest.skip("this release calls a mask that is a tree")
     params = Model(jnp.ones(3, HALF))
     tx = optax.chain(optax.scale_by_adam(), optax.masked(optax.scale(-2.0), Model(True)))
@@ -212,22 +219,25 @@ def test_a_mask_that_is_a_tree_with_a_call_is_no_function() -> None:
     np.testing.assert_allclose(np.asarray(updates.leaf, np.float64), -2.0, rtol=0.01)
 
 
-@pytest.mark.skipif(not hasattr(getattr(optax, "contrib", None), "mechanize"), reason="since 0.1.7")
+@pytest.mark.skipif(
+    not IS_NEWEST and not hasattr(getattr(optax, "contrib", None), "mechanize"),
+    reason="mechanize came with optax 0.1.7",
+)
 @pytest.mark.parametrize("kind", ["MultiSteps", "partial", "jitted"])
 def test_what_mechanize_is_around(kind: str) -> None:
-    adam = optax.adam(0.01)
+    adam = optax.adam(1.0)
     other = {
         "MultiSteps": optax.MultiSteps(adam, 1).gradient_transformation(),
         "partial": optax.GradientTransformation(adam.init, functools.partial(adam.update)),
         "jitted": optax.GradientTransformation(adam.init, jax.jit(adam.update)),
     }[kind]
-    params = {"a": jnp.ones(3, HALF)}
-    results = []
-    for base in (adam, other):
-        tx = optax.contrib.mechanize(base)
-        state, moved = tx.init(params), params
+    ends = []
+    for base, dtype in ((adam, jnp.float32), (other, HALF)):  # In float32 it is stock's program.
+        tx, params = optax.contrib.mechanize(base, s_init=0.1), {"a": jnp.ones(3, dtype)}
+        state = tx.init(params)
         for _ in range(30):
-            updates, state = tx.update(moved, state, moved)
-            moved = optax.apply_updates(moved, updates)
-        results.append(np.asarray(moved["a"], np.float64))
-    np.testing.assert_allclose(*results, rtol=0.02)
+            updates, state = tx.update(params, state, params)
+            params = optax.apply_updates(params, updates)
+        ends.append(np.asarray(params["a"], np.float64))
+    assert max(ends[0]) < 0.5
+    np.testing.assert_allclose(*ends, atol=0.03)
