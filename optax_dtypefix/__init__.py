@@ -9,7 +9,7 @@ import os
 from typing import TYPE_CHECKING
 
 # First: if optax is imported already, the imports below patch it and report the version.
-__version__ = "3.0.0.dev0"
+__version__ = "3.0.0"
 
 # An installation has ``patches`` inside this folder, a clone beside it. Look there before anywhere
 # else: with an editable installation of another clone, Python would find the patches of that one.
