@@ -15,6 +15,7 @@ from .._contract.dtypes import (
     cast,
     dtype_of,
     is_array,
+    is_number,
     is_real,
     is_weak,
     kind_of,
@@ -163,8 +164,12 @@ class Factory:
         unrounded = self._find_unrounded(stocks if before is None else before, widths.step)
         kept, used = {}, {}
         for name, value in stocks.items():
-            # From 0.2.8 on, an integer may be a Python number.
-            kept[name] = new = value if isinstance(value, jax.Array) else jnp.asarray(value)
+            kept[name] = new = value
+            if not isinstance(value, jax.Array):
+                if not is_number(value):  # Of a mask that is a function: a schedule, to stock.
+                    continue
+                # From 0.2.8 on, an integer may be a Python number.
+                kept[name] = new = jnp.asarray(value)
             if kind_of(new.dtype) != REAL:
                 continue
             if new.dtype.itemsize > widest.itemsize:

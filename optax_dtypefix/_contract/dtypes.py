@@ -251,6 +251,12 @@ def is_jax_array(leaf: Any) -> bool:
     return isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct))
 
 
+def is_deleted(leaf: Any) -> bool:
+    """Check for an array without data: what the user calls in an eager step may donate it."""
+    on_device = isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
+    return on_device and leaf.is_deleted()
+
+
 def is_number(leaf: Any) -> bool:
     """Check whether JAX can compute with a leaf: a state that is never traced may hold text."""
     return hasattr(leaf, "dtype") or isinstance(leaf, (bool, int, float, complex))

@@ -29,6 +29,7 @@ from .dtypes import (
     REAL,
     PyTree,
     cast,
+    is_deleted,
     is_half,
     is_none,
     is_real,
@@ -214,7 +215,7 @@ def _bits_of_step(
         param = params[name][place]
         grad = flat[param] if param < len(flat) else None
         # The new moment would do as well. But XLA would store it, to read it twice.
-        if grad is None or not is_real(grad):
+        if grad is None or not is_real(grad) or is_deleted(grad):
             return bits_of_data(bits_of_corner(x), x)
         corner = bits_of_corner(grad)
         if grad.shape != x.shape:  # Of sm3: the accumulators of a param are rounded alike.

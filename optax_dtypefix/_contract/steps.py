@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .bits import bits_of_step, corner_of, hash32
-from .dtypes import HALVES, PyTree, all_dtypes, is_real, leaves
+from .dtypes import HALVES, PyTree, all_dtypes, is_deleted, is_real, leaves
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -115,7 +115,8 @@ def note(updates: PyTree, grads: PyTree, state: PyTree, params: PyTree) -> None:
     given = leaves(grads)
     own = set(map(id, given))  # A note of a gradient on itself would never go.
     for update, grad in zip(flat, given if len(given) == len(flat) else ()):
-        if isinstance(grad, jax.Array) and is_real(grad) and id(update) not in own:
+        is_told = isinstance(grad, jax.Array) and is_real(grad) and not is_deleted(grad)
+        if is_told and id(update) not in own:
             note_bits([update], corner_of(grad))
 
 
@@ -139,7 +140,9 @@ def take_bits(array: Any) -> Any:
     They are used once: an array that is used again would be rounded in the same way each time.
     """
     found = _NOTES.by_id.pop(id(array), None)
-    return found[1] if found and found[0]() is array else None
+    if not found or found[0]() is not array or is_deleted(found[1]):
+        return None
+    return found[1]
 
 
 def is_noted(array: Any) -> bool:
@@ -190,7 +193,7 @@ def counters_in(state: PyTree) -> list[Any]:
             if not (counts and name in _COUNTERS):
                 nodes.append(part)
             elif isinstance(part, jax.Array) and part.ndim == 0 and part.dtype.kind in "iu":
-                found.append(part)
+                found += [] if is_deleted(part) else [part]
     on_devices = [x for x in found if not isinstance(x, jax.core.Tracer)]
     if len(on_devices) < 2 or jax.local_device_count() == 1:
         return found

@@ -83,7 +83,9 @@ class PatchedFunction(wrapt.FunctionWrapper):  # type: ignore[type-arg]
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         # wrapt would return a new bound wrapper with wrapt's equality. A plain method compares and
         # pickles by this object and the instance, as stock methods do.
-        return self if instance is None else types.MethodType(self, instance)
+        # An instance does not bind ``__new__``, a staticmethod.
+        is_bound = instance is not None and not isinstance(self._self_attribute, staticmethod)
+        return types.MethodType(self, instance) if is_bound else self
 
     # By identity, as any object; wrapt forwards them.
     __eq__ = object.__eq__

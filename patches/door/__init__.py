@@ -18,7 +18,7 @@ from ..._engine.when_called import load
 from ..._errors import OptaxDtypeFixError
 from ..releases import TESTED
 from ..wrapped import BUILDERS
-from .closures import is_of_optax
+from .closures import class_of_optax, is_of_optax
 from .rebuild import Call
 
 if TYPE_CHECKING:
@@ -46,7 +46,11 @@ def replace(
     """
     tx = stock(cls, *args, **kwargs)
     update = args[1] if len(args) > 1 else kwargs.get("update")
-    lifted = _lifted(tx, layers, update, Call(cls, *args, **kwargs))
+    kind = class_of_optax(cls)
+    plain = tx if kind is cls else kind._make(tx)
+    lifted = _lifted(plain, layers, update, Call(kind, *args, **kwargs))
+    if kind is not cls:
+        lifted = tx._replace(**lifted._asdict())
     scope = getattr(update, "__globals__", {})
     module = sys.modules.get(scope.get("__name__", ""))
     if module is not None and module.__dict__ is not scope:  # Cloudpickle loads it.

@@ -58,9 +58,23 @@ def is_users_function(argument: Any) -> bool:
 
 
 def is_of_optax(function: Any) -> bool:
-    """Check for a function that optax defines; one of the user's may have its names."""
+    """Check for a function that optax defines; one of the user's may have its names.
+
+    Its type counts: a decorator, as by wrapt, shows the attributes of what it wraps.
+    """
+    if type(function) not in (types.FunctionType, types.MethodType):
+        return False
     scope = getattr(function, "__globals__", {})
     return str(scope.get("__name__")).partition(".")[0] == "optax"
+
+
+def class_of_optax(cls: Any) -> Any:
+    """Return the class of optax that a class of transformations is, or extends.
+
+    A subclass of the user's may have an update of its own, which is not the field of that name.
+    """
+    own = (kind for kind in cls.__mro__ if kind.__module__.partition(".")[0] == "optax")
+    return next(own, cls)
 
 
 def _cells(function: Any) -> list[tuple[str, Any]]:

@@ -32,7 +32,7 @@ from ..._contract.state import cast_back
 from ..._contract.steps import counted, note
 from ..._contract.updates import cast_updates, subtrees_like
 from ..._contract.widths import compute_dtype
-from .lifting import Lifting
+from .lifting import AS_STOCK, Lifting
 from .lifts import FLOAT16, NOTHING, Asking
 from .rebuild import Call, accept_by_name, copy_shared_arrays, in_place_of
 from .start import start
@@ -56,7 +56,7 @@ def lift(tx: Any, call: Call, asking: Asking) -> Any:
 
     def init_fn(params: PyTree) -> Any:
         # Not in the first step: that is timed, and may be the only one.
-        _ = lifting.stock if dtypes_in(params) <= {_FLOAT32} else lifting.exact
+        _ = lifting.within if dtypes_in(params) <= {_FLOAT32} else lifting.exact
         return copy_shared_arrays(start(lifting, update_fn, params), params)
 
     def update_fn(
@@ -64,10 +64,12 @@ def lift(tx: Any, call: Call, asking: Asking) -> Any:
     ) -> tuple[PyTree, Any]:
         if STEP.get() is not None:  # An update around this one has lifted.
             return lifting.step(updates, state, params, **extra_args)
+        if lifting in AS_STOCK.get():  # An update around this one runs as stock.
+            return lifting.tx.update(updates, state, params, **extra_args)  # type: ignore[no-any-return]
         dtypes = dtypes_in_float32(state, updates, params, extra_args)
         if dtypes is None:
             return _take(lifting, (updates, state, params), extra_args)
-        new_updates, new_state = lifting.stock(updates, state, params, **extra_args)
+        new_updates, new_state = lifting.run_stock(updates, state, params, **extra_args)
         # User-defined code inside, such as a schedule, may return any dtype.
         if new_state is not state and strong_dtypes(new_state) != dtypes:
             new_state = cast_back(new_state, state)
@@ -90,7 +92,7 @@ def _take(lifting: Lifting, given: _Trees, extra_args: dict[str, Any]) -> tuple[
     acting = [tally for ask, tally in lifting.every if not ask.narrow.isdisjoint(dtypes)]
     tallies = acting or [tally for ask, tally in lifting.every if ask.keeps]
     if not tallies:
-        return lifting.stock(updates, state, params, **extra_args)  # type: ignore[no-any-return]
+        return lifting.run_stock(updates, state, params, **extra_args)  # type: ignore[no-any-return]
     in_half = bool(acting) and any(map(is_half_dtype, like))
     for tally in tallies:
         tally.reach(in_half=in_half)

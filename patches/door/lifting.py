@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import inspect
 import sys
@@ -119,17 +120,20 @@ class Lifting:
         """Whether a new state may have such fields."""
         return bool(self.all.wide) or any(link.widens for link in self.inside)
 
+    def run_stock(self, *args: Any, **extra_args: Any) -> Any:
+        """Run stock's own update, as in a float32 problem. Each link inside does so too."""
+        if not self.inside:
+            return self.tx.update(*args, **extra_args)
+        token = AS_STOCK.set(self.within)
+        try:
+            return self.tx.update(*args, **extra_args)
+        finally:
+            AS_STOCK.reset(token)
+
     @functools.cached_property
-    def stock(self) -> Callable[..., Any]:
-        """What runs in a float32 problem: stock's update, with stock's links."""
-        if not self.links:
-            return self.tx.update  # type: ignore[no-any-return]
-
-        def change(link: Any) -> Callable[..., Any]:
-            found = lifting_of(link)
-            return found.stock if found else link  # type: ignore[no-any-return]
-
-        return self._with_links(change)
+    def within(self) -> frozenset[Lifting]:
+        """The transformations inside, and inside of these."""
+        return frozenset(self.inside).union(*(link.within for link in self.inside))
 
     @functools.cached_property
     def exact(self) -> Callable[..., Any]:
@@ -224,6 +228,12 @@ class Lifting:
         widest = compute_dtype(step.grads) if self.all.like_grads else step.widest
         fitted = self.built_with(lambda n, v: _no_wider_than(widest, _as_in_a_step(n, v)))
         return fitted.update  # type: ignore[no-any-return]
+
+
+AS_STOCK: contextvars.ContextVar[frozenset[Lifting]] = contextvars.ContextVar(
+    "as_stock", default=frozenset()
+)
+"""The links of the update around this code, if it runs as stock in this thread."""
 
 
 def _no_wider_than(widest: Any, value: Any) -> Any:

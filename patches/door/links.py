@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import operator
 import sys
 from collections.abc import Mapping
 from typing import Any, Callable
 
-from .closures import arguments_in, builder_of, is_of_optax, with_arguments
+from .closures import arguments_in, builder_of, class_of_optax, is_of_optax, with_arguments
 
 _ACCEPTING = "with_extra_args_support"
 """The function of optax around each link that takes no extra arguments."""
@@ -18,8 +17,8 @@ def links_of(builder: str, update: Any) -> list[Any]:
     """List the updates of the transformations that a combining function of optax closes over."""
     # Without a call a link: a chain is built in each step of some programs.
     found: list[Any] = []
-    values = map(_VALUE, arguments_in(builder, update))
-    todo = list(itertools.filterfalse(_is_mask, values))
+    arguments = arguments_in(builder, update)
+    todo = [x for name, x in arguments if name not in _LABELS and not _is_called(x)]
     for item in todo:
         if _is_transformation(item):
             todo.append(item.update)
@@ -29,12 +28,9 @@ def links_of(builder: str, update: Any) -> list[Any]:
             todo += item.values()
         elif callable(item) and not isinstance(item, type):
             inside = arguments_in(_ACCEPTING, item) if builder_of(item) == _ACCEPTING else []
-            todo += map(_VALUE, inside)
+            todo += map(operator.itemgetter(1), inside)
             found += [] if inside else [item]
     return found
-
-
-_VALUE = operator.itemgetter(1)
 
 
 def with_links(
@@ -51,17 +47,21 @@ def with_links(
     masking = sys.modules.get("optax.transforms._masking")
 
     def argument(name: str, value: Any) -> Any:
-        if not _is_mask(value):
-            return _map_links(change, value)
-        # A mask may be a tree with a call of its own, such as a model: newer releases call no tree.
+        if name not in _LABELS:
+            return other(value) if _is_called(value) else _map_links(change, value)
+        # They may be a tree with a call of its own, such as a model: newer releases call no tree.
         is_called = getattr(masking, "_mask_callable", callable) if name == "mask" else callable
         return other(value) if is_called(value) else value
 
     return with_arguments(builder, update, argument)
 
 
-def _is_mask(value: Any) -> bool:
-    """Check for what stock calls that is no transformation: a mask, labels, a condition.
+_LABELS = ("mask", "param_labels")
+"""Arguments that are a tree of the user's, of any class, or a function that returns one."""
+
+
+def _is_called(value: Any) -> bool:
+    """Check for what stock calls that is no transformation, such as a condition.
 
     It may be a function, or any object that can be called.
     """
@@ -76,11 +76,11 @@ def _map_links(change: Callable[[Any], Any], value: Any) -> Any:
     import optax
 
     if isinstance(value, optax.GradientTransformation):
-        return value._replace(update=_map_update(change, value.update))
-    # A container without a transformation is a mask of the user's, of any class.
+        # Not of a subclass, whose own update would be called by itself.
+        kind = class_of_optax(type(value))
+        return kind._make((value.init, _map_update(change, value.update)))
     if isinstance(value, Mapping):
-        new = {name: _map_links(change, item) for name, item in value.items()}
-        return new if any(new[name] is not value[name] for name in new) else value
+        return {name: _map_links(change, item) for name, item in value.items()}
     if type(value) in (tuple, list):  # Of transformations, or of their updates.
         every = [(_map_update if callable(item) else _map_links)(change, item) for item in value]
         return type(value)(every) if any(map(operator.is_not, every, value)) else value

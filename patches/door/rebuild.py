@@ -59,7 +59,8 @@ def lifting_of(update: Any) -> Any:
     """Return what a lifted update is of; None if it is the user's, or stock's own."""
     inside = update
     # A loaded function of ours has inside what optax built where it was loaded: ours once more.
-    while getattr(getattr(inside, "__code__", None), "co_name", "") == _IN_PLACE:
+    # By its own type: a decorator, as by wrapt, shows the attributes of what it wraps.
+    while type(inside) is types.FunctionType and inside.__code__.co_name == _IN_PLACE:
         inside = getattr(inside, "__wrapped__", None)
     return inside.lifting if isinstance(inside, _Inside) else None
 

@@ -1,0 +1,220 @@
+"""Classes and decorators of the user's around transformations run as on stock, in each place."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any, Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import wrapt
+
+import optax_dtypefix
+from optax_dtypefix.patches.releases import TESTED
+
+HALF = jnp.bfloat16
+
+pytestmark = [
+    pytest.mark.rule("C7"),
+    # Old releases call deprecated functions of JAX.
+    pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning"),
+]
+
+
+def halved(updates: Any) -> Any:
+    return jax.tree_util.tree_map(lambda leaf: leaf * jnp.asarray(0.5, leaf.dtype), updates)
+
+
+@wrapt.decorator  # type: ignore[untyped-decorator]
+def halve(wrapped: Any, _: Any, args: Any, kwargs: Any) -> Any:
+    updates, state = wrapped(*args, **kwargs)
+    return halved(updates), state
+
+
+class Proxy:
+    """Shows the attributes of what it is around, as many decorators do."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["function"], name)
+
+    def __call__(self, *args: Any) -> Any:
+        updates, state = self.function(*args)
+        return halved(updates), state
+
+
+class Halved(optax.GradientTransformation):
+    """A subclass with an update of its own."""
+
+    def update(self, updates: Any, state: Any, params: Any = None) -> Any:  # type: ignore[override]
+        updates, state = super().update(updates, state, params)  # type: ignore[safe-super]
+        return halved(updates), state
+
+
+def decorated(decorator: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda tx: optax.GradientTransformation(tx.init, decorator(tx.update))
+
+
+KINDS: dict[str, Callable[[Any], Any]] = {
+    "wrapt": decorated(halve),
+    "proxy": decorated(Proxy),
+    "subclass": lambda tx: Halved(*tx),
+}
+
+partition = getattr(optax, "partition", optax.multi_transform)
+
+PLACES: dict[str, Callable[[Any], Any]] = {
+    "alone": lambda tx: tx,
+    "chain": lambda tx: optax.chain(tx, optax.scale(1.0)),
+    "nested": lambda tx: optax.chain(optax.chain(optax.chain(tx)), optax.scale(1.0)),
+    "masked": lambda tx: optax.masked(tx, {"a": True}),
+    "partition": lambda tx: partition({"x": tx}, {"a": "x"}),
+    "flatten": optax.flatten,
+    "apply_if_finite": lambda tx: optax.apply_if_finite(tx, 3),
+    "MultiSteps": lambda tx: optax.MultiSteps(tx, 1).gradient_transformation(),
+}
+
+
+UNPACKED = {("subclass", "chain"), ("subclass", "nested")}
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, HALF])
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_the_user_puts_around_an_update_runs_once(kind: str, place: str, dtype: Any) -> None:
+    if (kind, place) in UNPACKED and not hasattr(optax, "with_extra_args_support"):
+        pytest.skip("stock's chain takes the fields of a tuple, not its methods")
+    tx = PLACES[place](KINDS[kind](optax.trace(0.5)))
+    params = {"a": jnp.ones(3, dtype)}
+    updates, state = tx.update(params, tx.init(params), params)
+    assert updates["a"].tolist() == [0.5] * 3
+    updates, _ = tx.update(params, state, params)
+    assert updates["a"].tolist() == [0.75] * 3
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, HALF])
+def test_a_subclass_around_a_transformation_that_was_built_before_the_import(dtype: Any) -> None:
+    with optax_dtypefix.disabled():
+        stock = optax.trace(0.5)
+    tx, params = Halved(*stock), {"a": jnp.ones(3, dtype)}
+    assert type(tx) is Halved
+    updates, _ = tx.update(params, tx.init(params), params)
+    assert updates["a"].tolist() == [0.5] * 3
+
+
+DONATED: dict[str, tuple[int, ...]] = {"gradients": (0,), "state": (1,), "both": (0, 1)}
+
+
+@pytest.mark.parametrize("what", DONATED)
+@pytest.mark.parametrize("name", ["scale_by_adam", "trace", "scale_by_rms", "scale_by_lion"])
+def test_a_jitted_link_that_donates(name: str, what: str) -> None:
+    """After it has run, nothing of the step can be read: no counter, and no data."""
+    build: Any = getattr(optax, name, None)
+    if build is None:
+        pytest.skip("scale_by_lion came with optax 0.1.5")
+    inner = build(0.9) if name == "trace" else build()
+    link = optax.GradientTransformation(
+        inner.init, jax.jit(inner.update, donate_argnums=DONATED[what])
+    )
+    tx = optax.chain(link, optax.trace(0.5), optax.scale(-0.01))
+    params = {"a": jnp.ones(300, HALF)}
+    state = tx.init(params)
+    for _ in range(3):
+        grads = {"a": jnp.full(300, 0.5, HALF)}
+        updates, state = tx.update(grads, state, params)
+        params = optax.apply_updates(params, updates)
+    assert params["a"].dtype == HALF
+    assert float(jnp.max(params["a"])) < 1.0
+
+
+def test_gradients_that_are_deleted_before_the_params_move() -> None:
+    tx, params = optax.sgd(0.01), {"a": jnp.ones(300, HALF)}
+    grads = {"a": jnp.full(300, 0.5, HALF)}
+    updates, _ = tx.update(grads, tx.init(params), params)
+    grads["a"].delete()
+    new = optax.apply_updates(params, updates)["a"].astype(jnp.float32)
+    assert 0.99 < float(jnp.mean(new)) < 1.0
+
+
+@jax.tree_util.register_pytree_node_class
+class Agent:
+    """Params of reinforcement learning: they start and learn by methods of their own."""
+
+    def __init__(self, weights: Any, bias: Any) -> None:
+        self.weights, self.bias = weights, bias
+
+    def init(self) -> None: ...
+
+    def update(self) -> None: ...
+
+    def tree_flatten(self) -> Any:
+        return (self.weights, self.bias), None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, leaves: Any) -> Any:
+        return cls(*leaves)
+
+
+class State(collections.UserDict):  # type: ignore[type-arg]
+    """A mapping that makes its inner mappings when they are asked for, as flax's states do."""
+
+    def __getitem__(self, key: str) -> Any:
+        item = self.data[key]
+        return State(item) if isinstance(item, dict) else item
+
+
+jax.tree_util.register_pytree_node(
+    State,
+    lambda node: (tuple(node[key] for key in sorted(node)), tuple(sorted(node))),
+    lambda keys, items: State(zip(keys, (getattr(item, "data", item) for item in items))),
+)
+
+TREES: dict[str, Callable[[Any, Any], Any]] = {
+    "agent": Agent,
+    "state": lambda a, b: State({"x": {"weights": a}, "y": {"bias": b}}),
+}
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, HALF])
+@pytest.mark.parametrize("kind", TREES)
+def test_masks_and_labels_in_any_class(kind: str, dtype: Any) -> None:
+    build = TREES[kind]
+    params = build(jnp.ones((2, 2), dtype), jnp.ones(2, dtype))
+    mask, labels = build(True, False), build("x", "y")
+    by_label = {"x": optax.scale(2.0), "y": optax.scale(1.0)}
+    for tx in (
+        optax.chain(optax.scale_by_adam(), optax.masked(optax.scale(2.0), mask)),
+        optax.chain(optax.scale_by_adam(), partition(by_label, labels)),
+        optax.chain(optax.scale_by_adam(), partition(by_label, lambda _: labels)),
+    ):
+        updates, _ = tx.update(params, tx.init(params), params)
+        weights, bias = jax.tree_util.tree_leaves(updates)
+        np.testing.assert_allclose(np.asarray(weights, np.float64), 2.0, rtol=0.01)
+        np.testing.assert_allclose(np.asarray(bias, np.float64), 1.0, rtol=0.01)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, HALF])
+def test_a_mask_that_is_a_hyperparameter(dtype: Any) -> None:
+    """inject_hyperparams takes a function for a schedule, and keeps what it returns."""
+    if optax.__version__ != TESTED[-1]:
+        pytest.skip("stock makes an array of what a schedule returns")
+    params = {"a": jnp.ones(3, dtype), "b": jnp.ones(2, dtype)}
+    mask = {"a": True, "b": False}
+    tx: Any = optax.inject_hyperparams(optax.adamw)(0.01, weight_decay=0.5, mask=lambda _: mask)
+    state = tx.init(params)
+    assert jax.tree_util.tree_leaves(state.hyperparams["mask"]) == [True, False]
+    for _ in range(2):
+        updates, state = tx.update(params, state, params)
+    np.testing.assert_allclose(np.asarray(updates["a"], np.float64), -0.015, rtol=0.01)
+    np.testing.assert_allclose(np.asarray(updates["b"], np.float64), -0.01, rtol=0.01)
+
+
+def test_an_instance_does_not_bind_new() -> None:
+    """Some classes copy themselves so, with other fields."""
+    tx = optax.sgd(0.1)
+    assert tx.__new__(type(tx), tx.init, tx.update) == tx
