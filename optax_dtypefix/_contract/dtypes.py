@@ -253,8 +253,8 @@ def is_jax_array(leaf: Any) -> bool:
 
 def is_deleted(leaf: Any) -> bool:
     """Check for an array without data: what the user calls in an eager step may donate it."""
-    on_device = isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
-    return on_device and leaf.is_deleted()
+    is_traced = isinstance(leaf, jax.core.Tracer)
+    return isinstance(leaf, jax.Array) and not is_traced and leaf.is_deleted()
 
 
 def is_number(leaf: Any) -> bool:

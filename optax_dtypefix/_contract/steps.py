@@ -42,6 +42,9 @@ _IN_CIRCLES = ("ApplyEvery", "ReduceLROnPlateauState")
 
 _HALVES = frozenset(HALVES)
 
+_ON_HOST = (np.ndarray, np.generic)
+"""What counts in a state that was restored, perhaps."""
+
 _COUNTERS = ("count", "t", "step", "step_count", "gradient_step")
 
 
@@ -192,9 +195,9 @@ def counters_in(state: PyTree) -> list[Any]:
         for name, part in zip(kind._fields, node):
             if not (counts and name in _COUNTERS):
                 nodes.append(part)
-            elif isinstance(part, jax.Array) and part.ndim == 0 and part.dtype.kind in "iu":
-                found += [] if is_deleted(part) else [part]
-    on_devices = [x for x in found if not isinstance(x, jax.core.Tracer)]
+            elif isinstance(part, (jax.Array, *_ON_HOST)) and part.ndim == 0:
+                found += [part] if part.dtype.kind in "iu" and not is_deleted(part) else []
+    on_devices = [x for x in found if not isinstance(x, (jax.core.Tracer, *_ON_HOST))]
     if len(on_devices) < 2 or jax.local_device_count() == 1:
         return found
     return [x for x in on_devices if x.devices() == on_devices[0].devices()]

@@ -68,6 +68,7 @@ def is_of_optax(function: Any) -> bool:
     return str(scope.get("__name__")).partition(".")[0] == "optax"
 
 
+@functools.lru_cache(maxsize=64)
 def class_of_optax(cls: Any) -> Any:
     """Return the class of optax that a class of transformations is, or extends.
 

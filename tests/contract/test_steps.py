@@ -156,6 +156,8 @@ def test_only_what_counts_on_is_a_counter() -> None:
     for name, (tx, count) in plain.items():
         pair = optax.LookaheadParams(p, p) if name == "lookahead" else p
         assert len(counters_in(tx.init(pair))) == count, name
+        on_host = jax.tree_util.tree_map(np.asarray, tx.init(pair))  # As some checkpoints are.
+        assert len(counters_in(on_host)) == count, name
     assert counters_in({"count": jnp.int32(3)}) == []
     assert counters_in(optax.ScaleByScheduleState(count=jnp.zeros(3, jnp.int32))) == []
 
