@@ -108,7 +108,7 @@ def _params_like(grads: PyTree, state: Any, params: PyTree) -> list[Any]:
     return next(iter(subtrees_like(state.inner_opt_state, grads)), doubles)
 
 
-def update_with_arguments(stock: Stock, *args: Any, **kwargs: Any) -> tuple[PyTree, Any]:
+def update_with_arguments(stock: Stock, /, *args: Any, **kwargs: Any) -> tuple[PyTree, Any]:
     """Do as :func:`update` where stock loses extra arguments, or raises."""
     return update(stock, *args, **kwargs)
 

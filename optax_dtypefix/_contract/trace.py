@@ -15,7 +15,7 @@ from .promotion import standard_promotion
 _PLAIN = (bool, int, float, complex, str, type, np.dtype)
 
 
-def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any] | None:
+def trace(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Any] | None:
     """List the leaves of the result of a call, as ``jax.ShapeDtypeStruct``; None if it raises.
 
     Args:
@@ -26,7 +26,7 @@ def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any] 
     return _trace(_call_on.__wrapped__, function, args, kwargs)
 
 
-def trace_once(function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any] | None:
+def trace_once(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Any] | None:
     """Do the same for a function that stays: a function of stock, which holds no arrays.
 
     What was traced is kept, by structures, dtypes and modes, until ``jax.clear_caches()``. But not
@@ -35,7 +35,7 @@ def trace_once(function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[
     return _trace(_call_on, function, args, kwargs)
 
 
-def trace_state(update: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any] | None:
+def trace_state(update: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Any] | None:
     """List the leaves of the state after a step, as :func:`trace` does."""
     return trace(lambda *args, **kwargs: update(*args, **kwargs)[1], *args, **kwargs)
 

@@ -93,4 +93,6 @@ def _cells(function: Any) -> list[tuple[str, Any]]:
 
 
 def _is_helper(builder: str, value: Any) -> bool:
-    return str(value.__qualname__).startswith(f"{builder}.<locals>.")
+    """Check for a local function of a builder; a function of the user's may have its name."""
+    is_inside = str(value.__qualname__).startswith(f"{builder}.<locals>.")
+    return is_inside and is_of_optax(value)

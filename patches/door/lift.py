@@ -36,7 +36,7 @@ from .lifting import AS_STOCK, Lifting
 from .lifts import FLOAT16, NOTHING, Asking
 from .rebuild import Call, accept_by_name, copy_shared_arrays, in_place_of
 from .start import start
-from .users import STEP, Step, in_step
+from .users import STEP, Step, in_step, is_called
 
 _FLOAT32 = np.dtype(np.float32)
 
@@ -108,7 +108,7 @@ def _take(lifting: Lifting, given: _Trees, extra_args: dict[str, Any]) -> tuple[
         wide = wide_updates, state, wide_params
     except Exception:  # A pytree node of the user's takes no other dtype.
         step, wide = Step(updates, params, NOTHING, None, False, mode), given
-    users = {n: step.lend(v) if callable(v) else v for n, v in extra_args.items()}
+    users = {n: step.lend(v) if is_called(n, v) else v for n, v in extra_args.items()}
     with standard_promotion(mode), counted(state, given) as is_outermost:
         new_updates, new_state = in_step(step, lifting.step, *wide, **users)
         result = _finish(lifting, step, (new_updates, new_state), (updates, state, params))

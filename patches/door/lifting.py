@@ -23,7 +23,7 @@ from .closures import (
     with_arguments,
 )
 from .lifts import Asking, merged
-from .links import links_of, with_links
+from .links import is_transformation, links_of, map_links, with_links
 from .rebuild import lifting_of
 from .users import STEP, Step, as_the_user_sees
 
@@ -120,7 +120,7 @@ class Lifting:
         """Whether a new state may have such fields."""
         return bool(self.all.wide) or any(link.widens for link in self.inside)
 
-    def run_stock(self, *args: Any, **extra_args: Any) -> Any:
+    def run_stock(self, /, *args: Any, **extra_args: Any) -> Any:
         """Run stock's own update, as in a float32 problem. Each link inside does so too."""
         if not self.inside:
             return self.tx.update(*args, **extra_args)
@@ -139,10 +139,12 @@ class Lifting:
     def exact(self) -> Callable[..., Any]:
         """What runs in a step on copies."""
         if not self.links:
-            if not self.requested and not any(map(callable, self.arguments.values())):
+            # In one call: inject_hyperparams builds a transformation in each step.
+            may_call = [x for x in self.arguments.values() if callable(x) or hasattr(x, "update")]
+            if not self.requested and not may_call:
                 return self.tx.update  # type: ignore[no-any-return]
             # With ``mu_dtype`` stock would round to nearest, before the moments are rounded here.
-            return self.built_with(_as_in_a_step).update  # type: ignore[no-any-return]
+            return self.built_with(self._as_in_a_step).update  # type: ignore[no-any-return]
 
         return self._with_links(self.link_in_step, _seen)
 
@@ -226,8 +228,16 @@ class Lifting:
         """Return what runs, with arguments that are no wider than the leaves."""
         # lax.select refuses a limit that is wider than its gradients, whatever the params.
         widest = compute_dtype(step.grads) if self.all.like_grads else step.widest
-        fitted = self.built_with(lambda n, v: _no_wider_than(widest, _as_in_a_step(n, v)))
+        fitted = self.built_with(lambda n, v: _no_wider_than(widest, self._as_in_a_step(n, v)))
         return fitted.update  # type: ignore[no-any-return]
+
+    def _as_in_a_step(self, name: str, value: Any) -> Any:
+        """Return an argument as stock is given it in a step on copies."""
+        if value is not None and is_of_dtype(name):
+            return None if is_half_dtype(jax.dtypes.canonicalize_dtype(value)) else value
+        if is_transformation(value):  # Such as an estimator of the user's.
+            return map_links(self.link_in_step, value)
+        return _seen(value)
 
 
 AS_STOCK: contextvars.ContextVar[frozenset[Lifting]] = contextvars.ContextVar(
@@ -251,7 +261,7 @@ def _no_wider_than(widest: Any, value: Any) -> Any:
 
 
 def _runs_in_step(link: Any) -> bool:
-    """Check for an update without a function of the user's, such as that of identity.
+    """Check for an update without a function or part of the user's, such as that of identity.
 
     A method is of a ``MultiSteps``, which has such functions, or the step of a link: ``partition``
     builds a transformation around it in each step.
@@ -259,7 +269,9 @@ def _runs_in_step(link: Any) -> bool:
     if not inspect.isfunction(link):
         return getattr(link, "__func__", None) is Lifting.step
     values = [value for _, value in arguments_in(builder_of(link), link)]
-    return is_of_optax(link) and not any(map(is_users_function, values))
+    return is_of_optax(link) and not any(
+        is_users_function(v) or is_transformation(v) for v in values
+    )
 
 
 @functools.cache
@@ -268,13 +280,6 @@ def _defaults_of(module: str, builder: str) -> list[Any]:
     function = getattr(sys.modules[module], builder, None)
     parameters = inspect.signature(function).parameters.values() if function else ()
     return [p.default for p in parameters if is_of_dtype(p.name)]
-
-
-def _as_in_a_step(name: str, value: Any) -> Any:
-    """Return an argument as stock is given it in a step on copies."""
-    if value is not None and is_of_dtype(name):
-        return None if is_half_dtype(jax.dtypes.canonicalize_dtype(value)) else value
-    return _seen(value)
 
 
 def _seen(value: Any) -> Any:

@@ -20,7 +20,7 @@ def links_of(builder: str, update: Any) -> list[Any]:
     arguments = arguments_in(builder, update)
     todo = [x for name, x in arguments if name not in _LABELS and not _is_called(x)]
     for item in todo:
-        if _is_transformation(item):
+        if is_transformation(item):
             todo.append(item.update)
         elif type(item) in (tuple, list):
             todo += item
@@ -48,7 +48,7 @@ def with_links(
 
     def argument(name: str, value: Any) -> Any:
         if name not in _LABELS:
-            return other(value) if _is_called(value) else _map_links(change, value)
+            return other(value) if _is_called(value) else map_links(change, value)
         # They may be a tree with a call of its own, such as a model: newer releases call no tree.
         is_called = getattr(masking, "_mask_callable", callable) if name == "mask" else callable
         return other(value) if is_called(value) else value
@@ -65,26 +65,28 @@ def _is_called(value: Any) -> bool:
 
     It may be a function, or any object that can be called.
     """
-    return callable(value) and not isinstance(value, type) and not _is_transformation(value)
+    return callable(value) and not isinstance(value, type) and not is_transformation(value)
 
 
-def _is_transformation(value: Any) -> bool:
+def is_transformation(value: Any) -> bool:
+    """Check for a transformation: optax asks for no class, so these are its methods."""
     return callable(getattr(value, "init", None)) and callable(getattr(value, "update", None))
 
 
-def _map_links(change: Callable[[Any], Any], value: Any) -> Any:
+def map_links(change: Callable[[Any], Any], value: Any) -> Any:
+    """Return a transformation, or a container of some, with other updates."""
     import optax
 
     if isinstance(value, optax.GradientTransformation):
         # Not of a subclass, whose own update would be called by itself.
-        kind = class_of_optax(type(value))
+        kind = class_of_optax(value.__class__)  # A proxy has that of what it is around.
         return kind._make((value.init, _map_update(change, value.update)))
     if isinstance(value, Mapping):
-        return {name: _map_links(change, item) for name, item in value.items()}
+        return {name: map_links(change, item) for name, item in value.items()}
     if type(value) in (tuple, list):  # Of transformations, or of their updates.
-        every = [(_map_update if callable(item) else _map_links)(change, item) for item in value]
+        every = [(_map_update if callable(item) else map_links)(change, item) for item in value]
         return type(value)(every) if any(map(operator.is_not, every, value)) else value
-    if _is_transformation(value):
+    if is_transformation(value):
         return optax.GradientTransformation(value.init, change(value.update))
     return value
 
@@ -92,4 +94,4 @@ def _map_links(change: Callable[[Any], Any], value: Any) -> Any:
 def _map_update(change: Callable[[Any], Any], update: Any) -> Any:
     if builder_of(update) != _ACCEPTING or not is_of_optax(update):
         return change(update)
-    return with_arguments(_ACCEPTING, update, lambda _, inside: _map_links(change, inside))
+    return with_arguments(_ACCEPTING, update, lambda _, inside: map_links(change, inside))

@@ -21,6 +21,7 @@ from ..._contract.trace import trace_state
 from ..._contract.updates import same_dtypes, subtrees_like
 from .lifting import known_schedule
 from .lifts import FLOAT16
+from .users import is_called
 
 
 def widen_range(
@@ -48,7 +49,7 @@ def widen_range(
         return state
     key = (*before, None, *all_dtypes((updates, params)))
     if key not in known:
-        extra_args = {n: known_schedule if callable(v) else v for n, v in extra_args.items()}
+        extra_args = {n: known_schedule if is_called(n, v) else v for n, v in extra_args.items()}
         known[key] = trace_state(traced, updates, state, params, **extra_args)
     after = known[key]
     if after is None or len(after) != len(before):

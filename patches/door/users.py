@@ -160,13 +160,19 @@ STEP: contextvars.ContextVar[Step | None] = contextvars.ContextVar("step", defau
 """The step that the update around this code takes on copies, if one does in this thread."""
 
 
-def in_step(step: Step | None, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def in_step(step: Step | None, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call a function inside of a step, or outside of any."""
     token = STEP.set(step)
     try:
         return function(*args, **kwargs)
     finally:
         STEP.reset(token)
+
+
+def is_called(name: str, argument: Any) -> bool:
+    """Check for an extra argument that stock calls: a model is a tree, and may have a call."""
+    is_tree = not jax.tree_util.all_leaves([argument])
+    return callable(argument) and (not is_tree or name.endswith("_fn"))
 
 
 def as_the_user_sees(function: Callable[..., Any], *, is_link: bool = False) -> Callable[..., Any]:

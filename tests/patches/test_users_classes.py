@@ -218,3 +218,94 @@ def test_an_instance_does_not_bind_new() -> None:
     """Some classes copy themselves so, with other fields."""
     tx = optax.sgd(0.1)
     assert tx.__new__(type(tx), tx.init, tx.update) == tx
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, HALF])
+@pytest.mark.parametrize("name", ["step", "function", "update"])
+def test_an_extra_argument_of_any_name(name: str, dtype: Any) -> None:
+    if not hasattr(optax, "GradientTransformationExtraArgs"):
+        pytest.skip("extra arguments came with optax 0.1.5")
+
+    def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> Any:
+        del params
+        return jax.tree_util.tree_map(lambda u: u * extra_args[name], updates), state
+
+    link = optax.GradientTransformationExtraArgs(lambda _: (), update)
+    params = {"a": jnp.ones(3, dtype)}
+    for tx in (optax.chain(optax.trace(0.5), link), optax.apply_if_finite(link, 3)):
+        updates, _ = tx.update(params, tx.init(params), params, **{name: 2})
+        assert updates["a"].tolist() == [2.0] * 3
+
+
+@jax.tree_util.register_pytree_node_class
+class Model(Agent):
+    """Params that can be called, as the modules of equinox."""
+
+    def __call__(self, inputs: Any) -> Any:
+        return inputs @ self.weights + self.bias
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, HALF])
+def test_a_gradient_that_can_be_called_is_no_function(dtype: Any) -> None:
+    if not hasattr(optax, "scale_by_zoom_linesearch"):
+        pytest.skip("lbfgs came with optax 0.2.3")
+    inputs, tx = jnp.eye(2, dtype=dtype), optax.lbfgs()
+
+    def loss(model: Any) -> Any:
+        assert model.weights.dtype == dtype
+        return jnp.mean((model(inputs) - 1) ** 2)
+
+    params = Model(jnp.zeros((2, 2), dtype), jnp.zeros(2, dtype))
+    state = tx.init(params)
+    for _ in range(3):
+        value, grads = jax.value_and_grad(loss)(params)
+        updates, state = tx.update(grads, state, params, value=value, grad=grads, value_fn=loss)
+        params = optax.apply_updates(params, updates)
+    assert float(loss(params)) < 0.1
+
+
+@pytest.mark.parametrize("place", ["chain", "masked"])
+def test_a_proxy_around_a_transformation(place: str) -> None:
+    tx = PLACES[place](wrapt.ObjectProxy(optax.trace(0.5)))
+    params = {"a": jnp.ones(3, HALF)}
+    updates, _ = tx.update(params, tx.init(params), params)
+    assert updates["a"].tolist() == [1.0] * 3
+
+
+class Defaults(collections.defaultdict):  # type: ignore[type-arg]
+    """A mapping of the user's in a function of the user's."""
+
+
+def test_a_function_of_the_user_with_the_name_of_optax_is_no_part_of_optax() -> None:
+    known = Defaults(lambda: HALF)
+
+    def masked(tx: Any) -> Any:
+        def mask(tree: Any) -> Any:
+            return {name: leaf.dtype == known[name] for name, leaf in tree.items()}
+
+        mask.__qualname__ = "masked.<locals>.mask"  # As of a function at the top of a module.
+        return optax.masked(tx, mask)
+
+    tx = optax.chain(optax.scale_by_adam(), masked(optax.scale(-2.0)))
+    params = {"a": jnp.ones(3, HALF), "b": jnp.ones(3, jnp.float32)}
+    updates, _ = tx.update(params, tx.init(params), params)
+    np.testing.assert_allclose(np.asarray(updates["a"], np.float64), -2.0, rtol=0.01)
+    np.testing.assert_allclose(np.asarray(updates["b"], np.float64), 1.0, rtol=0.01)
+
+
+def test_an_estimator_of_the_users_sees_the_users_dtypes() -> None:
+    if not hasattr(getattr(optax, "contrib", None), "sophia"):
+        assert optax.__version__ != TESTED[-1]
+        pytest.skip("sophia came with optax 0.2.0")
+    seen = set()
+
+    def update(updates: Any, state: Any, params: Any = None, **_: Any) -> Any:
+        del updates
+        seen.add(params["a"].dtype)
+        return params, state
+
+    estimator = optax.GradientTransformationExtraArgs(lambda _: (), update)
+    tx: Any = optax.contrib.sophia(0.01, hessian_diagonal_fn=estimator)
+    params = {"a": jnp.ones(3, HALF)}
+    tx.update(params, tx.init(params), params, obj_fn=lambda p: jnp.sum(p["a"]))
+    assert seen == {jnp.dtype(HALF)}
