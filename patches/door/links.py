@@ -17,8 +17,9 @@ def links_of(builder: str, update: Any) -> list[Any]:
     """List the updates of the transformations that a combining function of optax closes over."""
     # Without a call a link: a chain is built in each step of some programs.
     found: list[Any] = []
-    arguments = arguments_in(builder, update)
-    todo = [x for name, x in arguments if name not in _LABELS and not _is_called(x)]
+    todo: list[Any] = []
+    for name, value in arguments_in(builder, update):
+        todo += [] if name in _LABELS or _is_called(value) else [value]
     for item in todo:
         if is_transformation(item):
             todo.append(item.update)
