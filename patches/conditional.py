@@ -63,7 +63,7 @@ def replace(tx: Any, call: Call, tally: Tally) -> Any:
             final = dtypes
 
             def inner_update(
-                _: PyTree, inner_state: PyTree, params: PyTree = None, **extra_args: Any
+                _: PyTree, inner_state: PyTree, /, params: PyTree = None, **extra_args: Any
             ) -> tuple[PyTree, PyTree]:
                 nonlocal final
                 # The user's gradients, in the user's dtypes: the other branch may have others.

@@ -77,7 +77,13 @@ def _in_float(leaf: Any) -> Any:
 
 
 def update(
-    stock: Stock, self: Any, updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
+    stock: Stock,
+    self: Any,
+    /,
+    updates: PyTree,
+    state: Any,
+    params: PyTree = None,
+    **extra_args: Any,
 ) -> tuple[PyTree, Any]:
     """Up to 0.2.7, give stock one dtype for a gradient, its accumulator and its update."""
     if not same_structure(updates, state.acc_grads):
@@ -114,7 +120,13 @@ def update_with_arguments(stock: Stock, /, *args: Any, **kwargs: Any) -> tuple[P
 
 
 def update_accumulator(
-    stock: Stock, self: Any, updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
+    stock: Stock,
+    self: Any,
+    /,
+    updates: PyTree,
+    state: Any,
+    params: PyTree = None,
+    **extra_args: Any,
 ) -> tuple[PyTree, Any]:
     """From 0.2.8 on, accumulate in one dtype that loses nothing."""
     if not same_structure(updates, state.acc_grads):

@@ -23,7 +23,13 @@ from .branches import copy_of
 
 
 def update(
-    stock: Stock, self: Any, updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
+    stock: Stock,
+    self: Any,
+    /,
+    updates: PyTree,
+    state: Any,
+    params: PyTree = None,
+    **extra_args: Any,
 ) -> tuple[PyTree, Any]:
     """Replace the products of updates and accumulator, from 0.2.0 on."""
     new_updates, new_state = stock(self, updates, state, params, **extra_args)
@@ -43,7 +49,13 @@ def _zero_where_nan(leaf: Any, meant_to_be_zero: Any) -> Any:
 
 
 def update_selecting_state(
-    stock: Stock, self: Any, updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
+    stock: Stock,
+    self: Any,
+    /,
+    updates: PyTree,
+    state: Any,
+    params: PyTree = None,
+    **extra_args: Any,
 ) -> tuple[PyTree, Any]:
     """Do as :func:`update` on 0.1.8 and 0.1.9, and select the inner state."""
     import optax

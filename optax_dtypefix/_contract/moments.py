@@ -34,6 +34,7 @@ from .dtypes import (
     is_none,
     is_real,
     kind_of,
+    leaves,
     leaves_and_none,
     tree_map,
 )
@@ -132,7 +133,12 @@ def round_moments(new: PyTree, old: PyTree, grads: PyTree = None) -> PyTree:
     """
 
     def rounded(new: Any, old: Any) -> Any:
-        return _round_fields(new, old, grads) if _is_known(old) else new
+        try:
+            return _round_fields(new, old, grads) if _is_known(old) else new
+        except (RuntimeError, ValueError):
+            if not any(map(is_deleted, leaves(old))):
+                raise
+            return new  # A function of the user's has donated the old one: to nearest.
 
     return tree_map(rounded, new, old, is_leaf=_is_known)
 

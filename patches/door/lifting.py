@@ -23,7 +23,7 @@ from .closures import (
     with_arguments,
 )
 from .lifts import Asking, merged
-from .links import is_transformation, links_of, map_links, with_links
+from .links import is_transformation, links_of, map_links, with_links, with_parts
 from .rebuild import lifting_of
 from .users import STEP, Step, as_the_user_sees
 
@@ -217,7 +217,7 @@ class Lifting:
 
         def argument(of: str, value: Any) -> Any:
             fitted = _no_wider_than(step.widest, value) if self.fits and is_x64() else value
-            return value._replace(update=lambda *_, **__: (inside, ())) if of == name else fitted
+            return with_parts(value, update=lambda *_, **__: (inside, ())) if of == name else fitted
 
         own = step.lift(state._replace(**{field: ()}), numbers=False)
         run = self.built_with(argument).update

@@ -79,17 +79,25 @@ def map_links(change: Callable[[Any], Any], value: Any) -> Any:
     import optax
 
     if isinstance(value, optax.GradientTransformation):
-        # Not of a subclass, whose own update would be called by itself.
-        kind = class_of_optax(value.__class__)  # A proxy has that of what it is around.
-        return kind._make((value.init, _map_update(change, value.update)))
+        return with_parts(value, update=_map_update(change, value.update))
     if isinstance(value, Mapping):
         return {name: map_links(change, item) for name, item in value.items()}
     if type(value) in (tuple, list):  # Of transformations, or of their updates.
         every = [(_map_update if callable(item) else map_links)(change, item) for item in value]
         return type(value)(every) if any(map(operator.is_not, every, value)) else value
-    if is_transformation(value):
-        return optax.GradientTransformation(value.init, change(value.update))
-    return value
+    return with_parts(value, update=change(value.update)) if is_transformation(value) else value
+
+
+def with_parts(tx: Any, *, init: Any = None, update: Any = None) -> Any:
+    """Return a transformation with another init or update.
+
+    Not of a subclass of the user's, whose own methods would be called by themselves.
+    """
+    import optax
+
+    is_of_optax = isinstance(tx, optax.GradientTransformation)  # Or a proxy around one.
+    kind: Any = class_of_optax(tx.__class__) if is_of_optax else optax.GradientTransformation
+    return kind._make((init or tx.init, update or tx.update))
 
 
 def _map_update(change: Callable[[Any], Any], update: Any) -> Any:

@@ -26,6 +26,7 @@ from ..._contract.promotion import standard_promotion
 from ..._contract.state import cast_back
 from ..._contract.widths import compute_dtype, float_dtype
 from ..._contract.x64 import without_x64
+from .links import with_parts
 
 if TYPE_CHECKING:
     from .lifting import Lifting
@@ -113,7 +114,7 @@ def _started(asks: Lifts, params: PyTree, name: str, value: Any) -> Any:
     def start_once() -> Any:
         return promote_initial_state(value.update, value.init(params), params)
 
-    return value._replace(init=lambda _: start_once())
+    return with_parts(value, init=lambda _: start_once())
 
 
 def _is_scalar(leaf: Any) -> bool:

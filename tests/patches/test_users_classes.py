@@ -132,6 +132,24 @@ def test_a_jitted_link_that_donates(name: str, what: str) -> None:
     assert float(jnp.max(params["a"])) < 1.0
 
 
+def test_a_jitted_link_that_donates_a_state_of_optax_and_makes_it_wider() -> None:
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        del params
+        nu = state.nu["a"].astype(jnp.float32) * 0.5 + 0.5
+        return updates, optax.ScaleByRmsState(nu={"a": nu})  # type: ignore[no-untyped-call]
+
+    link = optax.GradientTransformation(
+        lambda params: optax.ScaleByRmsState(nu={"a": jnp.zeros_like(params["a"])}),  # type: ignore[no-untyped-call]
+        jax.jit(update, donate_argnums=(1,)),
+    )
+    tx, params = optax.chain(link, optax.scale_by_adam()), {"a": jnp.ones(300, HALF)}
+    state = tx.init(params)
+    for _ in range(2):
+        _, state = tx.update(params, state, params)
+    assert state[0].nu["a"].dtype == HALF
+    assert state[0].nu["a"].tolist() == [0.75] * 300
+
+
 def test_gradients_that_are_deleted_before_the_params_move() -> None:
     tx, params = optax.sgd(0.01), {"a": jnp.ones(300, HALF)}
     grads = {"a": jnp.full(300, 0.5, HALF)}
@@ -221,7 +239,7 @@ def test_an_instance_does_not_bind_new() -> None:
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, HALF])
-@pytest.mark.parametrize("name", ["step", "function", "update"])
+@pytest.mark.parametrize("name", ["step", "function", "update", "stock", "inner_state"])
 def test_an_extra_argument_of_any_name(name: str, dtype: Any) -> None:
     if not hasattr(optax, "GradientTransformationExtraArgs"):
         pytest.skip("extra arguments came with optax 0.1.5")
@@ -232,7 +250,10 @@ def test_an_extra_argument_of_any_name(name: str, dtype: Any) -> None:
 
     link = optax.GradientTransformationExtraArgs(lambda _: (), update)
     params = {"a": jnp.ones(3, dtype)}
-    for tx in (optax.chain(optax.trace(0.5), link), optax.apply_if_finite(link, 3)):
+    around = [optax.chain(optax.trace(0.5), link), optax.apply_if_finite(link, 3)]
+    if optax.__version__ == TESTED[-1]:  # MultiSteps of some old releases loses extra arguments.
+        around.append(optax.MultiSteps(link, 1).gradient_transformation())
+    for tx in around:
         updates, _ = tx.update(params, tx.init(params), params, **{name: 2})
         assert updates["a"].tolist() == [2.0] * 3
 
@@ -309,3 +330,50 @@ def test_an_estimator_of_the_users_sees_the_users_dtypes() -> None:
     params = {"a": jnp.ones(3, HALF)}
     tx.update(params, tx.init(params), params, obj_fn=lambda p: jnp.sum(p["a"]))
     assert seen == {jnp.dtype(HALF)}
+
+
+class Object:
+    """A transformation that is no tuple."""
+
+    def __init__(self, tx: Any) -> None:
+        self.init, self.update = tx.init, tx.update
+
+
+class Started(optax.GradientTransformation):
+    """A subclass with an init of its own."""
+
+    def init(self, params: Any) -> Any:  # type: ignore[override]
+        state = super().init(params)  # type: ignore[safe-super]
+        return jax.tree_util.tree_map(lambda leaf: leaf + jnp.asarray(1, leaf.dtype), state)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, HALF])
+@pytest.mark.parametrize("kind", ["subclass", "init", "object"])
+def test_mechanize_around_a_class_of_the_users(kind: str, dtype: Any) -> None:
+    mechanize: Any = getattr(getattr(optax, "contrib", None), "mechanize", None)
+    if mechanize is None:
+        assert optax.__version__ != TESTED[-1]
+        pytest.skip("mechanize came with optax 0.1.7")
+    user, same = {
+        "subclass": (Halved(*optax.sgd(1.0)), optax.sgd(0.5)),
+        "init": (
+            Started(*optax.trace(0.5)),
+            optax.GradientTransformation(
+                lambda params: optax.TraceState(
+                    trace=jax.tree_util.tree_map(jnp.ones_like, params)
+                ),
+                optax.trace(0.5).update,
+            ),
+        ),
+        "object": (Object(optax.sgd(0.5)), optax.sgd(0.5)),
+    }[kind]
+    ends = []
+    for base in (user, same):
+        tx, params = mechanize(base, s_init=0.1), {"a": jnp.ones(3, dtype)}
+        state = tx.init(params)
+        for _ in range(8):
+            updates, state = tx.update(params, state, params)
+            params = optax.apply_updates(params, updates)
+        ends.append(np.asarray(params["a"], np.float64))
+    assert max(ends[0]) != 1.0
+    np.testing.assert_array_equal(*ends)
