@@ -51,8 +51,20 @@ class Proxy:
 class Halved(optax.GradientTransformation):
     """A subclass with an update of its own."""
 
-    def update(self, updates: Any, state: Any, params: Any = None) -> Any:  # type: ignore[override]
-        updates, state = super().update(updates, state, params)  # type: ignore[safe-super]
+    def update(self, *args: Any, **extra_args: Any) -> Any:
+        updates, state = super().update(*args, **extra_args)  # type: ignore[safe-super]
+        return halved(updates), state
+
+
+# Stock puts nothing around an instance of this one.
+Base: Any = getattr(optax, "GradientTransformationExtraArgs", optax.GradientTransformation)
+
+
+class HalvedWithExtraArgs(Base):  # type: ignore[misc]
+    """The same, which takes extra arguments."""
+
+    def update(self, *args: Any, **extra_args: Any) -> Any:
+        updates, state = super().update(*args, **extra_args)
         return halved(updates), state
 
 
@@ -339,11 +351,11 @@ class Object:
         self.init, self.update = tx.init, tx.update
 
 
-class Started(optax.GradientTransformation):
+class Started(Base):  # type: ignore[misc]
     """A subclass with an init of its own."""
 
-    def init(self, params: Any) -> Any:  # type: ignore[override]
-        state = super().init(params)  # type: ignore[safe-super]
+    def init(self, params: Any) -> Any:
+        state = super().init(params)
         return jax.tree_util.tree_map(lambda leaf: leaf + jnp.asarray(1, leaf.dtype), state)
 
 
@@ -355,7 +367,7 @@ def test_mechanize_around_a_class_of_the_users(kind: str, dtype: Any) -> None:
         assert optax.__version__ != TESTED[-1]
         pytest.skip("mechanize came with optax 0.1.7")
     user, same = {
-        "subclass": (Halved(*optax.sgd(1.0)), optax.sgd(0.5)),
+        "subclass": (HalvedWithExtraArgs(*optax.sgd(1.0)), optax.sgd(0.5)),
         "init": (
             Started(*optax.trace(0.5)),
             optax.GradientTransformation(
