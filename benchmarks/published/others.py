@@ -12,6 +12,10 @@ OTHERS = (
         "purejaxrl/ppo.py",
         {
             "purejaxrl/ppo.py": {
+                # Else batched QR waits forever in jaxlib on a computer with two cores.
+                "import jax.numpy as jnp": (
+                    'import os\nos.environ["NPROC"] = "8"\nimport jax.numpy as jnp'
+                ),
                 "network_params = network.init(_rng, init_x)": (
                     f"network_params = {CAST}(network.init(_rng, init_x))"
                 ),
@@ -43,6 +47,7 @@ OTHERS = (
             "examples/vae.py": {
                 'assert numpyro.__version__.startswith("0.21.0")': "pass",
                 "from numpyro.examples.datasets import": (
+                    '__import__("numpy").random.seed(0)\n'  # It shuffles the data.
                     "import numpyro.examples.datasets\n"
                     'numpyro.examples.datasets._load = __import__("digits").mnist\n'
                     "from numpyro.examples.datasets import"
