@@ -285,6 +285,29 @@ def test_an_inner_sum_of_integer_gradients_is_a_float_from_the_start() -> None:
     np.testing.assert_array_equal(state.inner_opt_state["n"], [1.5, 6])
 
 
+def test_moments_of_an_inner_transformation_of_yours_are_rounded() -> None:
+    """Each step takes .1 % off a moment: rounded to nearest, as newer stock does, it would stay."""
+
+    def init(params: Any) -> Any:
+        ones = tree_map(jnp.ones_like, params)
+        return optax.ScaleByAdamState(jnp.zeros((), jnp.int32), ones, ones)
+
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        del params
+        nu = tree_map(lambda moment: jnp.float32(0.999) * moment, state.nu)
+        return grads, optax.ScaleByAdamState(state.count + 1, state.mu, nu)
+
+    params = {"w": jnp.ones(64, jnp.bfloat16)}
+    tx = optax.MultiSteps(optax.GradientTransformation(init, update), 1)
+    step = jax.jit(tx.update)
+    state = tx.init(params)
+    for _ in range(500):
+        _, state = step(params, state, params)
+    (nu,) = leaves(state.inner_opt_state.nu)
+    assert nu.dtype == jnp.bfloat16
+    assert abs(nu.astype(jnp.float32).mean() / 0.999**500 - 1) < 0.03
+
+
 def test_an_inner_state_of_another_structure_raises() -> None:
     def update(grads: Any, state: Any, params: Any = None) -> Any:
         del params

@@ -12,6 +12,7 @@ import numpy as np
 import optax
 import pytest
 
+from optax_dtypefix import master_weights
 from optax_dtypefix.patches.releases import TESTED
 
 HALF = jnp.bfloat16
@@ -241,3 +242,27 @@ def test_what_mechanize_is_around(kind: str) -> None:
         ends.append(np.asarray(params["a"], np.float64))
     assert max(ends[0]) < 0.5
     np.testing.assert_allclose(*ends, atol=0.03)
+
+
+@pytest.mark.skipif(
+    not IS_NEWEST and not hasattr(getattr(optax, "contrib", None), "sam"),
+    reason="sam came with optax 0.1.8",
+)
+def test_a_gradient_function_sees_params_in_their_dtype_whatever_that_of_gradients() -> None:
+    seen = set()
+
+    def grad_fn(params: Any, _: Any) -> Any:
+        seen.add(params["a"].dtype)
+        return {"a": params["a"].astype(jnp.float32)}
+
+    tx = optax.contrib.sam(optax.adam(0.1), optax.adam(0.1), opaque_mode=True)
+    params = {"a": jnp.ones(3, HALF)}
+    tx.update({"a": jnp.ones(3)}, tx.init(params), params, grad_fn=grad_fn)
+    assert seen == {jnp.dtype(HALF)}
+
+
+def test_a_dtype_that_a_link_asks_for_holds_around_another_tree() -> None:
+    params = {"a": jnp.ones(3, HALF), "b": jnp.ones(2, HALF)}
+    tx = optax.flatten(master_weights(optax.sgd(0.1)))  # Stock gives the link one vector.
+    updates, _ = tx.update(params, tx.init(params), params)
+    assert {leaf.dtype for leaf in jax.tree_util.tree_leaves(updates)} == {jnp.dtype("float32")}
