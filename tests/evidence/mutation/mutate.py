@@ -4,9 +4,10 @@ In a clone that may be changed, in ``tests/``, run ``python -m evidence.mutation
 [--seed SEED] [--record FILE] [FILE...]``. It takes ``COUNT`` mutants at random, of the engine and
 the patches or of the named files, and runs the tests of the file that each changes, then all tests.
 Without a seed, the digest of the code is the seed: each version has its own draw, and anyone can
-repeat it. Exits with 1 if one survives: write a test, or delete what does nothing. A mutant in a
-function that the tests never call with the installed optax says nothing: such mutants are counted
-apart.
+repeat it. Exits with 1 if one survives: write a test, or delete what does nothing. Counted apart
+are mutants in a function that the tests never call with the installed optax, which say nothing, and
+those that a test fails for on another release, as a record beside ``FILE`` says: many a condition
+is always true on one release.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import ast
 import contextlib
 import copy
 import functools
+import json
 import os
 import random
 import subprocess
@@ -160,7 +162,7 @@ def _importers(module: str) -> list[str]:
     return sorted(name for name in names if _own_tests(name))
 
 
-def outcome_of(mutant: Mutant) -> str:
+def outcome_of(mutant: Mutant, elsewhere: set[str]) -> str:
     """Run the tests of the file that a mutant changes, and all tests before it is said to survive.
 
     Tests that fail without a change, as some may on an old release, kill nothing.
@@ -168,6 +170,8 @@ def outcome_of(mutant: Mutant) -> str:
     changed = {mutant.file: mutant.text}
     if not _pass_with(changed, tests_of(mutant.file)):
         return "killed"
+    if str(mutant) in elsewhere:
+        return "killed elsewhere"
     if not is_called(mutant):
         return "not called"
     if _pass_with(changed, [EVERYTHING]) or not _all_pass_without_a_change():
@@ -223,6 +227,14 @@ def _survives_an_error(file: str, line: int) -> bool:
     return _pass_with(changed, tests_of(file)) and _pass_with(changed, [EVERYTHING])
 
 
+def killed_elsewhere(folder: Path) -> set[str]:
+    """Return the mutants of this code that were killed on other releases, by their records."""
+    records = [json.loads(file.read_text("utf-8")) for file in folder.glob("*.json")]
+    others = (record for record in records if record["optax"] != version("optax"))
+    code = this_code()["code"]
+    return {each for of in others if of["recorded_on"]["code"] == code for each in of["killed"]}
+
+
 def _all_pass(groups: list[list[str]], limit: float) -> bool:
     """Run groups of tests, one on each core, until one fails."""
     pending, running, start = list(groups), list[subprocess.Popen[bytes]](), time.monotonic()
@@ -264,10 +276,13 @@ def main() -> int:
     asked = parser.parse_intermixed_args()
     found = [mutant for file in asked.files or files() for mutant in mutants(file)]
     chosen = random.Random(asked.seed).sample(found, min(asked.count, len(found)))
-    outcomes: dict[str, list[Mutant]] = {"killed": [], "not called": [], "SURVIVED": []}
+    outcomes: dict[str, list[Mutant]] = {
+        outcome: [] for outcome in ("killed", "killed elsewhere", "not called", "SURVIVED")
+    }
+    elsewhere = killed_elsewhere(asked.record.parent) if asked.record else set[str]()
     for number, mutant in enumerate(chosen, 1):
         start = time.monotonic()
-        outcome = outcome_of(mutant)
+        outcome = outcome_of(mutant, elsewhere)
         outcomes[outcome].append(mutant)
         seconds = time.monotonic() - start
         print(f"{number}/{len(chosen)} {outcome} after {seconds:.0f} s: {mutant}", flush=True)
