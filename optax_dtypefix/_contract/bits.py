@@ -17,6 +17,7 @@ stays so. No bits wait for a sum over an array: on an accelerator, that would be
 from __future__ import annotations
 
 import functools
+import importlib
 from typing import Any
 
 import jax
@@ -77,7 +78,7 @@ def bits_of_elements(of_step: Any, first: Any, second: Any, shape: tuple[int, ..
     of_step = lax.reshape(lax.convert_element_type(of_step, np.int32), (1,) * len(shape))
     own = lax.mul(own, lax.shift_right_logical(of_step, _like(own, 16)))
     shift = lax.shift_left(of_step, _like(own, 16))
-    return upper_bits(lax.add(_mix(lax.add(_places(shape), own)), shift))
+    return upper_bits(lax.add(_mix(lax.add(_places(own), own)), shift))
 
 
 @jax.jit
@@ -90,7 +91,7 @@ def bits_of_data(corner: Any, *own: Any) -> Any:
     """
     shape = jnp.shape(own[0])
     bits = functools.reduce(_both, (_own(jnp.broadcast_to(each, shape)) for each in own))
-    return upper_bits(_mix(lax.add(bits, _places(shape)) + corner))
+    return upper_bits(_mix(lax.add(bits, _places(bits)) + corner))
 
 
 @functools.partial(jax.jit, inline=True)
@@ -101,7 +102,7 @@ def bits_of_corner(*arrays: Any) -> Any:
         return functools.reduce(_both, map(bits_of_corner, arrays))
     corner = functools.reduce(_both, corners)
     # Each place has a factor of its own: else few sums are possible where elements move by a unit.
-    return jnp.sum(corner * (_places(corner.shape) | 1), dtype=jnp.int32)
+    return jnp.sum(corner * (_places(corner) | 1), dtype=jnp.int32)
 
 
 def corner_of(array: Any) -> Any:
@@ -112,16 +113,42 @@ def corner_of(array: Any) -> Any:
     if array.size <= _SMALL:
         return array
     row = array.shape[-1] if array.ndim > 1 else 1024
-    return _first(array, (1,) * (array.ndim - 1) + (min(row, _SMALL),))
+    return first(array, (1,) * (array.ndim - 1) + (min(row, _SMALL),))
 
 
 _SMALL = 2**16
 
 
-def _first(array: Any, shape: tuple[int, ...]) -> Any:
-    """Slice from 0. The operations do not depend on sizes: ``lax.slice`` leaves out a whole one."""
-    starts = (0,) * array.ndim
-    return lax.slice_p.bind(array, start_indices=starts, limit_indices=shape, strides=None)
+def first(array: Any, shape: tuple[int, ...]) -> Any:
+    """Slice from 0. The operations do not depend on sizes: ``lax.slice`` leaves out a whole one.
+
+    On a mesh with explicit axes JAX refuses to cut what is sharded: there XLA cuts it.
+    """
+
+    def cut(array: Any) -> Any:
+        starts = (0,) * array.ndim
+        return lax.slice_p.bind(array, start_indices=starts, limit_indices=shape, strides=None)
+
+    sharding = _explicit_sharding(array)
+    parts = [*sharding.spec] if sharding else []
+    kept = [part if was == now else None for part, was, now in zip(parts, array.shape, shape)]
+    if kept == parts:
+        return cut(array)
+    auto_axes: Any = getattr(jax.sharding, "auto_axes", None)
+    if auto_axes is None:  # Before jax 0.7.
+        auto_axes = importlib.import_module("jax.experimental.shard").auto_axes
+    mesh = sharding.mesh
+    kinds = zip(mesh.axis_names, mesh.axis_types)
+    explicit = tuple(name for name, kind in kinds if kind == jax.sharding.AxisType.Explicit)
+    of_cut = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*kept))
+    return auto_axes(cut, axes=explicit, out_sharding=of_cut)(array)
+
+
+def _explicit_sharding(array: Any) -> Any:
+    """Return how an array is sharded on a mesh with explicit axes, of which JAX keeps account."""
+    sharding = getattr(array.aval, "sharding", None)  # New in jax 0.5.
+    is_explicit = any(part is not None for part in getattr(sharding, "spec", ()))
+    return sharding if is_explicit else None
 
 
 def free_from_device(bits: Any, array: Any) -> Any:
@@ -144,11 +171,13 @@ def _both(first: Any, second: Any) -> Any:
     return lax.bitwise_xor(lax.shift_left(first, _like(first, 16)), second)
 
 
-def _places(shape: tuple[int, ...]) -> Any:
-    """Return multiples of the golden ratio by the index of each element."""
+def _places(array: Any) -> Any:
+    """Return multiples of the golden ratio by the index of each element, sharded as the array."""
+    shape, sharding = array.shape, _explicit_sharding(array)
+    sharded = {"out_sharding": sharding} if sharding else {}
     step, numbers = _GOLDEN, []
     for axis in reversed(range(len(shape))):
-        index = lax.broadcasted_iota(np.int32, shape, axis)
+        index = lax.broadcasted_iota(np.int32, shape, axis, **sharded)
         numbers.append(lax.mul(index, _like(index, step)))
         step *= shape[axis]
     return functools.reduce(lax.add, numbers) if numbers else np.int32(0)

@@ -111,3 +111,12 @@ def test_moments_of_replicas_agree_beside_shards(rounded: Any) -> None:
     _, eight = rounded
     for name, found in eight["beside shards"].items():
         assert found == dict.fromkeys(found, 1), name
+
+
+@pytest.mark.skipif(Version(jax.__version__) < Version("0.7"), reason="set_mesh came with jax 0.7")
+def test_explicit_axes_change_no_bit_and_move_nothing() -> None:
+    """``jax.make_mesh`` makes them. They refuse to cut an array where it is sharded."""
+    found = json_of("multihost.explicit", XLA_FLAGS="--xla_force_host_platform_device_count=4")
+    for name, of in found.items():
+        assert of["Explicit"] == of["Auto"], name
+        assert all(not each.get("whole arrays") for each in of["Explicit"].values()), name
