@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Callable
 
 from .closures import arguments_in, builder_of, class_of_optax, is_of_optax, with_arguments
+from .users import as_the_user_sees
 
 _ACCEPTING = "with_extra_args_support"
 """The function of optax around each link that takes no extra arguments."""
@@ -19,7 +20,7 @@ def links_of(builder: str, update: Any) -> list[Any]:
     found: list[Any] = []
     todo: list[Any] = []
     for name, value in arguments_in(builder, update):
-        todo += [] if name in _LABELS or _is_called(value) else [value]
+        todo += [] if name in _LABELS or _is_other_callable(value) else [value]
     for item in todo:
         if is_transformation(item):
             todo.append(item.update)
@@ -49,7 +50,7 @@ def with_links(
 
     def argument(name: str, value: Any) -> Any:
         if name not in _LABELS:
-            return other(value) if _is_called(value) else map_links(change, value)
+            return other(value) if _is_other_callable(value) else map_links(change, value)
         # They may be a tree with a call of its own, such as a model: newer releases call no tree.
         is_called = getattr(masking, "_mask_callable", callable) if name == "mask" else callable
         return other(value) if is_called(value) else value
@@ -61,7 +62,7 @@ _LABELS = ("mask", "param_labels")
 """Arguments that are a tree of the user's, of any class, or a function that returns one."""
 
 
-def _is_called(value: Any) -> bool:
+def _is_other_callable(value: Any) -> bool:
     """Check for what stock calls that is no transformation, such as a condition.
 
     It may be a function, or any object that can be called.
@@ -76,16 +77,16 @@ def is_transformation(value: Any) -> bool:
 
 def map_links(change: Callable[[Any], Any], value: Any) -> Any:
     """Return a transformation, or a container of some, with other updates."""
-    import optax
-
-    if isinstance(value, optax.GradientTransformation):
-        return with_parts(value, update=_map_update(change, value.update))
     if isinstance(value, Mapping):
         return {name: map_links(change, item) for name, item in value.items()}
     if type(value) in (tuple, list):  # Of transformations, or of their updates.
         every = [(_map_update if callable(item) else map_links)(change, item) for item in value]
         return type(value)(every) if any(map(operator.is_not, every, value)) else value
-    return with_parts(value, update=change(value.update)) if is_transformation(value) else value
+    if not is_transformation(value):
+        return value
+    # The sam of optax starts a state in each step.
+    init, update = as_the_user_sees(value.init), _map_update(change, value.update)
+    return with_parts(value, init=init, update=update)
 
 
 def with_parts(tx: Any, *, init: Any = None, update: Any = None) -> Any:

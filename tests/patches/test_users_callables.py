@@ -266,3 +266,22 @@ def test_a_dtype_that_a_link_asks_for_holds_around_another_tree() -> None:
     tx = optax.flatten(master_weights(optax.sgd(0.1)))  # Stock gives the link one vector.
     updates, _ = tx.update(params, tx.init(params), params)
     assert {leaf.dtype for leaf in jax.tree_util.tree_leaves(updates)} == {jnp.dtype("float32")}
+
+
+@pytest.mark.skipif(
+    not IS_NEWEST and not hasattr(getattr(optax, "contrib", None), "sam"),
+    reason="sam came with optax 0.1.8",
+)
+@pytest.mark.parametrize("place", ["alone", "chain"])
+def test_a_state_that_sam_starts_in_a_step_sees_the_users_params(place: str) -> None:
+    seen = set()
+
+    def init(params: Any) -> Any:
+        seen.add(params["a"].dtype)
+        return jax.tree_util.tree_map(jnp.zeros_like, params)
+
+    user = optax.GradientTransformation(init, optax.identity().update)
+    inner = optax.chain(user, optax.sgd(0.1)) if place == "chain" else user
+    tx, params = optax.contrib.sam(optax.adam(0.1), inner), {"a": jnp.ones(3, HALF)}
+    tx.update(params, tx.init(params), params)
+    assert seen == {jnp.dtype(HALF)}
