@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import re
 from typing import Any, Callable
 
 import jax
@@ -13,6 +14,7 @@ import optax
 import pytest
 
 from optax_dtypefix import master_weights
+from optax_dtypefix._contract.x64 import x64
 from optax_dtypefix.patches.releases import TESTED
 
 HALF = jnp.bfloat16
@@ -285,3 +287,20 @@ def test_a_state_that_sam_starts_in_a_step_sees_the_users_params(place: str) -> 
     tx, params = optax.contrib.sam(optax.adam(0.1), inner), {"a": jnp.ones(3, HALF)}
     tx.update(params, tx.init(params), params)
     assert seen == {jnp.dtype(HALF)}
+
+
+@pytest.mark.skipif(
+    not IS_NEWEST and not hasattr(getattr(optax, "contrib", None), "sam"),
+    reason="sam came with optax 0.1.8",
+)
+def test_float64_gradients_of_a_function_widen_no_arithmetic() -> None:
+    def grad_fn(params: Any, _: Any) -> Any:
+        return {"a": params["a"].astype(jnp.float64)}
+
+    tx = optax.contrib.sam(optax.adam(0.1), optax.adam(0.1), opaque_mode=True)
+    with x64():
+        params = {"a": jnp.ones(7, HALF)}
+        step = functools.partial(tx.update, grad_fn=grad_fn)
+        program = str(jax.make_jaxpr(step)(params, tx.init(params), params))
+    assert set(re.findall(r"f64\[7\] = (\w+)", program)) == {"convert_element_type"}
+    assert "f32[7] = mul" in program
