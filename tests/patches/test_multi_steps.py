@@ -15,6 +15,7 @@ from optax_dtypefix._contract.x64 import x64
 from optax_dtypefix._diagnosis.faults import _reproduce as reproduce
 from support.contract import assert_keeps_the_contract
 from support.patch_cases import FuzzCase, Program
+from support.python_calls import calls_into_the_shim
 from support.thorough import one_of
 from support.transformations import drifting
 from support.trees import dtypes_of, in_float64, leaves, tree_map, tree_of
@@ -283,6 +284,13 @@ def test_an_inner_sum_of_integer_gradients_is_a_float_from_the_start() -> None:
     for grad in ([1, 4], [2, 8]):
         _, state = tx.update({"n": jnp.asarray(grad, jnp.int32)}, state, params)
     np.testing.assert_array_equal(state.inner_opt_state["n"], [1.5, 6])
+
+
+def test_real_gradients_are_accumulated_by_a_function_of_stock() -> None:
+    """Ours keeps real leaves real beside complex ones, and takes four calls a leaf."""
+    tx, params = optax.MultiSteps(optax.sgd(0.1), 2), tree_of("float32", "float32")
+    state = tx.init(params)
+    assert "acc_update" not in calls_into_the_shim(lambda: tx.update(params, state, params))
 
 
 def test_moments_of_an_inner_transformation_of_yours_are_rounded() -> None:
