@@ -113,19 +113,19 @@ def corner_of(array: Any) -> Any:
     if array.size <= _SMALL:
         return array
     row = array.shape[-1] if array.ndim > 1 else 1024
-    return first(array, (1,) * (array.ndim - 1) + (min(row, _SMALL),))
+    return cut(array, (1,) * (array.ndim - 1) + (min(row, _SMALL),))
 
 
 _SMALL = 2**16
 
 
-def first(array: Any, shape: tuple[int, ...]) -> Any:
+def cut(array: Any, shape: tuple[int, ...]) -> Any:
     """Slice from 0. The operations do not depend on sizes: ``lax.slice`` leaves out a whole one.
 
     On a mesh with explicit axes JAX refuses to cut what is sharded: there XLA cuts it.
     """
 
-    def cut(array: Any) -> Any:
+    def sliced(array: Any) -> Any:
         starts = (0,) * array.ndim
         return lax.slice_p.bind(array, start_indices=starts, limit_indices=shape, strides=None)
 
@@ -133,7 +133,7 @@ def first(array: Any, shape: tuple[int, ...]) -> Any:
     parts = [*sharding.spec] if sharding else []
     kept = [part if was == now else None for part, was, now in zip(parts, array.shape, shape)]
     if kept == parts:
-        return cut(array)
+        return sliced(array)
     auto_axes: Any = getattr(jax.sharding, "auto_axes", None)
     if auto_axes is None:  # Before jax 0.7.
         auto_axes = importlib.import_module("jax.experimental.shard").auto_axes
@@ -141,7 +141,7 @@ def first(array: Any, shape: tuple[int, ...]) -> Any:
     kinds = zip(mesh.axis_names, mesh.axis_types)
     explicit = tuple(name for name, kind in kinds if kind == jax.sharding.AxisType.Explicit)
     of_cut = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*kept))
-    return auto_axes(cut, axes=explicit, out_sharding=of_cut)(array)
+    return auto_axes(sliced, axes=explicit, out_sharding=of_cut)(array)
 
 
 def _explicit_sharding(array: Any) -> Any:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .bits import first
+from .bits import cut
 from .dtypes import cast, dtype_of
 
 Rounding = Callable[[Any, Any, Any], Any]
@@ -117,7 +117,7 @@ def dither_alike(x: Any, old: Any, bits: Any) -> Any:
     So rounding commutes with both: the least of elements that are rounded apart is too low. Where
     no element moves, gradients may repeat, and the bits with them: there round to nearest.
     """
-    alike = dither_above_zero(x, old, first(bits, (1,) * bits.ndim))
+    alike = dither_above_zero(x, old, cut(bits, (1,) * bits.ndim))
     moves = jnp.any(bits_of(alike) != bits_of(old))
     return jnp.where(moves, alike, dither_above_zero(x, old, jnp.uint16(2**15)))
 

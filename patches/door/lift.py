@@ -9,6 +9,7 @@ transformation, a mask or an objective of the user's, sees the user's leaves: ``
 
 from __future__ import annotations
 
+import functools
 import operator
 from typing import Any
 
@@ -36,7 +37,7 @@ from .lifting import AS_STOCK, Lifting
 from .lifts import FLOAT16, NOTHING, Asking
 from .rebuild import Call, accept_by_name, copy_shared_arrays, in_place_of
 from .start import start
-from .users import STEP, Step, in_step, is_called
+from .users import STEP, Step, as_the_user_sees, in_step, is_called
 
 _FLOAT32 = np.dtype(np.float32)
 
@@ -62,24 +63,36 @@ def lift(tx: Any, call: Call, asking: Asking) -> Any:
     def update_fn(
         updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, Any]:
-        if STEP.get() is not None:  # An update around this one has lifted.
-            return lifting.step(updates, state, params, **extra_args)
-        if lifting in AS_STOCK.get():  # An update around this one runs as stock.
-            return lifting.tx.update(updates, state, params, **extra_args)  # type: ignore[no-any-return]
-        dtypes = dtypes_in_float32(state, updates, params, extra_args)
-        if dtypes is None:
-            return _take(lifting, (updates, state, params), extra_args)
-        new_updates, new_state = lifting.run_stock(updates, state, params, **extra_args)
-        # User-defined code inside, such as a schedule, may return any dtype.
-        if new_state is not state and strong_dtypes(new_state) != dtypes:
-            new_state = cast_back(new_state, state)
-        return new_updates, new_state
+        outer = STEP.get()
+        if outer is None:
+            return _update(lifting, updates, state, params, **extra_args)
+        # An update around this one has lifted. If a patch of this one is off, it runs by itself.
+        if lifting.opted_out & outer.lifted:
+            run = as_the_user_sees(functools.partial(_update, lifting), is_link=True)
+            return run(updates, state, params, **extra_args)  # type: ignore[no-any-return]
+        return lifting.step(updates, state, params, **extra_args)
 
     named = accept_by_name(positional_names(tx.update), update_fn)
     update = in_place_of(tx.update, named, call, operator.attrgetter("update"))
     init = in_place_of(tx.init, init_fn, call, operator.attrgetter("init"))
     update.__wrapped__.lifting = init.__wrapped__.lifting = lifting
     return tx._replace(init=init, update=update)
+
+
+def _update(
+    lifting: Lifting, updates: PyTree, state: Any, params: PyTree, /, **extra_args: Any
+) -> tuple[PyTree, Any]:
+    """Run stock where it is right, and else on copies."""
+    if lifting in AS_STOCK.get():  # An update around this one runs as stock.
+        return lifting.tx.update(updates, state, params, **extra_args)  # type: ignore[no-any-return]
+    dtypes = dtypes_in_float32(state, updates, params, extra_args)
+    if dtypes is None:
+        return _take(lifting, (updates, state, params), extra_args)
+    new_updates, new_state = lifting.run_stock(updates, state, params, **extra_args)
+    # User-defined code inside, such as a schedule, may return any dtype.
+    if new_state is not state and strong_dtypes(new_state) != dtypes:
+        new_state = cast_back(new_state, state)
+    return new_updates, new_state
 
 
 def _take(lifting: Lifting, given: _Trees, extra_args: dict[str, Any]) -> tuple[PyTree, Any]:
@@ -102,12 +115,13 @@ def _take(lifting: Lifting, given: _Trees, extra_args: dict[str, Any]) -> tuple[
         state = widen_range(lifting.after, lifting.traced, given, extra_args)
     dtype = compute_dtype((updates, params)) if lifting.one_dtype else None
     mode = mode_of_promotion()
-    step = Step(updates, params, lifting.narrow, dtype, lifting.integers, mode)
+    lifted = lifting.narrow.intersection(dtypes)
+    step = Step(updates, params, lifting.narrow, lifted, dtype, lifting.integers, mode)
     try:
         wide_updates, wide_params = step.lift((updates, params))
         wide = wide_updates, state, wide_params
     except Exception:  # A pytree node of the user's takes no other dtype.
-        step, wide = Step(updates, params, NOTHING, None, False, mode), given
+        step, wide = Step(updates, params, NOTHING, NOTHING, None, False, mode), given
     users = {n: step.lend(v) if is_called(n, v) else v for n, v in extra_args.items()}
     with standard_promotion(mode), counted(state, given) as is_outermost:
         new_updates, new_state = in_step(step, lifting.step, *wide, **users)

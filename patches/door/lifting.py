@@ -79,7 +79,6 @@ class Lifting:
         for link in self.inside:
             self.narrow |= link.narrow
             self.narrow_requested |= link.narrow_requested
-            self.is_once &= not link.opted_out
             self.integers |= link.integers
             self.one_dtype |= link.one_dtype
             self.every = self.every + link.every
@@ -146,16 +145,7 @@ class Lifting:
             # With ``mu_dtype`` stock would round to nearest, before the moments are rounded here.
             return self.built_with(self._as_in_a_step).update  # type: ignore[no-any-return]
 
-        return self._with_links(self.link_in_step, _seen)
-
-    def link_in_step(self, link: Any) -> Callable[..., Any]:
-        """Return what runs of a link in a step of this transformation."""
-        found: Lifting | None = lifting_of(link)
-        if found is None and _runs_in_step(link):
-            return link  # type: ignore[no-any-return]
-        if found is None or found.opted_out & self.narrow:  # It runs on the user's leaves.
-            return as_the_user_sees(link, is_link=True)
-        return found.step
+        return self._with_links(link_in_step, _seen)
 
     @functools.cached_property
     def traced(self) -> Callable[..., Any]:
@@ -211,7 +201,7 @@ class Lifting:
         """
         updates, state, params = given
         name, field = self.all.inner
-        inside, after = self.link_in_step(self.links[0])(
+        inside, after = link_in_step(self.links[0])(
             updates, getattr(state, field), params, **extra_args
         )
 
@@ -236,7 +226,7 @@ class Lifting:
         if value is not None and is_of_dtype(name):
             return None if is_half_dtype(jax.dtypes.canonicalize_dtype(value)) else value
         if is_transformation(value):  # Such as an estimator of the user's.
-            return map_links(self.link_in_step, value)
+            return map_links(link_in_step, value)
         return _seen(value)
 
 
@@ -244,6 +234,12 @@ AS_STOCK: contextvars.ContextVar[frozenset[Lifting]] = contextvars.ContextVar(
     "as_stock", default=frozenset()
 )
 """The links of the update around this code, if it runs as stock in this thread."""
+
+
+def link_in_step(link: Any) -> Callable[..., Any]:
+    """Return what runs of a link in a step. One of the user's is given the user's leaves."""
+    is_lifted = lifting_of(link) is not None  # Then it finds out that a step is on.
+    return link if is_lifted or _runs_in_step(link) else as_the_user_sees(link, is_link=True)
 
 
 def _no_wider_than(widest: Any, value: Any) -> Any:
@@ -261,17 +257,11 @@ def _no_wider_than(widest: Any, value: Any) -> Any:
 
 
 def _runs_in_step(link: Any) -> bool:
-    """Check for an update without a function or part of the user's, such as that of identity.
-
-    A method is of a ``MultiSteps``, which has such functions, or the step of a link: ``partition``
-    builds a transformation around it in each step.
-    """
-    if not inspect.isfunction(link):
-        return getattr(link, "__func__", None) is Lifting.step
+    """Check for an update without a function or part of the user's, such as that of identity."""
+    if not inspect.isfunction(link) or not is_of_optax(link):  # A method is of a MultiSteps.
+        return False
     values = [value for _, value in arguments_in(builder_of(link), link)]
-    return is_of_optax(link) and not any(
-        is_users_function(v) or is_transformation(v) for v in values
-    )
+    return not any(is_users_function(v) or is_transformation(v) for v in values)
 
 
 @functools.cache

@@ -41,6 +41,7 @@ class Step:
       grads: the user's.
       params: the user's.
       narrow: the dtypes of which stock is given float32 copies.
+      lifted: those of them that the leaves have, or that the user asked for.
       dtype: if given, that of all real leaves.
       integers: whether stock is given integers as float32.
       mode: the user's mode of promotion.
@@ -52,6 +53,7 @@ class Step:
     grads: PyTree
     params: PyTree
     narrow: frozenset[Any]
+    lifted: frozenset[Any]
     dtype: Any
     integers: bool
     mode: Any

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import types
-from typing import Any
+from typing import Any, Callable
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ import optax
 import pytest
 from packaging.version import Version
 
+import optax_dtypefix
 from support.chains import RATE, SIZE, STEPS, gradient, wide
 from support.processes import stock_and_patched
 from support.thorough import one_of, thorough_but
@@ -255,3 +257,38 @@ def test_chains_around_a_link_ask_it_once() -> None:
         return len(calls)
 
     assert count_inits(6) == 1
+
+
+def _updates(build: Callable[[], Any], dtype: Any, *off: str) -> Any:
+    params = {"a": jnp.ones(8, dtype)}
+    with optax_dtypefix.disabled(*off) if off else contextlib.nullcontext():
+        tx = build()
+        state, found = tx.init(params), []
+        for step in range(9):
+            grads = {"a": jnp.sin(jnp.arange(8) + step).astype(dtype)}
+            updates, state = tx.update(grads, state, params)
+            found.append(np.asarray(updates["a"], np.float32))
+    return np.stack(found)
+
+
+@pytest.mark.parametrize(
+    "builder", one_of(2, [n for n in ("adam", "novograd") if hasattr(optax, n)])
+)
+def test_a_patch_that_is_off_is_off_in_a_chain_too(builder: str) -> None:
+    """What the chain lifts by other patches does not count, nor does the other half precision."""
+
+    def link() -> Any:
+        return getattr(optax, builder)(0.1)
+
+    def chain() -> Any:
+        return optax.chain(optax.clip_by_global_norm(1e3), link())
+
+    # Stock's own novograd adds a float32 number, and is lifted by promotion anyway.
+    ids = {"float16_eps": jnp.float16, "bfloat16_moments": jnp.bfloat16}
+    for (patch_id, dtype), other in zip(ids.items(), reversed(ids.values())):
+        off = _updates(chain, dtype, patch_id)
+        # A chain rounds once after what follows the link, so that the last bit may differ.
+        np.testing.assert_allclose(off, _updates(link, dtype, patch_id), rtol=0.01)
+        assert (off != _updates(chain, dtype)).any()
+        for build in (chain, link):
+            np.testing.assert_array_equal(_updates(build, other, patch_id), _updates(build, other))
