@@ -209,7 +209,7 @@ def _kinds(regimes: Collection[str], trace: Callable[[Regime], tuple[Any, ...]])
         if patched != (stock := program(without=IDS)):
             alone = {p for p in _OF_MOMENTS - idle if program(without={*IDS} - {p}) != stock}
             needed = _needed(patched, program, idle)
-            if needed & _OF_MOMENTS and _dtypes(program(without={_CHAINS})) == _dtypes(patched):
+            if needed > {_CHAINS} and _dtypes(program(without={_CHAINS})) == _dtypes(patched):
                 needed -= {_CHAINS}
             for patch in needed | alone:
                 found.setdefault(patch, set()).add(_KINDS[regime.name])
