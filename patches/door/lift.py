@@ -9,9 +9,8 @@ transformation, a mask or an objective of the user's, sees the user's leaves: ``
 
 from __future__ import annotations
 
-import functools
 import operator
-from typing import Any
+from typing import Any, Callable
 
 import numpy as np
 
@@ -64,13 +63,19 @@ def lift(tx: Any, call: Call, asking: Asking) -> Any:
         updates: PyTree, state: Any, params: PyTree = None, **extra_args: Any
     ) -> tuple[PyTree, Any]:
         outer = STEP.get()
-        if outer is None:
-            return _update(lifting, updates, state, params, **extra_args)
-        # An update around this one has lifted. If a patch of this one is off, it runs by itself.
-        if lifting.opted_out & outer.lifted:
-            run = as_the_user_sees(functools.partial(_update, lifting), is_link=True)
-            return run(updates, state, params, **extra_args)  # type: ignore[no-any-return]
-        return lifting.step(updates, state, params, **extra_args)
+        if outer is not None:  # An update around this one has lifted.
+            run = _by_itself(lifting) if lifting.opted_out & outer.lifted else lifting.step
+            return run(updates, state, params, **extra_args)
+        if lifting in AS_STOCK.get():  # An update around this one runs as stock.
+            return lifting.tx.update(updates, state, params, **extra_args)  # type: ignore[no-any-return]
+        dtypes = dtypes_in_float32(state, updates, params, extra_args)
+        if dtypes is None:
+            return _take(lifting, (updates, state, params), extra_args)
+        new_updates, new_state = lifting.run_stock(updates, state, params, **extra_args)
+        # User-defined code inside, such as a schedule, may return any dtype.
+        if new_state is not state and strong_dtypes(new_state) != dtypes:
+            new_state = cast_back(new_state, state)
+        return new_updates, new_state
 
     named = accept_by_name(positional_names(tx.update), update_fn)
     update = in_place_of(tx.update, named, call, operator.attrgetter("update"))
@@ -79,20 +84,13 @@ def lift(tx: Any, call: Call, asking: Asking) -> Any:
     return tx._replace(init=init, update=update)
 
 
-def _update(
-    lifting: Lifting, updates: PyTree, state: Any, params: PyTree, /, **extra_args: Any
-) -> tuple[PyTree, Any]:
-    """Run stock where it is right, and else on copies."""
-    if lifting in AS_STOCK.get():  # An update around this one runs as stock.
-        return lifting.tx.update(updates, state, params, **extra_args)  # type: ignore[no-any-return]
-    dtypes = dtypes_in_float32(state, updates, params, extra_args)
-    if dtypes is None:
-        return _take(lifting, (updates, state, params), extra_args)
-    new_updates, new_state = lifting.run_stock(updates, state, params, **extra_args)
-    # User-defined code inside, such as a schedule, may return any dtype.
-    if new_state is not state and strong_dtypes(new_state) != dtypes:
-        new_state = cast_back(new_state, state)
-    return new_updates, new_state
+def _by_itself(lifting: Lifting) -> Callable[..., tuple[PyTree, Any]]:
+    """Return an update that takes a step of its own inside of a step: a patch of it is off."""
+
+    def update(*given: Any, **extra_args: Any) -> tuple[PyTree, Any]:
+        return _take(lifting, given, extra_args)
+
+    return as_the_user_sees(update, is_link=True)
 
 
 def _take(lifting: Lifting, given: _Trees, extra_args: dict[str, Any]) -> tuple[PyTree, Any]:
