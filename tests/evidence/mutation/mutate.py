@@ -146,7 +146,7 @@ def tests_of(file: str) -> list[list[str]]:
     subjects = "transformations mixed_dtypes user_trees counts eager_steps"
     more = (f"tests/patches/test_{of}.py" for of in subjects.split())
     door = sorted(of.stem for of in (ROOT / "patches" / "door").glob("*.py"))
-    names = dict.fromkeys((name, *door, *_importers(path.stem)))
+    names = dict.fromkeys((name, "bfloat16_moments", *door, *_importers(path.stem)))
     return [[faults, *shared, *more], *filter(None, map(_own_tests, names))]
 
 
