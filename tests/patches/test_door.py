@@ -19,7 +19,7 @@ from optax_dtypefix._diagnosis.scan.functions import table
 from optax_dtypefix._tally import Tally
 from optax_dtypefix.patches.door.arguments import array_in
 from optax_dtypefix.patches.door.lifts import Lifts, merged
-from optax_dtypefix.patches.door.rebuild import lifting_of
+from optax_dtypefix.patches.door.rebuild import call_of, lifting_of, rebuild
 from optax_dtypefix.patches.releases import TESTED
 from optax_dtypefix.patches.wrapped import BUILDERS
 from support.builders import builders, function_named
@@ -219,3 +219,9 @@ def test_what_patches_asked_for_is_not_kept_for_ever() -> None:
     found = [weakref.ref(merged(((Lifts(), Tally()),))) for _ in range(1000)]
     gc.collect()
     assert sum(each() is not None for each in found) < 200
+
+
+def test_an_init_that_no_patch_changes_stays_the_function_of_stock() -> None:
+    tx = optax.sgd(0.1)
+    rebuilt = rebuild(tx, call_of(optax.sgd, (0.1,), {}), tx.update)
+    assert rebuilt.init is tx.init
