@@ -106,7 +106,6 @@ _SCHEDULE_FREE = [f"schedule_free{name}" for name in ("", "_adamw", "_eval_param
             {
                 "multi_steps": ["MultiSteps"],
                 "promotion": ["cocob", "scale_by_cocob", "scale_by_distance_over_gradients"],
-                "distance_estimates": ["dog", "dowg", "mechanize", "momo", "momo_adam"],
                 "reduce_on_plateau": ["reduce_on_plateau"],
                 "schedule_free": _SCHEDULE_FREE,
                 "inject_hyperparams": ["inject_hyperparams", "inject_stateful_hyperparams"],
@@ -152,12 +151,16 @@ def mentioned(function: Any, seen: set[Any]) -> Iterator[str]:
                 yield from re.findall(r"\w+", repr(value))
 
 
+EITHER = {"promotion.integer_chain": "learning_rate"}
+"""Faults that a second patch fixes as well, in the table of functions: there the special one is."""
+
 FAULTS = {f"{i}.{fault.id}": (i, fault) for i in DEFAULT for fault in load(i).faults}
 
 
 @pytest.mark.parametrize("name", one_of(40, FAULTS))
 def test_each_fault_is_found_by_a_function_of_its_reproducer(name: str) -> None:
     patch_id, fault = FAULTS[name]
+    patch_id = EITHER.get(name, patch_id)
     words = set(mentioned(fault.reproducer().run, set()))
     functions = [path for path in table() if path.rpartition(".")[2] in words]
     for version in TESTED:
