@@ -110,7 +110,6 @@ _SCHEDULE_FREE = [f"schedule_free{name}" for name in ("", "_adamw", "_eval_param
                 "schedule_free": _SCHEDULE_FREE,
                 "inject_hyperparams": ["inject_hyperparams", "inject_stateful_hyperparams"],
                 "conditional": ["periodic_update"],
-                "zoom_linesearch": ["scale_by_lbfgs"],
             },
         ),
     ],
