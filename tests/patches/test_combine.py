@@ -283,7 +283,6 @@ def test_a_patch_that_is_off_is_off_in_a_chain_too(builder: str) -> None:
     def chain() -> Any:
         return optax.chain(optax.clip_by_global_norm(1e3), link())
 
-    # Stock's own novograd adds a float32 number, and is lifted by promotion anyway.
     ids = {"float16_eps": jnp.float16, "bfloat16_moments": jnp.bfloat16}
     for (patch_id, dtype), other in zip(ids.items(), reversed(ids.values())):
         off = _updates(chain, dtype, patch_id)
